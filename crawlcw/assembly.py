@@ -1,13 +1,11 @@
 """Putting the parts together: the only place that chooses a crawl's implementations."""
 
 import asyncio
-import os
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import partial
 
 from crawlcw.api import attempt as attempts
 from crawlcw.api.attempt import Attempt, Downloader, Next, Purpose
@@ -15,9 +13,9 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, check, entry_urls, has_own_start, logs_in, scope
-from crawlcw.archive.bodies import Bodies, folder_of
-from crawlcw.archive.reading import StoredPages
+from crawlcw.api.spider import Spider, check, entry_urls, has_own_start, logs_in
+from crawlcw.api.spider import scope as spider_scope
+from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl.adding import RunStart, TaskAdder
 from crawlcw.crawl.bans import Bans
 from crawlcw.crawl.blame import Blame
@@ -25,7 +23,7 @@ from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.control import Steering
 from crawlcw.crawl.coordinator import Coordinator
-from crawlcw.crawl.crawl import Crawl, Ending, Parts
+from crawlcw.crawl.crawl import Beside, Crawl, Ending, Measured, TasksWay
 from crawlcw.crawl.fetcher import Asking, Fetcher
 from crawlcw.crawl.held_host import PageLimit
 from crawlcw.crawl.host_leases import HostLeaser
@@ -44,45 +42,32 @@ from crawlcw.crawl.outcomes import (
     Pages,
 )
 from crawlcw.crawl.parsing import Parsing
-from crawlcw.crawl.reparsing import Reparser, Saving
 from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seeder import Seeder
-from crawlcw.crawl.seeds import Seeds
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.start_names import StartNames
-from crawlcw.crawl.trial import Trial
-from crawlcw.crawl.trial_sessions import TrialSessions
 from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.downloader import pipeline
-from crawlcw.downloader.aiohttp import AiohttpDownloader
 from crawlcw.downloader.browser import Browser
 from crawlcw.downloader.credentials import Credentials
-from crawlcw.downloader.dev_cache import DevCache
 from crawlcw.downloader.pipeline import DefaultDownloader, downloader_of
 from crawlcw.downloader.proxy_pool import ProxyPool
-from crawlcw.downloader.proxying import Proxies
 from crawlcw.downloader.recording import Recorder
+from crawlcw.downloader.web import proxy_pool, web
 from crawlcw.engine.instruments import UNWATCHED, Instruments, SeveralInstruments
 from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.session import Session
-from crawlcw.engine.stats import Stats
-from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
 from crawlcw.model import urls
 from crawlcw.model.counters import FinishReason, Report
-from crawlcw.model.hosts import Calls
-from crawlcw.model.proxies import ProxyEnvironment
+from crawlcw.model.hosts import Calls, HostLease
 from crawlcw.model.standstill import Rests
-from crawlcw.model.task import Task
 from crawlcw.telemetry.meter import Meter
-
-if TYPE_CHECKING:
-    from crawlcw.downloader.addresses import PublicNames
 
 
 @asynccontextmanager
@@ -127,381 +112,379 @@ def assemble(
     Raises `SpiderError` for a spider that cannot be run as it is written.
     """
     check(spider)
-    credentials = Credentials(entry_urls(spider), headers=settings.headers, auth=settings.auth)
+    base = _base(spider, ledger, settings, proxies or ProxyPool(settings))
     if not isinstance(downloader, DefaultDownloader):
         downloader = DefaultDownloader(downloader)
-    parts = _Assembly(
-        spider=spider,
-        ledger=ledger,
-        downloader=downloader,
-        credentials=credentials,
-        settings=settings,
-        browser=Browser(settings),
-        proxies=proxies or ProxyPool(settings),
-        meter=meter,
+    asking = _asking(base, downloader)
+    hosts = _hosts(base, asking)
+    identities = _identities(base, asking, hosts)
+    writing = _writing(base, hosts.coordinator, identities, _instruments(settings, meter))
+    seeder = Seeder(
+        spider,
+        writing.adder,
+        scope=base.scope,
+        start_hosts=hosts.starts,
+        credentials=asking.credentials,
+        seen=writing.seen,
+        stats=base.session.stats,
+        stop=base.ending.wished,
     )
-    parts.proxies.on_lost = partial(parts.ending.end, FinishReason.PROXIES_FAILED)
-    parts.rests.proxies_away = parts.proxies.away
+    steering = Steering(
+        base.session.ledger,
+        settings,
+        began=base.session.began,
+        coordinator=hosts.coordinator,
+        frontier=hosts.frontier,
+        limits=hosts.limits,
+        end=base.ending.end,
+    )
+    parsing = Parsing(settings)
     return Crawl(
-        Parts(
-            spider=spider,
-            settings=settings,
-            session=parts.session,
-            robots=parts.robots,
-            seeder=parts.seeder,
-            coordinator=parts.coordinator,
-            fetcher=parts.fetcher,
-            parsing=parts.parsing,
-            browser=parts.browser,
-            done=parts.done,
-            committer=parts.committer,
-            ending=parts.ending,
-            steering=parts.steering,
-            identities=parts.fetcher.pages.identities,
-            state=parts.fetcher.state,
-            bodies=parts.fetcher.pages.recorder.bodies,
-            rests=parts.rests,
-            meter=meter,
-        )
+        spider,
+        settings,
+        base.session,
+        way=TasksWay(
+            seeder=seeder,
+            coordinator=hosts.coordinator,
+            fetcher=_fetcher(base, asking, hosts, writing, parsing),
+            done=writing.done,
+            committer=writing.committer,
+        ),
+        beside=Beside(
+            asking.robots, identities, base.state, steering, parsing, asking.browser, base.bodies
+        ),
+        ending=base.ending,
+        measured=None if meter is None else Measured(meter, base.rests),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Assembly:
-    """The parts of one crawl, each made once, when the first that needs it is made."""
+@dataclass(kw_only=True)
+class _Base:
+    """The parts that most others need."""
 
     spider: Spider
-    ledger: Ledger
-    downloader: DefaultDownloader
-    credentials: Credentials
     settings: Settings
-    browser: Browser
+    session: Session[Ledger]
+    ending: Ending
     proxies: ProxyPool
-    meter: Meter | None
-    seen: SeenFilter = field(default_factory=SeenFilter)
-    rests: Rests = field(default_factory=Rests)
-    start_hosts: set[str] = field(default_factory=set)
+    rests: Rests
+    scope: Scope
+    state: KeptState
+    bodies: Bodies | None
+    #: Filled by `_hosts`: the session renews their leases, and the rules for URLs wait for turns.
+    hosts: "_Hosts | None" = None
 
-    @cached_property
-    def session(self) -> Session[Ledger]:
-        return Session(
-            self.ledger,
-            lease=lambda: self.settings.lease,
-            give_up=self.settings.ledger_give_up,
-            limit=self.settings.callback_timeout,
-            hosts=lambda: [host.lease for host in self.frontier if host.lease is not None],
-            deadlines=self.settings.deadlines,
-        )
 
-    @cached_property
-    def _instruments(self) -> Instruments:
-        instruments: list[Instruments] = [] if self.meter is None else [self.meter]
-        if self.settings.trace:
-            instruments.append(_tracing())
-        if len(instruments) < 2:
-            return instruments[0] if instruments else UNWATCHED
-        return SeveralInstruments(*instruments)
+def _base(spider: Spider, ledger: Ledger, settings: Settings, proxies: ProxyPool) -> _Base:
+    def leases() -> list[HostLease]:
+        frontier = () if base.hosts is None else base.hosts.frontier
+        return [host.lease for host in frontier if host.lease is not None]
 
-    @cached_property
-    def scope(self) -> Scope:
-        return Scope.of(scope(self.spider) or (), self.settings)
+    session = Session(
+        ledger,
+        lease=lambda: settings.lease,
+        give_up=settings.ledger_give_up,
+        limit=settings.callback_timeout,
+        hosts=leases,
+        deadlines=settings.deadlines,
+    )
+    base = _Base(
+        spider=spider,
+        settings=settings,
+        session=session,
+        ending=Ending(session.retry, grace=settings.grace),
+        proxies=proxies,
+        rests=Rests(),
+        scope=Scope.of(spider_scope(spider) or (), settings),
+        state=KeptState(spider, session.ledger),
+        bodies=Bodies(spider.name, settings) if settings.keep_bodies else None,
+    )
+    proxies.on_lost = partial(base.ending.end, FinishReason.PROXIES_FAILED)
+    base.rests.proxies_away = proxies.away
+    return base
 
-    @cached_property
-    def _recorder(self) -> Recorder:
-        keeps = self.settings.keep_bodies
-        return Recorder(bodies=Bodies(self.spider.name, self.settings) if keeps else None)
 
-    @cached_property
-    def robots(self) -> Robots:
-        clock = asyncio.get_running_loop().time
-        return Robots(self._ways[Purpose.ROBOTS], self.settings, clock=clock, now=self.ledger.now)
+@dataclass(kw_only=True)
+class _Asking:
+    """The layers of the crawl, and the parts that ask by them for reasons of their own."""
 
-    @cached_property
-    def watch(self) -> UplinkWatch:
-        ask = self._ways[Purpose.PROBE]
-        return UplinkWatch(ask, self.rests, ledger_now=self.ledger.now)
+    credentials: Credentials
+    browser: Browser
+    ways: Mapping[Purpose, Next]
+    robots: Robots
+    watch: UplinkWatch
 
-    @cached_property
-    def frontier(self) -> Frontier:
-        session = self.session
-        return Frontier(
-            held=session.held,
-            limits=self._limits,
-            policy=replace(self.settings.host_policy, calls=_calls(self.spider)),
-            lease=self.settings.lease,
-            stats=session.stats,
-            uplink=self.watch.uplink,
-            rests=self.rests,
-            ledger_now=self.ledger.now,
-        )
 
-    @cached_property
-    def _limits(self) -> FollowedLimits:
-        most, full = self.settings.max_pages_per_host, self.scope.full
-        pages = PageLimit(most=most, unlimited=self.start_hosts, full=full)
-        return FollowedLimits(self.spider, self.settings, pages=pages)
+def _asking(base: _Base, downloader: DefaultDownloader) -> _Asking:
+    spider, settings, now = base.spider, base.settings, base.session.opened.now
+    credentials = Credentials(entry_urls(spider), headers=settings.headers, auth=settings.auth)
+    browser = Browser(settings)
 
-    @cached_property
-    def steering(self) -> Steering:
-        return Steering(
-            self.session.ledger,
-            self.settings,
-            began=self.session.began,
-            coordinator=self.coordinator,
-            frontier=self.frontier,
-            limits=self._limits,
-            end=self.ending.end,
-        )
-
-    @cached_property
-    def _internal_errors(self) -> InternalErrors:
-        session = self.session
-        # The ending is made of the coordinator, which is made of this.
-        return InternalErrors(
-            session.ledger, session.stats, end=lambda why, detail: self.ending.end(why, detail)
-        )
-
-    @cached_property
-    def coordinator(self) -> Coordinator:
-        return Coordinator(
-            self.session,
-            settings=self.settings,
-            frontier=self.frontier,
-            host_leaser=HostLeaser(self.session, self.frontier, self.settings),
-            robots_gate=self._robots_gate,
-            watch=self.watch,
-            internal_errors=self._internal_errors,
-            state=self._state,
-        )
-
-    @cached_property
-    def _robots_gate(self) -> RobotsGate:
-        return RobotsGate(
-            self.frontier,
-            self.robots,
-            self.watch,
-            self.proxies,
-            at_once=2 * self.settings.concurrency,
-            ledger=self.session.ledger,
-            on_change=self.frontier.look_wanted.set,
-            watchdog=self.session.watchdog,
-        )
-
-    @cached_property
-    def ending(self) -> Ending:
-        return Ending(self.coordinator, self.session.retry, grace=self.settings.grace)
-
-    @cached_property
-    def _adder(self) -> TaskAdder:
-        ledger = self.session.ledger
-        run = RunStart(ledger, lease=self.settings.lease)
-        return TaskAdder(
-            ledger=ledger,
-            beside=[self._identities, self._state],
-            max_depth=self.settings.max_depth,
-            run=run,
-        )
-
-    @cached_property
-    def _state(self) -> KeptState:
-        return KeptState(self.spider, self.session.ledger)
-
-    @cached_property
-    def seeder(self) -> Seeder:
-        return Seeder(
-            self.spider,
-            self.session.ledger,
-            self.settings,
-            scope=self.scope,
-            start_hosts=self.start_hosts,
-            credentials=self.credentials,
-            seen=self.seen,
-            stats=self.session.stats,
-            feed=self.coordinator,
-            adder=self._adder,
-            stop=self.ending.wished,
-        )
-
-    @cached_property
-    def parsing(self) -> Parsing:
-        return Parsing(self.settings)
-
-    @cached_property
-    def fetcher(self) -> Fetcher:
-        session = self.session
-        return Fetcher(
-            asking=Asking(
-                settings=self.settings,
-                ask=self._ways[Purpose.PAGE],
-                robots=self.robots,
-                frontier=self.frontier,
-                stats=session.stats,
-                bans=self._bans,
-                errors=self._errors,
-                instruments=self._instruments,
-            ),
-            held=session.held,
-            state=self._state,
-            run_alone=RunAlone(session.ledger, session.held),
-            turns=self._turns,
-            pages=self._pages,
-            failures=Failures(
-                outcomes=self._pages.outcomes,
-                blame=self._blame,
-                identities=self._identities,
-                bans=self._bans,
-                watchdog=session.watchdog,
-                stats=session.stats,
-                internal=self._internal_errors,
-            ),
-            moved=MovedPages(
-                pages=self._pages,
-                claims=Claims(
-                    ledger=session.ledger,
-                    held=session.held,
-                    seen=self.seen,
-                    adder=self._adder,
-                    settings=self.settings,
-                    worker=session.worker,
-                ),
-                robots=self.robots,
-                scope=self.scope,
-                proxies=self.proxies,
-            ),
-        )
-
-    @cached_property
-    def _pages(self) -> Pages:
-        session = self.session
-        runner = Runner(
-            spider=self.spider,
-            scope=self.scope,
-            seen=self.seen,
-            now=self.ledger.now,
-            watch=session.watchdog,
-            parsing=self.parsing,
-            state=self._state,
-            write=self.committer.write_links,
-        )
-        return Pages(
-            outcomes=Outcomes(
-                self.settings,
-                runner,
-                now=session.ledger.now,
-                revisits=self._revisits,
-                errors=self._errors,
-                end=self.ending.end,
-            ),
-            blame=self._blame,
-            identities=self._identities,
-            recorder=self._recorder,
-            instruments=self._instruments,
-        )
-
-    @cached_property
-    def _blame(self) -> Blame:
-        return Blame(self.session.ledger, self.frontier, self.watch, self.proxies)
-
-    @cached_property
-    def _bans(self) -> Bans:
-        banned_when = condition(self.spider, "banned_when")
-        return Bans(self.settings, self.proxies, banned_when=banned_when)
-
-    @cached_property
-    def _errors(self) -> CallbackErrors:
-        return CallbackErrors()
-
-    @cached_property
-    def _revisits(self) -> Revisits:
-        return Revisits(self.settings.revisit_policy)
-
-    @cached_property
-    def _ways(self) -> dict[Purpose, Next]:
-        parts = pipeline.Parts(
-            settings=self.settings,
-            downloader=self.downloader,
-            credentials=self.credentials,
-            admit=self._admit,
-            browser=self.browser,
-            admit_part=self._admit_part,
-            turn=self._turns_wait,
-            watch=self.session.watchdog,
-            keeps_bodies=self._recorder.bodies is not None,
-        )
-        return pipeline.ways(pipeline.layers(self.spider, parts))
-
-    async def _admit(self, attempt: Attempt, url: str) -> None:
+    async def admit(attempt: Attempt, url: str) -> None:
+        """Wait until the target of a redirect may be asked for; raises `FetchError`."""
         if attempt.purpose is Purpose.PAGE:
-            self.scope.admit_url(url)
-        await self.robots.admit(url)
+            base.scope.admit_url(url)
+        await robots.admit(url)
         # The wait is the crawl's own, and not the server's.
         with attempt.deadline:
-            await self._turns.wait(url)
+            await turn(url)
 
-    async def _turns_wait(self, url: str) -> None:
-        await self._turns.wait(url)
+    async def turn(url: str) -> None:
+        assert base.hosts is not None
+        await base.hosts.turns.wait(url)
 
-    async def _admit_part(self, url: str, *, is_document: bool) -> None:
+    async def admit_part(url: str, *, is_document: bool) -> None:
         if is_document:
-            self.scope.admit_url(url)
-        await self.robots.admit(url)
+            base.scope.admit_url(url)
+        await robots.admit(url)
 
-    @cached_property
-    def _turns(self) -> HostTurns:
-        return HostTurns(self.robots, self.frontier)
+    parts = pipeline.Parts(
+        settings=settings,
+        downloader=downloader,
+        credentials=credentials,
+        admit=admit,
+        browser=browser,
+        admit_part=admit_part,
+        turn=turn,
+        watch=base.session.watchdog,
+        keeps_bodies=base.bodies is not None,
+    )
+    ways = pipeline.ways(pipeline.layers(spider, parts))
+    clock = asyncio.get_running_loop().time
+    robots = Robots(ways[Purpose.ROBOTS], settings, clock=clock, now=now)
+    watch = UplinkWatch(ways[Purpose.PROBE], base.rests, ledger_now=now)
+    return _Asking(credentials=credentials, browser=browser, ways=ways, robots=robots, watch=watch)
 
-    @cached_property
-    def _identities(self) -> Identities:
-        session, spider = self.session, self.spider
-        has_login = logs_in(spider)
-        logins = Logins(
-            spider=spider,
-            ledger=session.ledger,
-            ask=self._ways[Purpose.LOGIN],
-            settings=self.settings,
-            politeness=HeldHosts(self.robots, self.frontier, self._turns, self.watch, self.proxies),
-            stalled=session.watchdog.stalled,
-            stop=self.ending.wished,
-        )
-        return Identities(
-            session.ledger,
-            logins,
-            self.settings,
-            worker=session.worker,
-            default=spider.default_session if has_login or self.settings.cookies else None,
-            is_logged_out=condition(spider, "login_when") if has_login else None,
-            probe=self._probe,
-            give_up=partial(self.ending.end, FinishReason.LOGIN_FAILED),
-            proxies=self.proxies,
-            logs_in=has_login,
-        )
 
-    async def _probe(self, request: Request, session: attempts.Session) -> Response:
-        """Ask for a page again with *session*; raises `FetchError`."""
-        async with Attempt(request=request, session=session) as attempt:
-            response = await self._ways[Purpose.PAGE](attempt, request)
-        self.frontier.sent(urls.locate(request.url).host, at=time.monotonic())
-        return response
+@dataclass(kw_only=True)
+class _Hosts:
+    """The hosts of this process, and its tasks that are due."""
 
-    @cached_property
-    def done(self) -> asyncio.Queue[Done]:
-        # A slow ledger must not let results pile up: fetchers wait for room.
-        return asyncio.Queue(2 * self.settings.concurrency)
+    starts: set[str]  #: those of the start URLs
+    limits: FollowedLimits
+    frontier: Frontier
+    turns: HostTurns
+    internal_errors: InternalErrors
+    coordinator: Coordinator
 
-    @cached_property
-    def committer(self) -> Committer:
-        return Committer(
-            self.done,
-            held=self.session.held,
-            seen=self.seen,
-            stats=self.session.stats,
-            listener=self.coordinator,
-            adder=self._adder,
-            state=self._state,
-            bodies=self._recorder.bodies,
-            end=self.ending.end,
-            instruments=self._instruments,
-        )
+
+def _hosts(base: _Base, asking: _Asking) -> _Hosts:
+    spider, settings, session = base.spider, base.settings, base.session
+    most, starts = settings.max_pages_per_host, set[str]()
+    pages = PageLimit(most=most, unlimited=starts, full=base.scope.full)
+    limits = FollowedLimits(spider, settings, pages=pages)
+    frontier = Frontier(
+        held=session.held,
+        limits=limits,
+        policy=replace(settings.host_policy, calls=_calls(spider)),
+        lease=settings.lease,
+        stats=session.stats,
+        uplink=asking.watch.uplink,
+        rests=base.rests,
+        ledger_now=session.opened.now,
+    )
+    gate = RobotsGate(
+        frontier,
+        asking.robots,
+        asking.watch,
+        base.proxies,
+        at_once=2 * settings.concurrency,
+        ledger=session.ledger,
+        on_change=frontier.look_wanted.set,
+        watchdog=session.watchdog,
+    )
+    internal_errors = InternalErrors(session.ledger, session.stats, end=base.ending.end)
+    coordinator = Coordinator(
+        session,
+        settings=settings,
+        frontier=frontier,
+        host_leaser=HostLeaser(session, frontier, settings),
+        robots_gate=gate,
+        watch=asking.watch,
+        internal_errors=internal_errors,
+        state=base.state,
+    )
+    base.ending.on_stop = coordinator.stop
+    base.hosts = _Hosts(
+        starts=starts,
+        limits=limits,
+        frontier=frontier,
+        turns=HostTurns(asking.robots, frontier),
+        internal_errors=internal_errors,
+        coordinator=coordinator,
+    )
+    return base.hosts
+
+
+def _identities(base: _Base, asking: _Asking, hosts: _Hosts) -> Identities:
+    spider, settings, session = base.spider, base.settings, base.session
+    robots, watch = asking.robots, asking.watch
+    has_login = logs_in(spider)
+    logins = Logins(
+        spider=spider,
+        ledger=session.ledger,
+        ask=asking.ways[Purpose.LOGIN],
+        settings=settings,
+        politeness=HeldHosts(robots, hosts.frontier, hosts.turns, watch, base.proxies),
+        stalled=session.watchdog.stalled,
+        stop=base.ending.wished,
+    )
+    return Identities(
+        session.ledger,
+        logins,
+        settings,
+        worker=session.worker,
+        default=spider.default_session if has_login or settings.cookies else None,
+        is_logged_out=condition(spider, "login_when") if has_login else None,
+        probe=partial(_probe, asking.ways[Purpose.PAGE], hosts.frontier),
+        give_up=partial(base.ending.end, FinishReason.LOGIN_FAILED),
+        proxies=base.proxies,
+        logs_in=has_login,
+    )
+
+
+async def _probe(
+    ask: Next, frontier: Frontier, request: Request, session: attempts.Session
+) -> Response:
+    """Ask for a page again with *session*; raises `FetchError`."""
+    async with Attempt(request=request, session=session) as attempt:
+        response = await ask(attempt, request)
+    frontier.sent(urls.locate(request.url).host, at=time.monotonic())
+    return response
+
+
+@dataclass(kw_only=True)
+class _Writing:
+    """The parts that write tasks and outcomes."""
+
+    identities: Identities
+    instruments: Instruments
+    seen: SeenFilter
+    adder: TaskAdder
+    done: asyncio.Queue[Done]
+    committer: Committer
+
+
+def _writing(
+    base: _Base, coordinator: Coordinator, identities: Identities, instruments: Instruments
+) -> _Writing:
+    settings, session, seen = base.settings, base.session, SeenFilter()
+    adder = TaskAdder(
+        ledger=session.ledger,
+        beside=[identities, base.state],
+        max_depth=settings.max_depth,
+        run=RunStart(session.ledger, lease=settings.lease),
+    )
+    # A slow ledger must not let results pile up: fetchers wait for room.
+    done: asyncio.Queue[Done] = asyncio.Queue(2 * settings.concurrency)
+    committer = Committer(
+        done,
+        held=session.held,
+        seen=seen,
+        stats=session.stats,
+        listener=coordinator,
+        adder=adder,
+        state=base.state,
+        bodies=base.bodies,
+        end=base.ending.end,
+        instruments=instruments,
+    )
+    return _Writing(
+        identities=identities,
+        instruments=instruments,
+        seen=seen,
+        adder=adder,
+        done=done,
+        committer=committer,
+    )
+
+
+def _fetcher(
+    base: _Base, asking: _Asking, hosts: _Hosts, writing: _Writing, parsing: Parsing
+) -> Fetcher:
+    spider, settings, session = base.spider, base.settings, base.session
+    bans = Bans(settings, base.proxies, banned_when=condition(spider, "banned_when"))
+    pages = _pages(base, asking, hosts, writing, parsing)
+    outcomes = pages.outcomes
+    return Fetcher(
+        asking=Asking(
+            settings=settings,
+            ask=asking.ways[Purpose.PAGE],
+            robots=asking.robots,
+            frontier=hosts.frontier,
+            stats=session.stats,
+            bans=bans,
+            errors=outcomes.errors,
+            instruments=writing.instruments,
+        ),
+        held=session.held,
+        state=base.state,
+        run_alone=RunAlone(session.ledger, session.held),
+        turns=hosts.turns,
+        pages=pages,
+        failures=Failures(
+            outcomes=outcomes,
+            blame=pages.blame,
+            identities=writing.identities,
+            bans=bans,
+            watchdog=session.watchdog,
+            stats=session.stats,
+            internal=hosts.internal_errors,
+        ),
+        moved=MovedPages(
+            pages=pages,
+            claims=Claims(
+                ledger=session.ledger,
+                held=session.held,
+                seen=writing.seen,
+                adder=writing.adder,
+                settings=settings,
+                worker=session.worker,
+            ),
+            robots=asking.robots,
+            scope=base.scope,
+            proxies=base.proxies,
+        ),
+    )
+
+
+def _pages(
+    base: _Base, asking: _Asking, hosts: _Hosts, writing: _Writing, parsing: Parsing
+) -> Pages:
+    settings, session = base.settings, base.session
+    runner = Runner(
+        spider=base.spider,
+        scope=base.scope,
+        seen=writing.seen,
+        now=session.opened.now,
+        watch=session.watchdog,
+        parsing=parsing,
+        state=base.state,
+        write=writing.committer.write_links,
+    )
+    return Pages(
+        outcomes=Outcomes(
+            settings,
+            runner,
+            now=session.ledger.now,
+            revisits=Revisits(settings.revisit_policy),
+            errors=CallbackErrors(),
+            end=base.ending.end,
+        ),
+        blame=Blame(session.ledger, hosts.frontier, asking.watch, base.proxies),
+        identities=writing.identities,
+        recorder=Recorder(bodies=base.bodies),
+        instruments=writing.instruments,
+    )
+
+
+def _instruments(settings: Settings, meter: Meter | None) -> Instruments:
+    instruments: list[Instruments] = [] if meter is None else [meter]
+    if settings.trace:
+        instruments.append(_tracing())
+    if len(instruments) < 2:
+        return instruments[0] if instruments else UNWATCHED
+    return SeveralInstruments(*instruments)
 
 
 def _calls(spider: Spider) -> Calls:
@@ -532,120 +515,3 @@ async def run_spider(
     """Crawl *spider* to its end and return the report; the arguments are `open_crawl`'s."""
     async with open_crawl(spider, ledger=ledger, settings=settings, downloader=downloader) as crawl:
         return await crawl.run()
-
-
-@asynccontextmanager
-async def open_trial_sessions(
-    spider: Spider, settings: Settings
-) -> AsyncIterator[TrialSessions | None]:
-    """Open the sessions for trials of *spider*, None where it does not log in; nothing is stored.
-
-    Raises `SpiderError` for a `login_when` that cannot be asked.
-    """
-    if not logs_in(spider):
-        yield None
-        return
-    ledger = await open_ledger("sqlite:///:memory:", spider.name)
-    try:
-        yield TrialSessions(spider, ledger, settings)
-    finally:
-        await ledger.close()
-
-
-@asynccontextmanager
-async def open_trial(
-    spider: Spider, url: str, settings: Settings, *, sessions: TrialSessions | None = None
-) -> AsyncIterator[Trial]:
-    """Open what a look at *url* with *spider* needs, and close it afterwards.
-
-    The user has named the URL, so its host may be at a private address, as that
-    of a start URL may. *sessions* are whom a spider that logs in asks as.
-    Raises `FetchError` for a URL that cannot be fetched.
-    """
-    urls.locate(url)
-    # What is typed may be anywhere: only where the spider begins nowhere else it begins there.
-    credentials = Credentials(
-        entry_urls(spider) or [url], headers=settings.headers, auth=settings.auth
-    )
-    credentials.learn_password(url)
-    default = web(spider, settings, also=[url], proxies=proxy_pool(settings))
-    async with downloader_of(spider, default) as way:
-        trial = Trial(spider, way, credentials, settings, sessions=sessions)
-        try:
-            yield trial
-        finally:
-            await trial.close()
-
-
-@asynccontextmanager
-async def open_reparser(
-    spider: Spider, settings: Settings, ledger: Ledger, *, saving: Saving | None = None
-) -> AsyncIterator[Reparser]:
-    """Open what parsing the stored pages of *ledger* with *spider* needs, and close it afterwards.
-
-    What `url_list` callbacks find goes to *saving* at once, where it is given.
-    Raises `UsageError` without warcio.
-    """
-    seeds = Seeds.read((await ledger.notes.state()).get("seeds"))
-    hosts = {*(scope(spider) or ()), *(seeds.hosts if seeds is not None else ())}
-    within = Scope.of(hosts, settings)
-    watch = Watchdog(Stats(), limit=settings.callback_timeout)
-    # It is read, and what pages change in it stays here.
-    state = KeptState(spider, ledger)
-    await state.open()
-    with StoredPages(folder_of(spider.name, settings)) as pages:
-        async with Parsing(settings) as parsing:
-            yield Reparser(
-                spider=spider,
-                settings=settings,
-                pages=pages,
-                scope=within,
-                runner=Runner(
-                    spider=spider,
-                    scope=within,
-                    seen=frozenset() if saving is None else saving.seen,
-                    now=ledger.now,
-                    watch=watch,
-                    parsing=parsing,
-                    state=state,
-                    write=_dropping if saving is None else saving.add_links,
-                ),
-                watch=watch,
-            )
-
-
-def saving_to(ledger: Ledger, settings: Settings) -> Saving:
-    """Return what records the items and the links of stored pages."""
-    run = RunStart(ledger, lease=settings.lease)
-    adder = TaskAdder(ledger=ledger, max_depth=settings.max_depth, run=run)
-    return Saving(ledger=ledger, settings=settings, seen=SeenFilter(), adder=adder)
-
-
-async def _dropping(tasks: list[Task], too_deep: list[Task]) -> None:
-    """Add no links."""
-
-
-def web(
-    spider: Spider,
-    settings: Settings,
-    *,
-    public_names: "PublicNames | None" = None,
-    also: Iterable[str] = (),
-    proxies: ProxyPool | None = None,
-) -> DefaultDownloader:
-    """Return the downloader that a crawl of *spider* uses; *also* are URLs beside its own.
-
-    Its requests go through *proxies*, by default those of the settings and the environment.
-    """
-    origins = {urls.locate(url).host for url in [*entry_urls(spider), *also]}
-    client = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
-    cache = None if settings.cache == "off" else DevCache(settings)
-    return DefaultDownloader(client, proxies=Proxies(proxies or proxy_pool(settings)), cache=cache)
-
-
-def proxy_pool(settings: Settings) -> ProxyPool:
-    """Return the proxies of the settings, else those of the environment; raises `SettingsError`."""
-    if not settings.proxy_env:
-        return ProxyPool(settings)
-    read = ProxyEnvironment.exceptions if settings.proxies else ProxyEnvironment.of
-    return ProxyPool(settings, read(os.environ))

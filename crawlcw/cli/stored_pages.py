@@ -9,11 +9,10 @@ import click
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, begin, callback_named
 from crawlcw.archive.bodies import folder_of
-from crawlcw.assembly import open_reparser, saving_to
 from crawlcw.cli import confirming, ledger_option, parsed_pages, selecting
 from crawlcw.cli.exit_codes import NOT_WELL, OK
 from crawlcw.cli.numbers import counted
-from crawlcw.crawl.reparsing import Reparsed, Reparser, Saving, stored
+from crawlcw.crawl.reparsing import Reparsed, Reparser, Saving, open_reparser, saving_to, stored
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable

@@ -6,12 +6,12 @@ from typing import ParamSpec, TypeVar
 
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, begin
-from crawlcw.assembly import open_trial, open_trial_sessions
+from crawlcw.api.spider import Spider, begin, logs_in
 from crawlcw.cli import loading
-from crawlcw.crawl.trial import Trial
+from crawlcw.crawl.trial import Trial, open_trial
 from crawlcw.crawl.trial_sessions import TrialSessions
 from crawlcw.errors import FetchError, UsageError
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
 
@@ -32,6 +32,24 @@ class AnyPage(Spider):
 def made(spider: str | None, arguments: Sequence[str]) -> Spider:
     """Return the spider that is named, or one for any page."""
     return loading.make(loading.find(spider), arguments) if spider else AnyPage(start_urls=[])
+
+
+@asynccontextmanager
+async def open_trial_sessions(
+    spider: Spider, settings: Settings
+) -> AsyncIterator[TrialSessions | None]:
+    """Open the sessions for trials of *spider*, None where it does not log in; nothing is stored.
+
+    Raises `SpiderError` for a `login_when` that cannot be asked.
+    """
+    if not logs_in(spider):
+        yield None
+        return
+    ledger = await open_ledger("sqlite:///:memory:", spider.name)
+    try:
+        yield TrialSessions(spider, ledger, settings)
+    finally:
+        await ledger.close()
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""One crawl in one process: who runs beside whom, and how it comes to an end.
+"""One crawl in one process: its parts side by side, and its end.
 
     seeder ──> ledger <── committer <── done ── fetchers <── queue ── coordinator <── ledger
                  ^──────── renewer
@@ -8,6 +8,7 @@ What is started here ends here: nothing outlives `Crawl.run`.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -51,8 +52,9 @@ LAST_WORDS = timedelta(seconds=2)
 class Ending:
     """The end of one crawl; all of it may be called from signal handlers of the loop."""
 
-    def __init__(self, coordinator: Coordinator, retry: LedgerRetry, *, grace: timedelta) -> None:
-        self._coordinator = coordinator
+    def __init__(self, retry: LedgerRetry, *, grace: timedelta) -> None:
+        #: Ends the source of tasks.
+        self.on_stop: Callable[[], None] = lambda: None
         self._retry = retry
         self._grace = grace
         self._scope = anyio.CancelScope()
@@ -68,7 +70,7 @@ class Ending:
             extra={"event": "stopping"},
         )
         self._retry.shorten(self._grace)
-        self._coordinator.stop()
+        self.on_stop()
 
     def end(self, reason: FinishReason, detail: str) -> None:
         """End soon, as by `stop`, for a finish reason of the crawl's own; the first one counts."""
@@ -85,7 +87,7 @@ class Ending:
         """See `Crawl.stop_now`."""
         self.at_once = True
         self._retry.shorten(LAST_WORDS)
-        self._coordinator.stop()
+        self.on_stop()
         self._scope.cancel()
 
     def why(self, reason: FinishReason) -> EarlyEnd:
@@ -104,28 +106,36 @@ class Ending:
         return self._scope
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What runs in a crawl, all of it of this process."""
+@dataclass(kw_only=True)
+class TasksWay:
+    """The stations of a task in this process, from the seed to the outcome."""
 
-    spider: Spider
-    settings: Settings
-    session: Session[Ledger]
-    robots: Robots
     seeder: Seeder
     coordinator: Coordinator
     fetcher: Fetcher
-    parsing: Parsing
-    browser: Browser
     done: asyncio.Queue[Done]  #: from the fetchers to the committer
     committer: Committer
-    ending: Ending
-    steering: Steering
+
+
+@dataclass
+class Beside:
+    """The parts that run beside that way, or are to be closed."""
+
+    robots: Robots
     identities: Identities
     state: KeptState
+    steering: Steering
+    parsing: Parsing
+    browser: Browser
     bodies: Bodies | None  #: where pages are kept, if they are
+
+
+@dataclass
+class Measured:
+    """The instruments of a crawl that is measured."""
+
+    meter: Meter
     rests: Rests
-    meter: Meter | None  #: where somebody measures
 
 
 class Crawl:
@@ -135,21 +145,34 @@ class Crawl:
     handlers of the loop, at any time.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        """Take what runs in it, put together by `assembly`; ledger and downloader stay open."""
-        self.spider = parts.spider
-        self.ledger = parts.session.opened
-        self.settings = parts.settings
-        self.stats = parts.session.stats
-        self._parts = parts
-        self._session = parts.session
+    def __init__(
+        self,
+        spider: Spider,
+        settings: Settings,
+        session: Session[Ledger],
+        *,
+        way: TasksWay,
+        beside: Beside,
+        ending: Ending,
+        measured: Measured | None,
+    ) -> None:
+        """Take the parts that `assembly` has put together; ledger and downloader stay open."""
+        self.spider = spider
+        self.ledger = session.opened
+        self.settings = settings
+        self.stats = session.stats
+        self._session = session
+        self._way = way
+        self._beside = beside
+        self._ending = ending
+        self._measured = measured
         self._released = 0  #: leases that were given back
         self._alarms = Alarms(
-            parts.spider,
-            parts.settings,
+            spider,
+            settings,
             self.stats,
-            standstill=parts.coordinator.standstill,
-            stop=parts.ending.wished,
+            standstill=way.coordinator.standstill,
+            stop=ending.wished,
         )
 
     @property
@@ -160,27 +183,27 @@ class Crawl:
     @property
     def standstill(self) -> Standstill | None:
         """Why nothing has been under way for a moment; None while something is."""
-        return self._parts.coordinator.standstill()
+        return self._way.coordinator.standstill()
 
     @property
     def ending(self) -> EarlyEnd | None:
         """Why the crawl ends itself; None while it does not."""
-        return self._parts.ending.early
+        return self._ending.early
 
     def measures(self) -> Measures | None:
         """Return what was measured so far; None where the crawl was opened without a meter."""
-        if self._parts.meter is None:
+        if self._measured is None:
             return None
-        resting = self._parts.rests.number(self.ledger.now())
-        return self._parts.meter.measures(self.stats, held=self.held, resting=resting)
+        resting = self._measured.rests.number(self.ledger.now())
+        return self._measured.meter.measures(self.stats, held=self.held, resting=resting)
 
     def stop(self) -> None:
         """End soon: claim nothing more, let fetchers finish within the grace, release the rest."""
-        self._parts.ending.stop()
+        self._ending.stop()
 
     def stop_now(self) -> None:
         """End at once: release everything, however far it has come."""
-        self._parts.ending.stop_now()
+        self._ending.stop_now()
 
     def abandon(self) -> None:
         """Give everything back from any other thread: the event loop stands still.
@@ -200,23 +223,23 @@ class Crawl:
         `ledger_give_up`, and `SpiderError` where the spider's own `start`,
         `opened` or `closed` raises. Whatever is held is given back first.
         """
-        bodies = self._parts.bodies or nullcontext()
-        async with self._session.watchdog, self._parts.parsing, self._parts.browser, bodies:
+        bodies = self._beside.bodies or nullcontext()
+        async with self._session.watchdog, self._beside.parsing, self._beside.browser, bodies:
             return await self._run()
 
     async def _run(self) -> Report:
         await self._session.join()
         reason = FinishReason.STOPPED
         try:
-            await self._parts.state.open()
-            with spider_code("opened()", stop=self._parts.ending.wished):
+            await self._beside.state.open()
+            with spider_code("opened()", stop=self._ending.wished):
                 await begin(self.spider)
             if self.ending is None:
                 with single_errors():
                     reason = await self._crawl()
         finally:
             await self._leave()
-        why = self._parts.ending.why(reason)
+        why = self._ending.why(reason)
         queries, in_time = self._session.ledger.queries, self._session.retry.in_time
         counts = await in_time(queries.counts)
         report = Report.of(
@@ -230,48 +253,48 @@ class Crawl:
             failed_before=failed_pages(await in_time(queries.reasons) or {}),
             any_finished=self.stats.pages > 0 or (None if counts is None else counts.pages > 0),
         )
-        with spider_code("closed()", stop=self._parts.ending.wished):
+        with spider_code("closed()", stop=self._ending.wished):
             await end(self.spider, report)
-        await in_time(self._parts.state.keep)
+        await in_time(self._beside.state.keep)
         return report
 
     async def _crawl(self) -> FinishReason:
         """Run everything side by side; return why it ended."""
         state = await self._session.ledger.notes.state()
-        seeded = await self._parts.seeder.is_seeded(state)
+        seeded = await self._way.seeder.is_seeded(state)
         # Once: a page that is to be visited again sooner than that waits for the next run.
         await self._session.ledger.admin.revisit_due()
         # A crawl that is paused begins with nothing.
-        await self._parts.steering.look()
-        coordinator, pool = self._parts.coordinator, self._parts.coordinator.pool
+        await self._beside.steering.look()
+        coordinator, pool = self._way.coordinator, self._way.coordinator.pool
         # Two groups: when the fetchers have ended, what they have handed on still needs the
         # committer, and until it is written its leases need the renewer.
         async with anyio.create_task_group() as background:
             background.start_soon(self._keep_up)
-            background.start_soon(self._parts.committer.run, pool.has_idle_workers)
-            background.start_soon(self._parts.identities.run)
+            background.start_soon(self._way.committer.run, pool.has_idle_workers)
+            background.start_soon(self._beside.identities.run)
             background.start_soon(self._alarms.run)
-            background.start_soon(self._parts.steering.run)
-            if self._parts.bodies is not None:
-                background.start_soon(self._parts.bodies.mend)
-            background.start_soon(partial(self._parts.seeder.run, state, seeded=seeded))
+            background.start_soon(self._beside.steering.run)
+            if self._beside.bodies is not None:
+                background.start_soon(self._beside.bodies.mend)
+            background.start_soon(partial(self._way.seeder.run, state, coordinator, seeded=seeded))
             reason = await pool.run(
-                partial(self._parts.fetcher.run, pool, self._parts.done, coordinator),
+                partial(self._way.fetcher.run, pool, self._way.done, coordinator),
                 coordinator.run,
                 give_back=self._give_back,
-                grace=self._parts.ending.grace,
+                grace=self._ending.grace,
             )
             # What the fetchers have handed on is written before the end.
-            await self._parts.done.join()
-            await self._parts.identities.keep()
-            await self._parts.state.close()
+            await self._way.done.join()
+            await self._beside.identities.keep()
+            await self._beside.state.close()
             background.cancel_scope.cancel()
         if reason is FinishReason.DRAINED:
-            await self._parts.seeder.end_run()
+            await self._way.seeder.end_run()
         return reason
 
     async def _keep_up(self) -> None:
-        coordinator = self._parts.coordinator
+        coordinator = self._way.coordinator
         await self._session.keep_up(
             on_lost=coordinator.lost,
             renew_hosts=coordinator.host_leaser.renew,
@@ -280,15 +303,15 @@ class Crawl:
 
     async def _give_back(self) -> None:
         """Give back what nobody has begun with."""
-        self._released += await self._parts.coordinator.give_back_undispatched()
+        self._released += await self._way.coordinator.give_back_undispatched()
 
     async def _leave(self) -> None:
         """Give back what is still held, even while being cancelled, and sign off."""
         # The last thing this process does for the others: shielded, but not for
         # ever, since the leases run out anyway.
-        coordinator = self._parts.coordinator
+        coordinator = self._way.coordinator
         self._session.retry.shorten(LAST_WORDS)
-        await self._parts.robots.close()
+        await self._beside.robots.close()
         with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):
             try:
                 held = self._session.held.all()

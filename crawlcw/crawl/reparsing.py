@@ -7,6 +7,7 @@ callback raises, keeps what it has.
 
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,15 +17,20 @@ from anyio import to_thread
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider
+from crawlcw.api.spider import Spider, scope
+from crawlcw.archive.bodies import folder_of
 from crawlcw.archive.reading import FileMissingError, StoredPages
 from crawlcw.archive.records import Answer, DamagedRecordError
 from crawlcw.crawl import callbacks
-from crawlcw.crawl.adding import TaskAdder
+from crawlcw.crawl.adding import RunStart, TaskAdder
 from crawlcw.crawl.callbacks import Produced, Scope
+from crawlcw.crawl.kept_state import KeptState
+from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.runner import Runner
+from crawlcw.crawl.seeds import Seeds
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.downloader.user_layers import answered
+from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, SpiderError, StopCrawl
 from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
@@ -201,3 +207,51 @@ class Saving:
             if each.lease.task.id not in failed:
                 self.pages += 1
                 self.items += len(each.change.items or ())
+
+
+@asynccontextmanager
+async def open_reparser(
+    spider: Spider, settings: Settings, ledger: Ledger, *, saving: Saving | None = None
+) -> AsyncIterator[Reparser]:
+    """Open what parsing the stored pages of *ledger* with *spider* needs, and close it afterwards.
+
+    What `url_list` callbacks find goes to *saving* at once, where it is given.
+    Raises `UsageError` without warcio.
+    """
+    seeds = Seeds.read((await ledger.notes.state()).get("seeds"))
+    hosts = {*(scope(spider) or ()), *(seeds.hosts if seeds is not None else ())}
+    within = Scope.of(hosts, settings)
+    watch = Watchdog(Stats(), limit=settings.callback_timeout)
+    # It is read, and what pages change in it stays here.
+    state = KeptState(spider, ledger)
+    await state.open()
+    with StoredPages(folder_of(spider.name, settings)) as pages:
+        async with Parsing(settings) as parsing:
+            yield Reparser(
+                spider=spider,
+                settings=settings,
+                pages=pages,
+                scope=within,
+                runner=Runner(
+                    spider=spider,
+                    scope=within,
+                    seen=frozenset() if saving is None else saving.seen,
+                    now=ledger.now,
+                    watch=watch,
+                    parsing=parsing,
+                    state=state,
+                    write=_dropping if saving is None else saving.add_links,
+                ),
+                watch=watch,
+            )
+
+
+def saving_to(ledger: Ledger, settings: Settings) -> Saving:
+    """Return what records the items and the links of stored pages."""
+    run = RunStart(ledger, lease=settings.lease)
+    adder = TaskAdder(ledger=ledger, max_depth=settings.max_depth, run=run)
+    return Saving(ledger=ledger, settings=settings, seen=SeenFilter(), adder=adder)
+
+
+async def _dropping(tasks: list[Task], too_deep: list[Task]) -> None:
+    """Add no links."""

@@ -7,12 +7,12 @@ process that is killed on the way leaves no note, so the next one does all of it
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import anyio
 
 from crawlcw.api.request import Request
-from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, has_own_start
 from crawlcw.api.user_code import spider_code
 from crawlcw.crawl.adding import TaskAdder
@@ -25,7 +25,7 @@ from crawlcw.downloader.credentials import Credentials
 from crawlcw.engine.gathering import Gathering
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, SpiderError
-from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
 
@@ -66,16 +66,13 @@ class Seeder:
     def __init__(
         self,
         spider: Spider,
-        ledger: Ledger,
-        settings: Settings,
+        adder: TaskAdder,
         *,
         scope: Scope,
         start_hosts: set[str],
         credentials: Credentials,
         seen: SeenFilter,
         stats: Stats,
-        feed: Feed,
-        adder: TaskAdder,
         stop: Callable[[str], None],
     ) -> None:
         """*start_hosts* is filled, and *scope* widened by it; *stop* is told of a `StopCrawl`.
@@ -83,15 +80,13 @@ class Seeder:
         *credentials*, which know the start URLs', learn those that only `start` has.
         """
         self._spider = spider
-        self._ledger = ledger
-        self._settings = settings
+        self._adder = adder
+        self._ledger = adder.ledger
         self._scope = scope
         self._start_hosts = start_hosts
         self._credentials = credentials
         self._seen = seen
         self._stats = stats
-        self._feed = feed
-        self._adder = adder
         self._stop = stop
         #: Of what the spider starts with; None: it is to start with it each time.
         self._fingerprint: str | None = None
@@ -134,19 +129,19 @@ class Seeder:
         if self._spider.allowed_hosts is None:
             self._scope.hosts.add(host)
 
-    async def run(self, state: Mapping[str, Any], *, seeded: bool) -> None:
+    async def run(self, state: Mapping[str, Any], feed: Feed, *, seeded: bool) -> None:
         """Let in what lay too deep before, and add the seeds where they are not there."""
-        await self._go_deeper(state.get("depth"))
+        await self._go_deeper(state.get("depth"), feed)
         if not seeded:
-            await self._seed()
-        self._feed.seeded()
+            await self._seed(feed)
+        feed.seeded()
 
-    async def _go_deeper(self, last: Mapping[str, Any] | None) -> None:
+    async def _go_deeper(self, last: Mapping[str, Any] | None, feed: Feed) -> None:
         """Follow the links that only the *last* crawl was not to, and write this one's limit down.
 
         Ledgers of older versions say nothing of it, and kept no such links.
         """
-        limit = self._settings.max_depth
+        limit = self._adder.max_depth
         if last is not None and last["limit"] == limit:
             return
         if last is not None and is_deeper(limit, than=last["limit"]):
@@ -156,15 +151,15 @@ class Seeder:
                 number,
                 extra={"event": "admitted", "links": number},
             )
-            self._feed.wake()
+            feed.wake()
         # Afterwards: where this process is killed in between, the next one does it again.
         depth = {"limit": limit}
         await self._ledger.notes.set_state({"depth": depth})
 
-    async def _seed(self) -> None:
+    async def _seed(self, feed: Feed) -> None:
         """Add the spider's start requests, each soon after the spider has yielded it."""
         seeding = _Seeding()
-        gathering = Gathering(self._add_seeds, first=_FIRST_BATCH, largest=_BATCH)
+        gathering = Gathering(partial(self._add_seeds, feed), first=_FIRST_BATCH, largest=_BATCH)
         try:
             await gathering.run(self._read(seeding))
         finally:
@@ -231,7 +226,7 @@ class Seeder:
             seeds = Seeds(fingerprint=self._fingerprint, hosts=frozenset(self._start_hosts))
             await self._ledger.notes.set_state({"seeds": seeds.document()})
 
-    async def _add_seeds(self, batch: list[Task]) -> None:
+    async def _add_seeds(self, feed: Feed, batch: list[Task]) -> None:
         origins = self._credentials.origins
         if self._fingerprint is not None and self._origins < origins and len(origins) <= MOST_HOSTS:
             self._origins = origins
@@ -254,8 +249,8 @@ class Seeder:
             )
         rejected = {task.id for task, _ in added.rejected}
         self._seen.add(task.id for task in batch if task.id not in rejected)
-        await self._feed.announce(batch)
-        self._feed.wake()
+        await feed.announce(batch)
+        feed.wake()
 
 
 def _no_request(thing: object) -> str:

@@ -6,7 +6,8 @@ are not, as a person does not ask often.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -14,7 +15,7 @@ from crawlcw.api.attempt import Attempt, LoggedOutError, Purpose, Session
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, callback_named, scope
+from crawlcw.api.spider import Spider, callback_named, entry_urls, scope
 from crawlcw.crawl import callbacks
 from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.item_sink import ItemPolicy
@@ -24,8 +25,9 @@ from crawlcw.crawl.trial_sessions import TrialSessions
 from crawlcw.downloader import pipeline
 from crawlcw.downloader.browser import Browser
 from crawlcw.downloader.credentials import Credentials
-from crawlcw.downloader.pipeline import DefaultDownloader
+from crawlcw.downloader.pipeline import DefaultDownloader, downloader_of
 from crawlcw.downloader.redirects import is_page
+from crawlcw.downloader.web import proxy_pool, web
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
@@ -168,6 +170,31 @@ class Trial:
         """End what is under way."""
         await self._browser.close()
         await self._robots.close()
+
+
+@asynccontextmanager
+async def open_trial(
+    spider: Spider, url: str, settings: Settings, *, sessions: TrialSessions | None = None
+) -> AsyncIterator[Trial]:
+    """Open what a look at *url* with *spider* needs, and close it afterwards.
+
+    The user has named the URL, so its host may be at a private address, as that
+    of a start URL may. *sessions* are whom a spider that logs in asks as.
+    Raises `FetchError` for a URL that cannot be fetched.
+    """
+    urls.locate(url)
+    # What is typed may be anywhere: only where the spider begins nowhere else it begins there.
+    credentials = Credentials(
+        entry_urls(spider) or [url], headers=settings.headers, auth=settings.auth
+    )
+    credentials.learn_password(url)
+    default = web(spider, settings, also=[url], proxies=proxy_pool(settings))
+    async with downloader_of(spider, default) as way:
+        trial = Trial(spider, way, credentials, settings, sessions=sessions)
+        try:
+            yield trial
+        finally:
+            await trial.close()
 
 
 def _refused(error: LoggedOutError) -> FetchError:

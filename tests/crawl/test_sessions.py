@@ -13,8 +13,9 @@ import pytest
 from crawlcw import FinishReason, Report, Request, Response, Settings, Spider, Status
 from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import layered
-from crawlcw.assembly import assemble, run_spider, web
+from crawlcw.assembly import assemble, run_spider
 from crawlcw.downloader.pipeline import downloader_of
+from crawlcw.downloader.web import web
 from crawlcw.ledger.protocol import Committed, Ledger
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.identities import IdentityState

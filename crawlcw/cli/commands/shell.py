@@ -12,7 +12,6 @@ import click
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.spider import Spider
-from crawlcw.assembly import open_trial_sessions
 from crawlcw.cli import spider_options, trying
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.trial import Trial
@@ -87,7 +86,7 @@ class _Session:
     async def _opened(self) -> None:
         # One login for all pages of the shell.
         self._sessions = await self._open_sessions.enter_async_context(
-            open_trial_sessions(self._spider, self._settings)
+            trying.open_trial_sessions(self._spider, self._settings)
         )
 
     def fetch(self, url: str, **options: Any) -> Response | None:
