@@ -60,6 +60,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 from crawlcw.errors import Reason
@@ -89,6 +90,9 @@ TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("
 #: What a claim of a tracked task reads besides.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
 _VISIT_FIELDS = tuple(field.name for field in fields(Visit))
+_visit_values = attrgetter(*_VISIT_FIELDS)
+_RESPONSE_FIELDS = tuple(field.name for field in fields(ResponseInfo))
+_response_values = attrgetter(*_RESPONSE_FIELDS)
 #: No key of anybody's begins like these once it is escaped.
 _BLOB = "%aside"
 #: A time without a zone, as its ISO 8601 text: every date of a store is an instant.
@@ -169,7 +173,7 @@ def task(found: Mapping[str, Any]) -> Task:
         url=found["url"],
         host=found["host"],
         method=found.get("method") or "GET",
-        headers=tuple((name, value) for name, value in found.get("headers") or ()),
+        headers=tuple(map(tuple, headers)) if (headers := found.get("headers")) else (),
         body=found.get("body"),
         callback=found["callback"],
         errback=found.get("errback"),
@@ -282,8 +286,8 @@ def source_document(settlement: Settlement) -> Document:
 
 def visit_document(visit: Visit) -> Document:
     """Return a task's `visit`, without what is not known."""
-    found = {name: getattr(visit, name) for name in _VISIT_FIELDS}
-    return {name: value for name, value in found.items() if value is not None}
+    values = zip(_VISIT_FIELDS, _visit_values(visit), strict=True)
+    return {name: value for name, value in values if value is not None}
 
 
 def progressed(change: Change) -> Document:
@@ -324,8 +328,8 @@ def error_document(error: AttemptError) -> Document:
 
 def response_document(response: ResponseInfo) -> Document:
     """Return a task's `response`, without what is not known."""
-    found = {name: getattr(response, name) for name in ResponseInfo.__dataclass_fields__}
-    return {name: value for name, value in found.items() if value is not None}
+    values = zip(_RESPONSE_FIELDS, _response_values(response), strict=True)
+    return {name: value for name, value in values if value is not None}
 
 
 def record(found: Mapping[str, Any]) -> Record:

@@ -48,6 +48,7 @@ class SqliteLedger:
 
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
+        self.now = store.now  # several times a page
         hosts, notes = Hosts(store), Notes(store)
         self.tasks: protocol.Tasks = Tasks(store)
         self.leases: protocol.Leases = Leases(store)
@@ -138,7 +139,7 @@ class SqliteLedger:
 
     async def another(self) -> "SqliteLedger":
         """See `Ledger.another`."""
-        store = SqliteStore(self.store.path, self.store.name, clock=self.store.clock)
+        store = SqliteStore(self.store.path, self.store.name, clock=self.store.now)
         store.kind = self.store.kind
         return SqliteLedger(store)
 
@@ -146,10 +147,6 @@ class SqliteLedger:
     def kind(self) -> LedgerKind:
         """See `Ledger.kind`."""
         return self.store.kind
-
-    def now(self) -> datetime:
-        """Return this machine's time, which all processes on the file share."""
-        return self.store.clock()
 
     async def close(self) -> None:
         """See `Ledger.close`."""

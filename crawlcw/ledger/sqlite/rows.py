@@ -3,8 +3,9 @@
 import base64
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from crawlcw.ledger import documents
@@ -59,6 +60,9 @@ def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
         elif type(value) is str:
             if len(value) > _SHORT or not value.isascii():
                 _check_size(value)
+        elif type(value) is bytes:
+            if len(value) > _LARGEST_VALUE:
+                _check_size(value)
         elif type(value) is not int or not -INT64 <= value < INT64:
             _check_plain(name, value)
     if "_id" in row:
@@ -89,13 +93,22 @@ def describe_sqlite_error(error: Exception) -> str:
 
 def document_of(row: sqlite3.Row | Mapping[str, Any]) -> documents.Document:
     """Return the document whose fields a row holds."""
-    found: documents.Document = dict(row)
-    for name, value in found.items():
-        if value is not None and (convert := _FROM_COLUMN.get(name)) is not None:
-            found[name] = convert(value)
-    if "id" in found:
-        found["_id"] = found.pop("id")
-    return found
+    (document,) = documents_of(row.keys(), [tuple(dict(row).values())])
+    return document
+
+
+def documents_of(
+    columns: Iterable[str], rows: Iterable[Iterable[Any]]
+) -> Iterator[documents.Document]:
+    """Yield the documents whose fields rows of these columns hold."""
+    names = ["_id" if name == "id" else name for name in columns]
+    converted = [(name, _FROM_COLUMN[name]) for name in names if name in _FROM_COLUMN]
+    for row in rows:
+        found = dict(zip(names, row, strict=True))
+        for name, convert in converted:
+            if (value := found[name]) is not None:
+                found[name] = convert(value)
+        yield found
 
 
 def milliseconds(moment: datetime) -> int:
@@ -103,6 +116,7 @@ def milliseconds(moment: datetime) -> int:
     return (moment - EPOCH) // _MILLISECOND
 
 
+@lru_cache(maxsize=1024)  # tasks of one page have the same times, and a task several of one
 def moment(milliseconds: int) -> datetime:
     """Return the time that a column holds."""
     return EPOCH + milliseconds * _MILLISECOND

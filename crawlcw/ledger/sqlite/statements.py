@@ -75,8 +75,9 @@ def setting(change: BulkChange) -> str:
     )
 
 
-#: What a task is read from.
-_READ = "id, " + ", ".join(documents.TASK_FIELDS)
+#: The columns that a task is read from.
+READ = ("id", *documents.TASK_FIELDS)
+_READ = ", ".join(READ)
 
 
 class Statements:

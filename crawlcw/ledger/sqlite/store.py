@@ -38,15 +38,12 @@ class SqliteStore:
         self.name = name
         self.tables = Tables(name)
         self.sql = Statements(self.tables)
-        self.clock = clock
+        #: Returns this machine's time, which all processes on the file share.
+        self.now = clock
         self.writer = Connection(path)
         # Its own, so that `items` and `counts` do not keep claims waiting.
         self.reader = Connection(path)
         self._tokens = 0
-
-    def now(self) -> datetime:
-        """Return this machine's time, which all processes on the file share."""
-        return self.clock()
 
     def token(self, worker: str) -> str:
         """Return a token that no other lease of the worker has."""

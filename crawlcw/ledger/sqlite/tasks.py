@@ -2,7 +2,7 @@
 
 import heapq
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,10 +14,12 @@ from crawlcw.ledger.sqlite.rows import (
     UNHOLDABLE,
     describe_sqlite_error,
     document_of,
+    documents_of,
     from_json,
     milliseconds,
     row_of,
 )
+from crawlcw.ledger.sqlite.statements import READ
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.ledger.sqlite.writes import insert
 from crawlcw.model.task import ChangedTask, Record, Task
@@ -78,7 +80,7 @@ class Tasks:
             # are taken, so a page costs its length and not the hosts' backlog.
             lines = [self._due_of_host(db, limit, now, host) for host in set(hosts)]
             due = heapq.merge(*lines, key=lambda row: (-row["priority"], row["due"]))
-        return [documents.task(document_of(row)) for row in islice(due, limit)]
+        return tasks_of(islice(due, limit))
 
     async def page_each(self, wanted: Mapping[str, int]) -> list[Task]:
         """See `protocol.Tasks.page_each`."""
@@ -87,11 +89,11 @@ class Tasks:
         )
 
     def _page_each(self, db: sqlite3.Connection, wanted: Mapping[str, int], now: int) -> list[Task]:
-        return [
-            documents.task(document_of(row))
+        return tasks_of(
+            row
             for host, most in wanted.items()
             for row in islice(self._due_of_host(db, most, now, host), most)
-        ]
+        )
 
     def _due(self, db: sqlite3.Connection, limit: int, now: int) -> Iterator[sqlite3.Row]:
         for priority in priorities(db, self._store.sql):
@@ -118,3 +120,8 @@ class Tasks:
         found = document_of(rows[0])
         found["items"] = [from_json(row["item"]) for row in rows if row["item"] is not None]
         return documents.record(found)
+
+
+def tasks_of(rows: Iterable[sqlite3.Row]) -> list[Task]:
+    """Return the tasks that rows of `READ` hold."""
+    return [documents.task(found) for found in documents_of(READ, rows)]
