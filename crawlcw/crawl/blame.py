@@ -79,15 +79,12 @@ class Blame:
         self._watch = watch
         self._proxies = proxies
 
-    def may_begin(self, task: Task) -> bool:
-        """Return whether the origin of a task may be asked now."""
-        if task.host not in self._frontier or self._watch.uplink.is_blocked:
-            return False
+    def may_begin(self, task: Task, *, now: float) -> bool:
+        """Return whether the origin of a task may be asked *now*."""
         # A loop that stood still must not ask a host that has a new owner.
-        if not self._frontier.queues.may_ask(task.host, now=time.monotonic()):
+        if self._watch.uplink.is_blocked or not self._frontier.queues.may_ask(task.host, now=now):
             return False
-        health = self._frontier.health
-        return not (health.lost_origin(task) or health.resting_until(task))
+        return self._frontier.health.may_ask(task)
 
     def given_up(self, task: Task) -> Reason | None:
         """Return why a task ends unasked: its origin was given up, and a method is to hear of it.

@@ -228,14 +228,15 @@ class Coordinator:
         now = self._moved_at = time.monotonic()
         self._queues.finished(lease.task.host, now=now)
         self.dispatch()
-        self._call()
 
-    def done(self) -> None:
+    def done(self, lease: Lease) -> None:
         """Note that nobody works on a dispatched lease any more."""
         self.pool.done()
-        self._moved_at = time.monotonic()
+        now = self._moved_at = time.monotonic()
         self.dispatch()
-        self._call()
+        # What else it may leave to do is noted where it comes about: `HeldHost.wanted`.
+        if now >= self._leases_at or self._is_low() or self._queues.is_idle(lease.task.host):
+            self._call()
 
     def _call(self) -> None:
         """Have the coordinator look, where what has changed leaves it something to do."""
@@ -266,14 +267,8 @@ class Coordinator:
         if task.host not in self._frontier or self._frontier[task.host].leaving:
             self._returned.append(lease)
             self._frontier.look(task.host)
-        elif self._frontier.health.lost_origin(task):
-            if self._frontier.health.calls.include(task.errback):
-                self._queues.add(lease, now=time.monotonic(), asks=False)
-            else:
-                # Once it is back it is ignored with all others of its origin.
-                self._returned.append(lease)
-        elif (until := self._frontier.health.resting_until(task)) is not None:
-            self._returned.append(put_off(lease, until=until))
+        elif not self._frontier.health.may_ask(task):
+            self._place_refused(lease)
         elif task.due is not None and task.due > self._ledger.now():
             self._returned.append(lease)
         elif not self._frontier[task.host].opened:
@@ -281,6 +276,18 @@ class Coordinator:
             self._returned.append(lease)
         else:
             self._queues.add(lease, now=time.monotonic())
+
+    def _place_refused(self, lease: Lease) -> None:
+        """Let a task of an origin that may not be asked go back, or be settled unasked."""
+        task, health = lease.task, self._frontier.health
+        if not health.lost_origin(task):
+            until = health.resting_until(task) or self._ledger.now()
+            self._returned.append(put_off(lease, until=until))
+        elif health.calls.include(task.errback):
+            self._queues.add(lease, now=time.monotonic(), asks=False)
+        else:
+            # Once it is back it is ignored with all others of its origin.
+            self._returned.append(lease)
 
     def lost(self, task_ids: set[bytes]) -> None:
         """Forget waiting tasks whose leases are lost."""

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import anyio
 
-from crawlcw.api.attempt import LoggedOutError, Next
+from crawlcw.api.attempt import LoggedOutError, Next, Session
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -29,10 +29,9 @@ from crawlcw.crawl.outcomes import (
     Done,
     Failed,
     Failures,
-    Finished,
-    Moved,
     PageAttempt,
     Pages,
+    Result,
     Slot,
 )
 from crawlcw.crawl.revisits import NOT_MODIFIED, conditional
@@ -47,7 +46,7 @@ from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.errors import Defer, FetchError, LedgerError, StopCrawl, UsageError
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Lease
+from crawlcw.model.task import Lease, Task
 from crawlcw.model.tracebacks import text_of
 from crawlcw.model.transitions import put_off
 
@@ -60,7 +59,7 @@ class WorkSource(Protocol):
     def fetched(self, lease: Lease) -> None:
         """The request of a lease has ended, whatever came of it: its host may be asked again."""
 
-    def done(self) -> None:
+    def done(self, lease: Lease) -> None:
         """Nobody works on a lease any more."""
 
     def put_back(self, lease: Lease, *, to_ledger: bool) -> None:
@@ -68,6 +67,10 @@ class WorkSource(Protocol):
 
         *to_ledger*: its lease is to end in any case.
         """
+
+
+#: What the way of a request raises of one page; anything else is an error of crawlcw's own.
+_REFUSALS = (StopCrawl, SpiderFaultError, LoggedOutError, BannedError, FetchError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,7 @@ class Fetcher:
 
     async def run(self, pool: Pool, done: asyncio.Queue[Done], source: WorkSource) -> None:
         """Work on what the pool gives until cancelled."""
+        changes = self.state.collected()
         while True:
             # One scope for many pages: it ends with the first lease that is lost.
             with anyio.CancelScope() as lost:
@@ -93,21 +97,24 @@ class Fetcher:
                     self.held.working(lease, lost)
                     slot = Slot(partial(source.fetched, lease))
                     try:
-                        with self.state.attempt() as changes:
-                            try:
-                                result = await self._work(lease, slot)
-                            finally:
-                                self.held.idle(lease)
-                                slot.free()
-                                source.done()
-                            if isinstance(result, Deferred):
-                                self._put_back(lease, result, source)
-                            else:
-                                self.failures.internal.settled(lease)
-                                await done.put(result)
-                                changes.clear()
-                        await self.run_alone.recorded(lease)
+                        try:
+                            result = await self._work(lease, slot)
+                        finally:
+                            self.held.idle(lease)
+                            slot.free()
+                            source.done(lease)
+                        if isinstance(result, Deferred):
+                            self._put_back(lease, result, source)
+                        else:
+                            self.failures.internal.settled(lease)
+                            await done.put(result)
+                            changes.clear()
+                        if self.run_alone.is_alone(lease):
+                            self.state.undo(changes)
+                            await self.run_alone.recorded(lease)
                     finally:
+                        if changes:
+                            self.state.undo(changes)
                         self.run_alone.leave(lease)
             self.failures.stats.leases_lost += 1
 
@@ -117,18 +124,66 @@ class Fetcher:
         The *slot* is freed as soon as the answer is there and what it shows of its host
         is noted, or not here at all.
         """
+        task, pages = lease.task, self.pages
         try:
-            return self.pages.outcomes.done(lease, await self._result(lease, slot))
+            session = None
+            if pages.identities.are_used_by(task) and pages.blame.given_up(task) is None:
+                session = await self._session(task)
+            if not await self.run_alone.enter(lease):
+                raise Defer("another page ran alone")
+            begun = PageAttempt(
+                lease=lease,
+                request=Request.of(task),
+                slot=slot,
+                session=session,
+                exchanges=None if pages.recorder.bodies is None else [],
+                at=pages.outcomes.now(),
+                began=time.monotonic(),
+            )
+            if (given_up := pages.blame.given_up(task)) is not None:
+                result: Result = await self.failures.given_up(begun, given_up)
+            elif not pages.blame.may_begin(task, now=begun.began):
+                raise Defer("its host may not be asked now")
+            else:
+                async with begun:
+                    try:
+                        result = await self._page(begun)
+                    except _REFUSALS as refusal:
+                        result = await self._refused(begun, refusal)
+            return pages.outcomes.done(lease, result)
         except Defer as wish:
             until = wish.until
             if isinstance(until, timedelta):
-                until = self.pages.outcomes.now() + until
+                until = pages.outcomes.now() + until
             return Deferred(until, wish.cause)
         except (LedgerError, UsageError):
             # The last: what is not installed is missing for every page.
             raise
         except Exception as error:
             return self.failures.internal.deferred(lease, error)
+
+    async def _session(self, task: Task) -> Session | None:
+        """Return the session to ask for a page with; raises `Defer`."""
+        last_sent = self.turns.last(task.host)
+        session = await self.pages.identities.admit(task)
+        if self.turns.last(task.host) > last_sent:
+            # A login has asked its host since its turn came.
+            await self.turns.wait(task.url)
+        return session
+
+    async def _refused(self, begun: PageAttempt, refusal: Exception) -> Failed:
+        """Return the failure of a page that no answer was got for, or not the wanted one."""
+        match refusal:
+            case StopCrawl():
+                self.pages.outcomes.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(refusal)))
+                raise Defer("the crawl ends") from refusal
+            case SpiderFaultError():
+                return await self.failures.faulty(begun, refusal)
+            case LoggedOutError() | BannedError():
+                return await self.failures.denied(begun, refusal)
+            case FetchError():
+                return await self.failures.unanswered(begun, refusal)
+        raise refusal
 
     def _put_back(self, lease: Lease, result: Deferred, source: WorkSource) -> None:
         logger.debug(
@@ -140,52 +195,14 @@ class Fetcher:
         back = lease if result.until is None else put_off(lease, until=result.until)
         source.put_back(back, to_ledger=self.run_alone.is_alone(lease))
 
-    async def _result(self, lease: Lease, slot: Slot) -> Finished | Failed | Moved:
-        """Return what came of one task; raises `Defer`."""
-        last_sent = self.turns.last(lease.task.host)
-        session = None
-        if self.pages.blame.given_up(lease.task) is None:
-            session = await self.pages.identities.admit(lease.task)
-        if self.turns.last(lease.task.host) > last_sent:
-            # A login has asked its host since its turn came.
-            await self.turns.wait(lease.task.url)
-        if not await self.run_alone.enter(lease):
-            raise Defer("another page ran alone")
-        begun = PageAttempt(
-            lease=lease,
-            request=Request.of(lease.task),
-            slot=slot,
-            session=session,
-            exchanges=None if self.pages.recorder.bodies is None else [],
-            at=self.pages.outcomes.now(),
-            began=time.monotonic(),
-        )
-        if (given_up := self.pages.blame.given_up(lease.task)) is not None:
-            return await self.failures.given_up(begun, given_up)
-        if not self.pages.blame.may_begin(lease.task):
-            raise Defer("its host may not be asked now")
-        async with begun:
-            try:
-                return await self._page(begun)
-            except StopCrawl as wish:
-                self.pages.outcomes.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(wish)))
-                raise Defer("the crawl ends") from wish
-            except SpiderFaultError as fault_of_spider:
-                return await self.failures.faulty(begun, fault_of_spider)
-            except (LoggedOutError, BannedError) as refused:
-                return await self.failures.denied(begun, refused)
-            except FetchError as refusal:
-                return await self.failures.unanswered(begun, refusal)
-
-    async def _page(self, begun: PageAttempt) -> Finished | Failed | Moved:
+    async def _page(self, begun: PageAttempt) -> Result:
         """Return what came of a page's answer; raises what comes of none."""
-        slot = begun.slot
+        slot, request = begun.slot, begun.request
         begun.follows = self.moved.follows(begun)
         response = await self.asking.fetch(begun)
         # Before the page is parsed: that takes time as well, and is not its host's.
         begun.stood = self.failures.watchdog.stalled(begun.began)
         self.pages.blame.answered()
-        request = begun.request
         same = begun.is_conditional and response.status == NOT_MODIFIED and not begun.redirects
         wanted = same or is_page(response, request, self.asking.settings)
         moved = response.status in REDIRECTS and not wanted
@@ -226,7 +243,7 @@ class Asking:
             await self.robots.admit(request.url)
         host = task.host
         # Its turn came before it waited in the queue, and for the loop.
-        self.frontier.sent(host, at=time.monotonic())
+        self.frontier.sent(host, at=begun.began)
         try:
             with self.instruments.fetch(begun.lease) as seen:
                 response = await self.ask(begun, self._conditional(begun))
@@ -235,8 +252,7 @@ class Asking:
             # When the last request was sent is not known.
             self.frontier.sent(host, at=time.monotonic())
             raise
-        for name in HOOKS:
-            self.errors.succeeded(name)
+        self.errors.succeeded(*HOOKS)
         # Later still, where connecting took long.
         hops = response.url != request.url
         elapsed = 0.0 if hops else response.elapsed.total_seconds()

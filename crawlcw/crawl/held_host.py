@@ -11,6 +11,7 @@ way ends, and then it goes back to the ledger; where it is leased again before t
 it goes on as if it had been away.
 """
 
+import asyncio
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -42,6 +43,7 @@ NEXT: Mapping[Phase, frozenset[Phase]] = {
 
 #: What is to be done about a host follows from these, and from its queue.
 _NOTED = frozenset({"lease", "busy", "look", "phase", "unsaved"})
+_AT_ONCE = frozenset({"phase", "unsaved"})
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -49,6 +51,8 @@ class HeldHost:
     """A host that this process may ask."""
 
     changed: set[str] = field(default_factory=set)  #: gets its name when it is to be looked at
+    #: Set where that is to be at once: tasks are to go back, or a state is to be written.
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
     state: Host  #: as far as it is known
     lease: HostLease | None  #: None: another process has it and shares it
     limit: HostLimit
@@ -72,6 +76,8 @@ class HeldHost:
         object.__setattr__(self, name, value)
         if name in _NOTED:
             self.changed.add(self.state.name)
+            if value and name in _AT_ONCE:
+                self.wanted.set()
 
     @property
     def name(self) -> str:

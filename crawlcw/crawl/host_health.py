@@ -308,6 +308,13 @@ class HostHealth:
             self._mark_lost(self._hosts[task.host], urls.scheme_of(task.url))
         return reason
 
+    def may_ask(self, task: Task) -> bool:
+        """Return whether the origin of a task neither rests by itself nor was given up."""
+        origin = self.origin_of(task)
+        if origin.given_up is None and origin.until is None:  # what is most often so
+            return True
+        return not (self.lost_origin(task) or self.resting_until(task))
+
     def resting_until(self, task: Task) -> datetime | None:
         """Return until when the origin of a task rests by itself, None where it does not."""
         origin = self.origin_of(task)

@@ -256,6 +256,11 @@ class HostQueues:
         queue = self._queues.get(host)
         return queue is not None and now < queue.deadline
 
+    def is_idle(self, host: str) -> bool:
+        """Return whether nothing of a host waits or is asked for."""
+        queue = self._queues.get(host)
+        return queue is None or not (queue.active or queue.waiting)
+
     def next_turn(self) -> float | None:
         """Return the time of the next turn, if any queue waits for one."""
         if self._urgent or self._unasked:

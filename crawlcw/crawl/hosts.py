@@ -282,6 +282,7 @@ class Frontier:
     def _add(self, state: Host, lease: HostLease | None, *, now: float, asked: float) -> HeldHost:
         host = HeldHost(
             changed=self.queues.changed,
+            wanted=self.look_wanted,
             state=state,
             lease=lease,
             limit=self._limits.of(state.name),
@@ -345,8 +346,9 @@ class Frontier:
 
     def sent(self, name: str, *, at: float) -> None:
         """Note when a request to a host was sent: the next one keeps its distance from that."""
-        if host := self._hosts.get(name):
-            self.queues.rest(name, until=at + host.delay, sent=at)
+        # Without a delay no distance is kept, and there are two of these a page.
+        if name in self._hosts and (delay := self._hosts[name].delay):
+            self.queues.rest(name, until=at + delay, sent=at)
 
     def renewed(self, name: str, *, asked: float, now: float) -> None:
         """Note that a host's lease was renewed; the ledger was asked at *asked*."""

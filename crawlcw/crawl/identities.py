@@ -127,6 +127,10 @@ class Identities:
         #: By task, the fences of the logins after which it was refused.
         self._refusals: dict[bytes, set[int]] = {}
 
+    def are_used_by(self, task: Task) -> bool:
+        """Return whether a page may be asked for with a session."""
+        return bool(task.options.session or self._pool or self._default)
+
     async def admit(self, task: Task) -> Session | None:
         """Return whom a page is to be asked for as, None where as nobody.
 

@@ -10,7 +10,6 @@ and stays.
 import asyncio
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from types import CodeType, TracebackType
 from typing import Any, Self
@@ -79,20 +78,17 @@ class KeptState:
         """Return a block in which a callback runs for the page of a task."""
         return Running(self._history, task)
 
-    @contextmanager
-    def attempt(self) -> Iterator[list[Page]]:
-        """Collect what callbacks change in a block; what is there at its end is taken back.
-
-        So nothing of a page stays that was put back, or whose lease was lost.
-        """
+    def collected(self) -> list[Page]:
+        """Return the list that gets what callbacks change in this asyncio task from now on."""
         pages: list[Page] = []
-        token = _ATTEMPT.set(pages)
-        try:
-            yield pages
-        finally:
-            _ATTEMPT.reset(token)
-            for page in pages:
-                self._history.undo(page)
+        _ATTEMPT.set(pages)
+        return pages
+
+    def undo(self, pages: list[Page]) -> None:
+        """Take back what was collected, of a page that was put back, or whose lease was lost."""
+        for page in pages:
+            self._history.undo(page)
+        pages.clear()
 
     # When it is written, and read.
 
@@ -234,7 +230,7 @@ class Running:
 
 
 _RUNNING: ContextVar[Running | None] = ContextVar("running", default=None)
-#: What callbacks have changed in the attempt that is under way.
+#: What callbacks have changed in the attempt that is under way in a fetcher.
 _ATTEMPT: ContextVar[list[Page] | None] = ContextVar("attempt", default=None)
 
 

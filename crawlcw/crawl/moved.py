@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import anyio
 
@@ -104,17 +105,17 @@ class MovedPages:
         request that is to be repeated, is not a page. Through a pool of proxies one proxy asks
         for all hops within a host: two that are sent to different places lead in a circle.
         """
+        # Of most pages it is never asked.
+        return None if attempt.session is not None else partial(self._follows, attempt)
+
+    def _follows(self, attempt: PageAttempt, url: str) -> bool:
         task, request = attempt.lease.task, attempt.request
-        plain = request.method == "GET" and task.id == request.identity()[1]
-        if attempt.session is not None or not plain:
-            return None
-        in_place = self.proxies.asks_for(request.url)
-
-        def follows(url: str) -> bool:
-            location = urls.locate(url)
-            return task_id(location) == task.id or (in_place and location.host == task.host)
-
-        return follows
+        if request.method != "GET" or task.id != request.identity()[1]:
+            return True
+        location = urls.locate(url)
+        if task_id(location) == task.id:
+            return True
+        return location.host == task.host and self.proxies.asks_for(request.url)
 
     async def redirected(self, attempt: PageAttempt, response: Response) -> Moved | Failed:
         """End a task whose page is elsewhere; the target is asked for by the owner of its host."""

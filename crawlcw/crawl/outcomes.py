@@ -134,8 +134,8 @@ class Deferred:
     cause: str
 
 
-#: What comes of an attempt.
-Result = Finished | Failed | Moved | Deferred
+#: What comes of an attempt that counts.
+Result = Finished | Failed | Moved
 
 
 class Slot:
@@ -192,10 +192,10 @@ class CallbackErrors:
         self._pages: Counter[str] = Counter()
         self._told: set[tuple[str, str, str]] = set()
 
-    def succeeded(self, callback: str) -> None:
-        """Note that *callback* went through a page to its end."""
+    def succeeded(self, *methods: str) -> None:
+        """Note that *methods* went through a page to their end."""
         if len(self._good) < _MOST_KNOWN:
-            self._good.add(callback)
+            self._good.update(methods)
 
     def raised(self, callback: str, failed: transitions.Failed, *, url: str) -> str | None:
         """Note that *callback* raised on a page; return the sentence for a broken one."""
@@ -264,7 +264,7 @@ class Outcomes:
         # Each page would make it of the settings again.
         self._retries = settings.retry_policy
 
-    def done(self, lease: Lease, result: Finished | Failed | Moved) -> Done:
+    def done(self, lease: Lease, result: Result) -> Done:
         """Return the writes that end a task, by the result of its attempt."""
         match result:
             case Finished(outcome=outcome, produced=produced):

@@ -40,6 +40,9 @@ class Stalls:
 
     def since(self, began: float, *, now: float) -> float:
         """Return for how long it has stood still since *began*."""
+        stood = self._stalls and self._stalls[-1][1] > began
+        if not stood and now - self._due < _COUNTED_FROM:  # what is most often so
+            return 0.0
         return sum(self._lengths(began, now))
 
     def explains(

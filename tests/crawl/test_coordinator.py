@@ -228,7 +228,7 @@ class Around:
             await asyncio.sleep(seconds)
             self.ledger.claimed.discard(lease.task.id)
             self.coordinator.fetched(lease)
-            self.coordinator.done()
+            self.coordinator.done(lease)
             settlement = success(self.ledger, lease)
             await self.ledger.outcomes.commit([settlement])
             self.stats.record(settlement)
@@ -789,10 +789,10 @@ def test_lost_leases_are_not_handed_out(tmp_path: Path, monkeypatch: pytest.Monk
 
         around.coordinator.lost(lost)
         around.coordinator.fetched(first)
-        around.coordinator.done()
+        around.coordinator.done(first)
         second = await around.coordinator.pool.get()
         around.coordinator.fetched(second)
-        around.coordinator.done()
+        around.coordinator.done(second)
 
         assert [lease.task.url[-1] for lease in (first, second)] == ["0", "2"]
         await asyncio.sleep(5)
