@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
 from http.cookies import BaseCookie
+from itertools import islice
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -672,26 +673,23 @@ def _codings(headers: Mapping[str, str]) -> list[str]:
 
 def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for count, (name, value) in enumerate(raw):
-        if count == _MAX_HEADERS_KEPT:
-            break
+    for name, value in islice(raw, _MAX_HEADERS_KEPT):
         key = name.decode("latin-1").lower()
-        text = _text(value) if key != "location" else _location(value)
+        if key == "location":
+            found.setdefault(key, _location(value))
+            continue
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            text = value.decode("latin-1")
         if key not in found:
             found[key] = text
         elif key == "x-robots-tag" and ":" not in text:
             # What is asked of every robot must not come to stand behind the name of one.
             found[key] = f"{text}, {found[key]}"
-        elif key != "location":
+        else:
             found[key] = f"{found[key]}, {text}"
     return found
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
 
 
 def _location(value: bytes) -> str:

@@ -116,6 +116,11 @@ class Listener(ResponseHandler):
         """Expect nothing from now on."""
         self._resting = True
 
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Go on reading where that was paused; aiohttp calls this after each read of a body."""
+        if self._reading_paused or self._buffer_paused:
+            super().resume_reading(resume_parser)
+
     def readable(self) -> bool:
         """Return whether bytes, or the connection's end, wait to be read."""
         return self._poll is not None and self._poll.readable()

@@ -266,27 +266,28 @@ class RestingConnector(TCPConnector):
         origin = self._origins.of(origin_key(key))
         now = monotonic()
         found = None
-        for entry in list(idle):
+        gone = []
+        for entry in idle:
             protocol, since = cast("tuple[Listener, float]", entry)
             rested = now - since
-            if (
-                origin.spoke_unasked
-                or protocol.should_close
-                or not protocol.is_connected()
-                or rested > _OLDEST
-            ):
-                idle.remove(entry)
-                self._idle.pop(protocol, None)
+            # Those of an origin that spoke unasked rest for ever, and are closed below.
+            if rested < origin.rest_after(protocol.endpoint) and not origin.spoke_unasked:
+                continue
+            is_good = not origin.spoke_unasked and protocol.is_connected()
+            if not is_good or protocol.should_close or rested > _OLDEST:
+                gone.append(entry)
                 protocol.close()
             # What waits to be read the event loop will deliver, and so end
             # the connection: as bytes out of turn or as the server's end.
-            elif rested >= origin.rest_after(protocol.endpoint) and not protocol.readable():
+            elif not protocol.readable():
                 if rested >= trust.REST:
                     origin.rested(protocol.endpoint)
-                self._idle.pop(protocol, None)
-                idle.remove(entry)
+                gone.append(entry)
                 found = protocol
                 break
+        for entry in gone:
+            idle.remove(entry)
+            self._idle.pop(entry[0], None)
         if not idle:
             del self._conns[key]
         return found

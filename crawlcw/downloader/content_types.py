@@ -4,6 +4,7 @@ A picture that calls itself HTML is still a picture. PDF and what is only called
 `application/octet-stream` are read: spiders want them, and there is nothing to tell them by.
 """
 
+import re
 from collections.abc import Sequence
 
 #: So many bytes of a body tell what it is.
@@ -42,6 +43,10 @@ _SIGNATURES = (
     (0, b"Rar!\x1a\7", "application/vnd.rar"),
     (0, b"\0asm", "application/wasm"),
 )
+#: Any of these: most pages begin with none, and one look tells.
+_SIGNED = re.compile(
+    b"|".join(b".{%d}%b" % (place, re.escape(mark)) for place, mark, _ in _SIGNATURES), re.DOTALL
+)
 #: What a server says of a body that it knows nothing about.
 _SAYS_NOTHING = ("", "text/html", "text/plain", "application/xhtml+xml", "application/octet-stream")
 
@@ -62,7 +67,7 @@ def refused_start(start: bytes, *, content_type: str, accepted: Sequence[str] = 
 
     Only of a body whose *content_type* is that of pages, or says nothing.
     """
-    if _essence(content_type) not in _SAYS_NOTHING:
+    if _SIGNED.match(start) is None or _essence(content_type) not in _SAYS_NOTHING:
         return None
     for place, signature, kind in _SIGNATURES:
         if start.startswith(signature, place):

@@ -21,6 +21,7 @@ import math
 import re
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 #: Seconds. Late answers came within 50 ms of the first where they were measured.
 REST = 0.1
@@ -40,8 +41,7 @@ _VALUE = re.compile(r"=[^&]*")
 OriginKey = tuple[bool, str, int | None, int | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """What of a site answers a URL, as far as its text tells."""
 
     folder: int
