@@ -205,6 +205,7 @@ def test_a_page_that_killed_its_process_some_times_is_recorded(
     assert len(crawling.events("worker_crashed")) == times
 
 
+@pytest.mark.representative("sqlite")
 def test_one_kill_of_everything_lets_no_page_run_alone(
     store: Store, star_folder: Path, crawl: Callable[..., Command]
 ):
@@ -239,7 +240,6 @@ def _kinds() -> Iterator[Any]:
             yield pytest.param(*kind, 30, seed, marks=marks)
 
 
-@pytest.mark.representative("sqlite-6")
 @pytest.mark.parametrize(
     ("ledger_url", "victims", "number", "poisoned", "kills", "seed"),
     [*_kinds()],

@@ -35,7 +35,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield site.start.removesuffix("index.html")
 
 
-@pytest.mark.parametrize("processes", ["0", "2"])
+@pytest.mark.parametrize("processes", [pytest.param("0", marks=pytest.mark.thorough), "2"])
 def test_the_first_run_alone_warns_in_one_line_of_state_that_a_crash_loses(
     home: str, tmp_path: Path, processes: str
 ):

@@ -1,6 +1,7 @@
 """Files, folders and streams that the system refuses: one sentence, and a documented exit code."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -59,13 +60,28 @@ def site() -> Iterator[str]:
         yield site.url
 
 
+@pytest.fixture(scope="module")
+def ledger_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger whose crawl has ended."""
+    folder = tmp_path_factory.mktemp("crawled")
+    (folder / "pages.py").write_text(SPIDER)
+    with gated_site() as site:
+        site.gate.set()
+        command = ["run", "pages.py", "-q", "-a", f"start_url={site.url}"]
+        subprocess.run(
+            [sys.executable, "-m", "crawlcw", *command, "--ledger", "sqlite:///ledger.db"],
+            cwd=folder, stdin=subprocess.DEVNULL, env=environment(), timeout=ENOUGH, check=True,
+        )  # fmt: skip
+    assert [each.name for each in folder.glob("ledger.db*")] == ["ledger.db"]
+    return folder / "ledger.db"
+
+
 @pytest.fixture
-def crawled(site: str, crawlcw: Crawlcw, tmp_path: Path) -> Path:
-    """A folder with a ledger whose crawl has ended."""
+def crawled(ledger_file: Path, tmp_path: Path) -> Path:
+    """A folder with that ledger, and its spider."""
     folder = tmp_path / "ö"
     folder.mkdir()
-    done = crawlcw(f"run pages.py -q -a start_url={site} --ledger sqlite:///ö/ledger.db")
-    assert done.returncode == 0, done.stderr
+    shutil.copy(ledger_file, folder)
     (folder / "pages.py").write_text(SPIDER)
     return folder
 

@@ -351,7 +351,8 @@ class Counting(Base):
 """
 
 
-@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.thorough), 2])
+@pytest.mark.thorough  # two processes of which one is killed are above
+@pytest.mark.parametrize("number", [1, 2])
 async def test_commands_whose_processes_are_all_killed_count_each_page_once(
     number: int, processes: ExitStack, ledger_url: str, tmp_path: Path
 ):

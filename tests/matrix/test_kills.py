@@ -25,7 +25,8 @@ from tests.support.proxy_servers import ProxyServer, proxies
 Items = Counter[str]
 ROWS_BY_NAME = {row.name: row for row in ROWS}
 #: Rows that run without `--all`: those in which most happens besides the pages.
-USUAL = ("plain", "rude", "logged_in", "pooled", "saving")
+#: Of the others each shows more than `plain`.
+USUAL = ("rude", "logged_in", "pooled", "saving")
 _WITHOUT_A_KILL: dict[str, tuple[Items, int]] = {}
 
 
