@@ -6,7 +6,9 @@ A parser cannot be asked for less, and what a page makes of it cannot always be 
 import os
 import resource
 import threading
+import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -14,19 +16,24 @@ T = TypeVar("T")
 _PAGE = resource.getpagesize()
 #: Of Linux: the sixth number is what the limit is about, in pages.
 _STATM = "/proc/self/statm"
+#: To ask is to open, read and close a file: each gives other threads the interpreter.
+_ASKED_EVERY = 0.5
 
 
-def within(room: int, make: Callable[[], T]) -> T:
+def within(room: int, make: Callable[[], T], *, exactly: bool = True) -> T:
     """Return what *make* returns; the process gets no more than *room* bytes meanwhile.
 
-    What *make* does without them is its own: it raises. The limit is that of all threads,
-    for as long as this takes. Nothing is limited in other threads than the main one,
-    two of which would take each other's limit for that of before, and nothing where
-    the system does not tell what the process has, or has a lower limit itself.
+    What *make* does without them is its own: it raises. If not *exactly*, the process may
+    have grown or shrunk for half a second since it was asked how much it has. The limit is
+    that of all threads, for as long as this takes. Nothing is limited in other threads than
+    the main one, two of which would take each other's limit for that of before, and nothing
+    where the system does not tell what the process has, or has a lower limit itself.
     """
     if threading.current_thread() is not threading.main_thread():
         return make()
-    taken = _taken()
+    if exactly:
+        _taken.cache_clear()
+    taken = _taken(int(time.monotonic() / _ASKED_EVERY))
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     most = taken + room
     if not taken or any(limit != resource.RLIM_INFINITY and limit < most for limit in (soft, hard)):
@@ -38,8 +45,9 @@ def within(room: int, make: Callable[[], T]) -> T:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def _taken() -> int:
-    """Return the bytes that count by the limit, 0 where nobody tells."""
+@lru_cache(maxsize=1)
+def _taken(_: int) -> int:
+    """Return the bytes that count by the limit, 0 where the system does not tell."""
     try:
         # Opened anew: a forked process would read its parent's.
         statm = os.open(_STATM, os.O_RDONLY)

@@ -10,6 +10,7 @@ costs one count.
 
 import codecs
 import re
+from collections import Counter
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -43,9 +44,17 @@ HARMLESS = 8 * 1024
 _SUSPICIOUS = 1_500
 #: So many NULs take 1 MiB of errors.
 _MOST_NULS = 1 << 16
-#: In as many tags any number may be open, with end tags beside them that close nothing: 10,000
-#: take 0.1 s, and four times as many sixteen times as long.
-_MANY_TAGS = 20_000
+#: No so many tags take longer than half a second, with a limit for their memory [measured].
+_HARMLESS_TAGS = 4_000
+#: The tags, times those that may be open at once: the parser looks through these for many tags.
+#: 20,000 tags, all of them open, are 4 * 10**8 and take 0.4 s [measured].
+_MOST_STEPS = 250_000_000
+#: Unlike formatting tags that are left open, for which each end tag may go through all of the page.
+_MOST_FORMATTING = 20
+#: Options, <html> and <body>: each costs more than the one before, wherever it is.
+_MOST_REPEATED = 2_000
+#: In these many attributes were found not to be over MAX_ATTRIBUTE_WORK: each takes two bytes.
+_FEW_ATTRIBUTES = 20_000
 #: What a tag adds to a tree, at most: an element with its text, [measured] 30 to 230 bytes.
 _TREE_PER_TAG = 256
 #: What a byte of text or attributes adds, on most pages.
@@ -65,6 +74,28 @@ _FORMATTING = re.compile(
 )
 #: Without a flag for their case: so the search begins at each `<` alone, three times as fast.
 _REPEATED = re.compile(rb"<(?:[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])")
+#: Formatting that the parser opens again in each block, options, <html> and <body>. It keeps one
+#: <a> for that, and of the others three that are alike, so those without attributes are few.
+#: The first set leaves out most tags at their first letter.
+_COSTLY = re.compile(
+    rb"<(?![/!?adlprADLPR])(?:"
+    rb"(?:[bBiIsSuU]|[bB][iI][gG]|[cC][oO][dD][eE]|[eE][mM]|[fF][oO][nN][tT]|[nN][oO][bB][rR]"
+    rb"|[sS][mM][aA][lL][lL]|[sS][tT][rR][iI][kK][eE]|[sS][tT][rR][oO][nN][gG]|[tT][tT])"
+    rb"[ \t\r\n\f/][^>]*+"
+    rb"|[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])"
+)
+#: By a stricter grammar than the standard's, so that its end is where a parser has it.
+_ATTRIBUTES = (
+    rb"(?:[ \t\r\n\f]++(?:[^ \t\r\n\f<>\"'=/]++(?:[ \t\r\n\f]*+=[ \t\r\n\f]*+"
+    rb"(?:\"[^\"<>]*+\"|'[^'<>]*+'|[^ \t\r\n\f<>\"'=]++(?=[ \t\r\n\f>])))?+)?+)*+"
+)
+#: Where a quote may hide the rest of a tag, it may be like no other.
+_ALIKE = re.compile(rb"<[a-zA-Z]++" + _ATTRIBUTES)
+#: An element with nothing but text in it: its end tag closes it, whatever is around it.
+_CLOSED_AT_ONCE = re.compile(
+    rb"<(?!option|html|body)([a-z][a-z0-9]*+)" + _ATTRIBUTES + rb">[^<]*+</\1>"
+)
+_MOST_ROUNDS = 3
 _TAG = re.compile(rb"<[A-Za-z/]")
 _STEP = {b"": 1, b"/": -1}
 _BETWEEN_ATTRIBUTES = b" \t\n\f\r/\"'"
@@ -131,27 +162,46 @@ def tree_size(body: bytes) -> int:
 def ordinary_tree_size(body: bytes) -> int | None:
     """Return about how many bytes the tree of an ordinary body takes.
 
-    None for one that is to be parsed where that can be stopped: large or suspicious. Each
-    reading of a page costs a twentieth of what parsing it does, so most pages are read
-    once and a half.
+    None for one that is to be parsed where that can be stopped: large or suspicious. Most
+    pages are read once for it, which costs a twelfth of what parsing them does.
     """
     if len(body) > LARGE:
         return None
-    tags = _in_chunks(body)
-    total = sum(tags)
-    size = _tree_size(total, len(body))
-    if size > _LARGE_TREE or total > _MANY_TAGS:
+    tags = body.count(b"<")
+    size = _tree_size(tags, len(body))
+    if (
+        size > _LARGE_TREE
+        or (len(body) > _FEW_ATTRIBUTES and _attributes(body) is not None)
+        or (tags > _HARMLESS_TAGS and not _is_ordinary(body, tags))
+    ):
         return None
-    if len(body) > HARMLESS:
-        if _attributes(body) is not None:
-            return None
-        opened = _left_open(body, tags)
-        if opened.total > _SUSPICIOUS and (
-            _repeated(body, opened) is not None
-            or (opened.most > _SUSPICIOUS and (len(body) > _COUNTED or _depth(body) is not None))
-        ):
-            return None
     return size
+
+
+def _is_ordinary(body: bytes, tags: int) -> bool:
+    """Return whether a body of many tags is surely parsed in less than half a second."""
+    if _is_costly(body) and _is_costly(_CLOSED_AT_ONCE.sub(b"", body)):
+        return False
+    if tags * tags <= _MOST_STEPS:
+        return True
+    opened = tags - body.count(b"</")
+    for _ in range(_MOST_ROUNDS):
+        if tags * opened <= _MOST_STEPS:
+            break
+        body, closed = _CLOSED_AT_ONCE.subn(b"", body)
+        opened -= closed
+    return tags * opened <= _MOST_STEPS
+
+
+def _is_costly(body: bytes) -> bool:
+    """Return whether there are too many of the tags that are costly wherever they are."""
+    found = _COSTLY.findall(body)
+    if len(found) <= _MOST_FORMATTING:
+        return False
+    kinds = Counter(found)
+    repeated = sum(kinds.pop(tag) for tag in [*kinds] if tag[1:].isalpha())
+    unlike = sum(min(n, 3) if _ALIKE.fullmatch(tag) else n for tag, n in kinds.items())
+    return unlike > _MOST_FORMATTING or repeated > _MOST_REPEATED
 
 
 def screen(body: bytes, *, html: bool = True) -> None:

@@ -15,7 +15,11 @@ def parse_bounded(source: bytes | str) -> LexborHTMLParser:
     """Return the tree of a page; raises `ParseRefusedError` where it takes too much memory."""
     if len(source) <= markup.HARMLESS:
         return LexborHTMLParser(source)
-    try:
-        return heap_limit.within(markup.MOST_HEAP, lambda: LexborHTMLParser(source))
-    except (SelectolaxError, MemoryError):  # for want of memory: any bytes can be parsed
-        raise ParseRefusedError(f"its tree takes over {markup.MOST_HEAP >> 20} MiB") from None
+    for exactly in (False, True):
+        try:
+            return heap_limit.within(
+                markup.MOST_HEAP, lambda: LexborHTMLParser(source), exactly=exactly
+            )
+        except (SelectolaxError, MemoryError):  # for want of memory: any bytes can be parsed
+            pass
+    raise ParseRefusedError(f"its tree takes over {markup.MOST_HEAP >> 20} MiB")

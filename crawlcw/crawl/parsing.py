@@ -73,8 +73,7 @@ class Parsing:
         if not markup.is_markup(response.headers.get("content-type"), body):
             return Share(self._trees, 0)  # `Response.tree` looks at it, should it be asked for
         if len(body) <= markup.LARGE:
-            source = response.source()
-            size = markup.ordinary_tree_size(source)
+            size = markup.ordinary_tree_size(response.source())
             if size is not None:
                 response.screened = True
                 return await self._trees.take(size * self._kinds)
