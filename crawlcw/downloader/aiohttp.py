@@ -262,9 +262,9 @@ class AiohttpDownloader:
         if _has_body(request.method, status, headers):
             most = request.options.max_body
             most = self._max_body if most is None else most
-            whole = self._whole_body(answer, headers, most=most)
-            if whole is not None:
-                body = whole
+            small = await self._small_body(answer, headers, most=most)
+            if small is not None:
+                body = small
             else:
                 room = BodyRoom(self._budget, hop.attempt, free=self._free_body, most=most)
                 patience = self._patience(request)
@@ -280,16 +280,20 @@ class AiohttpDownloader:
             truncated=truncated,
         )
 
-    def _whole_body(
+    async def _small_body(
         self, answer: _Answer, headers: Mapping[str, str], *, most: int
     ) -> bytes | None:
-        """Return a body that has come with its head, without codings; None: see `_body`."""
-        content = answer.content
-        if not content.is_eof() or content.total_bytes > min(most, self._free_body):
-            return None
+        """Return a body without codings whose length is known to be small; None: see `_body`.
+
+        aiohttp's timer ends the wait for it.
+        """
         if "content-encoding" in headers or "transfer-encoding" in headers:
             return None
-        body = content.read_nowait()
+        content = answer.content
+        length = content.total_bytes if content.is_eof() else _length(headers)
+        if length is None or length > min(most, self._free_body):
+            return None
+        body = content.read_nowait() if content.is_eof() else await content.read()
         self._check_start(body[: content_types.START], answer.message.code, headers)
         return body
 
