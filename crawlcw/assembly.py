@@ -54,7 +54,7 @@ from crawlcw.downloader import pipeline
 from crawlcw.downloader.browser import Browser
 from crawlcw.downloader.credentials import Credentials
 from crawlcw.downloader.pipeline import DefaultDownloader, downloader_of
-from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.downloader.recording import Recorder
 from crawlcw.downloader.web import proxy_pool, web
 from crawlcw.engine.instruments import UNWATCHED, Instruments, SeveralInstruments

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy

@@ -12,7 +12,7 @@ from crawlcw.api.response import Response
 from crawlcw.crawl.host_health import OF_PAGE, Fault
 from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.uplink import UplinkWatch
-from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.health import HOST_FAILURES, PAST_THE_NAME, Cause

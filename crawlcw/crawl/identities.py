@@ -29,7 +29,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.logins import Logins
-from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.errors import Defer, FetchError, StopCrawl
 from crawlcw.ledger.protocol import Ledger, Left
 from crawlcw.model import identities

@@ -10,7 +10,7 @@ from crawlcw.crawl.blame import uplink_is_to_blame
 from crawlcw.crawl.hosts import Frontier, HostTurns
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.uplink import UplinkWatch
-from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.errors import FetchError, ProxiesAwayError
 from crawlcw.model import urls
 from crawlcw.model.health import HOST_FAILURES

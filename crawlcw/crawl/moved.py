@@ -22,7 +22,7 @@ from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.outcomes import Failed, Finished, Moved, PageAttempt, Pages, info_of
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seen import SeenFilter
-from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.downloader.redirects import loop_message, onward, portable_headers
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Defer, FetchError, Reason

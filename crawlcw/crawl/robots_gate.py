@@ -19,7 +19,7 @@ from crawlcw.crawl.held_host import HeldHost
 from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.robots import VALID, Robots, Rules, origin_of
 from crawlcw.crawl.uplink import UplinkWatch
-from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.ledger.protocol import Ledger

@@ -30,11 +30,18 @@ from crawlcw.api.attempt import Attempt, Jar, asked_at
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
-from crawlcw.downloader import content_types
 from crawlcw.downloader.addresses import AddressGuard, PublicNames
+from crawlcw.downloader.body import (
+    ACCEPTED,
+    LOOK,
+    BodyDecoder,
+    StreamDecoder,
+    codings_of,
+    refused_start,
+    refused_type,
+)
 from crawlcw.downloader.connection import Listener
 from crawlcw.downloader.connector import NameResolver, RestingConnector, origin_key
-from crawlcw.downloader.decoding import ACCEPTED, BodyDecoder, StreamDecoder, codings_of
 from crawlcw.downloader.failures import failure_in, is_out_of_descriptors, login_refused
 from crawlcw.downloader.file_transfer import FileTransfer, FileTransfers
 from crawlcw.downloader.hop import Hop, Stage, current_hop
@@ -294,7 +301,7 @@ class AiohttpDownloader:
         if length is None or length > min(most, self._free_body):
             return None
         body = content.read_nowait() if content.is_eof() else await content.read()
-        self._check_start(body[: content_types.START], answer.message.code, headers)
+        self._check_start(body[:LOOK], answer.message.code, headers)
         return body
 
     async def _saved(self, hop: Hop, request: Request, site: _Site, path: str) -> Response:
@@ -373,9 +380,9 @@ class AiohttpDownloader:
             nonlocal checked
             await _feed(decoder, data, room)
             if not checked:
-                start = decoder.start(content_types.START)
+                start = decoder.start(LOOK)
                 self._check_start(start, status, headers)
-                checked = len(start) == content_types.START
+                checked = len(start) == LOOK
             return decoder.full
 
         try:
@@ -395,7 +402,7 @@ class AiohttpDownloader:
         if not 200 <= status < 300:
             return
         kind = headers.get("content-type", "")
-        found = content_types.refused_start(start, content_type=kind, accepted=self._accepted)
+        found = refused_start(start, content_type=kind, accepted=self._accepted)
         if found is not None:
             said = printable(kind) if kind else "of no type"
             raise FetchError(Reason.CONTENT_TYPE, f"a body {said} that is {found} is not read")
@@ -634,7 +641,7 @@ def _check_head(status: int, headers: Mapping[str, str], *, accepted: Sequence[s
     if not 100 <= status <= 599:
         raise FetchError(Reason.HTTP_STATUS, f"{status} is no status of HTTP", status=status)
     kind = headers.get("content-type", "")
-    refused = content_types.refused(kind, accepted=accepted) if 200 <= status < 300 else None
+    refused = refused_type(kind, accepted=accepted) if 200 <= status < 300 else None
     if refused is not None:
         message = f"{printable(refused)} is not read, see `accept_types`"
         raise FetchError(Reason.CONTENT_TYPE, message, status=status)

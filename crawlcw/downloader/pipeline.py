@@ -22,12 +22,12 @@ from crawlcw.api.spider import Spider
 from crawlcw.downloader.browser import Browser
 from crawlcw.downloader.credentials import Authorize, Credentials, SessionHeaders
 from crawlcw.downloader.dev_cache import DevCache
+from crawlcw.downloader.file_transfer import SaveFile
 from crawlcw.downloader.hop import Hop, current_hop
-from crawlcw.downloader.proxying import Proxies
+from crawlcw.downloader.proxies import Proxies
 from crawlcw.downloader.recording import Record
 from crawlcw.downloader.redirects import FollowRedirects, TimeLimit
 from crawlcw.downloader.rendering import AdmitPart, Render
-from crawlcw.downloader.saving import SaveFile
 from crawlcw.downloader.user_layers import Hooks, OwnDownloader, UserLayer, made_by
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, Reason

@@ -9,8 +9,7 @@ from crawlcw.downloader.addresses import PublicNames
 from crawlcw.downloader.aiohttp import AiohttpDownloader
 from crawlcw.downloader.dev_cache import DevCache
 from crawlcw.downloader.pipeline import DefaultDownloader
-from crawlcw.downloader.proxy_pool import ProxyPool
-from crawlcw.downloader.proxying import Proxies
+from crawlcw.downloader.proxies import Proxies, ProxyPool
 from crawlcw.model import urls
 from crawlcw.model.proxies import ProxyEnvironment
 

@@ -28,7 +28,7 @@ from crawlcw.crawl.outcomes import InternalErrors
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.crawl.uplink import UplinkWatch
-from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.engine import ledger_retry
 from crawlcw.engine.session import Session
 from crawlcw.engine.workers import this_worker

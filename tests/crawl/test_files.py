@@ -26,7 +26,7 @@ from crawlcw import (
     Status,
     run_spider,
 )
-from crawlcw.downloader.saving import SaveFile
+from crawlcw.downloader.file_transfer import SaveFile
 from crawlcw.errors import SpiderError
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.testing import Replay, ReplayDownloader

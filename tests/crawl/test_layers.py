@@ -28,8 +28,7 @@ from crawlcw.downloader import pipeline
 from crawlcw.downloader.browser import Browser
 from crawlcw.downloader.credentials import Credentials
 from crawlcw.downloader.dev_cache import DevCache
-from crawlcw.downloader.proxy_pool import ProxyPool
-from crawlcw.downloader.proxying import Proxies
+from crawlcw.downloader.proxies import Proxies, ProxyPool
 from crawlcw.downloader.user_layers import OwnDownloader, UserLayer
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from crawlcw.downloader.decoding import BodyDecoder, StreamDecoder, codings_of, zstd
+from crawlcw.downloader.body import BodyDecoder, StreamDecoder, codings_of, zstd
 from crawlcw.errors import FetchError, Reason
 
 MIB = 1 << 20

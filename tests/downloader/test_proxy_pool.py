@@ -7,7 +7,7 @@ import pytest
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError, Reason
 from crawlcw.model.proxies import Proxy, ProxyEnvironment, parse
 

@@ -14,8 +14,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.downloader.aiohttp import AiohttpDownloader
 from crawlcw.downloader.pipeline import DefaultDownloader
-from crawlcw.downloader.proxy_pool import ProxyPool
-from crawlcw.downloader.proxying import Proxies
+from crawlcw.downloader.proxies import Proxies, ProxyPool
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.model.proxies import ProxyEnvironment
 from tests.support import exit_site
@@ -349,7 +348,7 @@ async def test_a_site_that_is_silent_behind_a_tunnel_is_not_the_proxys_fault():
 async def test_silence_through_a_proxy_that_has_worked_may_be_the_sites(
     kind: str, site: ExitSite, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("crawlcw.downloader.proxying._PATIENCE", 0.0)
+    monkeypatch.setattr("crawlcw.downloader.proxies._PATIENCE", 0.0)
     silent = ProxyServer("http", "127.0.0.3", is_silent=True)
     with proxies(silent):
         names = {"shop.test": f"127.0.0.1:{site.port}", "silent.test": f"127.0.0.3:{silent.port}"}

@@ -16,8 +16,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import run_spider
-from crawlcw.downloader import content_types
-from crawlcw.downloader.decoding import zstd
+from crawlcw.downloader.body import _SIGNATURES, refused_start, zstd
 from crawlcw.ledger.sqlite import SqliteLedger
 from tests.hostile.memory_web import SETTINGS, Crawled, looked_up
 from tests.hostile.raw_server import Endless, RawServer, response, serving
@@ -320,11 +319,11 @@ async def test_a_type_that_is_accepted_is_read(tmp_path: Path):
 
 def test_every_signature_is_of_a_type_that_is_refused():
     """HOSTILE 3.8: nothing is recognised in vain."""
-    for place, signature, kind in content_types._SIGNATURES:
+    for place, signature, kind in _SIGNATURES:
         start = bytes(place) + signature
 
-        assert content_types.refused_start(start, content_type="text/html") == kind
-        assert content_types.refused_start(start, content_type="", accepted=["*/*"]) is None
+        assert refused_start(start, content_type="text/html") == kind
+        assert refused_start(start, content_type="", accepted=["*/*"]) is None
 
 
 async def test_no_file_is_named_by_a_response(tmp_path: Path):

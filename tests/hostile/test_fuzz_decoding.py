@@ -14,7 +14,7 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from crawlcw.downloader import decoding
-from crawlcw.downloader.decoding import BodyDecoder, codings_of
+from crawlcw.downloader.body import BodyDecoder, codings_of
 from crawlcw.errors import FetchError, Reason
 from tests.support.fuzzing import fuzzed
 
