@@ -246,15 +246,17 @@ class Response(Document):
                 self.dropped.note(NOFOLLOW, _address(node) or "")
             return
         seen: set[str] = set()
-        # Many addresses of a page differ in their fragments alone: there is no need to resolve
-        # all of them. Those that are refused are not among these, and count each.
-        resolved: set[str | None] = set()
+        # Many addresses of a page are alike, or differ in their fragments alone: there is no need
+        # to resolve all of them. Those that are refused are not among these, and count each.
+        resolved: set[str] = set()
         # What is the same for all links is looked at once, with the first.
         like: Request | None = None
         for node in nodes:
             address = _address(node)
-            target = None if address is None else address.partition("#")[0]
-            if target in resolved:
+            if address in resolved:
+                continue
+            target = "" if address is None else address.partition("#")[0]
+            if address is not None and target in resolved:
                 continue
             if self.has_enough_links:
                 self.dropped.note(TOO_MANY_LINKS, address or "")

@@ -272,7 +272,9 @@ def _is_of_its_scheme(href: str) -> bool:
 
 def _plainly_resolved(folder: str, href: str) -> Location | None:
     """Return where a link leads that is joined to its folder as text, None for any other."""
-    if not href or len(folder) + len(href) > LONGEST_CACHED:
+    if not href:
+        return _plainly_located(folder)  # to the page itself
+    if len(folder) + len(href) > LONGEST_CACHED:
         return None
     found = _PLAIN_LINK.fullmatch(href)
     place = None if found is None else _plain_folder(folder)
