@@ -67,8 +67,8 @@ EXAMPLES = (
     "crawlcw.api.sitemap_spider",
     "crawlcw.api.spider",
     "crawlcw.demo.bookshop",
-    "crawlcw.downloader.contract",
-    "crawlcw.downloader.layer_contract",
+    "crawlcw.testing.downloaders",
+    "crawlcw.testing.layers",
     "crawlcw.tracking",
     "crawlcw.tracking.dispenser:Dispenser",
 )

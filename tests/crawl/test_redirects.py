@@ -9,9 +9,9 @@ import pytest
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.downloader.replay import Replay, ReplayDownloader
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.urls import MAX_LENGTH
+from crawlcw.testing.replay import Replay, ReplayDownloader
 from tests.support.attempts import attempt
 
 pytestmark = pytest.mark.quick

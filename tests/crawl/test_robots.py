@@ -15,9 +15,9 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl import robots as module
 from crawlcw.crawl.robots import ALLOW_ALL, LARGEST, Robots, origin_of, parse
-from crawlcw.downloader.replay import Replay, ReplayDownloader
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.hosts import RobotsRecord
+from crawlcw.testing.replay import Replay, ReplayDownloader
 from tests.support.attempts import way
 from tests.support.ledgers import START
 

@@ -11,10 +11,10 @@ from crawlcw import Settings, Spider
 from crawlcw.assembly import assemble
 from crawlcw.crawl.control import written_moment
 from crawlcw.crawl.crawl import Crawl
-from crawlcw.downloader.replay import ReplayDownloader
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import FinishReason
+from crawlcw.testing.replay import ReplayDownloader
 
 pytestmark = pytest.mark.quick
 START = "http://pages.test/"

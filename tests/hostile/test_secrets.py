@@ -18,11 +18,11 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import run_spider
 from crawlcw.downloader.credentials import Authorize, Credentials
-from crawlcw.downloader.replay import Replay, ReplayDownloader
 from crawlcw.errors import SettingsError
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.sanitize import redacted
+from crawlcw.testing.replay import Replay, ReplayDownloader
 from tests.hostile.sites import Answer, Asked, Site, site
 from tests.support.attempts import Layered, attempt
 
