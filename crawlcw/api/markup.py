@@ -36,8 +36,6 @@ _CHUNK = 4096
 #: A body, or a tree, from which on it is parsed in another process: it takes 0.2 s, at most.
 LARGE = 1 << 20
 _LARGE_TREE = 32 << 20
-#: In longer ones with tags left open these are not counted, which takes as long as parsing.
-_COUNTED = 256 << 10
 #: No shape of this many bytes takes longer than half a second.
 HARMLESS = 8 * 1024
 #: Fewer tags than this left open take under half a second, whatever they are.
@@ -76,9 +74,9 @@ _FORMATTING = re.compile(
 _REPEATED = re.compile(rb"<(?:[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])")
 #: Formatting that the parser opens again in each block, options, <html> and <body>. It keeps one
 #: <a> for that, and of the others three that are alike, so those without attributes are few.
-#: The first set leaves out most tags at their first letter.
+#: The lookahead leaves out most tags at their first letters.
 _COSTLY = re.compile(
-    rb"<(?![/!?adlprADLPR])(?:"
+    rb"<(?![/!?adlprADLPR]|span|t[dr])(?:"
     rb"(?:[bBiIsSuU]|[bB][iI][gG]|[cC][oO][dD][eE]|[eE][mM]|[fF][oO][nN][tT]|[nN][oO][bB][rR]"
     rb"|[sS][mM][aA][lL][lL]|[sS][tT][rR][iI][kK][eE]|[sS][tT][rR][oO][nN][gG]|[tT][tT])"
     rb"[ \t\r\n\f/][^>]*+"
