@@ -18,8 +18,8 @@ from crawlcw.api.spider import scope as spider_scope
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl.adding import RunStart, TaskAdder
 from crawlcw.crawl.bans import Bans
-from crawlcw.crawl.blame import Blame
 from crawlcw.crawl.callbacks import Scope
+from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.control import Steering
 from crawlcw.crawl.coordinator import Coordinator
@@ -33,6 +33,7 @@ from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.login_politeness import HeldHosts
 from crawlcw.crawl.logins import Logins
 from crawlcw.crawl.moved import Claims, MovedPages
+from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.outcomes import (
     CallbackErrors,
     Done,
@@ -44,7 +45,6 @@ from crawlcw.crawl.outcomes import (
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
-from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seeder import Seeder
 from crawlcw.crawl.seen import SeenFilter
@@ -263,6 +263,7 @@ class _Hosts:
     starts: set[str]  #: those of the start URLs
     limits: FollowedLimits
     frontier: Frontier
+    causes: Causes
     turns: HostTurns
     internal_errors: InternalErrors
     coordinator: Coordinator
@@ -283,11 +284,11 @@ def _hosts(base: _Base, asking: _Asking) -> _Hosts:
         rests=base.rests,
         ledger_now=session.opened.now,
     )
-    gate = RobotsGate(
+    causes = Causes(session.ledger, frontier, asking.watch, base.proxies)
+    opening = Opening(
         frontier,
         asking.robots,
-        asking.watch,
-        base.proxies,
+        causes,
         at_once=2 * settings.concurrency,
         ledger=session.ledger,
         on_change=frontier.look_wanted.set,
@@ -299,7 +300,7 @@ def _hosts(base: _Base, asking: _Asking) -> _Hosts:
         settings=settings,
         frontier=frontier,
         host_leaser=HostLeaser(session, frontier, settings),
-        robots_gate=gate,
+        opening=opening,
         watch=asking.watch,
         internal_errors=internal_errors,
         state=base.state,
@@ -309,6 +310,7 @@ def _hosts(base: _Base, asking: _Asking) -> _Hosts:
         starts=starts,
         limits=limits,
         frontier=frontier,
+        causes=causes,
         turns=HostTurns(asking.robots, frontier),
         internal_errors=internal_errors,
         coordinator=coordinator,
@@ -318,14 +320,13 @@ def _hosts(base: _Base, asking: _Asking) -> _Hosts:
 
 def _identities(base: _Base, asking: _Asking, hosts: _Hosts) -> Identities:
     spider, settings, session = base.spider, base.settings, base.session
-    robots, watch = asking.robots, asking.watch
     has_login = logs_in(spider)
     logins = Logins(
         spider=spider,
         ledger=session.ledger,
         ask=asking.ways[Purpose.LOGIN],
         settings=settings,
-        politeness=HeldHosts(robots, hosts.frontier, hosts.turns, watch, base.proxies),
+        politeness=HeldHosts(asking.robots, hosts.frontier, hosts.turns, hosts.causes),
         stalled=session.watchdog.stalled,
         stop=base.ending.wished,
     )
@@ -404,7 +405,7 @@ def _fetcher(
 ) -> Fetcher:
     spider, settings, session = base.spider, base.settings, base.session
     bans = Bans(settings, base.proxies, banned_when=condition(spider, "banned_when"))
-    pages = _pages(base, asking, hosts, writing, parsing)
+    pages = _pages(base, hosts, writing, parsing)
     outcomes = pages.outcomes
     return Fetcher(
         asking=Asking(
@@ -424,7 +425,7 @@ def _fetcher(
         pages=pages,
         failures=Failures(
             outcomes=outcomes,
-            blame=pages.blame,
+            causes=pages.causes,
             identities=writing.identities,
             bans=bans,
             watchdog=session.watchdog,
@@ -448,9 +449,7 @@ def _fetcher(
     )
 
 
-def _pages(
-    base: _Base, asking: _Asking, hosts: _Hosts, writing: _Writing, parsing: Parsing
-) -> Pages:
+def _pages(base: _Base, hosts: _Hosts, writing: _Writing, parsing: Parsing) -> Pages:
     settings, session = base.settings, base.session
     runner = Runner(
         spider=base.spider,
@@ -471,7 +470,7 @@ def _pages(
             errors=CallbackErrors(),
             end=base.ending.end,
         ),
-        blame=Blame(session.ledger, hosts.frontier, asking.watch, base.proxies),
+        causes=hosts.causes,
         identities=writing.identities,
         recorder=Recorder(bodies=base.bodies),
         instruments=writing.instruments,

@@ -28,8 +28,8 @@ from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.host_queues import bonus
 from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.kept_state import KeptState
+from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.outcomes import InternalErrors
-from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.engine.pool import Pool
 from crawlcw.engine.session import Session
@@ -86,7 +86,7 @@ class Coordinator:
         settings: Settings,
         frontier: Frontier,
         host_leaser: HostLeaser,
-        robots_gate: RobotsGate,
+        opening: Opening,
         watch: UplinkWatch,
         internal_errors: InternalErrors,
         state: KeptState,
@@ -103,7 +103,7 @@ class Coordinator:
         self._settings = settings
         self._frontier = frontier
         self._queues = frontier.queues
-        self._robots_gate = robots_gate
+        self._opening = opening
         #: Set by whatever leaves something to do.
         self._changed = frontier.look_wanted
         self._watch = watch
@@ -401,7 +401,7 @@ class Coordinator:
         await leaser.save()
         leaser.give_up_origins(background)
         for host in self._frontier.health.half_open(now=time.monotonic()):
-            self._robots_gate.probe(host, background)
+            self._opening.probe(host, background)
         await leaser.give_back(background)
         if await leaser.lease(hungry=self.pool.has_idle_workers()):
             self._idle = _SHORTEST_IDLE
@@ -530,7 +530,7 @@ class Coordinator:
         ready = [task for task in asked if not health.resting_until(task)]
         # Those whose origin rests are put off once they are claimed; asked for its
         # robots.txt it would fail again, and at once again.
-        return not ready or self._robots_gate.open(host, self._first_url(ready), background)
+        return not ready or self._opening.open(host, self._first_url(ready), background)
 
     def _first_url(self, tasks: list[Task]) -> str:
         """Return the URL to open a host with: not of an origin that fails, if there is another."""
@@ -652,7 +652,7 @@ class Coordinator:
         for name, state in found.items():
             if name in self._frontier or not self._is_served(state):
                 continue
-            rules = self._robots_gate.known(state.robots, urls[name])
+            rules = self._opening.known(state.robots, urls[name])
             if rules is not None and not rules.crawl_delay:
                 now = time.monotonic()
                 self._frontier.visit(state, now=now)

@@ -127,7 +127,7 @@ class Fetcher:
         task, pages = lease.task, self.pages
         try:
             session = None
-            if pages.identities.are_used_by(task) and pages.blame.given_up(task) is None:
+            if pages.identities.are_used_by(task) and pages.causes.given_up(task) is None:
                 session = await self._session(task)
             if not await self.run_alone.enter(lease):
                 raise Defer("another page ran alone")
@@ -140,9 +140,9 @@ class Fetcher:
                 at=pages.outcomes.now(),
                 began=time.monotonic(),
             )
-            if (given_up := pages.blame.given_up(task)) is not None:
+            if (given_up := pages.causes.given_up(task)) is not None:
                 result: Result = await self.failures.given_up(begun, given_up)
-            elif not pages.blame.may_begin(task, now=begun.began):
+            elif not pages.causes.may_begin(task, now=begun.began):
                 raise Defer("its host may not be asked now")
             else:
                 async with begun:
@@ -202,7 +202,7 @@ class Fetcher:
         response = await self.asking.fetch(begun)
         # Before the page is parsed: that takes time as well, and is not its host's.
         begun.stood = self.failures.watchdog.stalled(begun.began)
-        self.pages.blame.answered()
+        self.pages.causes.answered()
         same = begun.is_conditional and response.status == NOT_MODIFIED and not begun.redirects
         wanted = same or is_page(response, request, self.asking.settings)
         moved = response.status in REDIRECTS and not wanted

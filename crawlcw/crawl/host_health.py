@@ -5,14 +5,14 @@ belong to the host. Synchronous and without I/O, as the frontier it is a part of
 """
 
 import random
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from crawlcw.crawl.held_host import HeldHost, PageLimit, Phase, Phases, pace
 from crawlcw.crawl.host_queues import AHEAD, HostQueues
-from crawlcw.errors import Reason
+from crawlcw.engine.stats import Stats
+from crawlcw.errors import Defer, Reason
 from crawlcw.model import health, urls
 from crawlcw.model.health import FIRST_PAGES, Cause, Marks, Origin
 from crawlcw.model.hosts import HostPolicy
@@ -26,16 +26,9 @@ _TURNS_BEHIND = 2
 _SECONDS_BEHIND = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """The cause of a failed attempt; where it is not the page, the time of the next one."""
-
-    cause: Cause
-    due: datetime | None = None
-    """When the page is due, behind the others; None: with its next turn."""
-
-
-OF_PAGE = Fault(Cause.PAGE)
+def deferral(cause: Cause, until: datetime | None = None) -> Defer:
+    """Return the deferral of a page that is not the *cause*; None: to its next turn."""
+    return Defer(f"the cause is not the page but the {cause}", until=until)
 
 
 class HostHealth:
@@ -49,27 +42,25 @@ class HostHealth:
         *,
         policy: HostPolicy,
         page_limit: PageLimit,
-        avoided: MutableMapping[str, float],
-        failures: Counter[str],
-        given_up: dict[str, str],
+        stats: Stats,
         rests: Rests,
         ledger_now: Callable[[], datetime],
     ) -> None:
         """Share the first three with the frontier, which adds and forgets hosts.
 
-        *avoided* gets until when hosts of others are left alone. Failures of hosts are
-        counted in *failures*, by reason, and *given_up* gets the origins that are given
-        up, each with its reason. *rests* is told which hosts rest and why.
+        In *stats* failures of hosts are counted, and origins that are given up. *rests* is told
+        which hosts rest and why.
         """
+        #: Hosts that are shared and failed us: until when we leave them alone.
+        self.avoided: dict[str, float] = {}
         self._hosts = held_hosts
         self._queues = queues
         self._phases = phases
         self._policy = policy
         self.calls = policy.calls  #: those tasks of a lost origin are settled one by one
         self._page_limit = page_limit
-        self._avoided = avoided
-        self._failures = failures
-        self._given_up = given_up
+        self._failures = stats.host_failures
+        self._given_up = stats.hosts_given_up
         self._rests = rests
         self._ledger_now = ledger_now
         self._marks: Marks = OrderedDict()
@@ -147,8 +138,8 @@ class HostHealth:
 
     def page_refused(
         self, task: Task, *, sent: datetime, status: int, retry_after: float | None, now: float
-    ) -> Fault:
-        """Note that a page was answered by 429, or 503 with Retry-After; return the cause.
+    ) -> Defer | None:
+        """Note that a page was answered by 429, or 503 with Retry-After; None: it is the cause.
 
         See `Origin.refused`. Until a known good page was asked the page is deferred, and nothing
         counts.
@@ -172,14 +163,14 @@ class HostHealth:
                 host.answered += 1
                 host.state.page_refused(self._policy)
                 pace(self._queues, host, now=now)
-                return OF_PAGE
+                return None
             if cause is None:
                 rest = self._policy.rest(1, retry_after=retry_after)
                 if (probe := origin.probe) is not None and probe.rested:
                     self._queues.rest(host.name, until=now + rest)
                 self._phases.rest(host)
                 due = self._behind(host, moment + timedelta(seconds=rest))
-                return Fault(Cause.ORIGIN, due)
+                return deferral(Cause.ORIGIN, due)
         return self.host_failed(
             task.host,
             Reason.HTTP_STATUS,
@@ -208,16 +199,16 @@ class HostHealth:
         in_haste: bool = False,
         now: float,
         moment: datetime | None = None,
-    ) -> Fault:
+    ) -> Defer:
         """Note a fault of an origin, and of no page of it, on a request of the time *sent*.
 
         *in_haste* says that nothing else of the crawl waits, see `Policy.in_haste`, and *moment*
-        is now by the ledger's clock. Return when the page that found it out is due.
+        is now by the ledger's clock. Return the deferral of the page that found it out.
         """
         self._failures[reason] += 1
         host = self._hosts.get(name)
         if host is None:
-            return Fault(Cause.ORIGIN)
+            return deferral(Cause.ORIGIN)
         host.slow_start.failed()
         moment, rested_until = moment or self._ledger_now(), host.state.not_before
         host.state.origin_failed(
@@ -235,23 +226,23 @@ class HostHealth:
         why = failure_text(reason, status=status, retry_after=retry_after)
         if host.state.origin(scheme).given_up is not None:
             self._lose_origin(host, scheme, rested_until=rested_until)
-            return Fault(Cause.ORIGIN)
+            return deferral(Cause.ORIGIN)
         alone_until = host.state.resting_until(scheme, now=moment)
         if alone_until is not None:
             # The other origin goes on, and this one's tasks are not in its way.
             self._put_off_origin(host, scheme, until=alone_until)
             self._rests.note(f"{scheme}://{name}", until=alone_until, why=why)
-            return Fault(Cause.ORIGIN, self._behind(host, alone_until))
+            return deferral(Cause.ORIGIN, self._behind(host, alone_until))
         until = host.state.not_before or moment
         self._rests.note(name, until=until, why=why)
         self._rest(host, (until - moment).total_seconds(), now=now)
-        return Fault(Cause.ORIGIN, self._behind(host, until))
+        return deferral(Cause.ORIGIN, self._behind(host, until))
 
     def _rest(self, host: HeldHost, rest: float, *, now: float) -> None:
         """Ask nothing of a host for *rest* seconds, and give it back if that is long."""
         self._queues.rest(host.name, until=now + rest)
         if host.lease is None:
-            self._avoided[host.name] = now + rest
+            self.avoided[host.name] = now + rest
         if host.lease is None or host.state.given_up is not None or rest > AHEAD:
             self._phases.leave(host)
         elif host.phase is Phase.SERVING and self.probe_url(host) is not None:
@@ -274,7 +265,7 @@ class HostHealth:
         self._put_off_origin(host, scheme, until=self._ledger_now())
         if host.lease is None:
             # Its owner is to find that out by itself.
-            self._avoided[host.name] = float("inf")
+            self.avoided[host.name] = float("inf")
             self._phases.leave(host)
 
     def _mark_lost(self, host: HeldHost, scheme: str) -> None:

@@ -190,8 +190,6 @@ class Frontier:
         self._hosts: dict[str, HeldHost] = {}
         self.leased: dict[str, HeldHost] = {}  #: those that are leased to this process
         self.to_do = ToDo(self._hosts, self.queues, held)
-        #: Hosts that are shared and failed us: until when we leave them alone.
-        self._avoided: dict[str, float] = {}
         #: Told how requests end.
         self.health = HostHealth(
             self._hosts,
@@ -199,9 +197,7 @@ class Frontier:
             self.phases,
             policy=policy,
             page_limit=self.page_limit,
-            avoided=self._avoided,
-            failures=stats.host_failures,
-            given_up=stats.hosts_given_up,
+            stats=stats,
             rests=rests,
             ledger_now=ledger_now,
         )
@@ -277,7 +273,7 @@ class Frontier:
         if self.page_limit.limits(name):
             return False
         limit = self._limits.of(name)
-        return not (limit.concurrency or limit.delay) and self._avoided.get(name, now) <= now
+        return not (limit.concurrency or limit.delay) and self.health.avoided.get(name, now) <= now
 
     def _add(self, state: Host, lease: HostLease | None, *, now: float, asked: float) -> HeldHost:
         host = HeldHost(
@@ -297,7 +293,7 @@ class Frontier:
             allowed=host.allowed,
             delay=host.delay,
             # What failed a visitor is known to that process alone.
-            next_start=max(now, self._avoided.pop(state.name, now)),
+            next_start=max(now, self.health.avoided.pop(state.name, now)),
             deadline=asked + self._usable,
         )
         return host

@@ -6,11 +6,9 @@ between each other, and the host's next page keeps it after them.
 
 import time
 
-from crawlcw.crawl.blame import uplink_is_to_blame
+from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.hosts import Frontier, HostTurns
 from crawlcw.crawl.robots import Robots
-from crawlcw.crawl.uplink import UplinkWatch
-from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.errors import FetchError, ProxiesAwayError
 from crawlcw.model import urls
 from crawlcw.model.health import HOST_FAILURES
@@ -24,14 +22,12 @@ class HeldHosts:
         robots: Robots,
         frontier: Frontier,
         turns: HostTurns,
-        watch: UplinkWatch,
-        proxies: ProxyPool,
+        causes: Causes,
     ) -> None:
         self._robots = robots
         self._frontier = frontier
         self._turns = turns
-        self._watch = watch
-        self._proxies = proxies
+        self._causes = causes
 
     async def before(self, url: str) -> None:
         """See `logins.Politeness.before`."""
@@ -46,16 +42,9 @@ class HeldHosts:
         """See `logins.Politeness.failed`."""
         if isinstance(error, ProxiesAwayError):
             return True
-        if self._proxies.may_be_to_blame(error, url, is_fixed=True):
+        if self._causes.proxies.may_be_to_blame(error, url, is_fixed=True):
             return True
         if error.hop > 1 or error.underlying not in HOST_FAILURES:
             return False
         host, scheme = urls.locate(url).host, urls.scheme_of(url)
-        return await uplink_is_to_blame(
-            self._watch,
-            self._frontier,
-            host,
-            error.underlying,
-            scheme=scheme,
-            began=began,
-        )
+        return await self._causes.is_uplink(host, error.underlying, scheme=scheme, began=began)

@@ -10,9 +10,9 @@ page is deferred behind the others, no attempt spent; where it is the page, the 
 
 Nothing here writes the task. A process that dies before the committer has written leaves the
 lease, which runs out, and the page is worked on again; see `committer` for the order of writes.
-What an answer shows of its host (`Blame`) is noted before the host's slot is freed, and that before
-the callback or the errback runs: the next request may leave while the page is parsed, and is to
-find the host's delay and rest as this answer left them.
+What an answer shows of its host (`Causes`) is noted before the host's slot is freed, and that
+before the callback or the errback runs: the next request may leave while the page is parsed, and is
+to find the host's delay and rest as this answer left them.
 """
 
 import logging
@@ -29,9 +29,8 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.user_code import Raised
 from crawlcw.crawl import callbacks
 from crawlcw.crawl.bans import BannedError, Bans
-from crawlcw.crawl.blame import Blame
 from crawlcw.crawl.callbacks import Produced
-from crawlcw.crawl.host_health import Fault
+from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.revisits import NOT_MODIFIED, Revisits
 from crawlcw.crawl.runner import Runner
@@ -49,7 +48,6 @@ from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model import transitions
 from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.durations import format_duration
-from crawlcw.model.health import Cause
 from crawlcw.model.retry import backoff
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import WAITING, Lease, ResponseInfo, Status, Task
@@ -433,15 +431,15 @@ class Pages:
     """Answers that are pages: their callbacks, and what they show of host and session."""
 
     outcomes: Outcomes
-    blame: Blame
+    causes: Causes
     identities: Identities
     recorder: Recorder
     instruments: Instruments
 
     def answered(self, attempt: PageAttempt, response: Response) -> None:
         """Note that the host of a page answered it well."""
-        self.blame.got(attempt.lease.task, response)
-        self.blame.answered_well(
+        self.causes.got(attempt.lease.task, response)
+        self.causes.answered_well(
             attempt.lease.task,
             latency=attempt.latency(response.elapsed.total_seconds()),
             sent=attempt.at,
@@ -522,7 +520,7 @@ class Pages:
             probe = response.url if plain else None
             self.identities.answered_well(session, task, probe=probe)
         plain = plain and response.status < 300
-        self.blame.finished(task, good_url=task.url if plain else None, size=response.size)
+        self.causes.finished(task, good_url=task.url if plain else None, size=response.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -530,7 +528,7 @@ class Failures:
     """Attempts that gave no page: the cause decides whether the page has failed, or is deferred."""
 
     outcomes: Outcomes
-    blame: Blame
+    causes: Causes
     identities: Identities
     bans: Bans
     watchdog: Watchdog
@@ -542,17 +540,17 @@ class Failures:
         error = status_error(response, now=self.outcomes.now())
         # Behind a redirect it is another page that is refused.
         if throttles(response) and response.url == attempt.request.url:
-            fault = self.blame.throttled(attempt.lease.task, error, sent=attempt.at)
-            if fault.cause is not Cause.PAGE:
-                raise _deferral(fault)
-        elif proxys := self.blame.of_proxy(
-            attempt.lease.task,
-            error,
-            sent=attempt.at,
-            began=attempt.began,
-            has_own_proxy=attempt.has_own_proxy,
-        ):
-            raise _deferral(proxys)
+            deferred = self.causes.throttled(attempt.lease.task, error, sent=attempt.at)
+        else:
+            deferred = self.causes.of_proxy(
+                attempt.lease.task,
+                error,
+                sent=attempt.at,
+                began=attempt.began,
+                has_own_proxy=attempt.has_own_proxy,
+            )
+        if deferred is not None:
+            raise deferred
         return await self._own_failure(attempt, error, info_of(response))
 
     async def denied(self, attempt: PageAttempt, refused: LoggedOutError | BannedError) -> Failed:
@@ -560,7 +558,7 @@ class Failures:
         attempt.stood = self.watchdog.stalled(attempt.began)
         response, session = refused.response, attempt.session
         # Before the session is looked after, which takes a while: the host has answered now.
-        self.blame.answered()
+        self.causes.answered()
         why = f"HTTP {response.status} for {response.url}"
         if isinstance(refused, BannedError):
             reason, own = Reason.BANNED, await self._is_banned_alone(attempt, response, why)
@@ -606,15 +604,15 @@ class Failures:
             raise Defer(refusal.message, until=until) from refusal
         if self.watchdog.explains(refusal, began):
             raise Defer("the event loop stood still") from refusal
-        fault = await self.blame.failed(
+        deferred = await self.causes.failed(
             lease.task,
             refusal,
             sent=attempt.at,
             began=began,
             has_own_proxy=attempt.has_own_proxy,
         )
-        if fault.cause is not Cause.PAGE:
-            raise _deferral(fault)
+        if deferred is not None:
+            raise deferred
         attempt.stood = self.watchdog.stalled(began)
         return await self._own_failure(attempt, _with_advice(refusal, lease.task))
 
@@ -654,9 +652,9 @@ class Failures:
         status = failed.response.status if failed.response else failed.status
         if answered or (status is not None and status < 500):
             elapsed = failed.response.elapsed if failed.response else 0.0
-            self.blame.answered_well(task, latency=attempt.latency(elapsed), sent=attempt.at)
+            self.causes.answered_well(task, latency=attempt.latency(elapsed), sent=attempt.at)
         elif failed.reason in FAILURE_REASONS:
-            self.blame.page_failed(task)
+            self.causes.page_failed(task)
 
 
 def _is_plain(task: Task, response: Response) -> bool:
@@ -682,10 +680,6 @@ def _with_advice(refusal: FetchError, task: Task) -> FetchError:
         return refusal
     advice = f'to crawl it, set allow_private=["{task.host}"]'
     return FetchError(refusal.reason, f"{refusal.message}; {advice}")
-
-
-def _deferral(fault: Fault) -> Defer:
-    return Defer(f"the cause is not the page but the {fault.cause}", until=fault.due)
 
 
 def info_of(response: Response) -> ResponseInfo:

@@ -18,15 +18,16 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.crawl import coordinator, host_leases, robots_gate
+from crawlcw.crawl import causes, coordinator, host_leases, opening
+from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.held_host import PageLimit
 from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.hosts import FollowedLimits, Frontier
 from crawlcw.crawl.kept_state import KeptState
+from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.outcomes import InternalErrors
 from crawlcw.crawl.robots import Robots
-from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.engine import ledger_retry
@@ -202,11 +203,10 @@ class Around:
             settings=self.settings,
             frontier=self.frontier,
             host_leaser=HostLeaser(session, self.frontier, self.settings),
-            robots_gate=RobotsGate(
+            opening=Opening(
                 self.frontier,
                 Robots(way(web, self.settings), self.settings, clock=loop.time, now=ledger.now),
-                watch,
-                ProxyPool(self.settings),
+                Causes(ledger, self.frontier, watch, ProxyPool(self.settings)),
                 at_once=2 * self.settings.concurrency,
                 ledger=session.ledger,
                 on_change=self.frontier.look_wanted.set,
@@ -271,7 +271,7 @@ def quickly(
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        for module in (coordinator, robots_gate, ledger_retry, host_leases):
+        for module in (causes, coordinator, opening, ledger_retry, host_leases):
             monkeypatch.setattr(module, "time", _LoopTime(loop))
         ledger = await Counted.opened(path / "ledger.db")
         try:

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from crawlcw.crawl.held_host import HeldHost, Phase
-from crawlcw.crawl.host_health import Fault
-from crawlcw.errors import Reason
-from crawlcw.model.health import Cause, Origin
+from crawlcw.errors import Defer, Reason
+from crawlcw.model.health import Origin
 from crawlcw.model.hosts import Host, RobotsRecord
 from crawlcw.model.task import Lease
 from tests.support.frontiers import HOST, USABLE, Process, lease_of
@@ -499,7 +498,7 @@ def test_a_host_that_fails_again_and_again_is_given_up_and_left():
     assert host.state.origin("http").given_up is Reason.HOST_UNREACHABLE
     assert process.given_up == {f"http://{HOST}": "host-unreachable"}
     assert process.frontier.health.losing() == [host]
-    assert (host.leaving, host.unsaved, fault) == (False, True, Fault(Cause.ORIGIN))
+    assert (host.leaving, host.unsaved, fault.until) == (False, True, None)
 
 
 def test_an_answer_of_a_host_that_was_given_up_takes_that_back():
@@ -889,7 +888,7 @@ def test_a_host_that_is_leased_again_rests_as_the_next_owner_has_learned(
 # --- whose fault a throttling is
 
 
-def throttled(process: Process, lease: Lease, *, retry_after: float | None = None) -> Fault:
+def throttled(process: Process, lease: Lease, *, retry_after: float | None = None) -> Defer | None:
     return process.frontier.health.page_refused(
         lease.task,
         sent=process.ledger_now(),
@@ -914,9 +913,11 @@ def test_the_first_throttling_of_a_page_is_its_hosts_and_sends_it_behind_the_oth
 
     rest = host.state.not_before
     assert rest is not None
-    assert fault.cause is Cause.ORIGIN
-    assert fault.due is not None
-    assert fault.due >= rest + timedelta(seconds=1), "after the rest, and after two turns of others"
+    assert fault is not None
+    assert fault.until is not None
+    assert fault.until >= rest + timedelta(seconds=1), (
+        "after the rest, and after two turns of others"
+    )
     assert host.state.origin("http").failures == 1
 
 
@@ -938,9 +939,9 @@ def test_at_a_host_that_is_well_a_throttling_is_nobodys_until_another_page_was_a
 
     fault = throttled(process, lease, retry_after=2)
 
-    assert fault.cause is Cause.ORIGIN
-    assert fault.due is not None
-    assert fault.due >= process.ledger_now() + timedelta(seconds=3), "behind the others"
+    assert fault is not None
+    assert fault.until is not None
+    assert fault.until >= process.ledger_now() + timedelta(seconds=3), "behind the others"
     assert (host.state.failures, host.state.delay, process.resting()) == (0, 0.0, 0.0)
     assert process.frontier.health.probe_url(host) == GOOD_PAGE
     assert process.take() is None, "that page is asked first"
@@ -961,8 +962,8 @@ def test_where_that_page_is_answered_its_host_goes_on_as_before_and_the_throttle
         process.fetched(lease)
     assert host.state.delay == 0.0
     assert len(process.take_all()) == 2, "all the others"
-    assert throttled(process, first).cause is Cause.PAGE
-    assert throttled(process, second).cause is Cause.PAGE
+    assert throttled(process, first) is None
+    assert throttled(process, second) is None
     assert host.state.delay == 0.0, "neither of them was throttled with the other"
 
 
@@ -1117,10 +1118,10 @@ def test_a_page_pays_where_another_was_answered_well_since_its_last_throttling()
     (lease,) = process.claim()
     throttled(process, lease)
 
-    assert throttled(process, lease).cause is Cause.ORIGIN
+    assert throttled(process, lease) is not None
     answered_since(process)
-    assert throttled(process, lease).cause is Cause.PAGE
-    assert throttled(process, lease).cause is Cause.PAGE, "it stays so where it is the last one"
+    assert throttled(process, lease) is None
+    assert throttled(process, lease) is None, "it stays so where it is the last one"
 
 
 def test_a_page_is_not_to_blame_any_more_where_others_are_throttled_too():
@@ -1129,13 +1130,13 @@ def test_a_page_is_not_to_blame_any_more_where_others_are_throttled_too():
     lease, other = process.claim(2)
     throttled(process, lease)
     answered_since(process)
-    assert throttled(process, lease).cause is Cause.PAGE
+    assert throttled(process, lease) is None
 
     process.now += 1
     throttled(process, other)
     process.now += 1
 
-    assert throttled(process, lease).cause is Cause.ORIGIN
+    assert throttled(process, lease) is not None
 
 
 def limited(process: Process) -> tuple[HeldHost, Lease, Lease]:
@@ -1157,13 +1158,13 @@ def test_at_a_host_with_a_delay_it_is_open_whether_a_page_pays_until_another_is_
     process = Process(concurrency=4)
     host, first, second = limited(process)
 
-    assert throttled(process, first).cause is Cause.ORIGIN
+    assert throttled(process, first) is not None
     assert process.frontier.health.probe_url(host) == GOOD_PAGE
     process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
 
     assert host.state.delay == pytest.approx(1.0, rel=0.01), "what is answered else does as well"
     assert host.state.failures == 1
-    assert throttled(process, second).cause is Cause.ORIGIN
+    assert throttled(process, second) is not None
 
 
 def test_at_a_host_with_a_delay_a_page_pays_once_another_came_in_time():
@@ -1173,11 +1174,11 @@ def test_at_a_host_with_a_delay_a_page_pays_once_another_came_in_time():
     answered_since(process)
     process.frontier.health.half_open(now=process.now)
 
-    assert throttled(process, first).cause is Cause.PAGE
+    assert throttled(process, first) is None
     process.now += 1
-    assert throttled(process, first).cause is Cause.PAGE, "once is enough to ask"
+    assert throttled(process, first) is None, "once is enough to ask"
     assert host.state.delay <= 2, "its limit may be reached now and then"
-    assert throttled(process, second).cause is Cause.ORIGIN, "for each page"
+    assert throttled(process, second) is not None, "for each page"
 
 
 def test_what_was_known_of_a_page_before_its_host_had_a_delay_is_asked_again():
@@ -1191,7 +1192,7 @@ def test_what_was_known_of_a_page_before_its_host_had_a_delay_is_asked_again():
     answered_since(process)
     assert host.state.delay > 0
 
-    assert throttled(process, first).cause is Cause.ORIGIN
+    assert throttled(process, first) is not None
     assert process.frontier.health.probe_url(host) == GOOD_PAGE
 
 
@@ -1204,7 +1205,7 @@ def test_a_page_that_pays_while_it_is_open_who_is_to_blame_for_another_slows_nob
     process.frontier.health.half_open(now=process.now)
     throttled(process, second)
 
-    assert throttled(process, first).cause is Cause.PAGE
+    assert throttled(process, first) is None
     assert host.state.delay == 0.0
 
 
@@ -1238,7 +1239,7 @@ def test_the_tasks_of_a_lone_origin_that_rests_are_in_nobodys_way():
 
     fault = process.failed(reason=Reason.TLS, scheme="https")
 
-    assert fault.due == process.at(11)
+    assert fault.until == process.at(11)
     (put_off,) = process.frontier.health.put_off()
     assert (put_off.task.url, put_off.task.due) == (secure.url, process.at(10))
     assert process.frontier.health.resting_until(secure) == process.at(10)

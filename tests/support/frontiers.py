@@ -7,11 +7,10 @@ from typing import Any
 
 from crawlcw.api.host_limits import HostLimit
 from crawlcw.crawl.held_host import HeldHost, PageLimit
-from crawlcw.crawl.host_health import Fault
 from crawlcw.crawl.hosts import Frontier
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import Stats
-from crawlcw.errors import Reason
+from crawlcw.errors import Defer, Reason
 from crawlcw.model.health import Uplink
 from crawlcw.model.hosts import Host, HostLease, HostPolicy, RobotsRecord
 from crawlcw.model.standstill import Rests
@@ -155,7 +154,7 @@ class Process:
         sent: datetime | None = None,
         retry_after: float | None = None,
         scheme: str = "http",
-    ) -> Fault:
+    ) -> Defer:
         """A request of this moment, unless it was *sent* earlier, shows that a host has failed."""
         return self.frontier.health.host_failed(
             name,

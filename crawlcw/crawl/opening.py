@@ -14,12 +14,10 @@ from datetime import datetime
 import anyio
 import anyio.abc
 
-from crawlcw.crawl.blame import nothing_else_waits, uplink_is_to_blame
+from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.held_host import HeldHost
 from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.robots import VALID, Robots, Rules, origin_of
-from crawlcw.crawl.uplink import UplinkWatch
-from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.ledger.protocol import Ledger
@@ -33,15 +31,14 @@ logger = logging.getLogger(__name__)
 _SITEMAPS = 100
 
 
-class RobotsGate:
+class Opening:
     """The hosts that are being opened."""
 
     def __init__(
         self,
         frontier: Frontier,
         robots: Robots,
-        watch: UplinkWatch,
-        proxies: ProxyPool,
+        causes: Causes,
         *,
         at_once: int,
         ledger: Ledger,
@@ -55,8 +52,9 @@ class RobotsGate:
         """
         self._frontier = frontier
         self._robots = robots
-        self._watch = watch
-        self._proxies = proxies
+        self._causes = causes
+        self._watch = causes.watch
+        self._proxies = causes.proxies
         self._room = anyio.Semaphore(at_once)
         self._ledger = ledger
         self._on_change = on_change
@@ -190,21 +188,6 @@ class RobotsGate:
     ) -> None:
         if isinstance(error, ProxiesAwayError):
             return
-        reason, scheme = error.underlying, scheme_of(url)
-        if await uplink_is_to_blame(
-            self._watch, self._frontier, name, reason, scheme=scheme, began=began
-        ):
-            return
-        in_haste = await nothing_else_waits(
-            self._ledger, self._frontier, name, error, scheme=scheme
-        )
-        self._frontier.health.host_failed(
-            name,
-            reason,
-            scheme=scheme,
-            sent=sent,
-            status=error.status,
-            retry_after=error.retry_after,
-            in_haste=in_haste,
-            now=time.monotonic(),
-        )
+        scheme = scheme_of(url)
+        if not await self._causes.is_uplink(name, error.underlying, scheme=scheme, began=began):
+            await self._causes.host_failed(name, error, scheme=scheme, sent=sent)
