@@ -4,7 +4,8 @@ import asyncio
 import errno
 import socket
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from time import perf_counter, sleep
 from typing import Any
@@ -614,3 +615,84 @@ async def test_cookies_are_kept_only_on_request(
 
     assert response.body == b"inside"
     assert "cookie" not in server.seen_headers["/ok"]
+
+
+@asynccontextmanager
+async def raw_site(
+    answer: Callable[[bytes, asyncio.StreamReader], Awaitable[bytes]],
+) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server that answers the heads of requests by *answer*; yield its origin and the heads."""
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                heads.append(await reader.readuntil(b"\r\n\r\n"))
+                writer.write(await answer(heads[-1], reader))
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with listening:
+        yield f"127.0.0.1:{listening.sockets[0].getsockname()[1]}", heads
+
+
+_EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+
+async def test_the_length_of_a_request_is_counted_and_never_the_users() -> None:
+    async def answer(_: bytes, reader: asyncio.StreamReader) -> bytes:
+        await reader.readexactly(4)
+        return _EMPTY
+
+    wrong = {"Content-Length": "400", "Transfer-Encoding": "chunked", "Host": "other.example"}
+    async with (
+        raw_site(answer) as (origin, heads),
+        AiohttpDownloader(SETTINGS, start_origins=[origin]) as opened,
+    ):
+        for _ in range(2):
+            await get(opened, f"http://{origin}/", method="POST", body=b"body", headers=wrong)
+
+    head = heads[0].lower()
+    assert len(heads) == 2
+    assert head.count(b"content-length:") == 1
+    assert b"\r\ncontent-length: 4\r\n" in head
+    assert b"transfer-encoding" not in head
+    assert head.count(b"host:") == 1
+    assert b"\r\nhost: other.example\r\n" in head
+
+
+async def test_a_header_that_a_hook_has_made_two_lines_of_is_not_sent() -> None:
+    async def answer(_: bytes, __: asyncio.StreamReader) -> bytes:
+        return _EMPTY
+
+    async with (
+        raw_site(answer) as (origin, heads),
+        AiohttpDownloader(SETTINGS, start_origins=[origin]) as opened,
+    ):
+        request = Request(f"http://{origin}/")
+        request.headers = (("X-One", "1\r\nX-Two: 2"),)
+        with pytest.raises(FetchError):
+            await opened.fetch(request, url=request.url)
+
+    assert heads == []
+
+
+async def test_a_connection_with_the_rest_of_a_refused_body_is_not_used_again(
+    no_rest: None,
+) -> None:
+    async def answer(_: bytes, __: asyncio.StreamReader) -> bytes:
+        return _EMPTY
+
+    async with (
+        raw_site(answer) as (origin, heads),
+        AiohttpDownloader(SETTINGS, start_origins=[origin]) as opened,
+    ):
+        # More than the kernels take while the server does not read.
+        refused = await get(opened, f"http://{origin}/", method="POST", body=b"x" * (32 << 20))
+
+        assert refused.status == 200
+        assert not opened._connector._conns
+    assert len(heads) == 1
