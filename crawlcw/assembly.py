@@ -47,7 +47,6 @@ from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seeder import Seeder
-from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.start_names import StartNames
 from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.downloader import pipeline
@@ -125,7 +124,6 @@ def assemble(
         scope=base.scope,
         start_hosts=hosts.starts,
         credentials=asking.credentials,
-        seen=writing.seen,
         stats=base.session.stats,
         stop=base.ending.wished,
     )
@@ -360,7 +358,6 @@ class _Writing:
 
     identities: Identities
     instruments: Instruments
-    seen: SeenFilter
     adder: TaskAdder
     done: asyncio.Queue[Done]
     committer: Committer
@@ -369,7 +366,7 @@ class _Writing:
 def _writing(
     base: _Base, coordinator: Coordinator, identities: Identities, instruments: Instruments
 ) -> _Writing:
-    settings, session, seen = base.settings, base.session, SeenFilter()
+    settings, session = base.settings, base.session
     adder = TaskAdder(
         ledger=session.ledger,
         beside=[identities, base.state],
@@ -379,9 +376,7 @@ def _writing(
     # A slow ledger must not let results pile up: fetchers wait for room.
     done: asyncio.Queue[Done] = asyncio.Queue(2 * settings.concurrency)
     committer = Committer(
-        done,
         held=session.held,
-        seen=seen,
         stats=session.stats,
         listener=coordinator,
         adder=adder,
@@ -393,7 +388,6 @@ def _writing(
     return _Writing(
         identities=identities,
         instruments=instruments,
-        seen=seen,
         adder=adder,
         done=done,
         committer=committer,
@@ -437,7 +431,6 @@ def _fetcher(
             claims=Claims(
                 ledger=session.ledger,
                 held=session.held,
-                seen=writing.seen,
                 adder=writing.adder,
                 settings=settings,
                 worker=session.worker,
@@ -454,7 +447,7 @@ def _pages(base: _Base, hosts: _Hosts, writing: _Writing, parsing: Parsing) -> P
     runner = Runner(
         spider=base.spider,
         scope=base.scope,
-        seen=writing.seen,
+        seen=writing.adder.seen,
         now=session.opened.now,
         watch=session.watchdog,
         parsing=parsing,

@@ -1,11 +1,11 @@
-"""Adding tasks: those that nobody knew, and those known that are to be done after all.
+"""Adding tasks: unknown ones, and known ones that are to be done after all.
 
-These are links that were kept as too deep and lie nearer now, and pages that have
+The latter are links that were kept as too deep and lie nearer now, and pages that have
 changed since they were done.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -15,6 +15,8 @@ from crawlcw.model.task import WAITING, ChangedTask, Status, Task
 _LEFT = (*WAITING, Status.PROCESSING)
 #: Workers that were silent for so many leases are not there.
 _SILENT_LEASES = 3
+#: Two generations of this many ids of 16 bytes: about 20 MB.
+_GENERATION = 100_000
 
 
 class RunStart:
@@ -80,6 +82,28 @@ class Beside(Protocol):
         """Write what pages have changed so far, durably."""
 
 
+class SeenFilter:
+    """A bounded set of the ids of tasks that the ledger has, which forgets the oldest.
+
+    A hint that saves a write: most links of a page lead to pages already known. A
+    task that is not in here may be in the ledger all the same.
+    """
+
+    def __init__(self, *, generation: int = _GENERATION) -> None:
+        self._size = generation
+        self._young: set[bytes] = set()
+        self._old: set[bytes] = set()
+
+    def __contains__(self, task_id: object) -> bool:
+        return task_id in self._young or task_id in self._old
+
+    def add(self, task_ids: Iterable[bytes]) -> None:
+        """Remember ids that the ledger has acknowledged."""
+        self._young.update(task_ids)
+        if len(self._young) > self._size:
+            self._old, self._young = self._young, set()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAdder:
     """Adds tasks to the ledger of one crawl; who waits for them is to be told afterwards."""
@@ -88,6 +112,7 @@ class TaskAdder:
     beside: Sequence[Beside] = ()
     max_depth: int | None  #: how deep the crawl goes, for links may have been refused for it before
     run: RunStart
+    seen: SeenFilter = field(default_factory=SeenFilter)  #: tasks that need not be added again
 
     async def keep(self) -> None:
         """Write what pages have changed: before what they have found, and their outcomes."""

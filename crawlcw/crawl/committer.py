@@ -19,10 +19,9 @@ from typing import Protocol
 
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl import item_sink
-from crawlcw.crawl.adding import TaskAdder
+from crawlcw.crawl.adding import SeenFilter, TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
-from crawlcw.crawl.seen import SeenFilter
 from crawlcw.downloader.recording import unwritable
 from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.instruments import UNWATCHED, Instruments
@@ -51,10 +50,8 @@ class Committer:
 
     def __init__(
         self,
-        done: asyncio.Queue[Done],
         *,
         held: HeldLeases,
-        seen: SeenFilter,
         stats: Stats,
         listener: CommitListener,
         adder: TaskAdder,
@@ -68,9 +65,7 @@ class Committer:
         *bodies* are what the outcomes name of files; where these fail, *end* is told.
         """
         self._ledger = adder.ledger
-        self._done = done
         self._held = held
-        self._seen = seen
         self._stats = stats
         self._listener = listener
         self._adder = adder
@@ -81,9 +76,9 @@ class Committer:
         #: Links that are kept and lie too deep. Not among those seen: found nearer they count.
         self._kept = SeenFilter()
 
-    async def run(self, workers_wait: Callable[[], bool]) -> None:
-        """Write group after group until cancelled; at once while *workers_wait* for tasks."""
-        await write_in_groups(self._done, self._seen_writing, workers_wait=workers_wait)
+    async def run(self, done: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
+        """Write what is *done* until cancelled; at once while *workers_wait* for tasks."""
+        await write_in_groups(done, self._seen_writing, workers_wait=workers_wait)
 
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
         """Add links of a page whose callback still runs; its outcome comes later."""
@@ -138,7 +133,7 @@ class Committer:
         fresh = {
             task.id: task
             for task in tasks
-            if task.id not in self._seen or isinstance(task, ChangedTask)
+            if task.id not in self._adder.seen or isinstance(task, ChangedTask)
         }
         if not fresh:
             return 0
@@ -147,7 +142,7 @@ class Committer:
         rejected = self._rejected(added)
         # Known or new: the process that added it may have been killed before it woke the host.
         await self._listener.announce(fresh.values())
-        self._seen.add(task_id for task_id in fresh if task_id not in rejected)
+        self._adder.seen.add(task_id for task_id in fresh if task_id not in rejected)
         return new
 
     async def _keep(self, tasks: list[Task]) -> None:
@@ -155,7 +150,7 @@ class Committer:
         fresh = {
             task.id: task
             for task in tasks
-            if task.id not in self._seen and task.id not in self._kept
+            if task.id not in self._adder.seen and task.id not in self._kept
         }
         if fresh:
             added = await self._ledger.tasks.add(list(fresh.values()))

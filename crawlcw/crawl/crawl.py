@@ -271,7 +271,7 @@ class Crawl:
         # committer, and until it is written its leases need the renewer.
         async with anyio.create_task_group() as background:
             background.start_soon(self._keep_up)
-            background.start_soon(self._way.committer.run, pool.has_idle_workers)
+            background.start_soon(self._way.committer.run, self._way.done, pool.has_idle_workers)
             background.start_soon(self._beside.identities.run)
             background.start_soon(self._alarms.run)
             background.start_soon(self._beside.steering.run)

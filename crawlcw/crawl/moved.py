@@ -21,7 +21,6 @@ from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.outcomes import Failed, Finished, Moved, PageAttempt, Pages, info_of
 from crawlcw.crawl.robots import Robots
-from crawlcw.crawl.seen import SeenFilter
 from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.downloader.redirects import loop_message, onward, portable_headers
 from crawlcw.engine.leases import HeldLeases
@@ -47,7 +46,6 @@ class Claims:
 
     ledger: Ledger
     held: HeldLeases
-    seen: SeenFilter
     adder: TaskAdder
     settings: Settings
     worker: str
@@ -62,7 +60,7 @@ class Claims:
         # A cancelled claim would leave a lease that no process knows of.
         with anyio.CancelScope(shield=True):
             await self.adder.add([task])
-            self.seen.add([task.id])
+            self.adder.seen.add([task.id])
             record = await self.ledger.tasks.get(task.id)
             if record is None or record.task.status not in WAITING:
                 return None

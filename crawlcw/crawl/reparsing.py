@@ -28,7 +28,6 @@ from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seeds import Seeds
-from crawlcw.crawl.seen import SeenFilter
 from crawlcw.downloader.user_layers import answered
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
@@ -142,7 +141,6 @@ class Saving:
 
     ledger: Ledger
     settings: Settings
-    seen: SeenFilter
     adder: TaskAdder
     pages: int = 0  #: that have other items now, or the same again
     items: int = 0
@@ -173,10 +171,10 @@ class Saving:
 
     async def add_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
         """Add links at once; see `url_lists.WriteLinks`."""
-        kept = [task for task in too_deep if task.id not in self.seen]
+        kept = [task for task in too_deep if task.id not in self.adder.seen]
         if kept:
             await self.ledger.tasks.add(kept)
-        fresh = {task.id: task for task in tasks if task.id not in self.seen}
+        fresh = {task.id: task for task in tasks if task.id not in self.adder.seen}
         if not fresh:
             return
         added, new = await self.adder.add(list(fresh.values()))
@@ -188,7 +186,7 @@ class Saving:
         # As the crawl does it: the process that added them may not have come to that.
         await self.ledger.hosts.wake(dues)
         rejected = {task.id for task, _ in added.rejected}
-        self.seen.add(task_id for task_id in fresh if task_id not in rejected)
+        self.adder.seen.add(task_id for task_id in fresh if task_id not in rejected)
 
     async def flush(self) -> None:
         """Record what was taken."""
@@ -235,7 +233,7 @@ async def open_reparser(
                 runner=Runner(
                     spider=spider,
                     scope=within,
-                    seen=frozenset() if saving is None else saving.seen,
+                    seen=frozenset() if saving is None else saving.adder.seen,
                     now=ledger.now,
                     watch=watch,
                     parsing=parsing,
@@ -250,7 +248,7 @@ def saving_to(ledger: Ledger, settings: Settings) -> Saving:
     """Return what records the items and the links of stored pages."""
     run = RunStart(ledger, lease=settings.lease)
     adder = TaskAdder(ledger=ledger, max_depth=settings.max_depth, run=run)
-    return Saving(ledger=ledger, settings=settings, seen=SeenFilter(), adder=adder)
+    return Saving(ledger=ledger, settings=settings, adder=adder)
 
 
 async def _dropping(tasks: list[Task], too_deep: list[Task]) -> None:

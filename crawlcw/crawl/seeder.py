@@ -18,7 +18,6 @@ from crawlcw.api.user_code import spider_code
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.seeds import MOST_HOSTS, Seeds, fingerprint, is_deeper
-from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.start_names import noted_starts
 from crawlcw.downloader.addresses import MOST_START_NAMES
 from crawlcw.downloader.credentials import Credentials
@@ -71,7 +70,6 @@ class Seeder:
         scope: Scope,
         start_hosts: set[str],
         credentials: Credentials,
-        seen: SeenFilter,
         stats: Stats,
         stop: Callable[[str], None],
     ) -> None:
@@ -85,7 +83,6 @@ class Seeder:
         self._scope = scope
         self._start_hosts = start_hosts
         self._credentials = credentials
-        self._seen = seen
         self._stats = stats
         self._stop = stop
         #: Of what the spider starts with; None: it is to start with it each time.
@@ -248,7 +245,7 @@ class Seeder:
                 extra={"event": "store_rejected", "url": task.url},
             )
         rejected = {task.id for task, _ in added.rejected}
-        self._seen.add(task.id for task in batch if task.id not in rejected)
+        self._adder.seen.add(task.id for task in batch if task.id not in rejected)
         await feed.announce(batch)
         feed.wake()
 

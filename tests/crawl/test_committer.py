@@ -12,7 +12,6 @@ from crawlcw.crawl.adding import RunStart, TaskAdder
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
-from crawlcw.crawl.seen import SeenFilter
 from crawlcw.engine import batching
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import Stats
@@ -76,18 +75,17 @@ class Writing:
         self.ledger = ledger
         self.done: asyncio.Queue[Done] = asyncio.Queue()
         self.held = HeldLeases()
-        self.seen = SeenFilter()
+        adder = TaskAdder(ledger=ledger, max_depth=None, run=RunStart(ledger, lease=LEASE))
+        self.seen = adder.seen
         self.stats = Stats()
         self.told: list[tuple[bool, set[str]]] = []
         self.announced: set[str] = set()
         self.is_killed = False  #: before anything is announced
         self._committer = Committer(
-            self.done,
             held=self.held,
-            seen=self.seen,
             stats=self.stats,
             listener=self,
-            adder=TaskAdder(ledger=ledger, max_depth=None, run=RunStart(ledger, lease=LEASE)),
+            adder=adder,
             state=KeptState(Spider(), ledger),
             bodies=None,
             end=lambda *_: None,
@@ -111,7 +109,7 @@ class Writing:
         return leases
 
     async def run(self) -> None:
-        await self._committer.run(lambda: True)
+        await self._committer.run(self.done, lambda: True)
 
     async def write(self, *done: Done) -> None:
         """Write all of these, as one group if they fit."""

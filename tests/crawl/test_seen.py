@@ -2,7 +2,7 @@
 
 import pytest
 
-from crawlcw.crawl.seen import SeenFilter
+from crawlcw.crawl.adding import SeenFilter
 
 pytestmark = pytest.mark.quick
 

@@ -36,7 +36,6 @@ from crawlcw.crawl.adding import RunStart, TaskAdder
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
-from crawlcw.crawl.seen import SeenFilter
 from crawlcw.engine import leases, run_alone
 from crawlcw.engine.leases import HeldLeases, Renewer
 from crawlcw.engine.ledger_retry import retrying
@@ -577,9 +576,7 @@ class Worker(Process):
         self._writing = 0
         self._changed = Signal()
         self._committer = Committer(
-            None,  # type: ignore[arg-type]  # the groups are made here
             held=self._held,
-            seen=SeenFilter(),
             stats=Stats(),
             listener=self,
             adder=TaskAdder(ledger=waiting, max_depth=None, run=RunStart(waiting, lease=LEASE)),

@@ -115,7 +115,7 @@ WITHOUT |= {
             "links-are-known-before-they-are-there",
             "crawlcw.crawl.committer",
             "Committer._add",
-            ("    added, new = await", "    self._seen.add(fresh)\n    added, new = await"),
+            ("    added, new = await", "    self._adder.seen.add(fresh)\n    added, new = await"),
         ),
         (
             "work-begins-unwritten",
