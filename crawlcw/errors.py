@@ -31,15 +31,11 @@ Every error makes its own sentence. What came from a server is kept as it is
 here, and is cleaned where it is stored or shown.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from crawlcw.api.response import Response
-    from crawlcw.model.proxies import Proxy
+from typing import Protocol
 
 
 class Reason(StrEnum):
@@ -146,6 +142,30 @@ class InvalidItemError(SpiderError):
     """What is no item, or has a value that no ledger keeps; the text names the value's field."""
 
 
+class Answered(Protocol):
+    """The parts of a `Response` that an error is sure to carry."""
+
+    @property
+    def url(self) -> str:
+        """The URL that was asked for."""
+
+    @property
+    def status(self) -> int:
+        """The status code."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers, by names of any case."""
+
+    @property
+    def body(self) -> bytes:
+        """The body, decompressed."""
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+
+
 class FetchError(CrawlcwError):
     """One attempt at one URL failed.
 
@@ -156,8 +176,8 @@ class FetchError(CrawlcwError):
     """
 
     hop = 1
-    response: "Response | None" = None
-    proxy: "Proxy | None" = None  #: through which it failed, where it may be to blame
+    response: Answered | None = None
+    proxy: object = None  #: a `Proxy`: through which it failed, where it may be to blame
     deadline: float | None = None  #: seconds, where it was the request's own and is over
     refused = False  #: whether the server's port took no connection, and said so
 

@@ -7,13 +7,11 @@ installed package only offers its layers: a crawl has none that neither names.
 import importlib
 import inspect
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from crawlcw.api.attempt import Layer
 from crawlcw.errors import SettingsError, SpiderError
 from crawlcw.model.tracebacks import describe_error
-
-if TYPE_CHECKING:
-    from crawlcw.api.attempt import Layer
 
 GROUP = "crawlcw.layers"
 
@@ -23,7 +21,7 @@ def name_of(layer: Any) -> str:
     return str(getattr(layer, "__name__", type(layer).__name__))
 
 
-def checked(layers: object, kind: str) -> "list[Layer]":
+def checked(layers: object, kind: str) -> list[Layer]:
     """Return the layers of a spider of *kind*; raises `SpiderError` for what is none."""
     if not isinstance(layers, list | tuple):
         raise SpiderError(f"{kind}.layers is {layers!r}: make it a list of layers")
@@ -33,12 +31,12 @@ def checked(layers: object, kind: str) -> "list[Layer]":
     return list(layers)
 
 
-def loaded(names: Iterable[str]) -> "list[Layer]":
+def loaded(names: Iterable[str]) -> list[Layer]:
     """Return the layers of the setting `layers`; raises `SettingsError` where one cannot be had."""
     return [_loaded(name) for name in names]
 
 
-def _loaded(name: str) -> "Layer":
+def _loaded(name: str) -> Layer:
     try:
         module, colon, attribute = name.partition(":")
         if colon:

@@ -19,6 +19,7 @@ from functools import singledispatch
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from crawlcw.api import allowed_hosts, own_layers, rules
+from crawlcw.api.attempt import Downloader, Layer
 from crawlcw.api.host_limits import Limit, Limits
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -28,13 +29,10 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.state import State
 from crawlcw.errors import FetchError, SettingsError, SpiderError
 from crawlcw.model import urls
+from crawlcw.model.counters import Report
 from crawlcw.model.identities import DEFAULT_SESSION, SESSION_NAMES, is_session_name
 from crawlcw.model.sanitize import redacted
 from crawlcw.model.standstill import Standstill
-
-if TYPE_CHECKING:
-    from crawlcw.api.attempt import Downloader, Layer
-    from crawlcw.model.counters import Report
 
 #: A spider's name is the name of its collection; MongoDB and SQLite both take these.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}\Z")
@@ -89,7 +87,7 @@ class Spider:
     #: Which links are followed without code for it, see `Rule`.
     rules: Sequence[Rule] = ()
     #: What requests of pages pass on their way, the outermost first, see `Layer`.
-    layers: "Sequence[Layer]" = ()
+    layers: Sequence[Layer] = ()
     #: Run `start` at each start of a crawl. Otherwise it is not run again once all its requests
     #: are in the ledger, until the spider's arguments, its attributes or the code change.
     start_again: ClassVar[bool] = False
@@ -169,7 +167,7 @@ class Spider:
         answer that was the failure, its status, headers and body, where there was one.
         """
 
-    def downloader(self, default: "Downloader") -> "Downloader":
+    def downloader(self, default: Downloader) -> Downloader:
         """Return what downloads pages: *default*, one that wraps it, or another.
 
         Called once in each process, in its loop and before `opened`. The crawl closes
@@ -211,7 +209,7 @@ class Spider:
     async def opened(self) -> None:
         """Prepare: called once in each process, before the first page; may be a plain function."""
 
-    async def closed(self, report: "Report") -> None:
+    async def closed(self, report: Report) -> None:
         """Clean up: called once in each process, after the last page; may be a plain function."""
 
 
@@ -222,7 +220,7 @@ async def begin(spider: Spider) -> None:
         await waits
 
 
-async def end(spider: Spider, report: "Report") -> None:
+async def end(spider: Spider, report: Report) -> None:
     """Call the spider's `closed`, a plain function or `async`."""
     waits = spider.closed(report)
     if inspect.isawaitable(waits):

@@ -645,7 +645,7 @@ class Failures:
 
     def _note(self, attempt: PageAttempt, failed: transitions.Failed, error: FetchError) -> None:
         """Tell of a page that failed: of the host it says little, but not nothing."""
-        if error.response is not None and throttles(error.response):
+        if isinstance(error.response, Response) and throttles(error.response):
             return  # it was refused by itself, neither a sign of load nor of health
         task = attempt.lease.task
         answered = error.hop > 1 or failed.reason in _BEHIND_AN_ANSWER

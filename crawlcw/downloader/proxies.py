@@ -212,8 +212,10 @@ class ProxyPool:
 
     def _concerned(self, error: FetchError) -> Proxy | None:
         """Return the proxy through which something failed that may be its own doing."""
-        if error.proxy is not None or error.response is None:
+        if isinstance(error.proxy, Proxy):
             return error.proxy
+        if not isinstance(error.response, Response):
+            return None
         proxy, status = error.response.proxy, error.response.status
         if proxy is None or status < 400 or not _may_speak(proxy, error.response.url):
             return None
