@@ -19,7 +19,7 @@ import pytest
 
 from crawlcw import FetchError, Reason, Request, Response, Settings, Spider
 from crawlcw.assembly import assemble
-from crawlcw.crawl import blame, outcomes
+from crawlcw.crawl import causes, host_health
 from crawlcw.errors import Defer
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model import health, urls
@@ -228,12 +228,13 @@ def test_an_origin_that_rests_is_not_asked_for_its_robots_txt(monkeypatch: pytes
 
 
 def _one_origin(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(blame, "scheme_of", lambda _url: "http")
+    patch.setattr(causes, "scheme_of", lambda _url: "http")
     patch.setattr(urls, "scheme_of", lambda _url: "http")
 
 
 def _no_page_goes_to_the_tail(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(outcomes, "_deferral", lambda fault: Defer(str(fault.cause)))
+    for module in (causes, host_health):
+        patch.setattr(module, "deferral", lambda cause, _until=None: Defer(str(cause)))
 
 
 def _no_page_is_to_blame(patch: pytest.MonkeyPatch) -> None:
