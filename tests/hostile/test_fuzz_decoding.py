@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
-from crawlcw.downloader import decoding
+from crawlcw.downloader import body as decoding
 from crawlcw.downloader.body import BodyDecoder, codings_of
 from crawlcw.errors import FetchError, Reason
 from tests.support.fuzzing import fuzzed
