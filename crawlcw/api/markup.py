@@ -47,8 +47,9 @@ _HARMLESS_TAGS = 4_000
 #: The tags, times those that may be open at once: the parser looks through these for many tags.
 #: 20,000 tags, all of them open, are 4 * 10**8 and take 0.4 s [measured].
 _MOST_STEPS = 250_000_000
-#: Unlike formatting tags that are left open, for which each end tag may go through all of the page.
-_MOST_FORMATTING = 20
+#: The tags, times the unlike formatting tags that are left open, which are opened again for each
+#: and for which each end tag may go through all of the page: 20 in 15,800.
+_MOST_REOPENED = 316_000
 #: Options, <html> and <body>: each costs more than the one before, wherever it is.
 _MOST_REPEATED = 2_000
 #: In these many attributes were found not to be over MAX_ATTRIBUTE_WORK: each takes two bytes.
@@ -177,29 +178,33 @@ def ordinary_tree_size(body: bytes) -> int | None:
 
 
 def _is_ordinary(body: bytes, tags: int) -> bool:
-    """Return whether a body of many tags is surely parsed in less than half a second."""
-    if _is_costly(body) and _is_costly(_CLOSED_AT_ONCE.sub(b"", body)):
-        return False
-    if tags * tags <= _MOST_STEPS:
-        return True
-    opened = tags - body.count(b"</")
+    """Return whether a body of many tags is surely parsed in less than half a second.
+
+    What is closed at once is taken out, and so what has nothing else in it is closed as well.
+    """
+    costly = _is_costly(body, tags)
+    opened = tags if tags * tags <= _MOST_STEPS else tags - body.count(b"</")
     for _ in range(_MOST_ROUNDS):
-        if tags * opened <= _MOST_STEPS:
-            break
+        if not costly and tags * opened <= _MOST_STEPS:
+            return True
         body, closed = _CLOSED_AT_ONCE.subn(b"", body)
         opened -= closed
-    return tags * opened <= _MOST_STEPS
+        costly = costly and _is_costly(body, tags)
+    return not costly and tags * opened <= _MOST_STEPS
 
 
-def _is_costly(body: bytes) -> bool:
-    """Return whether there are too many of the tags that are costly wherever they are."""
+def _is_costly(body: bytes, tags: int) -> bool:
+    """Return whether there are too many of the tags that are costly wherever they are.
+
+    The *tags* are those of the whole page: formatting is opened again for each of them.
+    """
     found = _COSTLY.findall(body)
-    if len(found) <= _MOST_FORMATTING:
+    if len(found) * tags <= _MOST_REOPENED and len(found) <= _MOST_REPEATED:
         return False
     kinds = Counter(found)
     repeated = sum(kinds.pop(tag) for tag in [*kinds] if tag[1:].isalpha())
     unlike = sum(min(n, 3) if _ALIKE.fullmatch(tag) else n for tag, n in kinds.items())
-    return unlike > _MOST_FORMATTING or repeated > _MOST_REPEATED
+    return unlike * tags > _MOST_REOPENED or repeated > _MOST_REPEATED
 
 
 def screen(body: bytes, *, html: bool = True) -> None:
