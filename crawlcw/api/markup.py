@@ -42,7 +42,7 @@ HARMLESS = 8 * 1024
 _SUSPICIOUS = 1_500
 #: So many NULs take 1 MiB of errors.
 _MOST_NULS = 1 << 16
-#: No so many tags take longer than half a second, with a limit for their memory [measured].
+#: A page of up to 4,000 tags takes at most half a second, with a limit for its memory [measured].
 _HARMLESS_TAGS = 4_000
 #: The tags, times those that may be open at once: the parser looks through these for many tags.
 #: 20,000 tags, all of them open, are 4 * 10**8 and take 0.4 s [measured].
@@ -180,7 +180,8 @@ def ordinary_tree_size(body: bytes) -> int | None:
 def _is_ordinary(body: bytes, tags: int) -> bool:
     """Return whether a body of many tags is surely parsed in less than half a second.
 
-    What is closed at once is taken out, and so what has nothing else in it is closed as well.
+    Elements that are closed at once are taken out, round by round: one that holds only such
+    elements is closed as well.
     """
     costly = _is_costly(body, tags)
     opened = tags if tags * tags <= _MOST_STEPS else tags - body.count(b"</")

@@ -1,7 +1,7 @@
 """From a lease to an answer: ask for the page, and hand on what came of it.
 
 N of these drain the queue. Nothing that happens to a page ends one: every failure of a
-page becomes an outcome of that page alone, see `Settling`. An error of crawlcw's own is
+page becomes an outcome of that page alone, see `Outcomes`. An error of crawlcw's own is
 no outcome: the page is put back, see `InternalErrors`.
 """
 
@@ -69,7 +69,7 @@ class WorkSource(Protocol):
         """
 
 
-#: What the way of a request raises of one page; anything else is an error of crawlcw's own.
+#: Exceptions about one page; any other is an error of crawlcw's own.
 _REFUSALS = (StopCrawl, SpiderFaultError, LoggedOutError, BannedError, FetchError)
 
 
