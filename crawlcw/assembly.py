@@ -49,17 +49,17 @@ from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seeder import Seeder
 from crawlcw.crawl.start_names import StartNames
 from crawlcw.crawl.uplink import UplinkWatch
-from crawlcw.downloader import pipeline
-from crawlcw.downloader.browser import Browser
-from crawlcw.downloader.credentials import Credentials
-from crawlcw.downloader.pipeline import DefaultDownloader, downloader_of
-from crawlcw.downloader.proxies import ProxyPool
-from crawlcw.downloader.recording import Recorder
-from crawlcw.downloader.web import proxy_pool, web
 from crawlcw.engine.instruments import UNWATCHED, Instruments, SeveralInstruments
 from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.session import Session
 from crawlcw.errors import UsageError
+from crawlcw.fetch import pipeline
+from crawlcw.fetch.browser import Browser
+from crawlcw.fetch.credentials import Credentials
+from crawlcw.fetch.pipeline import DefaultDownloader, downloader_of
+from crawlcw.fetch.proxies import ProxyPool
+from crawlcw.fetch.recording import Recorder
+from crawlcw.fetch.web import proxy_pool, web
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
 from crawlcw.model import urls

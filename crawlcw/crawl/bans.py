@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.task import Task

@@ -12,8 +12,8 @@ from crawlcw.api.response import Response
 from crawlcw.crawl.host_health import deferral
 from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.uplink import UplinkWatch
-from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.errors import Defer, FetchError, Reason
+from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.health import HOST_FAILURES, PAST_THE_NAME, Cause
 from crawlcw.model.sanitize import printable

@@ -22,11 +22,11 @@ from crawlcw.crawl import item_sink
 from crawlcw.crawl.adding import SeenFilter, TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
-from crawlcw.downloader.recording import unwritable
 from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.instruments import UNWATCHED, Instruments
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import FinishReason, Stats
+from crawlcw.fetch.recording import unwritable
 from crawlcw.ledger.protocol import Added, Committed
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import ChangedTask, Task

@@ -31,10 +31,10 @@ from crawlcw.crawl.outcomes import Done
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder
-from crawlcw.downloader.browser import Browser
 from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.engine.session import Session
 from crawlcw.errors import LedgerUnavailableError, single_errors
+from crawlcw.fetch.browser import Browser
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import EarlyEnd, FinishReason, Report, failed_pages
 from crawlcw.model.durations import format_duration

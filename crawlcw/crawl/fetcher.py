@@ -36,15 +36,15 @@ from crawlcw.crawl.outcomes import (
 )
 from crawlcw.crawl.revisits import NOT_MODIFIED, conditional
 from crawlcw.crawl.robots import Robots
-from crawlcw.downloader import dev_cache, rendering
-from crawlcw.downloader.redirects import REDIRECTS, is_page
-from crawlcw.downloader.user_layers import HOOKS, SpiderFaultError
 from crawlcw.engine.instruments import Instruments
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.pool import Pool
 from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.errors import Defer, FetchError, LedgerError, StopCrawl, UsageError
+from crawlcw.fetch import dev_cache, rendering
+from crawlcw.fetch.redirects import REDIRECTS, is_page
+from crawlcw.fetch.user_layers import HOOKS, SpiderFaultError
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.tracebacks import text_of

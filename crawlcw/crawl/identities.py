@@ -29,8 +29,8 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.logins import Logins
-from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.errors import Defer, FetchError, StopCrawl
+from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Ledger, Left
 from crawlcw.model import identities
 from crawlcw.model.identities import POOLED, Identity
@@ -39,7 +39,7 @@ from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
 
 if TYPE_CHECKING:
-    from crawlcw.downloader.cookies import SiteCookies
+    from crawlcw.fetch.cookies import SiteCookies
 
 logger = logging.getLogger(__name__)
 
@@ -438,6 +438,6 @@ def _place(name: str) -> int | None:
 
 def _jar() -> "SiteCookies":
     # The list of public suffixes is loaded where it is wanted.
-    from crawlcw.downloader.cookies import SiteCookies
+    from crawlcw.fetch.cookies import SiteCookies
 
     return SiteCookies()

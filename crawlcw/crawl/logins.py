@@ -22,8 +22,8 @@ from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.api.user_code import Called, Cancellation, calls_user_code, time_limit
-from crawlcw.downloader.cookies import SiteCookies
 from crawlcw.errors import FetchError, StopCrawl
+from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import identities, urls, values
 from crawlcw.model.frozen import frozen

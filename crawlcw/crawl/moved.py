@@ -21,10 +21,10 @@ from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.outcomes import Failed, Finished, Moved, PageAttempt, Pages, info_of
 from crawlcw.crawl.robots import Robots
-from crawlcw.downloader.proxies import ProxyPool
-from crawlcw.downloader.redirects import loop_message, onward, portable_headers
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Defer, FetchError, Reason
+from crawlcw.fetch.proxies import ProxyPool
+from crawlcw.fetch.redirects import loop_message, onward, portable_headers
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import transitions, urls
 from crawlcw.model.task import WAITING, Lease, Record, Status, Task, task_id

@@ -34,16 +34,16 @@ from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.revisits import NOT_MODIFIED, Revisits
 from crawlcw.crawl.runner import Runner
-from crawlcw.downloader.recording import Recorder
-from crawlcw.downloader.redirects import (
-    status_error,
-    throttles,
-)
-from crawlcw.downloader.user_layers import SpiderFaultError
 from crawlcw.engine.instruments import Instruments
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FAILURE_REASONS, Defer, FetchError, ProxiesAwayError, Reason, SpiderError
+from crawlcw.fetch.recording import Recorder
+from crawlcw.fetch.redirects import (
+    status_error,
+    throttles,
+)
+from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model import transitions
 from crawlcw.model.dropped import DroppedLinks

@@ -22,8 +22,8 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.tree import parse
 from crawlcw.crawl import parser_child
 from crawlcw.crawl.parser_processes import NoParserError, ParserProcesses
-from crawlcw.downloader.memory_budget import MemoryBudget, Share
 from crawlcw.errors import ParseRefusedError
+from crawlcw.fetch.memory_budget import MemoryBudget, Share
 
 #: Of the memory budget; a quarter is for bodies, and the rest for what is not counted.
 _FOR_TREES = 3 / 8

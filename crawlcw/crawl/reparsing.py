@@ -28,10 +28,10 @@ from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seeds import Seeds
-from crawlcw.downloader.user_layers import answered
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, SpiderError, StopCrawl
+from crawlcw.fetch.user_layers import answered
 from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import DONE, Record, Task

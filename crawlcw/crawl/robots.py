@@ -20,8 +20,8 @@ from crawlcw.api.attempt import Attempt, Next, Purpose
 from crawlcw.api.page_head import product_token
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
-from crawlcw.downloader.redirects import throttles
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
+from crawlcw.fetch.redirects import throttles
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.model.retry import retry_after
 from crawlcw.model.sanitize import printable

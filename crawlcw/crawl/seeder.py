@@ -19,11 +19,11 @@ from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.seeds import MOST_HOSTS, Seeds, fingerprint, is_deeper
 from crawlcw.crawl.start_names import noted_starts
-from crawlcw.downloader.addresses import MOST_START_NAMES
-from crawlcw.downloader.credentials import Credentials
 from crawlcw.engine.gathering import Gathering
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, SpiderError
+from crawlcw.fetch.addresses import MOST_START_NAMES
+from crawlcw.fetch.credentials import Credentials
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task

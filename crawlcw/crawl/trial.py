@@ -22,15 +22,15 @@ from crawlcw.crawl.item_sink import ItemPolicy
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.trial_sessions import TrialSessions
-from crawlcw.downloader import pipeline
-from crawlcw.downloader.browser import Browser
-from crawlcw.downloader.credentials import Credentials
-from crawlcw.downloader.pipeline import DefaultDownloader, downloader_of
-from crawlcw.downloader.redirects import is_page
-from crawlcw.downloader.web import proxy_pool, web
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
+from crawlcw.fetch import pipeline
+from crawlcw.fetch.browser import Browser
+from crawlcw.fetch.credentials import Credentials
+from crawlcw.fetch.pipeline import DefaultDownloader, downloader_of
+from crawlcw.fetch.redirects import is_page
+from crawlcw.fetch.web import proxy_pool, web
 from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
 from crawlcw.model.tracebacks import text_of

@@ -12,8 +12,8 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.crawl.logins import Logins
 from crawlcw.crawl.robots import Robots
-from crawlcw.downloader.cookies import SiteCookies
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import identities
 from crawlcw.model.identities import Identity

@@ -10,8 +10,8 @@ import anyio
 from crawlcw.api.attempt import Attempt, Next, Purpose
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
-from crawlcw.downloader.redirects import status_error, throttles
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.redirects import status_error, throttles
 from crawlcw.model.durations import format_duration
 from crawlcw.model.health import LONGEST_OUTAGE, Cause, State, Uplink
 from crawlcw.model.standstill import Rests

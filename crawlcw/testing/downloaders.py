@@ -19,8 +19,8 @@ from crawlcw.api.attempt import Downloader
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.downloader.aiohttp import AiohttpDownloader
 from crawlcw.errors import FetchError
+from crawlcw.fetch.aiohttp import AiohttpDownloader
 
 _LIMIT = 64 << 10
 #: Far more than anything here takes: a test that comes to it has hung.

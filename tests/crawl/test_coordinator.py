@@ -29,11 +29,11 @@ from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.outcomes import InternalErrors
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.uplink import UplinkWatch
-from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.engine import ledger_retry
 from crawlcw.engine.session import Session
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
+from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Added, Claimed, Counters, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore

@@ -26,8 +26,8 @@ from crawlcw import (
     Status,
     run_spider,
 )
-from crawlcw.downloader.file_transfer import SaveFile
 from crawlcw.errors import SpiderError
+from crawlcw.fetch.file_transfer import SaveFile
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import media_site

@@ -24,14 +24,14 @@ from crawlcw import (
     run_spider,
 )
 from crawlcw.api import spider as spiders
-from crawlcw.downloader import pipeline
-from crawlcw.downloader.browser import Browser
-from crawlcw.downloader.credentials import Credentials
-from crawlcw.downloader.dev_cache import DevCache
-from crawlcw.downloader.proxies import Proxies, ProxyPool
-from crawlcw.downloader.user_layers import OwnDownloader, UserLayer
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
+from crawlcw.fetch import pipeline
+from crawlcw.fetch.browser import Browser
+from crawlcw.fetch.credentials import Credentials
+from crawlcw.fetch.dev_cache import DevCache
+from crawlcw.fetch.proxies import Proxies, ProxyPool
+from crawlcw.fetch.user_layers import OwnDownloader, UserLayer
 from crawlcw.testing import LayerContract, Replay, ReplayDownloader
 
 HOME = "http://a.example/"

@@ -146,7 +146,7 @@ async def test_proxies_that_are_away_for_a_while_are_waited_for(
     ledger_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("crawlcw.downloader.proxies._PATIENCE", patience)
+    monkeypatch.setattr("crawlcw.fetch.proxies._PATIENCE", patience)
     spider = Killer()
     spider.kill = lambda: [each.die() for each in three] and None
 

@@ -8,8 +8,8 @@ from _pytest.mark import ParameterSet
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.downloader.aiohttp import AiohttpDownloader
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.aiohttp import AiohttpDownloader
 from crawlcw.model.task import Status
 from tests.hostile.catalogue import ENDPOINTS, Outcome, gone
 from tests.support.attempts import attempt

@@ -18,9 +18,9 @@ import pytest
 from crawlcw import Request, Response, Settings, Spider
 from crawlcw.assembly import run_spider
 from crawlcw.crawl.start_names import StartNames
-from crawlcw.downloader import addresses, connector
-from crawlcw.downloader.aiohttp import AiohttpDownloader
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
+from crawlcw.fetch import addresses, connector
+from crawlcw.fetch.aiohttp import AiohttpDownloader
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
 from tests.hostile.pages import response

@@ -16,7 +16,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import run_spider
-from crawlcw.downloader.body import _SIGNATURES, refused_start, zstd
+from crawlcw.fetch.body import _SIGNATURES, refused_start, zstd
 from crawlcw.ledger.sqlite import SqliteLedger
 from tests.hostile.memory_web import SETTINGS, Crawled, looked_up
 from tests.hostile.raw_server import Endless, RawServer, response, serving

@@ -9,9 +9,9 @@ import yarl
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.cli.terminal import logs
-from crawlcw.downloader import cookies
-from crawlcw.downloader.aiohttp import AiohttpDownloader
-from crawlcw.downloader.cookies import MOST_COOKIES, SiteCookies
+from crawlcw.fetch import cookies
+from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.cookies import MOST_COOKIES, SiteCookies
 from tests.hostile.pages import KEEP, Exchange, page, response
 from tests.hostile.server import HostileServer, running
 from tests.support.attempts import Layered, session

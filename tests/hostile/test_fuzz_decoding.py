@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
-from crawlcw.downloader import body as decoding
-from crawlcw.downloader.body import BodyDecoder, codings_of
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch import body as decoding
+from crawlcw.fetch.body import BodyDecoder, codings_of
 from tests.support.fuzzing import fuzzed
 
 if sys.version_info >= (3, 14):

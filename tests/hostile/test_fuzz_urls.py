@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.robots import origin_of
-from crawlcw.downloader.addresses import AddressGuard, AddressRefusedError
-from crawlcw.downloader.aiohttp import AiohttpDownloader
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.addresses import AddressGuard, AddressRefusedError
+from crawlcw.fetch.aiohttp import AiohttpDownloader
 from crawlcw.model import urls
 from crawlcw.model.urls import Location, locate, name_of, resolve
 from tests.support.fuzzing import UNSEEN, URL_PIECES, fuzzed, soup

@@ -17,8 +17,8 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import run_spider
-from crawlcw.downloader.credentials import Authorize, Credentials
 from crawlcw.errors import SettingsError
+from crawlcw.fetch.credentials import Authorize, Credentials
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.sanitize import redacted

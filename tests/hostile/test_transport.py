@@ -13,9 +13,9 @@ import pytest
 
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
-from crawlcw.downloader.addresses import AddressGuard
-from crawlcw.downloader.aiohttp import AiohttpDownloader
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.addresses import AddressGuard
+from crawlcw.fetch.aiohttp import AiohttpDownloader
 from tests.hostile.catalogue import WHOLE, Endpoint, gone
 from tests.hostile.pages import PAGE, response
 from tests.hostile.server import HostileServer

@@ -15,8 +15,8 @@ from crawlcw.api.attempt import (
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.downloader.pipeline import Admit, DefaultDownloader, Transport, ways
-from crawlcw.downloader.redirects import FollowRedirects, TimeLimit
+from crawlcw.fetch.pipeline import Admit, DefaultDownloader, Transport, ways
+from crawlcw.fetch.redirects import FollowRedirects, TimeLimit
 from crawlcw.model.identities import Identity
 
 

@@ -18,8 +18,8 @@ from typing import Protocol
 import yarl
 from aiohttp.connector import AddrInfoType
 
-from crawlcw.downloader.hop import Trusted, current_hop
 from crawlcw.errors import FetchError, Reason, SettingsError
+from crawlcw.fetch.hop import Trusted, current_hop
 from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy, address_of, is_loopback
 

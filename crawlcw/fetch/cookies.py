@@ -18,7 +18,7 @@ from itertools import count
 
 import yarl
 
-from crawlcw.downloader.set_cookie import cookie_of, is_address, port_of
+from crawlcw.fetch.set_cookie import cookie_of, is_address, port_of
 from crawlcw.model.identities import Cookie
 
 logger = logging.getLogger(__name__)

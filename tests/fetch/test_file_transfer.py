@@ -19,10 +19,10 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.saved_file import SavedFile
 from crawlcw.api.settings import Settings
-from crawlcw.downloader.aiohttp import AiohttpDownloader
-from crawlcw.downloader.credentials import Authorize, Credentials
-from crawlcw.downloader.file_transfer import SaveFile
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.credentials import Authorize, Credentials
+from crawlcw.fetch.file_transfer import SaveFile
 from crawlcw.files import partial
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import media_site
@@ -168,7 +168,7 @@ async def test_half_a_coded_body_is_no_file_and_is_not_resumed(
 async def test_a_body_that_swells_without_end_is_refused(
     site: MediaSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crawlcw.downloader.body._SWELLING_FROM", 1 << 16)
+    monkeypatch.setattr("crawlcw.fetch.body._SWELLING_FROM", 1 << 16)
     packed = gzip.compress(bytes(50 << 20))
     site.files["/film.mp4"] = Media(
         size=len(packed), body=packed, headers=("Content-Encoding: gzip",)

@@ -7,9 +7,9 @@ import ssl
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
-from crawlcw.downloader.addresses import AddressRefusedError
-from crawlcw.downloader.hop import Hop, Stage
 from crawlcw.errors import FetchError, ProxyFailedError, Reason
+from crawlcw.fetch.addresses import AddressRefusedError
+from crawlcw.fetch.hop import Hop, Stage
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 

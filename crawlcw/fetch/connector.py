@@ -51,12 +51,12 @@ from aiohttp import (
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 
-from crawlcw.downloader import trust
-from crawlcw.downloader.addresses import AddressGuard
-from crawlcw.downloader.connection import Listener
-from crawlcw.downloader.hop import Hop, Stage, current_hop
-from crawlcw.downloader.trust import Origin, OriginKey, Origins
 from crawlcw.errors import FetchError, ProxyFailedError, Reason
+from crawlcw.fetch import trust
+from crawlcw.fetch.addresses import AddressGuard
+from crawlcw.fetch.connection import Listener
+from crawlcw.fetch.hop import Hop, Stage, current_hop
+from crawlcw.fetch.trust import Origin, OriginKey, Origins
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 
@@ -163,7 +163,7 @@ class RestingConnector(TCPConnector):
                 self._close_longest_idle()
 
     # aiohttp has no public hook for these three, nor for `_factory`; tests/
-    # downloader/test_downloader.py fails if it stops calling them.
+    # fetch/test_downloader.py fails if it stops calling them.
 
     async def _create_connection(
         self,

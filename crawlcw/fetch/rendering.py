@@ -21,8 +21,8 @@ from crawlcw.api.attempt import Attempt, Deadline, Next, Purpose
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.downloader.browser import Browser, BrowserDiedError
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.browser import Browser, BrowserDiedError
 from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
 

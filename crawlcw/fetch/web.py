@@ -5,11 +5,11 @@ from collections.abc import Iterable
 
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, entry_urls
-from crawlcw.downloader.addresses import PublicNames
-from crawlcw.downloader.aiohttp import AiohttpDownloader
-from crawlcw.downloader.dev_cache import DevCache
-from crawlcw.downloader.pipeline import DefaultDownloader
-from crawlcw.downloader.proxies import Proxies, ProxyPool
+from crawlcw.fetch.addresses import PublicNames
+from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.dev_cache import DevCache
+from crawlcw.fetch.pipeline import DefaultDownloader
+from crawlcw.fetch.proxies import Proxies, ProxyPool
 from crawlcw.model import urls
 from crawlcw.model.proxies import ProxyEnvironment
 

@@ -7,8 +7,8 @@ import pytest
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.downloader.proxies import ProxyPool
 from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError, Reason
+from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.model.proxies import Proxy, ProxyEnvironment, parse
 
 A, B, C = (parse(f"http://{name}:80") for name in "abc")

@@ -13,13 +13,13 @@ import pytest
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.downloader import connection, trust
-from crawlcw.downloader import connector as connector_module
-from crawlcw.downloader.aiohttp import AiohttpDownloader
-from crawlcw.downloader.connection import Listener
-from crawlcw.downloader.connector import RestingConnector
-from crawlcw.downloader.trust import CLEAN_RESTS, REST, Origin
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch import connection, trust
+from crawlcw.fetch import connector as connector_module
+from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.connection import Listener
+from crawlcw.fetch.connector import RestingConnector
+from crawlcw.fetch.trust import CLEAN_RESTS, REST, Origin
 from tests.hostile import server as hostile_server
 from tests.hostile.pages import PAGE, Exchange, page, response
 from tests.hostile.server import HostileServer

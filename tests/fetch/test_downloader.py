@@ -17,14 +17,14 @@ from aiohttp.connector import AddrInfoType
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.downloader import aiohttp as downloader_module
-from crawlcw.downloader import connector as connector_module
-from crawlcw.downloader import trust
-from crawlcw.downloader.addresses import AddressGuard
-from crawlcw.downloader.aiohttp import AiohttpDownloader
-from crawlcw.downloader.connection import Listener
-from crawlcw.downloader.failures import failure_of
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch import aiohttp as downloader_module
+from crawlcw.fetch import connector as connector_module
+from crawlcw.fetch import trust
+from crawlcw.fetch.addresses import AddressGuard
+from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.connection import Listener
+from crawlcw.fetch.failures import failure_of
 from tests.hostile import server as hostile_server
 from tests.hostile.server import MIB, PAGE, HostileServer
 from tests.support.attempts import attempt

@@ -9,9 +9,9 @@ import pytest
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.downloader.aiohttp import AiohttpDownloader
-from crawlcw.downloader.connection import merged
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.connection import merged
 
 SETTINGS = Settings(read_timeout="300ms")
 

@@ -16,11 +16,11 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.downloader.credentials import Authorize, Credentials
-from crawlcw.downloader.user_layers import Hooks
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.credentials import Authorize, Credentials
+from crawlcw.fetch.user_layers import Hooks
 from crawlcw.testing import DownloaderContract, Replay, ReplayDownloader
 from tests.support.attempts import Layered
 

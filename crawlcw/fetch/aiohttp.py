@@ -30,8 +30,9 @@ from crawlcw.api.attempt import Attempt, Jar, asked_at
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
-from crawlcw.downloader.addresses import AddressGuard, PublicNames
-from crawlcw.downloader.body import (
+from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.addresses import AddressGuard, PublicNames
+from crawlcw.fetch.body import (
     ACCEPTED,
     LOOK,
     BodyDecoder,
@@ -40,14 +41,13 @@ from crawlcw.downloader.body import (
     refused_start,
     refused_type,
 )
-from crawlcw.downloader.connection import Listener
-from crawlcw.downloader.connector import NameResolver, RestingConnector, origin_key
-from crawlcw.downloader.failures import failure_in, is_out_of_descriptors, login_refused
-from crawlcw.downloader.file_transfer import FileTransfer, FileTransfers
-from crawlcw.downloader.hop import Hop, Stage, current_hop
-from crawlcw.downloader.memory_budget import BodyRoom, MemoryBudget
-from crawlcw.downloader.trust import OriginKey, endpoint_of
-from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.connection import Listener
+from crawlcw.fetch.connector import NameResolver, RestingConnector, origin_key
+from crawlcw.fetch.failures import failure_in, is_out_of_descriptors, login_refused
+from crawlcw.fetch.file_transfer import FileTransfer, FileTransfers
+from crawlcw.fetch.hop import Hop, Stage, current_hop
+from crawlcw.fetch.memory_budget import BodyRoom, MemoryBudget
+from crawlcw.fetch.trust import OriginKey, endpoint_of
 from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
@@ -556,7 +556,7 @@ class AiohttpDownloader:
         settings = self._settings
         if settings.cookies:
             # Its list of suffixes is loaded where it is wanted.
-            from crawlcw.downloader.cookies import SiteCookies
+            from crawlcw.fetch.cookies import SiteCookies
 
             self._jar = SiteCookies()
         # Less than a connection may take, so that a dead DNS is told from a dead host.

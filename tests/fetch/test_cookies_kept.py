@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import yarl
 
-from crawlcw.downloader.cookies import MOST_COOKIES, SiteCookies
+from crawlcw.fetch.cookies import MOST_COOKIES, SiteCookies
 
 pytestmark = [pytest.mark.quick, pytest.mark.asyncio]
 

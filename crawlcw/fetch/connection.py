@@ -23,7 +23,7 @@ from aiohttp import ClientConnectionError, ServerDisconnectedError
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
 
-from crawlcw.downloader.trust import Endpoint, OriginKey, Origins
+from crawlcw.fetch.trust import Endpoint, OriginKey, Origins
 
 if sys.platform != "win32":
     import fcntl

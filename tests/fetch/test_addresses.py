@@ -9,14 +9,14 @@ import yarl
 
 from crawlcw.api.attempt import Attempt
 from crawlcw.api.request import Request
-from crawlcw.downloader.addresses import (
+from crawlcw.errors import FetchError, Reason, SettingsError
+from crawlcw.fetch.addresses import (
     MOST_START_NAMES,
     AddressGuard,
     AddressRefusedError,
     is_public,
 )
-from crawlcw.downloader.hop import Hop, current_hop
-from crawlcw.errors import FetchError, Reason, SettingsError
+from crawlcw.fetch.hop import Hop, current_hop
 
 
 @pytest.mark.parametrize(

@@ -19,18 +19,18 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.downloader.browser import Browser
-from crawlcw.downloader.credentials import Authorize, Credentials, SessionHeaders
-from crawlcw.downloader.dev_cache import DevCache
-from crawlcw.downloader.file_transfer import SaveFile
-from crawlcw.downloader.hop import Hop, current_hop
-from crawlcw.downloader.proxies import Proxies
-from crawlcw.downloader.recording import Record
-from crawlcw.downloader.redirects import FollowRedirects, TimeLimit
-from crawlcw.downloader.rendering import AdmitPart, Render
-from crawlcw.downloader.user_layers import Hooks, OwnDownloader, UserLayer, made_by
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.browser import Browser
+from crawlcw.fetch.credentials import Authorize, Credentials, SessionHeaders
+from crawlcw.fetch.dev_cache import DevCache
+from crawlcw.fetch.file_transfer import SaveFile
+from crawlcw.fetch.hop import Hop, current_hop
+from crawlcw.fetch.proxies import Proxies
+from crawlcw.fetch.recording import Record
+from crawlcw.fetch.redirects import FollowRedirects, TimeLimit
+from crawlcw.fetch.rendering import AdmitPart, Render
+from crawlcw.fetch.user_layers import Hooks, OwnDownloader, UserLayer, made_by
 
 
 @dataclass(frozen=True, kw_only=True)

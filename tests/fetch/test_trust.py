@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from crawlcw.downloader import trust
-from crawlcw.downloader.trust import (
+from crawlcw.fetch import trust
+from crawlcw.fetch.trust import (
     CLEAN_ENDPOINTS,
     CLEAN_RESTS,
     REST,

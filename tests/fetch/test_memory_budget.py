@@ -6,7 +6,7 @@ import pytest
 
 from crawlcw.api.attempt import Attempt
 from crawlcw.api.request import Request
-from crawlcw.downloader.memory_budget import BodyRoom, MemoryBudget
+from crawlcw.fetch.memory_budget import BodyRoom, MemoryBudget
 
 pytestmark = pytest.mark.quick
 

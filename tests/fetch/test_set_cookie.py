@@ -7,8 +7,8 @@ import yarl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.downloader.cookies import SiteCookies
-from crawlcw.downloader.set_cookie import cookie_date, cookie_of
+from crawlcw.fetch.cookies import SiteCookies
+from crawlcw.fetch.set_cookie import cookie_date, cookie_of
 from crawlcw.model.identities import Cookie
 
 pytestmark = pytest.mark.quick

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from crawlcw.downloader.body import BodyDecoder, StreamDecoder, codings_of, zstd
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.body import BodyDecoder, StreamDecoder, codings_of, zstd
 
 MIB = 1 << 20
 

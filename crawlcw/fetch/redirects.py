@@ -12,8 +12,8 @@ from crawlcw.api.attempt import Attempt, Next, Purpose
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.downloader.credentials import HARMLESS
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.credentials import HARMLESS
 from crawlcw.model import urls
 from crawlcw.model.retry import retry_after
 

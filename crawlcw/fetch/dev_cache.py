@@ -22,7 +22,7 @@ from crawlcw.api.attempt import Attempt, Next
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
-from crawlcw.downloader.memory_budget import BodyRoom, MemoryBudget
+from crawlcw.fetch.memory_budget import BodyRoom, MemoryBudget
 
 logger = logging.getLogger(__name__)
 
