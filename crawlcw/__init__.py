@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         UsageError,
         XmlError,
     )
-    from crawlcw.fetch.aiohttp import AiohttpDownloader
+    from crawlcw.fetch.transport import AiohttpDownloader
     from crawlcw.ledger.kind import LedgerKind
     from crawlcw.ledger.protocol import Ledger
     from crawlcw.ledger_opening import open_ledger
@@ -92,7 +92,7 @@ __all__ = [
 #: Where each name is. It is loaded when it is first asked for: the commands, `--help` not
 #: least, would else wait for all that a crawl needs.
 _HOMES = {
-    "AiohttpDownloader": "crawlcw.fetch.aiohttp",
+    "AiohttpDownloader": "crawlcw.fetch.transport",
     "Attempt": "crawlcw.api.attempt",
     "Crawl": "crawlcw.crawl.crawl",
     "CrawlcwError": "crawlcw.errors",

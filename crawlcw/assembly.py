@@ -56,10 +56,9 @@ from crawlcw.errors import UsageError
 from crawlcw.fetch import pipeline
 from crawlcw.fetch.browser import Browser
 from crawlcw.fetch.credentials import Credentials
-from crawlcw.fetch.pipeline import DefaultDownloader, downloader_of
+from crawlcw.fetch.pipeline import DefaultDownloader, downloader_of, proxy_pool, web
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.fetch.recording import Recorder
-from crawlcw.fetch.web import proxy_pool, web
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
 from crawlcw.model import urls

@@ -28,9 +28,8 @@ from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
 from crawlcw.fetch import pipeline
 from crawlcw.fetch.browser import Browser
 from crawlcw.fetch.credentials import Credentials
-from crawlcw.fetch.pipeline import DefaultDownloader, downloader_of
+from crawlcw.fetch.pipeline import DefaultDownloader, downloader_of, proxy_pool, web
 from crawlcw.fetch.redirects import is_page
-from crawlcw.fetch.web import proxy_pool, web
 from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
 from crawlcw.model.tracebacks import text_of

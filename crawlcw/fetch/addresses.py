@@ -7,19 +7,24 @@ name look-up and before any packet: what is checked is what is connected to,
 and no answer of the DNS can change in between.
 """
 
+import asyncio
 import errno
 import ipaddress
 import socket
 from collections.abc import Collection, Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import IntEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from time import monotonic
 from typing import Protocol
 
 import yarl
 from aiohttp.connector import AddrInfoType
 
+from crawlcw.api.attempt import Attempt
 from crawlcw.errors import FetchError, Reason, SettingsError
-from crawlcw.fetch.hop import Trusted, current_hop
 from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy, address_of, is_loopback
 
@@ -54,6 +59,51 @@ _MOST_OTHERS = 10_000
 
 
 NOT_PUBLIC = "the host is at an address that is not public"
+
+
+class Stage(IntEnum):
+    """How far a request has come on its way through a proxy."""
+
+    DIALLING = 0  #: there is no connection to the proxy itself
+    REACHED = 1  #: there is one, and the proxy has said nothing yet
+    GREETED = 2  #: it has said that it speaks SOCKS
+    PASSED = 3  #: it says that it has reached the host, or has an answer
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """A host that the user has named, on one of its ports."""
+
+    host: str
+    port: int
+    by_itself: bool  #: or only while it is a start URL's name that never was public
+
+
+@dataclass(slots=True, eq=False)
+class Hop:
+    """One exchange of an attempt."""
+
+    attempt: Attempt
+    proxy: Proxy | None = None
+    trusted: Trusted | None = None  #: the host that the request goes to
+    stage: Stage = Stage.DIALLING
+    at_host: bool = False  #: whether it is the host's name that is looked up just now
+    #: When it was sent, by the monotonic clock, and never earlier than it was.
+    sent: float = 0.0
+
+    def begin_sending(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note that it is written now, though uvloop sends when it has come round."""
+        self._note_sent()
+        loop.call_soon(self._note_sent)
+
+    def _note_sent(self) -> None:
+        self.sent = monotonic()
+
+
+#: The exchange of the request under way in this context, or the one that a user's own
+#: downloader works on. aiohttp races the addresses of a name in tasks of their own, which
+#: inherit the context of the request; no other request can see it.
+current_hop: ContextVar[Hop] = ContextVar("current_hop")
 
 #: What is connected to is a proxy, which the user has named.
 _A_PROXY = Trusted("", 0, by_itself=True)

@@ -10,7 +10,7 @@ from a right one. What is done against it:
 - **An answer too many** in the segment of the right one, or before it was
   taken, counts as such a byte.
 - **Connections rest**, until the endpoint that answered last has shown that it
-  says no more than it should; see `trust`.
+  says no more than it should; see `connection`.
 - **Before a request** the socket is looked at: where bytes wait that the event
   loop has not delivered yet, the connection is passed over.
 - **After it**, the first bytes of the answer must come when the server's kernel
@@ -22,7 +22,7 @@ from a right one. What is done against it:
 Guaranteed: bytes that arrive before the next request was sent are never taken
 for its answer, nor are those of an endpoint that is not trusted yet and that
 comes within `REST` seconds of its answer. Not guaranteed: an endpoint that was
-in order as often as `trust` demands, and then answers twice, the second time
+in order as often as that demands, and then answers twice, the second time
 after our next request has arrived; and half a TLS record, which neither the
 socket nor aiohttp shows. The page that could be mistaken is of the
 same origin.
@@ -52,11 +52,9 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 
 from crawlcw.errors import FetchError, ProxyFailedError, Reason
-from crawlcw.fetch import trust
-from crawlcw.fetch.addresses import AddressGuard
-from crawlcw.fetch.connection import Listener
-from crawlcw.fetch.hop import Hop, Stage, current_hop
-from crawlcw.fetch.trust import Origin, OriginKey, Origins
+from crawlcw.fetch import connection
+from crawlcw.fetch.addresses import AddressGuard, Hop, Stage, current_hop
+from crawlcw.fetch.connection import Listener, Origin, OriginKey, Origins
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 
@@ -84,7 +82,7 @@ _OF_THE_HOST = range(1, 7)
 
 
 class RestingConnector(TCPConnector):
-    """A connector that lets connections rest before they are used again, as `trust` says.
+    """A connector that lets connections rest before they are used again, as `connection` says.
 
     *idle_per_host* bounds how many connections to one host are kept.
     """
@@ -285,7 +283,7 @@ class RestingConnector(TCPConnector):
             # What waits to be read the event loop will deliver, and so end
             # the connection: as bytes out of turn or as the server's end.
             elif not protocol.readable():
-                if rested >= trust.REST:
+                if rested >= connection.REST:
                     origin.rested(protocol.endpoint)
                 gone.append(entry)
                 found = protocol
@@ -318,7 +316,7 @@ class RestingConnector(TCPConnector):
 
 
 def origin_key(key: "ConnectionKey") -> OriginKey:
-    """Return what is one origin to `trust`, of all that a connection was made for."""
+    """Return what is one origin, of all that a connection was made for."""
     proxy = None if key.proxy is None else hash((key.proxy, key.proxy_headers_hash))
     return key.is_ssl, key.host, key.port, proxy
 

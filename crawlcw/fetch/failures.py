@@ -8,8 +8,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from crawlcw.errors import FetchError, ProxyFailedError, Reason
-from crawlcw.fetch.addresses import AddressRefusedError
-from crawlcw.fetch.hop import Hop, Stage
+from crawlcw.fetch.addresses import AddressRefusedError, Hop, Stage
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 

@@ -1,6 +1,7 @@
 """The way of a request through the crawl: the one list of its layers, in their order."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -18,19 +19,22 @@ from crawlcw.api.attempt import (
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider
+from crawlcw.api.spider import Spider, entry_urls
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.addresses import Hop, PublicNames, current_hop
 from crawlcw.fetch.browser import Browser
 from crawlcw.fetch.credentials import Authorize, Credentials, SessionHeaders
 from crawlcw.fetch.dev_cache import DevCache
 from crawlcw.fetch.file_transfer import SaveFile
-from crawlcw.fetch.hop import Hop, current_hop
-from crawlcw.fetch.proxies import Proxies
+from crawlcw.fetch.proxies import Proxies, ProxyPool
 from crawlcw.fetch.recording import Record
 from crawlcw.fetch.redirects import FollowRedirects, TimeLimit
 from crawlcw.fetch.rendering import AdmitPart, Render
+from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.fetch.user_layers import Hooks, OwnDownloader, UserLayer, made_by
+from crawlcw.model import urls
+from crawlcw.model.proxies import ProxyEnvironment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +158,32 @@ class DefaultDownloader:
     async def close(self) -> None:
         """Close all connections."""
         await self.client.close()
+
+
+def web(
+    spider: Spider,
+    settings: Settings,
+    *,
+    public_names: PublicNames | None = None,
+    also: Iterable[str] = (),
+    proxies: ProxyPool | None = None,
+) -> DefaultDownloader:
+    """Return the downloader that a crawl of *spider* uses; *also* are URLs beside its own.
+
+    Its requests go through *proxies*, by default those of the settings and the environment.
+    """
+    origins = {urls.locate(url).host for url in [*entry_urls(spider), *also]}
+    client = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
+    cache = None if settings.cache == "off" else DevCache(settings)
+    return DefaultDownloader(client, proxies=Proxies(proxies or proxy_pool(settings)), cache=cache)
+
+
+def proxy_pool(settings: Settings) -> ProxyPool:
+    """Return the proxies of the settings, else those of the environment; raises `SettingsError`."""
+    if not settings.proxy_env:
+        return ProxyPool(settings)
+    read = ProxyEnvironment.exceptions if settings.proxies else ProxyEnvironment.of
+    return ProxyPool(settings, read(os.environ))
 
 
 @asynccontextmanager

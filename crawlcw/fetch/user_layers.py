@@ -27,7 +27,7 @@ from crawlcw.api.spider import Spider
 from crawlcw.api.user_code import Called, Cancellation, Raised, calls_user_code, time_limit
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import Defer, FetchError, LedgerError, Reason, SpiderError, StopCrawl
-from crawlcw.fetch.hop import Hop, current_hop
+from crawlcw.fetch.addresses import Hop, current_hop
 from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
 from crawlcw.model.tracebacks import describe_error

@@ -20,7 +20,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError
-from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.transport import AiohttpDownloader
 
 _LIMIT = 64 << 10
 #: Far more than anything here takes: a test that comes to it has hung.

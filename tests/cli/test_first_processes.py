@@ -182,7 +182,7 @@ def test_before_it_is_told_to_go_a_worker_loads_its_ledger_and_opens_nothing(
     )
     loaded = printed(tmp_path, script)
 
-    assert {module, "crawlcw.fetch.aiohttp"} <= set(loaded.split())
+    assert {module, "crawlcw.fetch.transport"} <= set(loaded.split())
     assert list(tmp_path.iterdir()) == []
 
 

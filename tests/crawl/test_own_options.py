@@ -12,7 +12,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
 from crawlcw.errors import FetchError, Reason
-from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import Report
 from crawlcw.model.task import Record, Status

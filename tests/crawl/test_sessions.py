@@ -14,8 +14,7 @@ from crawlcw import FinishReason, Report, Request, Response, Settings, Spider, S
 from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import layered
 from crawlcw.assembly import assemble, run_spider
-from crawlcw.fetch.pipeline import downloader_of
-from crawlcw.fetch.web import web
+from crawlcw.fetch.pipeline import downloader_of, web
 from crawlcw.ledger.protocol import Committed, Ledger
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.identities import IdentityState

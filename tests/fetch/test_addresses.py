@@ -14,9 +14,10 @@ from crawlcw.fetch.addresses import (
     MOST_START_NAMES,
     AddressGuard,
     AddressRefusedError,
+    Hop,
+    current_hop,
     is_public,
 )
-from crawlcw.fetch.hop import Hop, current_hop
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,11 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
-from crawlcw.fetch import connection, trust
+from crawlcw.fetch import connection
 from crawlcw.fetch import connector as connector_module
-from crawlcw.fetch.aiohttp import AiohttpDownloader
-from crawlcw.fetch.connection import Listener
+from crawlcw.fetch.connection import CLEAN_RESTS, REST, Listener, Origin
 from crawlcw.fetch.connector import RestingConnector
-from crawlcw.fetch.trust import CLEAN_RESTS, REST, Origin
+from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile import server as hostile_server
 from tests.hostile.pages import PAGE, Exchange, page, response
 from tests.hostile.server import HostileServer
@@ -213,7 +212,7 @@ async def test_bytes_that_the_loop_has_not_delivered_yet_are_seen(
 async def test_an_answer_that_was_sent_before_the_request_arrived_is_recognised(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trust, "REST", 0.0)
+    monkeypatch.setattr(connection, "REST", 0.0)
     await get(downloader, server.url("/cue"))
     # More than the server's kernel takes while the server does not read.
     large = {"X-Large": "x" * (16 << 20)}
@@ -228,7 +227,7 @@ async def test_an_answer_that_was_sent_before_the_request_arrived_is_recognised(
 async def test_a_request_answered_too_early_is_repeated_where_that_is_safe(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trust, "REST", 0.0)
+    monkeypatch.setattr(connection, "REST", 0.0)
     monkeypatch.setattr(connection._Poll, "is_unacknowledged", lambda _: True)
     await get(downloader, server.url("/cue"))
 
@@ -239,7 +238,7 @@ async def test_a_request_answered_too_early_is_repeated_where_that_is_safe(
 async def test_a_body_may_be_refused_before_it_is_read(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trust, "REST", 0.0)
+    monkeypatch.setattr(connection, "REST", 0.0)
     monkeypatch.setattr(connection._Poll, "is_unacknowledged", lambda _: True)
     await get(downloader, server.url("/ok"))
     refused = await get(downloader, server.url("/status-404"), method="POST", body=b"body")
@@ -251,7 +250,7 @@ async def test_a_body_may_be_refused_before_it_is_read(
 async def test_a_request_waits_for_a_rest_that_ends_sooner_than_a_connection_opens(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trust, "REST", 0.02)
+    monkeypatch.setattr(connection, "REST", 0.02)
     await get(downloader, server.url("/ok"))
     origin_of(downloader, server).opening = 10.0
     await get(downloader, server.url("/ok"))
@@ -267,7 +266,7 @@ async def test_a_request_waits_as_well_where_a_connection_opens_only_a_little_so
     downloader: AiohttpDownloader, server: HostileServer
 ) -> None:
     await get(downloader, server.url("/ok"))
-    origin_of(downloader, server).opening = trust.REST / 2
+    origin_of(downloader, server).opening = connection.REST / 2
     await get(downloader, server.url("/ok"))
 
     assert server.connections == 1

@@ -18,13 +18,13 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
-from crawlcw.fetch import aiohttp as downloader_module
+from crawlcw.fetch import connection
 from crawlcw.fetch import connector as connector_module
-from crawlcw.fetch import trust
+from crawlcw.fetch import transport as downloader_module
 from crawlcw.fetch.addresses import AddressGuard
-from crawlcw.fetch.aiohttp import AiohttpDownloader
 from crawlcw.fetch.connection import Listener
 from crawlcw.fetch.failures import failure_of
+from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile import server as hostile_server
 from tests.hostile.server import MIB, PAGE, HostileServer
 from tests.support.attempts import attempt
@@ -47,7 +47,7 @@ async def downloader(server: HostileServer) -> AsyncIterator[AiohttpDownloader]:
 @pytest.fixture
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let connections be reused at once."""
-    monkeypatch.setattr(trust, "REST", 0.0)
+    monkeypatch.setattr(connection, "REST", 0.0)
 
 
 async def get(downloader: AiohttpDownloader, url: str, **options: Any) -> Response:

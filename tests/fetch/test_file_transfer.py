@@ -20,9 +20,9 @@ from crawlcw.api.response import Response
 from crawlcw.api.saved_file import SavedFile
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
-from crawlcw.fetch.aiohttp import AiohttpDownloader
 from crawlcw.fetch.credentials import Authorize, Credentials
 from crawlcw.fetch.file_transfer import SaveFile
+from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.files import partial
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import media_site

@@ -10,8 +10,8 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
-from crawlcw.fetch.aiohttp import AiohttpDownloader
 from crawlcw.fetch.connection import merged
+from crawlcw.fetch.transport import AiohttpDownloader
 
 SETTINGS = Settings(read_timeout="300ms")
 

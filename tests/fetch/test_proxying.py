@@ -13,9 +13,9 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
-from crawlcw.fetch.aiohttp import AiohttpDownloader
 from crawlcw.fetch.pipeline import DefaultDownloader
 from crawlcw.fetch.proxies import Proxies, ProxyPool
+from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.model.proxies import ProxyEnvironment
 from tests.support import exit_site
 from tests.support.attempts import attempt
@@ -275,7 +275,7 @@ async def test_requests_without_a_session_take_turns(site: ExitSite):
 async def test_a_connection_is_used_again_for_its_own_proxy_user_and_origin_alone(
     kind: str, tls: bool, authority: None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("crawlcw.fetch.trust.REST", 0.0)
+    monkeypatch.setattr("crawlcw.fetch.connection.REST", 0.0)
     one, two = proxy_of(kind, "127.0.0.2"), proxy_of(kind, "127.0.0.3")
     certificate = TRUSTED if tls else None
     with proxies(one, two), exit_site.served(certificate=certificate) as site:

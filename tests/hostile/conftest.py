@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile import server
 from tests.hostile.server import HostileServer
 from tests.hostile.single_pages import SETTINGS

@@ -9,7 +9,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
-from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.model.task import Status
 from tests.hostile.catalogue import ENDPOINTS, Outcome, gone
 from tests.support.attempts import attempt

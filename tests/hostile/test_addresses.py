@@ -20,7 +20,7 @@ from crawlcw.assembly import run_spider
 from crawlcw.crawl.start_names import StartNames
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
 from crawlcw.fetch import addresses, connector
-from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
 from tests.hostile.pages import response

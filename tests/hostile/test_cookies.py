@@ -10,8 +10,8 @@ from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.cli.terminal import logs
 from crawlcw.fetch import cookies
-from crawlcw.fetch.aiohttp import AiohttpDownloader
 from crawlcw.fetch.cookies import MOST_COOKIES, SiteCookies
+from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile.pages import KEEP, Exchange, page, response
 from tests.hostile.server import HostileServer, running
 from tests.support.attempts import Layered, session

@@ -13,8 +13,8 @@ from crawlcw.api.charset import choose, decode, named
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
-from crawlcw.fetch.aiohttp import _check_head, _codings, _headers
 from crawlcw.fetch.redirects import _target as redirect_target
+from crawlcw.fetch.transport import _check_head, _codings, _headers
 from crawlcw.model.urls import locate
 from tests.support.fuzzing import UNSEEN, URL_PIECES, fuzzed, soup
 

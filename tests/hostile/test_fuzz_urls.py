@@ -16,7 +16,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.crawl.robots import origin_of
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.addresses import AddressGuard, AddressRefusedError
-from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.model import urls
 from crawlcw.model.urls import Location, locate, name_of, resolve
 from tests.support.fuzzing import UNSEEN, URL_PIECES, fuzzed, soup

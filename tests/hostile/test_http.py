@@ -6,7 +6,7 @@ from time import process_time
 import pytest
 
 from crawlcw.api.request import Request
-from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile.catalogue import ENDPOINTS, HEADERS, Endpoint
 from tests.hostile.pages import MIB, PAGE
 from tests.hostile.server import HostileServer

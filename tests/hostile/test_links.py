@@ -14,7 +14,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.crawl import robots
 from crawlcw.errors import FetchError
-from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.testing import Replay
 from tests.hostile.memory_web import HOME, crawl, links, page, to
 from tests.hostile.raw_server import Endless, response, serving

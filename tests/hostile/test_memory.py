@@ -18,7 +18,7 @@ from crawlcw.api.attempt import Attempt, Purpose
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile import server as hostile_server
 from tests.hostile.pages import KEEP, MIB, Exchange, endless, fixed, response
 from tests.hostile.server import HostileServer

@@ -10,8 +10,8 @@ import crawlcw
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.errors import Reason
-from crawlcw.fetch.aiohttp import AiohttpDownloader
 from crawlcw.fetch.redirects import status_error
+from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.model.clock import LedgerClock
 from tests.hostile.pages import KEEP, Exchange, page, response
 from tests.hostile.server import HostileServer, running

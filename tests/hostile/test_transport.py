@@ -15,7 +15,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.addresses import AddressGuard
-from crawlcw.fetch.aiohttp import AiohttpDownloader
+from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile.catalogue import WHOLE, Endpoint, gone
 from tests.hostile.pages import PAGE, response
 from tests.hostile.server import HostileServer

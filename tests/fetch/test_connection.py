@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from crawlcw.fetch import trust
-from crawlcw.fetch.trust import (
+from crawlcw.fetch import connection
+from crawlcw.fetch.connection import (
     CLEAN_ENDPOINTS,
     CLEAN_RESTS,
     REST,
@@ -85,7 +85,7 @@ def test_an_origin_that_broke_http_is_never_trusted() -> None:
 def test_an_origin_that_spoke_unasked_is_remembered_longer_than_what_others_have_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(trust, "_ORIGINS", 3)
+    monkeypatch.setattr(connection, "_ORIGINS", 3)
     origins = Origins()
     clean(origins.of(KEY), "/page/1")
     origins.spoke_unasked(KEY)
@@ -100,8 +100,8 @@ def test_an_origin_that_spoke_unasked_is_remembered_longer_than_what_others_have
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trust, "_ORIGINS", 3)
-    monkeypatch.setattr(trust, "_OUTSPOKEN", 2)
+    monkeypatch.setattr(connection, "_ORIGINS", 3)
+    monkeypatch.setattr(connection, "_OUTSPOKEN", 2)
     origins, origin = Origins(), Origin()
     for n in range(100):
         origins.spoke_unasked((True, f"{n}.example", 443))
@@ -109,4 +109,4 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert len(origins._origins) == 3
     assert list(origins._outspoken) == [(True, f"{n}.example", 443) for n in (98, 99)]
-    assert len(origin._clean) == trust._COUNTS
+    assert len(origin._clean) == connection._COUNTS

@@ -31,7 +31,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
 from crawlcw.errors import FetchError, Reason
-from crawlcw.fetch.addresses import AddressGuard, PublicNames
+from crawlcw.fetch.addresses import AddressGuard, Hop, PublicNames, Stage, current_hop
 from crawlcw.fetch.body import (
     ACCEPTED,
     LOOK,
@@ -41,13 +41,11 @@ from crawlcw.fetch.body import (
     refused_start,
     refused_type,
 )
-from crawlcw.fetch.connection import Listener
+from crawlcw.fetch.connection import Listener, OriginKey, endpoint_of
 from crawlcw.fetch.connector import NameResolver, RestingConnector, origin_key
 from crawlcw.fetch.failures import failure_in, is_out_of_descriptors, login_refused
 from crawlcw.fetch.file_transfer import FileTransfer, FileTransfers
-from crawlcw.fetch.hop import Hop, Stage, current_hop
 from crawlcw.fetch.memory_budget import BodyRoom, MemoryBudget
-from crawlcw.fetch.trust import OriginKey, endpoint_of
 from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
