@@ -131,14 +131,13 @@ class Attempt:
     kept_proxy: Proxy | None = None  #: the one that was chosen for all exchanges
     deadline: Deadline = field(default_factory=Deadline)
     redirects: list[Response] = field(default_factory=list)  #: that were followed, in order
+    url: str = ""  #: of the hop that is under way, without what hooks and layers add to it
     #: Says whether a redirect is followed within the attempt; None: each is.
     follows: Callable[[str], bool] | None = None
     is_conditional: bool = False  #: whether a 304 says that the page is as it was
     #: Says of the beginning of a file whether it is saved at all.
     accepts_file: Callable[[Response], bool] | None = None
-    #: The requests and answers for the WARC files, with the answers as layers change them;
-    #: None: none are kept.
-    exchanges: list[tuple[Response, Any]] | None = None
+    exchanges: list[Any] | None = None  #: for the WARC files; None: none are kept
     cleanup: AsyncExitStack | None = None  #: made by the first layer that has something to close
     #: The memory of bodies until the end; None: no body is kept beyond its exchange.
     memory: list[Share] | None = None
@@ -236,4 +235,11 @@ def copied(
         body=request.body,
     )
     copy.options = request.options
+    return copy
+
+
+def replaced(response: Response, **changes: Any) -> Response:
+    """Return a copy of *response* with *changes*: the crawl never changes one that was made."""
+    copy = object.__new__(type(response))
+    vars(copy).update(vars(response), **changes)
     return copy

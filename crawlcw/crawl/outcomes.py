@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from crawlcw.api.attempt import Attempt, LoggedOutError
+from crawlcw.api.attempt import Attempt, LoggedOutError, replaced
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.user_code import Raised
@@ -447,13 +447,11 @@ class Pages:
 
     async def parsed(self, attempt: PageAttempt, response: Response) -> Finished | Failed:
         """Run the callback of a page."""
-        lease, request = attempt.lease, attempt.request
-        response.request = request
+        lease, callback = attempt.lease, attempt.request.callback
         if attempt.session is not None:
-            response.session = attempt.session.page_session()
+            response = replaced(response, session=attempt.session.page_session())
         if self.outcomes.revisits.is_same(lease.task, response):
             return await self.unchanged(attempt, response)
-        callback = request.callback
         if self.outcomes.errors.is_broken(callback):
             raise Defer(f"{callback} is broken")
         # Before the callback: a page that it fails on is kept as well.

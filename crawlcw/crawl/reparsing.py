@@ -14,6 +14,7 @@ from functools import partial
 
 from anyio import to_thread
 
+from crawlcw.api.attempt import replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -104,7 +105,7 @@ class Reparser:
         self.scope.hosts.add(task.host)
         try:
             response = await answered(response, self.spider, self.watch)
-            response.request = request
+            response = replaced(response, request=request)
             produced = await self.runner.run(request.callback, response, task=task)
         except StopCrawl as wish:
             produced = Produced(stop=printable(text_of(wish)))

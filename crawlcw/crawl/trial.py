@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from crawlcw.api.attempt import Attempt, LoggedOutError, Purpose, Session
+from crawlcw.api.attempt import Attempt, LoggedOutError, Purpose, Session, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -130,7 +130,7 @@ class Trial:
         attempt = Attempt(request=request, session=session)
         response = await self._ways[Purpose.PAGE](attempt, request)
         if session is not None:
-            response.session = session.page_session()
+            response = replaced(response, session=session.page_session())
         return response
 
     def is_page(self, response: Response) -> bool:

@@ -8,7 +8,7 @@ settings anew, so no ledger, log or command line has it.
 from base64 import b64encode
 from collections.abc import Awaitable, Iterable, Sequence
 
-from crawlcw.api.attempt import Attempt, Next, Purpose, copied
+from crawlcw.api.attempt import Attempt, Next, Purpose, copied, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.model import urls
@@ -125,8 +125,7 @@ async def _asked_with(
 ) -> Response:
     response = await call_next(attempt, copied(request, more_headers=added))
     # What the spider sees, and what is stored of it, has no secret.
-    response.request = request
-    return response
+    return replaced(response, request=request)
 
 
 def _basic(user: str, password: str) -> str:

@@ -20,7 +20,7 @@ from typing import TypeVar
 import anyio
 from anyio import to_thread
 
-from crawlcw.api.attempt import Attempt, Next, Purpose
+from crawlcw.api.attempt import Attempt, Next, Purpose, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.saved_file import SavedFile
@@ -231,11 +231,10 @@ class FileTransfer:
         await self._write()
         self._check_whole()
         accepts = self._attempt.accepts_file
-        if accepts is not None and await self._is_unwanted(response, accepts):
+        if accepts is not None and not accepts(begun := await self._begun(response)):
             with self._attempt.deadline:
                 await self._transfers.in_thread(self._part.discard)
-            return response
-        response.body = b""
+            return begun
         # Not in the thread, whose errors are the disk's: this is what a server says.
         name = stored_name(
             "",
@@ -245,8 +244,8 @@ class FileTransfer:
         )
         with self._attempt.deadline:
             path, sha256 = await self._transfers.in_thread(partial(self._kept, name))
-        response.file = SavedFile(path=path, sha256=sha256, size=self._part.size)
-        return response
+        file = SavedFile(path=path, sha256=sha256, size=self._part.size)
+        return replaced(response, body=b"", file=file)
 
     def _check_whole(self) -> None:
         expected, size = self._part.total, self._part.size
@@ -254,24 +253,13 @@ class FileTransfer:
             message = f"{size:,} bytes of {expected:,} came"
             raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
 
-    async def _is_unwanted(self, response: Response, accepts: Callable[[Response], bool]) -> bool:
-        """Return whether a response is not to be saved; it has the first bytes then."""
+    async def _begun(self, response: Response) -> Response:
+        """Return a response with the first bytes of its file."""
         with self._attempt.deadline:
             start = partial(self._part.start, _LOOK)
             body = await self._transfers.in_thread(start)
-        looked_at = Response(
-            response.url,
-            request=response.request,
-            status=response.status,
-            headers=response.headers,
-            body=body,
-            elapsed=response.elapsed,
-        )
-        if accepts(looked_at):
-            return False
-        response.body = body
-        response.truncated = "bytes" if self._part.size > len(body) else None
-        return True
+        is_cut = self._part.size > len(body)
+        return replaced(response, body=body, truncated="bytes" if is_cut else None)
 
     def suspend(self) -> None:
         """Keep what has come, where another attempt can go on with it; blocking."""

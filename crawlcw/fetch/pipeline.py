@@ -15,6 +15,7 @@ from crawlcw.api.attempt import (
     Purpose,
     Session,
     asked_at,
+    replaced,
 )
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -152,8 +153,7 @@ class DefaultDownloader:
         hop = current_hop.get(None)
         attempt = Attempt(request=request) if hop is None else hop.attempt
         response = await self.ways[attempt.purpose](attempt, asked_at(request, url))
-        response.request = request
-        return response
+        return response if response.request is request else replaced(response, request=request)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import yarl
 
-from crawlcw.api.attempt import Attempt, Next
+from crawlcw.api.attempt import Attempt, Next, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -412,8 +412,7 @@ class Proxies:
             error.proxy = proxy
             raise
         self._pool.answered(proxy, response)
-        response.proxy = proxy
-        return response
+        return replaced(response, proxy=proxy)
 
     def _proxy_for(self, attempt: Attempt, request: Request, tried: set[Proxy]) -> Proxy | None:
         """Return the proxy for an exchange, None for none; raises `FetchError`."""

@@ -34,7 +34,10 @@ class Record:
         response = await call_next(attempt, request)
         # A file is where the request wants it.
         if attempt.exchanges is not None and response.file is None:
-            attempt.exchanges.append((response, Exchange.of(request, response, at=at)))
+            # What hooks and sessions add, to the URL too, may be a signature or a key.
+            url = response.url if request.url == attempt.url else attempt.url
+            noted = Exchange.of(request, response, at=at)
+            attempt.exchanges.append(noted.asking_only(attempt.request.headers, url=url))
         return response
 
 
@@ -69,13 +72,9 @@ class Recorder:
 
 def _taken(attempt: Attempt) -> Sequence[Exchange]:
     """Return the notes, and begin anew."""
-    noted, asked = attempt.exchanges, attempt.request
-    if not noted:
+    if not attempt.exchanges:
         return ()
-    # What hooks and sessions add, to the URL too, may be a signature or a key, and is for the
-    # server alone: the answer itself knows by now where it is from.
-    taken = [each.asking_only(asked.headers, url=answer.url) for answer, each in noted]
-    noted.clear()
+    taken, attempt.exchanges = attempt.exchanges, []
     return taken
 
 

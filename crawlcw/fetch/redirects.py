@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter
 from datetime import datetime
 
-from crawlcw.api.attempt import Attempt, Next, Purpose
+from crawlcw.api.attempt import Attempt, Next, Purpose, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -106,18 +106,19 @@ class FollowRedirects:
                 raise _with(response, FetchError(Reason.REDIRECT_LIMIT, message))
             response = await _hop(attempt, hop, call_next)
             elapsed += response.elapsed
-        response.elapsed = elapsed
-        return response
+        return replaced(response, elapsed=elapsed)
 
 
 async def _hop(attempt: Attempt, request: Request, call_next: Next) -> Response:
+    attempt.url = request.url
     try:
         response = await call_next(attempt, request)
     except FetchError as error:
         error.hop = len(attempt.redirects) + 1
         raise
-    response.request = attempt.request
-    return response
+    if response.request is attempt.request:
+        return response
+    return replaced(response, request=attempt.request)
 
 
 def onward(request: Request, response: Response, *, refresh: str | None = None) -> Request:

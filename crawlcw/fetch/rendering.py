@@ -17,7 +17,7 @@ from html import escape
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
-from crawlcw.api.attempt import Attempt, Deadline, Next, Purpose
+from crawlcw.api.attempt import Attempt, Deadline, Next, Purpose, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -132,7 +132,7 @@ class Render:
             )
             if attempt.memory is not None:
                 # It stays open until the end of the attempt, for callbacks.
-                rendered.page = page
+                rendered = replaced(rendered, page=page)
                 attempt.cleanup = attempt.cleanup or AsyncExitStack()
                 attempt.cleanup.push_async_callback(stack.pop_all().aclose)
             return rendered

@@ -26,7 +26,7 @@ from aiohttp.http_parser import RawResponseMessage
 from aiohttp.streams import StreamReader
 from multidict import CIMultiDict
 
-from crawlcw.api.attempt import Attempt, Jar, asked_at
+from crawlcw.api.attempt import Attempt, Jar, asked_at, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
@@ -214,8 +214,7 @@ class AiohttpDownloader:
         outer = current_hop.get(None)
         attempt = Attempt(request=request) if outer is None else outer.attempt
         response = await self.exchange(attempt, asked_at(request, url), proxy=None)
-        response.request = request
-        return response
+        return response if response.request is request else replaced(response, request=request)
 
     async def exchange(
         self, attempt: Attempt, request: Request, *, proxy: Proxy | None

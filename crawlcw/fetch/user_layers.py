@@ -19,6 +19,7 @@ from crawlcw.api.attempt import (
     Next,
     Purpose,
     copied,
+    replaced,
 )
 from crawlcw.api.own_layers import name_of
 from crawlcw.api.request import Request
@@ -91,8 +92,7 @@ class Hooks:
                     "before_request", self._before, hop, _to_send, watch=self._watch, url=url
                 )
         response = sent if isinstance(sent, Response) else await call_next(attempt, sent)
-        # What a hook adds to a URL, a signature for example, is for the server alone.
-        response.url = url
+        response = _shown_at(response, url)
         if self._after is not None:
             with attempt.deadline:
                 response = await _after(self._after, response, self._watch, url=url)
@@ -160,8 +160,12 @@ def _answer(result: object, given: Response, url: str) -> Response:
     answer = given if result is None else result
     if not isinstance(answer, Response):
         raise TypeError(f"it returned {type(result).__name__}: return a Response or nothing")
-    answer.url = url
-    return answer
+    return _shown_at(answer, url)
+
+
+def _shown_at(response: Response, url: str) -> Response:
+    # What a hook or a layer adds to a URL, a signature for example, is for the server alone.
+    return response if response.url == url else replaced(response, url=url)
 
 
 def made_by(spider: Spider, default: Downloader) -> Downloader:
@@ -253,9 +257,7 @@ class UserLayer:
             raise SpiderFaultError(called.name, raised) from None
         finally:
             attempt.deadline.resume()
-        # What a layer adds to a URL is for the server alone.
-        response.url = request.url
-        return response
+        return _shown_at(response, request.url)
 
 
 class OwnDownloader:
@@ -290,8 +292,7 @@ class OwnDownloader:
             await cancellation.after(error)
             raised = Raised.by(error, own=_OUR_FILES, function=self._own.fetch)
             raise SpiderFaultError(called.name, raised) from None
-        response.request = request
-        return response
+        return response if response.request is request else replaced(response, request=request)
 
     async def close(self) -> None:
         """Close it."""
