@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from crawlcw.api import attempt as attempts
-from crawlcw.api.attempt import Attempt, Downloader, Next, Purpose
+from crawlcw.api.attempt import Attempt, Downloader, Purpose
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
@@ -63,7 +63,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
 from crawlcw.model import urls
 from crawlcw.model.counters import FinishReason, Report
-from crawlcw.model.hosts import Calls, HostLease
+from crawlcw.model.hosts import Calls
 from crawlcw.model.standstill import Rests
 from crawlcw.telemetry.meter import Meter
 
@@ -110,131 +110,48 @@ def assemble(
     Raises `SpiderError` for a spider that cannot be run as it is written.
     """
     check(spider)
-    base = _base(spider, ledger, settings, proxies or ProxyPool(settings))
-    if not isinstance(downloader, DefaultDownloader):
-        downloader = DefaultDownloader(downloader)
-    asking = _asking(base, downloader)
-    hosts = _hosts(base, asking)
-    identities = _identities(base, asking, hosts)
-    writing = _writing(base, hosts.coordinator, identities, _instruments(settings, meter))
-    seeder = Seeder(
-        spider,
-        writing.adder,
-        scope=base.scope,
-        start_hosts=hosts.starts,
-        credentials=asking.credentials,
-        stats=base.session.stats,
-        stop=base.ending.wished,
-    )
-    steering = Steering(
-        base.session.ledger,
-        settings,
-        began=base.session.began,
-        coordinator=hosts.coordinator,
-        frontier=hosts.frontier,
-        limits=hosts.limits,
-        end=base.ending.end,
-    )
-    parsing = Parsing(settings)
-    return Crawl(
-        spider,
-        settings,
-        base.session,
-        way=TasksWay(
-            seeder=seeder,
-            coordinator=hosts.coordinator,
-            fetcher=_fetcher(base, asking, hosts, writing, parsing),
-            done=writing.done,
-            committer=writing.committer,
-        ),
-        beside=Beside(
-            asking.robots, identities, base.state, steering, parsing, asking.browser, base.bodies
-        ),
-        ending=base.ending,
-        measured=None if meter is None else Measured(meter, base.rests),
-    )
 
-
-@dataclass(kw_only=True)
-class _Base:
-    """The parts that most others need."""
-
-    spider: Spider
-    settings: Settings
-    session: Session[Ledger]
-    ending: Ending
-    proxies: ProxyPool
-    rests: Rests
-    scope: Scope
-    state: KeptState
-    bodies: Bodies | None
-    #: Filled by `_hosts`: the session renews their leases, and the rules for URLs wait for turns.
-    hosts: "_Hosts | None" = None
-
-
-def _base(spider: Spider, ledger: Ledger, settings: Settings, proxies: ProxyPool) -> _Base:
-    def leases() -> list[HostLease]:
-        frontier = () if base.hosts is None else base.hosts.frontier
-        return [host.lease for host in frontier if host.lease is not None]
-
+    # This process as one worker on the ledger, and how its crawl ends.
     session = Session(
         ledger,
         lease=lambda: settings.lease,
         give_up=settings.ledger_give_up,
         limit=settings.callback_timeout,
-        hosts=leases,
         deadlines=settings.deadlines,
     )
-    base = _Base(
-        spider=spider,
-        settings=settings,
-        session=session,
-        ending=Ending(session.retry, grace=settings.grace),
-        proxies=proxies,
-        rests=Rests(),
-        scope=Scope.of(spider_scope(spider) or (), settings),
-        state=KeptState(spider, session.ledger),
-        bodies=Bodies(spider.name, settings) if settings.keep_bodies else None,
-    )
-    proxies.on_lost = partial(base.ending.end, FinishReason.PROXIES_FAILED)
-    base.rests.proxies_away = proxies.away
-    return base
+    ending = Ending(session.retry, grace=settings.grace)
+    proxies = proxies or ProxyPool(settings)
+    proxies.on_lost = partial(ending.end, FinishReason.PROXIES_FAILED)
+    rests = Rests()
+    rests.proxies_away = proxies.away
+    instruments = _instruments(settings, meter)
 
+    # What is kept of the spider and its pages beside their tasks.
+    scope = Scope.of(spider_scope(spider) or (), settings)
+    state = KeptState(spider, session.ledger)
+    bodies = Bodies(spider.name, settings) if settings.keep_bodies else None
 
-@dataclass(kw_only=True)
-class _Asking:
-    """The layers of the crawl, and the parts that ask by them for reasons of their own."""
-
-    credentials: Credentials
-    browser: Browser
-    ways: Mapping[Purpose, Next]
-    robots: Robots
-    watch: UplinkWatch
-
-
-def _asking(base: _Base, downloader: DefaultDownloader) -> _Asking:
-    spider, settings, now = base.spider, base.settings, base.session.opened.now
-    credentials = Credentials(entry_urls(spider), headers=settings.headers, auth=settings.auth)
-    browser = Browser(settings)
-
+    # The way of a request through the layers, for each purpose. Below a page, they wait for
+    # robots.txt and turns, which ask by these layers themselves.
     async def admit(attempt: Attempt, url: str) -> None:
         """Wait until the target of a redirect may be asked for; raises `FetchError`."""
-        if attempt.purpose is Purpose.PAGE:
-            base.scope.admit_url(url)
-        await robots.admit(url)
+        await admit_part(url, is_document=attempt.purpose is Purpose.PAGE)
         # The wait is the crawl's own, and not the server's.
         with attempt.deadline:
             await turn(url)
 
-    async def turn(url: str) -> None:
-        assert base.hosts is not None
-        await base.hosts.turns.wait(url)
-
     async def admit_part(url: str, *, is_document: bool) -> None:
         if is_document:
-            base.scope.admit_url(url)
+            scope.admit_url(url)
         await robots.admit(url)
 
+    async def turn(url: str) -> None:
+        await turns.wait(url)
+
+    credentials = Credentials(entry_urls(spider), headers=settings.headers, auth=settings.auth)
+    browser = Browser(settings)
+    if not isinstance(downloader, DefaultDownloader):
+        downloader = DefaultDownloader(downloader)
     parts = pipeline.Parts(
         settings=settings,
         downloader=downloader,
@@ -243,134 +160,102 @@ def _asking(base: _Base, downloader: DefaultDownloader) -> _Asking:
         browser=browser,
         admit_part=admit_part,
         turn=turn,
-        watch=base.session.watchdog,
-        keeps_bodies=base.bodies is not None,
+        watch=session.watchdog,
+        keeps_bodies=bodies is not None,
     )
     ways = pipeline.ways(pipeline.layers(spider, parts))
+    now = ledger.now
     clock = asyncio.get_running_loop().time
     robots = Robots(ways[Purpose.ROBOTS], settings, clock=clock, now=now)
-    watch = UplinkWatch(ways[Purpose.PROBE], base.rests, ledger_now=now)
-    return _Asking(credentials=credentials, browser=browser, ways=ways, robots=robots, watch=watch)
+    watch = UplinkWatch(ways[Purpose.PROBE], rests, ledger_now=now)
 
-
-@dataclass(kw_only=True)
-class _Hosts:
-    """The hosts of this process, and its tasks that are due."""
-
-    starts: set[str]  #: those of the start URLs
-    limits: FollowedLimits
-    frontier: Frontier
-    causes: Causes
-    turns: HostTurns
-    internal_errors: InternalErrors
-    coordinator: Coordinator
-
-
-def _hosts(base: _Base, asking: _Asking) -> _Hosts:
-    spider, settings, session = base.spider, base.settings, base.session
-    most, starts = settings.max_pages_per_host, set[str]()
-    pages = PageLimit(most=most, unlimited=starts, full=base.scope.full)
-    limits = FollowedLimits(spider, settings, pages=pages)
+    # The hosts of this process, and its tasks that are due.
+    start_hosts = set[str]()
+    pages_a_host = PageLimit(
+        most=settings.max_pages_per_host, unlimited=start_hosts, full=scope.full
+    )
+    limits = FollowedLimits(spider, settings, pages=pages_a_host)
     frontier = Frontier(
         held=session.held,
         limits=limits,
         policy=replace(settings.host_policy, calls=_calls(spider)),
         lease=settings.lease,
         stats=session.stats,
-        uplink=asking.watch.uplink,
-        rests=base.rests,
-        ledger_now=session.opened.now,
+        uplink=watch.uplink,
+        rests=rests,
+        ledger_now=now,
     )
-    causes = Causes(session.ledger, frontier, asking.watch, base.proxies)
+    turns = HostTurns(robots, frontier)
+    causes = Causes(session.ledger, frontier, watch, proxies)
     opening = Opening(
         frontier,
-        asking.robots,
+        robots,
         causes,
         at_once=2 * settings.concurrency,
         ledger=session.ledger,
         on_change=frontier.look_wanted.set,
         watchdog=session.watchdog,
     )
-    internal_errors = InternalErrors(session.ledger, session.stats, end=base.ending.end)
+    internal_errors = InternalErrors(session.ledger, session.stats, end=ending.end)
+    session.hosts = host_leaser = HostLeaser(session, frontier, settings)
     coordinator = Coordinator(
         session,
         settings=settings,
         frontier=frontier,
-        host_leaser=HostLeaser(session, frontier, settings),
+        host_leaser=host_leaser,
         opening=opening,
-        watch=asking.watch,
+        watch=watch,
         internal_errors=internal_errors,
-        state=base.state,
+        state=state,
     )
-    base.ending.on_stop = coordinator.stop
-    base.hosts = _Hosts(
-        starts=starts,
-        limits=limits,
-        frontier=frontier,
-        causes=causes,
-        turns=HostTurns(asking.robots, frontier),
-        internal_errors=internal_errors,
-        coordinator=coordinator,
-    )
-    return base.hosts
+    ending.on_stop = coordinator.stop
 
+    # The sessions that pages are asked for with.
+    async def probe(request: Request, session: attempts.Session) -> Response:
+        """Ask for a page again with *session*; raises `FetchError`."""
+        async with Attempt(request=request, session=session) as attempt:
+            response = await ways[Purpose.PAGE](attempt, request)
+        frontier.sent(urls.locate(request.url).host, at=time.monotonic())
+        return response
 
-def _identities(base: _Base, asking: _Asking, hosts: _Hosts) -> Identities:
-    spider, settings, session = base.spider, base.settings, base.session
     has_login = logs_in(spider)
     logins = Logins(
         spider=spider,
         ledger=session.ledger,
-        ask=asking.ways[Purpose.LOGIN],
+        ask=ways[Purpose.LOGIN],
         settings=settings,
-        politeness=HeldHosts(asking.robots, hosts.frontier, hosts.turns, hosts.causes),
+        politeness=HeldHosts(robots, frontier, turns, causes),
         stalled=session.watchdog.stalled,
-        stop=base.ending.wished,
+        stop=ending.wished,
     )
-    return Identities(
+    identities = Identities(
         session.ledger,
         logins,
         settings,
         worker=session.worker,
         default=spider.default_session if has_login or settings.cookies else None,
         is_logged_out=condition(spider, "login_when") if has_login else None,
-        probe=partial(_probe, asking.ways[Purpose.PAGE], hosts.frontier),
-        give_up=partial(base.ending.end, FinishReason.LOGIN_FAILED),
-        proxies=base.proxies,
+        probe=probe,
+        give_up=partial(ending.end, FinishReason.LOGIN_FAILED),
+        proxies=proxies,
         logs_in=has_login,
     )
 
-
-async def _probe(
-    ask: Next, frontier: Frontier, request: Request, session: attempts.Session
-) -> Response:
-    """Ask for a page again with *session*; raises `FetchError`."""
-    async with Attempt(request=request, session=session) as attempt:
-        response = await ask(attempt, request)
-    frontier.sent(urls.locate(request.url).host, at=time.monotonic())
-    return response
-
-
-@dataclass(kw_only=True)
-class _Writing:
-    """The parts that write tasks and outcomes."""
-
-    identities: Identities
-    instruments: Instruments
-    adder: TaskAdder
-    done: asyncio.Queue[Done]
-    committer: Committer
-
-
-def _writing(
-    base: _Base, coordinator: Coordinator, identities: Identities, instruments: Instruments
-) -> _Writing:
-    settings, session = base.settings, base.session
+    # The writes of tasks and outcomes.
     adder = TaskAdder(
         ledger=session.ledger,
-        beside=[identities, base.state],
+        beside=[identities, state],
         max_depth=settings.max_depth,
         run=RunStart(session.ledger, lease=settings.lease),
+    )
+    seeder = Seeder(
+        spider,
+        adder,
+        scope=scope,
+        start_hosts=start_hosts,
+        credentials=credentials,
+        stats=session.stats,
+        stop=ending.wished,
     )
     # A slow ledger must not let results pile up: fetchers wait for room.
     done: asyncio.Queue[Done] = asyncio.Queue(2 * settings.concurrency)
@@ -379,93 +264,98 @@ def _writing(
         stats=session.stats,
         listener=coordinator,
         adder=adder,
-        state=base.state,
-        bodies=base.bodies,
-        end=base.ending.end,
+        state=state,
+        bodies=bodies,
+        end=ending.end,
         instruments=instruments,
     )
-    return _Writing(
+
+    # The fetchers, from a lease to what comes of its page.
+    parsing = Parsing(settings)
+    runner = Runner(
+        spider=spider,
+        scope=scope,
+        seen=adder.seen,
+        now=now,
+        watch=session.watchdog,
+        parsing=parsing,
+        state=state,
+        write=committer.write_links,
+    )
+    outcomes = Outcomes(
+        settings,
+        runner,
+        now=now,
+        revisits=Revisits(settings.revisit_policy),
+        errors=CallbackErrors(),
+        end=ending.end,
+    )
+    pages = Pages(
+        outcomes=outcomes,
+        causes=causes,
         identities=identities,
+        recorder=Recorder(bodies=bodies),
         instruments=instruments,
-        adder=adder,
-        done=done,
-        committer=committer,
     )
-
-
-def _fetcher(
-    base: _Base, asking: _Asking, hosts: _Hosts, writing: _Writing, parsing: Parsing
-) -> Fetcher:
-    spider, settings, session = base.spider, base.settings, base.session
-    bans = Bans(settings, base.proxies, banned_when=condition(spider, "banned_when"))
-    pages = _pages(base, hosts, writing, parsing)
-    outcomes = pages.outcomes
-    return Fetcher(
+    bans = Bans(settings, proxies, banned_when=condition(spider, "banned_when"))
+    fetcher = Fetcher(
         asking=Asking(
             settings=settings,
-            ask=asking.ways[Purpose.PAGE],
-            robots=asking.robots,
-            frontier=hosts.frontier,
+            ask=ways[Purpose.PAGE],
+            robots=robots,
+            frontier=frontier,
             stats=session.stats,
             bans=bans,
             errors=outcomes.errors,
-            instruments=writing.instruments,
+            instruments=instruments,
         ),
         held=session.held,
-        state=base.state,
+        state=state,
         run_alone=RunAlone(session.ledger, session.held),
-        turns=hosts.turns,
+        turns=turns,
         pages=pages,
         failures=Failures(
             outcomes=outcomes,
-            causes=pages.causes,
-            identities=writing.identities,
+            causes=causes,
+            identities=identities,
             bans=bans,
             watchdog=session.watchdog,
             stats=session.stats,
-            internal=hosts.internal_errors,
+            internal=internal_errors,
         ),
         moved=MovedPages(
             pages=pages,
             claims=Claims(
                 ledger=session.ledger,
                 held=session.held,
-                adder=writing.adder,
+                adder=adder,
                 settings=settings,
                 worker=session.worker,
             ),
-            robots=asking.robots,
-            scope=base.scope,
-            proxies=base.proxies,
+            robots=robots,
+            scope=scope,
+            proxies=proxies,
         ),
     )
 
-
-def _pages(base: _Base, hosts: _Hosts, writing: _Writing, parsing: Parsing) -> Pages:
-    settings, session = base.settings, base.session
-    runner = Runner(
-        spider=base.spider,
-        scope=base.scope,
-        seen=writing.adder.seen,
-        now=session.opened.now,
-        watch=session.watchdog,
-        parsing=parsing,
-        state=base.state,
-        write=writing.committer.write_links,
+    steering = Steering(
+        session,
+        settings,
+        coordinator=coordinator,
+        frontier=frontier,
+        limits=limits,
+        end=ending.end,
     )
-    return Pages(
-        outcomes=Outcomes(
-            settings,
-            runner,
-            now=session.ledger.now,
-            revisits=Revisits(settings.revisit_policy),
-            errors=CallbackErrors(),
-            end=base.ending.end,
+    return Crawl(
+        spider,
+        settings,
+        session,
+        way=TasksWay(
+            seeder=seeder, coordinator=coordinator, fetcher=fetcher, done=done, committer=committer
         ),
-        causes=hosts.causes,
-        identities=writing.identities,
-        recorder=Recorder(bodies=base.bodies),
-        instruments=writing.instruments,
+        beside=Beside(robots, identities, state, steering, parsing, browser, bodies),
+        ending=ending,
+        measured=None if meter is None else Measured(meter, rests),
     )
 
 

@@ -1,14 +1,13 @@
-"""Orders that people give to the crawls of a ledger while these run: pause, stop, other settings.
+"""Orders to the running crawls of a ledger: pause, stop, other settings.
 
-They are written down in the ledger for all processes on it, and stay until they are taken
-back (`Control`, no I/O). Each process looks for them now and then (`Steering`).
+They are written down in the ledger, and stay until they are taken back (`Control`, no I/O).
+Each process looks for them now and then (`Steering`).
 """
 
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -24,14 +23,12 @@ if TYPE_CHECKING:
     # The commands that write an order down load nothing that crawls.
     from crawlcw.crawl.coordinator import Coordinator
     from crawlcw.crawl.hosts import FollowedLimits, Frontier
+    from crawlcw.engine.session import Session
 
 logger = logging.getLogger(__name__)
 
 #: Seconds between two looks; each is a read of one small document by its key.
 LOOK_EVERY = 0.5
-_STOPPED = "by `crawlcw stop`"
-
-
 #: The settings that a crawl follows while it runs.
 ADJUSTABLE = ("concurrency", "delay", "per_host_concurrency")
 #: Seconds after which the crawls that run follow what was written down.
@@ -109,22 +106,18 @@ class Steering:
 
     def __init__(
         self,
-        ledger: Ledger,
+        session: "Session[Ledger]",
         settings: Settings,
         *,
-        began: datetime,
         coordinator: "Coordinator",
         frontier: "Frontier",
         limits: "FollowedLimits",
         end: Callable[[FinishReason, str], None],
     ) -> None:
-        """*settings* are the crawl's own, which began at *began*; *end* ends it.
-
-        *limits* are those that the hosts of *frontier* are asked by.
-        """
-        self._ledger = ledger
+        """*settings* are the crawl's own; *end* ends it; *limits* are those of *frontier*."""
+        self._ledger = session.ledger
+        self._began = session.began
         self._settings = settings
-        self._began = began
         self._coordinator = coordinator
         self._frontier = frontier
         self._limits = limits
@@ -148,19 +141,21 @@ class Steering:
             self._warn(error)
             return
         known, self._known = self._known, control
-        if control == known:
-            return
         if control.settings != known.settings:
             self._followed = self._settings_by(control)
             self._limits.follow(self._followed, self._frontier)
         if control.fed != known.fed:
-            self._look_at_all()
+            self._coordinator.written(more=True, again=[host.name for host in self._frontier])
         if (control.paused, control.settings) != (known.paused, known.settings):
-            self._log_pause(control, known)
             concurrency = self._followed.concurrency
             self._coordinator.follow(paused=control.paused, concurrency=concurrency)
+        if control.paused and not known.paused:
+            told = {"event": "paused"}
+            logger.info("paused: what is under way is finished, and nothing is begun", extra=told)
+        elif known.paused and not control.paused:
+            logger.info("resumed", extra={"event": "resumed"})
         if control.stops(self._began):
-            self._end(FinishReason.STOPPED, _STOPPED)
+            self._end(FinishReason.STOPPED, "by `crawlcw stop`")
 
     def _settings_by(self, control: Control) -> Settings:
         """Return the settings to follow: the crawl's own where the others do not go with them."""
@@ -171,35 +166,16 @@ class Steering:
         except SettingsError as error:
             self._warn(error)
             return self._settings
-        self._log_settings(control)
-        return settings
-
-    def _warn(self, error: SettingsError) -> None:
-        if str(error) != self._wrong:
-            self._wrong = str(error)
-            logger.warning(
-                "what the ledger tells is wrong: %s",
-                printable(error),
-                extra={"event": "control_invalid"},
-            )
-
-    def _look_at_all(self) -> None:
-        """Look for tasks of all hosts that are held: somebody has added some."""
-        for host in self._frontier:
-            self._frontier.look(host.name)
-        self._coordinator.wake()
-
-    def _log_pause(self, control: Control, known: Control) -> None:
-        say = partial(logger.info, extra={"event": "paused" if control.paused else "resumed"})
-        if control.paused and not known.paused:
-            say("paused: what is under way is finished, and nothing is begun with")
-        elif known.paused and not control.paused:
-            say("resumed")
-
-    def _log_settings(self, control: Control) -> None:
         said = ", ".join(f"{name}={value}" for name, value in control.settings.items())
         logger.info(
             "settings from the ledger: %s",
             printable(said) or "the crawl's own again",
             extra={"event": "settings_followed"},
         )
+        return settings
+
+    def _warn(self, error: SettingsError) -> None:
+        if str(error) != self._wrong:
+            self._wrong = str(error)
+            told = {"event": "control_invalid"}
+            logger.warning("what the ledger tells is wrong: %s", printable(error), extra=told)

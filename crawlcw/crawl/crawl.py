@@ -270,7 +270,10 @@ class Crawl:
         # Two groups: when the fetchers have ended, what they have handed on still needs the
         # committer, and until it is written its leases need the renewer.
         async with anyio.create_task_group() as background:
-            background.start_soon(self._keep_up)
+            renewing = partial(
+                self._session.keep_up, on_lost=coordinator.lost, announce=coordinator.announce
+            )
+            background.start_soon(renewing)
             background.start_soon(self._way.committer.run, self._way.done, pool.has_idle_workers)
             background.start_soon(self._beside.identities.run)
             background.start_soon(self._alarms.run)
@@ -293,14 +296,6 @@ class Crawl:
             await self._way.seeder.end_run()
         return reason
 
-    async def _keep_up(self) -> None:
-        coordinator = self._way.coordinator
-        await self._session.keep_up(
-            on_lost=coordinator.lost,
-            renew_hosts=coordinator.host_leaser.renew,
-            announce=coordinator.announce,
-        )
-
     async def _give_back(self) -> None:
         """Give back what nobody has begun with."""
         self._released += await self._way.coordinator.give_back_undispatched()
@@ -318,7 +313,7 @@ class Crawl:
                 self._released += await self._session.release_all()
                 # Other processes' hosts: they come back when the leases would have run out.
                 await coordinator.announce(lease.task for lease in held)
-                await self._session.leave(leave_hosts=coordinator.host_leaser.leave)
+                await self._session.leave()
             except LedgerUnavailableError as error:
                 logger.warning(
                     "leases not given back, they will run out: %s",

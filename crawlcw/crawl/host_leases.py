@@ -109,11 +109,14 @@ class HostLeaser:
             self._heartbeat.starving(False)
         return bool(leases)
 
+    def leases(self) -> list[HostLease]:
+        """Return the leases held; the thread that watches the loop asks as well."""
+        return [host.lease for host in self._frontier if host.lease is not None]
+
     async def renew(self) -> None:
         """Renew all leases, and save what was learned meanwhile."""
         await self._save([host for host in self._frontier.owned() if not host.leaving])
-        leases = [host.lease for host in self._frontier.owned() if host.lease is not None]
-        if not leases:
+        if not (leases := self.leases()):
             return
         asked = time.monotonic()
         lost = await self._ledger.host_leases.renew(leases, lease=self._lease)

@@ -123,7 +123,7 @@ class Renewer:
         *,
         lease: Callable[[], timedelta],
         retry: LedgerRetry,
-        renew_hosts: Callable[[], Awaitable[None]],
+        renew_hosts: Callable[[], Awaitable[None]] | None = None,
         on_lost: Callable[[set[bytes]], None],
         announce: Callable[[Iterable[Task]], Awaitable[None]] = to_nobody,
         renewing: Callable[[], None] = lambda: None,
@@ -159,7 +159,8 @@ class Renewer:
             began = anyio.current_time()
             self._renewing()
             await self._retry.insist(self._renew)
-            await self._retry.insist(self._renew_hosts)
+            if self._renew_hosts is not None:
+                await self._retry.insist(self._renew_hosts)
             await self._release_orphans()
             try:
                 await reap_dead_workers(self._ledger)

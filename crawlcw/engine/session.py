@@ -8,7 +8,7 @@ and what they do with it, is theirs.
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Generic
+from typing import Any, Generic, Protocol
 
 import anyio
 
@@ -28,47 +28,41 @@ from crawlcw.model.task import Task
 _LAST_WORDS = 5.0
 
 
-async def no_hosts() -> None:
-    """Renew, or give back, the leases of no host: tracked tasks have none."""
+class Hosts(Protocol):
+    """The leases of hosts that a process holds."""
+
+    def leases(self) -> Sequence[HostLease]:
+        """Return them; for any thread."""
+
+    async def renew(self) -> None:
+        """Renew them; raises `LedgerUnavailableError`."""
+
+    async def leave(self) -> None:
+        """Give them back; raises `LedgerUnavailableError`."""
 
 
 class Standby:
-    """A standby connection to the ledger, for when the event loop of its own stands still.
+    """A standby connection to the ledger, opened while the event loop of *session* stands still.
 
-    It is opened when it is needed, and used in another loop.
-
-    What it finds out to be lost the loop finds out by its own next renewal.
+    Another loop uses it. A lease that it finds lost the session finds lost by its own next renewal.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        held: HeldLeases,
-        *,
-        worker: str,
-        lease: Callable[[], timedelta],
-        beat: Callable[[Ledger], Awaitable[None]],
-        hosts: Callable[[], Sequence[HostLease]] = lambda: (),
-    ) -> None:
-        self._source = ledger
-        self._held = held
-        self._worker = worker
-        self._lease = lease
-        self._beat = beat
-        self._hosts = hosts
+    def __init__(self, session: "Session[Any]") -> None:
+        self._session = session
         self._ledger: Ledger | None = None
 
     async def renew(self) -> None:
         """Renew the leases of tasks and hosts, and say that this worker lives."""
+        session = self._session
         if self._ledger is None:
-            self._ledger = await self._source.another()
-        lease = self._lease()
+            self._ledger = await session.opened.another()
+        lease = session.lease()
         # As the ledger has them: of a claim whose answer is on its way the loop knows nothing.
-        if held := await self._ledger.leases.held(self._worker):
+        if held := await self._ledger.leases.held(session.worker):
             await self._ledger.leases.renew(held, lease=lease)
-        if hosts := self._hosts():
+        if hosts := session.hosts.leases() if session.hosts is not None else ():
             await self._ledger.host_leases.renew(hosts, lease=lease)
-        await self._beat(self._ledger)
+        await session.heartbeat.beat_over(self._ledger)
 
     async def close(self) -> None:
         """Close the connection, if it was opened."""
@@ -81,14 +75,18 @@ class Standby:
         anyio.run(self._give_back)
 
     async def _give_back(self) -> None:
+        session = self._session
         with anyio.move_on_after(_LAST_WORDS):
-            ledger = await self._source.another()
-            await ledger.outcomes.release(self._held.all())
-            await ledger.workers.leave(self._worker)
+            ledger = await session.opened.another()
+            await ledger.outcomes.release(session.held.all())
+            await ledger.workers.leave(session.worker)
 
 
 class Session(Generic[AnyLedger]):
     """The leases of one process on one ledger, and its place among the workers."""
+
+    #: Those that it holds, of hosts; tracked tasks have none.
+    hosts: Hosts | None = None
 
     def __init__(
         self,
@@ -97,36 +95,24 @@ class Session(Generic[AnyLedger]):
         lease: Callable[[], timedelta],
         give_up: timedelta,
         limit: timedelta = timedelta(0),
-        hosts: Callable[[], Sequence[HostLease]] = lambda: (),
         deadlines: Mapping[Reason, float] = MappingProxyType({}),
     ) -> None:
         """Not on the list of workers yet, see `join`.
 
-        *lease* returns how long a lease is just now, *hosts* which hosts are leased.
-        Gives up where the ledger has not answered for *give_up*. *limit* is how long
-        the event loop may stand still, 0: for ever; for this and *deadlines* see `Watchdog`.
+        *lease* returns how long a lease is just now. Gives up where the ledger has not
+        answered for *give_up*. *limit* is how long the event loop may stand still, 0: for
+        ever; for this and *deadlines* see `Watchdog`.
         """
         self.opened = ledger
+        self.lease = lease
         self.retry = LedgerRetry(give_up)
         self.stats = Stats(ledger_operations=self.retry.asked)
         #: Waits where it is away; `opened` does not.
         self.ledger = retrying(ledger, self.retry)
         self.held = HeldLeases()
         self._this = this_worker(now=ledger.now())
-        self._lease = lease
         self._renewer: Renewer | None = None
-        signs = VitalSigns(
-            self.stats, in_flight=lambda: len(self.held), lag=lambda: self.watchdog.lag()
-        )
-        self.heartbeat = Heartbeat(ledger, self.worker, self.stats, lease=lease, signs=signs)
-        self.standby = Standby(
-            ledger,
-            self.held,
-            worker=self.worker,
-            lease=lease,
-            beat=self.heartbeat.beat_over,
-            hosts=hosts,
-        )
+        self.standby = Standby(self)
         self.watchdog = Watchdog(
             self.stats,
             limit=limit,
@@ -134,6 +120,8 @@ class Session(Generic[AnyLedger]):
             upkeep=self.standby,
             deadlines=deadlines,
         )
+        signs = VitalSigns(self.stats, in_flight=self.held.__len__, lag=self.watchdog.lag)
+        self.heartbeat = Heartbeat(ledger, self.worker, self.stats, lease=lease, signs=signs)
 
     @property
     def worker(self) -> str:
@@ -159,7 +147,6 @@ class Session(Generic[AnyLedger]):
         self,
         *,
         on_lost: Callable[[set[bytes]], None],
-        renew_hosts: Callable[[], Awaitable[None]] = no_hosts,
         announce: Callable[[Iterable[Task]], Awaitable[None]] = to_nobody,
     ) -> None:
         """Renew and beat until cancelled; *on_lost* is told the tasks that others have now.
@@ -170,9 +157,9 @@ class Session(Generic[AnyLedger]):
         self._renewer = renewer = Renewer(
             self.opened,
             self.held,
-            lease=self._lease,
+            lease=self.lease,
             retry=self.retry,
-            renew_hosts=renew_hosts,
+            renew_hosts=None if self.hosts is None else self.hosts.renew,
             on_lost=on_lost,
             announce=announce,
             renewing=self.watchdog.renewed,
@@ -187,7 +174,7 @@ class Session(Generic[AnyLedger]):
         The next claims are for that one already: a shorter one would run out during the
         pause of the one before, and those held for a shorter one during that of a longer.
         """
-        self.watchdog.renew_every(self._lease() / 3)
+        self.watchdog.renew_every(self.lease() / 3)
         if self._renewer is not None:
             self._renewer.hurry()
 
@@ -195,14 +182,15 @@ class Session(Generic[AnyLedger]):
         """Give all tasks back that are held; return how many went back."""
         return await self.ledger.outcomes.release(self.held.all())
 
-    async def leave(self, *, leave_hosts: Callable[[], Awaitable[None]] = no_hosts) -> None:
+    async def leave(self) -> None:
         """Give back the hosts and leave the list of workers, the tasks having been given back.
 
         Raises `LedgerUnavailableError`; then the next process on this machine finds it out.
         """
         # While it is on the list its leases are its own, and what it has counted last is
         # kept when it leaves.
-        await leave_hosts()
+        if self.hosts is not None:
+            await self.hosts.leave()
         await self.retry.insist(self.heartbeat.beat)
         await self.heartbeat.record_last()
         await self.ledger.workers.leave(self.worker)

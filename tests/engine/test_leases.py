@@ -78,15 +78,11 @@ def held() -> HeldLeases:
     return HeldLeases()
 
 
-async def no_hosts() -> None:
-    """Renew the leases of no host."""
-
-
 async def renewed_once(
     ledger: RenewingLedger,
     held: HeldLeases,
     *,
-    renew_hosts: Callable[[], Awaitable[None]] = no_hosts,
+    renew_hosts: Callable[[], Awaitable[None]] | None = None,
     announce: Callable[[Iterable[Task]], Awaitable[None]] = to_nobody,
 ) -> set[bytes]:
     """Let the renewer do its work once; return what it reported as lost."""

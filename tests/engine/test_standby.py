@@ -5,11 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.session import Standby
+from crawlcw.engine.session import Session
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import open_ledger
-from tests.support.ledgers import claimed, make_task
+from tests.support.ledgers import Instead, claimed, make_task
 
 HOUR = timedelta(hours=1)
 
@@ -24,20 +23,21 @@ async def ledger(ledger_url: str) -> AsyncIterator[Ledger]:
 async def test_what_the_ledger_has_just_given_away_is_renewed_and_nothing_of_others(
     ledger: Ledger,
 ):
+    session = Session(ledger, lease=lambda: HOUR, give_up=HOUR)
+    await session.join()
     mine, others = make_task("http://a.example/"), make_task("http://b.example/")
     await ledger.tasks.add([mine])
-    await claimed(ledger, worker="a")
+    await claimed(ledger, worker=session.worker)
     await ledger.tasks.add([others])
     await claimed(ledger, worker="b")
-    beats: list[Ledger] = []
 
-    async def beat(over: Ledger) -> None:
-        beats.append(over)
+    async def refused(*_: object, **_kwargs: object) -> None:
+        raise AssertionError("the connection of the loop that stands still was used")
 
+    ledger.workers = Instead(ledger.workers, beat=refused)
     # The loop came to stand still before it has seen the answer.
-    standby = Standby(ledger, HeldLeases(), worker="a", lease=lambda: HOUR, beat=beat)
-    await standby.renew()
-    await standby.close()
+    await session.standby.renew()
+    await session.standby.close()
 
     renewed, left = [await ledger.tasks.get(each.id) for each in (mine, others)]
     assert renewed is not None
@@ -46,5 +46,5 @@ async def test_what_the_ledger_has_just_given_away_is_renewed_and_nothing_of_oth
     assert left.task.due is not None
     soon = ledger.now() + HOUR / 2
     assert left.task.due < soon < renewed.task.due
-    assert len(beats) == 1
-    assert beats[0] is not ledger
+    (worker,) = await ledger.workers.all()
+    assert worker.heartbeat is not None

@@ -589,7 +589,6 @@ class Worker(Process):
             self._held,
             lease=lambda: LEASE,
             retry=insistence,  # type: ignore[arg-type]  # it is no LedgerRetry but serves
-            renew_hosts=self._no_hosts,
             on_lost=self._lost,
         )
         self._run_alone = RunAlone(waiting, self._held)
@@ -612,9 +611,6 @@ class Worker(Process):
     def written(self, *, more: bool, again: Iterable[str]) -> None:
         """Look at the ledger again."""
         self._changed.send()
-
-    async def _no_hosts(self) -> None:
-        """There are none here."""
 
     def _lost(self, task_ids: set[bytes]) -> None:
         self._queue = [lease for lease in self._queue if lease.task.id not in task_ids]
