@@ -110,253 +110,304 @@ def assemble(
     Raises `SpiderError` for a spider that cannot be run as it is written.
     """
     check(spider)
+    parts = _Parts(spider, ledger, settings, proxies or ProxyPool(settings), meter)
+    parts.make_layers(downloader)
+    parts.make_hosts()
+    parts.make_sessions()
+    parts.make_writers()
+    return parts.crawl(parts.fetcher())
 
-    # This process as one worker on the ledger, and how its crawl ends.
-    session = Session(
-        ledger,
-        lease=lambda: settings.lease,
-        give_up=settings.ledger_give_up,
-        limit=settings.callback_timeout,
-        deadlines=settings.deadlines,
-    )
-    ending = Ending(session.retry, grace=settings.grace)
-    proxies = proxies or ProxyPool(settings)
-    proxies.on_lost = partial(ending.end, FinishReason.PROXIES_FAILED)
-    rests = Rests()
-    rests.proxies_away = proxies.away
-    instruments = _instruments(settings, meter)
 
-    # What is kept of the spider and its pages beside their tasks.
-    scope = Scope.of(spider_scope(spider) or (), settings)
-    state = KeptState(spider, session.ledger)
-    bodies = Bodies(spider.name, settings) if settings.keep_bodies else None
+class _Parts:
+    """The parts of one crawl, made from the ledger upwards, each method's of those before it."""
 
-    # The way of a request through the layers, for each purpose. Below a page, they wait for
-    # robots.txt and turns, which ask by these layers themselves.
-    async def admit(attempt: Attempt, url: str) -> None:
+    def __init__(
+        self,
+        spider: Spider,
+        ledger: Ledger,
+        settings: Settings,
+        proxies: ProxyPool,
+        meter: Meter | None,
+    ) -> None:
+        """Make this process a worker on the ledger, and what is kept beside its tasks."""
+        self.spider = spider
+        self.settings = settings
+        self.proxies = proxies
+        self.meter = meter
+        self.instruments = _instruments(settings, meter)
+        self.now = ledger.now
+        self.session = Session(
+            ledger,
+            lease=lambda: settings.lease,
+            give_up=settings.ledger_give_up,
+            limit=settings.callback_timeout,
+            deadlines=settings.deadlines,
+        )
+        self.ledger = self.session.ledger
+        self.ending = Ending(self.session.retry, grace=settings.grace)
+        self.rests = Rests()
+        self.rests.proxies_away = proxies.away
+        proxies.on_lost = partial(self.ending.end, FinishReason.PROXIES_FAILED)
+        self.scope = Scope.of(spider_scope(spider) or (), settings)
+        self.state = KeptState(spider, self.ledger)
+        self.bodies = Bodies(spider.name, settings) if settings.keep_bodies else None
+
+    def make_layers(self, downloader: Downloader) -> None:
+        """Make the way through the layers for each purpose, and those that ask by it themselves."""
+        spider, settings = self.spider, self.settings
+        self.browser = Browser(settings)
+        self.credentials = Credentials(
+            entry_urls(spider), headers=settings.headers, auth=settings.auth
+        )
+        if not isinstance(downloader, DefaultDownloader):
+            downloader = DefaultDownloader(downloader)
+        parts = pipeline.Parts(
+            settings=settings,
+            downloader=downloader,
+            credentials=self.credentials,
+            admit=self._admit,
+            browser=self.browser,
+            admit_part=self._admit_part,
+            turn=self._turn,
+            watch=self.session.watchdog,
+            keeps_bodies=self.bodies is not None,
+        )
+        self.ways = pipeline.ways(pipeline.layers(spider, parts))
+        clock = asyncio.get_running_loop().time
+        self.robots = Robots(self.ways[Purpose.ROBOTS], settings, clock=clock, now=self.now)
+        self.watch = UplinkWatch(self.ways[Purpose.PROBE], self.rests, ledger_now=self.now)
+
+    async def _admit(self, attempt: Attempt, url: str) -> None:
         """Wait until the target of a redirect may be asked for; raises `FetchError`."""
-        await admit_part(url, is_document=attempt.purpose is Purpose.PAGE)
+        await self._admit_part(url, is_document=attempt.purpose is Purpose.PAGE)
         # The wait is the crawl's own, and not the server's.
         with attempt.deadline:
-            await turn(url)
+            await self._turn(url)
 
-    async def admit_part(url: str, *, is_document: bool) -> None:
+    async def _admit_part(self, url: str, *, is_document: bool) -> None:
         if is_document:
-            scope.admit_url(url)
-        await robots.admit(url)
+            self.scope.admit_url(url)
+        await self.robots.admit(url)
 
-    async def turn(url: str) -> None:
-        await turns.wait(url)
+    async def _turn(self, url: str) -> None:
+        await self.turns.wait(url)
 
-    credentials = Credentials(entry_urls(spider), headers=settings.headers, auth=settings.auth)
-    browser = Browser(settings)
-    if not isinstance(downloader, DefaultDownloader):
-        downloader = DefaultDownloader(downloader)
-    parts = pipeline.Parts(
-        settings=settings,
-        downloader=downloader,
-        credentials=credentials,
-        admit=admit,
-        browser=browser,
-        admit_part=admit_part,
-        turn=turn,
-        watch=session.watchdog,
-        keeps_bodies=bodies is not None,
-    )
-    ways = pipeline.ways(pipeline.layers(spider, parts))
-    now = ledger.now
-    clock = asyncio.get_running_loop().time
-    robots = Robots(ways[Purpose.ROBOTS], settings, clock=clock, now=now)
-    watch = UplinkWatch(ways[Purpose.PROBE], rests, ledger_now=now)
+    def make_hosts(self) -> None:
+        """Make the hosts of this process, and the coordinator of its tasks that are due."""
+        settings, session = self.settings, self.session
+        self.start_hosts = set[str]()
+        self.limits = FollowedLimits(
+            self.spider,
+            settings,
+            pages=PageLimit(
+                most=settings.max_pages_per_host,
+                unlimited=self.start_hosts,
+                full=self.scope.full,
+            ),
+        )
+        self.frontier = Frontier(
+            held=session.held,
+            limits=self.limits,
+            policy=replace(settings.host_policy, calls=_calls(self.spider)),
+            lease=settings.lease,
+            stats=session.stats,
+            uplink=self.watch.uplink,
+            rests=self.rests,
+            ledger_now=self.now,
+        )
+        self.turns = HostTurns(self.robots, self.frontier)
+        self.causes = Causes(self.ledger, self.frontier, self.watch, self.proxies)
+        self.internal_errors = InternalErrors(self.ledger, session.stats, end=self.ending.end)
+        session.hosts = host_leaser = HostLeaser(session, self.frontier, settings)
+        self.coordinator = Coordinator(
+            session,
+            settings=settings,
+            frontier=self.frontier,
+            host_leaser=host_leaser,
+            opening=Opening(
+                self.frontier,
+                self.robots,
+                self.causes,
+                at_once=2 * settings.concurrency,
+                ledger=self.ledger,
+                on_change=self.frontier.look_wanted.set,
+                watchdog=session.watchdog,
+            ),
+            watch=self.watch,
+            internal_errors=self.internal_errors,
+            state=self.state,
+        )
+        self.ending.on_stop = self.coordinator.stop
 
-    # The hosts of this process, and its tasks that are due.
-    start_hosts = set[str]()
-    pages_a_host = PageLimit(
-        most=settings.max_pages_per_host, unlimited=start_hosts, full=scope.full
-    )
-    limits = FollowedLimits(spider, settings, pages=pages_a_host)
-    frontier = Frontier(
-        held=session.held,
-        limits=limits,
-        policy=replace(settings.host_policy, calls=_calls(spider)),
-        lease=settings.lease,
-        stats=session.stats,
-        uplink=watch.uplink,
-        rests=rests,
-        ledger_now=now,
-    )
-    turns = HostTurns(robots, frontier)
-    causes = Causes(session.ledger, frontier, watch, proxies)
-    opening = Opening(
-        frontier,
-        robots,
-        causes,
-        at_once=2 * settings.concurrency,
-        ledger=session.ledger,
-        on_change=frontier.look_wanted.set,
-        watchdog=session.watchdog,
-    )
-    internal_errors = InternalErrors(session.ledger, session.stats, end=ending.end)
-    session.hosts = host_leaser = HostLeaser(session, frontier, settings)
-    coordinator = Coordinator(
-        session,
-        settings=settings,
-        frontier=frontier,
-        host_leaser=host_leaser,
-        opening=opening,
-        watch=watch,
-        internal_errors=internal_errors,
-        state=state,
-    )
-    ending.on_stop = coordinator.stop
+    def make_sessions(self) -> None:
+        """Make the sessions that pages are asked for with, and their logins."""
+        spider, settings, has_login = self.spider, self.settings, logs_in(self.spider)
+        self.identities = Identities(
+            self.ledger,
+            Logins(
+                spider=spider,
+                ledger=self.ledger,
+                ask=self.ways[Purpose.LOGIN],
+                settings=settings,
+                politeness=HeldHosts(self.robots, self.frontier, self.turns, self.causes),
+                stalled=self.session.watchdog.stalled,
+                stop=self.ending.wished,
+            ),
+            settings,
+            worker=self.session.worker,
+            default=spider.default_session if has_login or settings.cookies else None,
+            is_logged_out=condition(spider, "login_when") if has_login else None,
+            probe=self._probe,
+            give_up=partial(self.ending.end, FinishReason.LOGIN_FAILED),
+            proxies=self.proxies,
+            logs_in=has_login,
+        )
 
-    # The sessions that pages are asked for with.
-    async def probe(request: Request, session: attempts.Session) -> Response:
+    async def _probe(self, request: Request, session: attempts.Session) -> Response:
         """Ask for a page again with *session*; raises `FetchError`."""
         async with Attempt(request=request, session=session) as attempt:
-            response = await ways[Purpose.PAGE](attempt, request)
-        frontier.sent(urls.locate(request.url).host, at=time.monotonic())
+            response = await self.ways[Purpose.PAGE](attempt, request)
+        self.frontier.sent(urls.locate(request.url).host, at=time.monotonic())
         return response
 
-    has_login = logs_in(spider)
-    logins = Logins(
-        spider=spider,
-        ledger=session.ledger,
-        ask=ways[Purpose.LOGIN],
-        settings=settings,
-        politeness=HeldHosts(robots, frontier, turns, causes),
-        stalled=session.watchdog.stalled,
-        stop=ending.wished,
-    )
-    identities = Identities(
-        session.ledger,
-        logins,
-        settings,
-        worker=session.worker,
-        default=spider.default_session if has_login or settings.cookies else None,
-        is_logged_out=condition(spider, "login_when") if has_login else None,
-        probe=probe,
-        give_up=partial(ending.end, FinishReason.LOGIN_FAILED),
-        proxies=proxies,
-        logs_in=has_login,
-    )
-
-    # The writes of tasks and outcomes.
-    adder = TaskAdder(
-        ledger=session.ledger,
-        beside=[identities, state],
-        max_depth=settings.max_depth,
-        run=RunStart(session.ledger, lease=settings.lease),
-    )
-    seeder = Seeder(
-        spider,
-        adder,
-        scope=scope,
-        start_hosts=start_hosts,
-        credentials=credentials,
-        stats=session.stats,
-        stop=ending.wished,
-    )
-    # A slow ledger must not let results pile up: fetchers wait for room.
-    done: asyncio.Queue[Done] = asyncio.Queue(2 * settings.concurrency)
-    committer = Committer(
-        held=session.held,
-        stats=session.stats,
-        listener=coordinator,
-        adder=adder,
-        state=state,
-        bodies=bodies,
-        end=ending.end,
-        instruments=instruments,
-    )
-
-    # The fetchers, from a lease to what comes of its page.
-    parsing = Parsing(settings)
-    runner = Runner(
-        spider=spider,
-        scope=scope,
-        seen=adder.seen,
-        now=now,
-        watch=session.watchdog,
-        parsing=parsing,
-        state=state,
-        write=committer.write_links,
-    )
-    outcomes = Outcomes(
-        settings,
-        runner,
-        now=now,
-        revisits=Revisits(settings.revisit_policy),
-        errors=CallbackErrors(),
-        end=ending.end,
-    )
-    pages = Pages(
-        outcomes=outcomes,
-        causes=causes,
-        identities=identities,
-        recorder=Recorder(bodies=bodies),
-        instruments=instruments,
-    )
-    bans = Bans(settings, proxies, banned_when=condition(spider, "banned_when"))
-    fetcher = Fetcher(
-        asking=Asking(
-            settings=settings,
-            ask=ways[Purpose.PAGE],
-            robots=robots,
-            frontier=frontier,
+    def make_writers(self) -> None:
+        """Make those that write tasks and outcomes."""
+        settings, session = self.settings, self.session
+        self.adder = TaskAdder(
+            ledger=self.ledger,
+            beside=[self.identities, self.state],
+            max_depth=settings.max_depth,
+            run=RunStart(self.ledger, lease=settings.lease),
+        )
+        self.seeder = Seeder(
+            self.spider,
+            self.adder,
+            scope=self.scope,
+            start_hosts=self.start_hosts,
+            credentials=self.credentials,
             stats=session.stats,
-            bans=bans,
-            errors=outcomes.errors,
-            instruments=instruments,
-        ),
-        held=session.held,
-        state=state,
-        run_alone=RunAlone(session.ledger, session.held),
-        turns=turns,
-        pages=pages,
-        failures=Failures(
-            outcomes=outcomes,
-            causes=causes,
-            identities=identities,
-            bans=bans,
-            watchdog=session.watchdog,
+            stop=self.ending.wished,
+        )
+        # A slow ledger must not let results pile up: fetchers wait for room.
+        self.done: asyncio.Queue[Done] = asyncio.Queue(2 * settings.concurrency)
+        self.committer = Committer(
+            held=session.held,
             stats=session.stats,
-            internal=internal_errors,
-        ),
-        moved=MovedPages(
-            pages=pages,
-            claims=Claims(
-                ledger=session.ledger,
-                held=session.held,
-                adder=adder,
-                settings=settings,
-                worker=session.worker,
+            listener=self.coordinator,
+            adder=self.adder,
+            state=self.state,
+            bodies=self.bodies,
+            end=self.ending.end,
+            instruments=self.instruments,
+        )
+
+    def pages(self) -> Pages:
+        """Return what makes outcomes of answers."""
+        self.parsing = Parsing(self.settings)
+        runner = Runner(
+            spider=self.spider,
+            scope=self.scope,
+            seen=self.adder.seen,
+            now=self.now,
+            watch=self.session.watchdog,
+            parsing=self.parsing,
+            state=self.state,
+            write=self.committer.write_links,
+        )
+        return Pages(
+            outcomes=Outcomes(
+                self.settings,
+                runner,
+                now=self.now,
+                revisits=Revisits(self.settings.revisit_policy),
+                errors=CallbackErrors(),
+                end=self.ending.end,
             ),
-            robots=robots,
-            scope=scope,
-            proxies=proxies,
-        ),
-    )
+            causes=self.causes,
+            identities=self.identities,
+            recorder=Recorder(bodies=self.bodies),
+            instruments=self.instruments,
+        )
 
-    steering = Steering(
-        session,
-        settings,
-        coordinator=coordinator,
-        frontier=frontier,
-        limits=limits,
-        end=ending.end,
-    )
-    return Crawl(
-        spider,
-        settings,
-        session,
-        way=TasksWay(
-            seeder=seeder, coordinator=coordinator, fetcher=fetcher, done=done, committer=committer
-        ),
-        beside=Beside(robots, identities, state, steering, parsing, browser, bodies),
-        ending=ending,
-        measured=None if meter is None else Measured(meter, rests),
-    )
+    def fetcher(self) -> Fetcher:
+        """Return the fetchers, from a lease to what comes of its page."""
+        settings, session, pages = self.settings, self.session, self.pages()
+        bans = Bans(settings, self.proxies, banned_when=condition(self.spider, "banned_when"))
+        claims = Claims(
+            ledger=self.ledger,
+            held=session.held,
+            adder=self.adder,
+            settings=settings,
+            worker=session.worker,
+        )
+        return Fetcher(
+            asking=Asking(
+                settings=settings,
+                ask=self.ways[Purpose.PAGE],
+                robots=self.robots,
+                frontier=self.frontier,
+                stats=session.stats,
+                bans=bans,
+                errors=pages.outcomes.errors,
+                instruments=self.instruments,
+            ),
+            held=session.held,
+            state=self.state,
+            run_alone=RunAlone(self.ledger, session.held),
+            turns=self.turns,
+            pages=pages,
+            failures=Failures(
+                outcomes=pages.outcomes,
+                causes=self.causes,
+                identities=self.identities,
+                bans=bans,
+                watchdog=session.watchdog,
+                stats=session.stats,
+                internal=self.internal_errors,
+            ),
+            moved=MovedPages(
+                pages=pages,
+                claims=claims,
+                robots=self.robots,
+                scope=self.scope,
+                proxies=self.proxies,
+            ),
+        )
+
+    def crawl(self, fetcher: Fetcher) -> Crawl:
+        """Return the crawl."""
+        way = TasksWay(
+            seeder=self.seeder,
+            coordinator=self.coordinator,
+            fetcher=fetcher,
+            done=self.done,
+            committer=self.committer,
+        )
+        steering = Steering(
+            self.session,
+            self.settings,
+            coordinator=self.coordinator,
+            frontier=self.frontier,
+            limits=self.limits,
+            end=self.ending.end,
+        )
+        return Crawl(
+            self.spider,
+            self.settings,
+            self.session,
+            way=way,
+            beside=Beside(
+                self.robots,
+                self.identities,
+                self.state,
+                steering,
+                self.parsing,
+                self.browser,
+                self.bodies,
+            ),
+            ending=self.ending,
+            measured=None if self.meter is None else Measured(self.meter, self.rests),
+        )
 
 
 def _instruments(settings: Settings, meter: Meter | None) -> Instruments:

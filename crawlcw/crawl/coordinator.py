@@ -693,7 +693,7 @@ class Coordinator:
             waits = not (busy or self._frontier.leased)
             self._waits_for = await self._waiting(horizon) if waits else None
         self._look_at = time.monotonic() + max(idle, _SHORTEST_IDLE)
-        self.host_leaser.rest(self._look_at)
+        self.host_leaser.lease_at = self._look_at
         self._idle = min(self._idle * 2, _LONGEST_IDLE)
         return False
 

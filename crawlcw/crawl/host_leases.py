@@ -49,7 +49,7 @@ class HostLeaser:
         self._frontier = frontier
         self._lease = settings.lease
         self._capacity = _HOSTS_A_FETCHER * settings.concurrency
-        self._lease_at = 0.0
+        self.lease_at = 0.0  #: when to look next for hosts that are ready
         self._shared_until = 0.0  #: until then others are to take what was left to them
         self._others_at = 0.0
         self._share_at = 0.0
@@ -62,11 +62,7 @@ class HostLeaser:
 
     def wake(self) -> None:
         """Look for hosts that are ready, soon."""
-        self._lease_at = min(self._lease_at, time.monotonic() + _LEASE_PAUSE)
-
-    def rest(self, until: float) -> None:
-        """Look for hosts that are ready at *until*: there are none before."""
-        self._lease_at = until
+        self.lease_at = min(self.lease_at, time.monotonic() + _LEASE_PAUSE)
 
     def next_look(self, *, hungry: bool) -> float:
         """Return when there is something to do next; *hungry*: some fetchers have no work."""
@@ -80,7 +76,7 @@ class HostLeaser:
         return min(times)
 
     def _next_lease(self, *, often: bool) -> float:
-        soonest = self._lease_at if often else self._lease_at + _OTHERS_PAUSE
+        soonest = self.lease_at if often else self.lease_at + _OTHERS_PAUSE
         return max(soonest, self._shared_until)
 
     async def lease(self, *, hungry: bool) -> bool:
@@ -94,7 +90,7 @@ class HostLeaser:
         often = room >= self._capacity // 2 or hungry
         if room <= 0 or now < self._next_lease(often=often):
             return False
-        self._lease_at = now + _LEASE_PAUSE
+        self.lease_at = now + _LEASE_PAUSE
         leases = await self._ledger.host_leases.lease(
             worker=self._worker, limit=room, lease=self._lease
         )
