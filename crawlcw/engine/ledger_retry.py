@@ -22,6 +22,7 @@ import anyio
 from crawlcw.errors import LedgerError, LedgerGoneError, LedgerUnavailableError
 from crawlcw.ledger import protocol
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
@@ -46,7 +47,7 @@ _ASKED_ONCE = frozenset(
         (protocol.Leases, "renew"),
         (protocol.HostLeases, "renew"),
         (protocol.Workers, "beat"),
-        (protocol.Rates, "record"),
+        (Rates, "record"),
     }
 )
 

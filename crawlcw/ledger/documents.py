@@ -64,8 +64,8 @@ from operator import attrgetter
 from typing import Any
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Counters, Worker
 from crawlcw.model import values
+from crawlcw.model.counters import Counters
 from crawlcw.model.health import Origin
 from crawlcw.model.hosts import Host, HostLease, RobotsRecord
 from crawlcw.model.rates import Vitals
@@ -84,6 +84,7 @@ from crawlcw.model.task import (
 )
 from crawlcw.model.transitions import Change, Settlement
 from crawlcw.model.visits import Visit
+from crawlcw.model.workers import Worker
 
 #: What `page` reads of a task: all but what grows with its results.
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))

@@ -18,14 +18,16 @@ from typing import Any, Protocol
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.rates import Rates
 from crawlcw.model.counters import Counters as Counters
 from crawlcw.model.counters import Counts as Counts
 from crawlcw.model.hosts import Calls, Host, HostLease
 from crawlcw.model.identities import Cookie, Identity
-from crawlcw.model.rates import EVERY, Point, Span, Vitals
+from crawlcw.model.rates import Vitals
 from crawlcw.model.spider_state import StoredState
 from crawlcw.model.task import BlobRef, ChangedTask, Lease, Record, Status, Task
 from crawlcw.model.transitions import BulkChange, Settlement
+from crawlcw.model.workers import Worker as Worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,22 +71,6 @@ class ItemCount:
 
     number: int
     whole: bool  #: False: these were counted, and there may be more
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
-    """A process that works on the ledger."""
-
-    name: str  #: its leases' tokens are `name:n`
-    machine: str  #: what machine it runs on; the same text for all processes there
-    pid: int
-    birth: str  #: tells the process from a later one with its pid
-    started: datetime
-    host: str = ""  #: the machine's name, for people
-    heartbeat: datetime | None = None  #: when it last said that it lives
-    hungry: bool = False  #: whether it has no host to ask, though there is work
-    tally: Counters = Counters()
-    vitals: Vitals | None = None  #: what it last showed of itself; None: nothing yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -678,27 +664,6 @@ class SpiderStates(Protocol):
 
     async def forget(self) -> bool:
         """Let there be no state any more, by another revision; return whether there was one."""
-
-
-class Rates(Protocol):
-    """What workers have shown of themselves, minute by minute, for the last week."""
-
-    async def record(self, point: Point) -> None:
-        """Keep a point of a worker, and drop those that are too old.
-
-        A worker has one point a minute, the latest. A week of them is kept: of the last
-        day all, of the days before one in ten minutes, and each worker's last one. Not
-        durable: what a crash takes away, the next point makes up for.
-        """
-
-    async def between(
-        self, since: datetime, until: datetime, *, step: timedelta = EVERY
-    ) -> list[Span]:
-        """Return what each worker did from point to point, ended in [since, until), in order.
-
-        *step* is how finely they are wanted: for ten minutes or more only as many
-        points are read.
-        """
 
 
 class Ledger(Protocol):

@@ -124,15 +124,12 @@ def _class(name: str, kind: type) -> Iterator[str]:
             for field, about in members.fields.items()
         )
     yield from _methods(members)
-    for facet, protocol in get_type_hints(kind).items() if _is_protocol(kind) else ():
-        if _is_protocol(protocol):
+    # Of a protocol whose parts are classes: a ledger and its facets.
+    for facet, part in get_type_hints(kind).items() if getattr(kind, "_is_protocol", False) else ():
+        if isinstance(part, type) and part.__module__.startswith("crawlcw."):
             yield f"#### {name}.{facet}\n"
-            yield _markdown(inspect.cleandoc(protocol.__doc__ or "")) + "\n"
-            yield from _methods(_members(protocol))
-
-
-def _is_protocol(kind: Any) -> bool:
-    return getattr(kind, "_is_protocol", False)
+            yield _markdown(inspect.cleandoc(part.__doc__ or "")) + "\n"
+            yield from _methods(_members(part))
 
 
 def _methods(members: "_Members") -> Iterator[str]:

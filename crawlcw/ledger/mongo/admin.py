@@ -246,7 +246,7 @@ class Admin:
                 store.blob_files,
                 store.hosts,
                 store.workers,
-                store.rates,
+                store.rates.collection,
                 store.sessions,
                 store.state,
                 store.durable,

@@ -20,7 +20,6 @@ from crawlcw.ledger.mongo.leases import Leases
 from crawlcw.ledger.mongo.notes import Notes
 from crawlcw.ledger.mongo.outcomes import Outcomes
 from crawlcw.ledger.mongo.queries import Queries
-from crawlcw.ledger.mongo.rates import Rates
 from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, kind_in
 from crawlcw.ledger.mongo.search import Search
 from crawlcw.ledger.mongo.sessions import Sessions
@@ -28,6 +27,7 @@ from crawlcw.ledger.mongo.spider_states import SpiderStates
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.tasks import Tasks
 from crawlcw.ledger.mongo.workers import Workers
+from crawlcw.ledger.rates import Rates
 
 
 class MongoLedger:
@@ -49,7 +49,7 @@ class MongoLedger:
         self.hosts: protocol.Hosts = hosts
         self.host_leases: protocol.HostLeases = HostLeases(store, hosts)
         self.workers: protocol.Workers = Workers(store, hosts)
-        self.rates: protocol.Rates = Rates(store)
+        self.rates = Rates(store)
         self.groups: protocol.Groups = groups
         self.queries: protocol.Queries = Queries(store, items, groups)
         self.admin: protocol.Admin = Admin(store, hosts, blobs, notes)

@@ -146,7 +146,7 @@ class Schema:
             (self._store.tasks, INDEXES),
             (self._store.hosts, HOST_INDEXES),
             (self._store.workers, WORKER_INDEXES),
-            (self._store.rates, {}),
+            (self._store.rates.collection, {}),
             (self._store.items, ITEM_INDEXES),
             (self._store.sessions, {}),
         ]

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import pymongo
 from pymongo import WriteConcern
@@ -16,9 +16,10 @@ from crawlcw.ledger.mongo import driver_threads
 from crawlcw.ledger.mongo.connection import bucket, mapped
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.shielding import shielded
+from crawlcw.ledger.mongo.table import Table
+from crawlcw.ledger.port import RATE_KEY, P, T, Work
 from crawlcw.model.clock import LedgerClock
 
-_T = TypeVar("_T")
 _DURABLE = WriteConcern(w="majority", j=True)
 #: A claim that is lost in a failover is a repeated fetch; it needs no journal.
 _QUICK = WriteConcern(w=1)
@@ -71,7 +72,8 @@ class MongoStore:
         self.hosts = database.get_collection(f"{spider}.hosts", write_concern=_DURABLE)
         self.workers = database.get_collection(f"{spider}.workers", write_concern=_DURABLE)
         # Not durable: a point that a failover takes away is made up for by the next one.
-        self.rates = database.get_collection(f"{spider}.rates", write_concern=_QUICK)
+        rates = database.get_collection(f"{spider}.rates", write_concern=_QUICK)
+        self.rates = Table(rates, key=RATE_KEY)
         self.items = database.get_collection(f"{spider}.items", write_concern=_DURABLE)
         self.sessions = database.get_collection(f"{spider}.sessions", write_concern=_DURABLE)
         self.state = database.get_collection(f"{spider}.state", write_concern=_DURABLE)
@@ -87,6 +89,14 @@ class MongoStore:
         self.clock_checked = 0.0
         self.batches = claims == "batch"
         self._tokens = 0
+
+    async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """See `port.Store.reading`."""
+        return await work(self, *args, **kwargs)
+
+    async def writing(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """See `port.Store.writing`."""
+        return await work(self, *args, **kwargs)
 
     async def set_clock(self) -> None:
         """Ask the server for its time."""
@@ -129,19 +139,6 @@ class MongoStore:
         groups: list[dict[str, Any]] = answer["cursor"]["firstBatch"]
         return groups
 
-    async def made_by(
-        self, pipeline: list[dict[str, Any]], *, most: int
-    ) -> list[documents.Document]:
-        """Return what a pipeline makes of the tasks, *most* documents at most, in one reply."""
-        # Unlike a command's, these may be more than a reply of the server holds, and their times
-        # have a zone.
-        cursor = self.tasks.aggregate(pipeline, hint="_id_", batchSize=most + 1)
-        # PyMongo's aggregate is a coroutine, Motor's is not.
-        if inspect.isawaitable(cursor):
-            cursor = await cursor
-        found: list[documents.Document] = await cursor.to_list(None)
-        return found
-
     async def count(self, where: dict[str, Any], *, hint: str, most: int = 0, skip: int = 0) -> int:
         """Return how many tasks match behind the first *skip*, *most* at most; 0: however many."""
         command = {"count": self.spider, "query": where, "hint": hint, "skip": skip}
@@ -178,10 +175,10 @@ class MongoStore:
         collection: Any,
         chosen: documents.Document,
         fields: Mapping[str, Any] | None,
-        read: Callable[[Mapping[str, Any]], Awaitable[Sequence[_T]]],
+        read: Callable[[Mapping[str, Any]], Awaitable[Sequence[T]]],
         *,
         at_once: int | None = None,
-    ) -> AsyncGenerator[_T, None]:
+    ) -> AsyncGenerator[T, None]:
         """Stream by `_id` what *read* makes of each document, and go on where the cursor breaks.
 
         A reply of the server has *at_once* documents at most, and 16 MiB; None: 200.
@@ -229,7 +226,7 @@ async def all_of(cursor: Any, most: int) -> list[dict[str, Any]]:
     return found
 
 
-async def resumed(read: Callable[[], Awaitable[_T]]) -> _T:
+async def resumed(read: Callable[[], Awaitable[T]]) -> T:
     """Return what *read* reads, asked again a few times where the ledger does not answer."""
     for _ in range(_RESUMES):
         with suppress(LedgerUnavailableError):

@@ -1,6 +1,7 @@
 """Adding tasks, and reading them: those that are due, or one with all that is known of it."""
 
 import asyncio
+import inspect
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -168,7 +169,16 @@ class Tasks:
             {"$replaceRoot": {"newRoot": "$task"}},
         ]
         with mapped():
-            return await self._store.made_by(pipeline, most=most * len(hosts))
+            # Unlike a command's, these may be more than a reply of the server holds, and their
+            # times have a zone.
+            cursor = self._store.tasks.aggregate(
+                pipeline, hint="_id_", batchSize=most * len(hosts) + 1
+            )
+            # PyMongo's aggregate is a coroutine, Motor's is not.
+            if inspect.isawaitable(cursor):
+                cursor = await cursor
+            found: list[documents.Document] = await cursor.to_list(None)
+        return found
 
     def _due(self) -> dict[str, Any]:
         return {"priority": {"$lte": ANY_PRIORITY}, "due": {"$lte": self._store.now()}}

@@ -12,6 +12,7 @@ from anyio import to_thread
 
 from crawlcw.ledger import copying, examination, protocol, searching, tracked
 from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sqlite.admin import Admin
 from crawlcw.ledger.sqlite.blobs import Blobs
 from crawlcw.ledger.sqlite.changes import Changes
@@ -27,7 +28,6 @@ from crawlcw.ledger.sqlite.marker import check_marker, names_in
 from crawlcw.ledger.sqlite.notes import Notes
 from crawlcw.ledger.sqlite.outcomes import Outcomes
 from crawlcw.ledger.sqlite.queries import Queries
-from crawlcw.ledger.sqlite.rates import Rates
 from crawlcw.ledger.sqlite.rows import EPOCH, moment
 from crawlcw.ledger.sqlite.search import Search
 from crawlcw.ledger.sqlite.sessions import Sessions
@@ -56,7 +56,7 @@ class SqliteLedger:
         self.hosts: protocol.Hosts = hosts
         self.host_leases: protocol.HostLeases = HostLeases(store)
         self.workers: protocol.Workers = Workers(store)
-        self.rates: protocol.Rates = Rates(store)
+        self.rates = Rates(store)
         self.groups: protocol.Groups = Groups(store)
         self.queries: protocol.Queries = Queries(store, self.groups)
         self.admin: protocol.Admin = Admin(store, hosts, notes)

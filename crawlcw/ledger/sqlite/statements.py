@@ -369,19 +369,8 @@ class Statements:
         )
 
     def _of_rates(self, tables: Tables) -> None:
-        """Those of what workers show of themselves, now and minute by minute."""
+        """Those of what workers show of themselves now."""
         rates = tables.rates
-        values = "VALUES (:kept, :minute, :worker, :started, :time, :vitals)"
-        # One that was delayed on its way must not take back a later one.
-        later = (
-            "ON CONFLICT (kept, minute, worker) DO UPDATE SET started = excluded.started, "
-            "time = excluded.time, vitals = excluded.vitals WHERE excluded.time >= time"
-        )
-        self.add_point = f"INSERT INTO {rates} {values} {later}"
-        self.points = (
-            f"SELECT * FROM {rates} WHERE kept = :kept AND minute >= :first AND minute < :last"
-        )
-        self.drop_points = f"DELETE FROM {rates} WHERE kept = :kept AND minute < :until"
         # What a worker showed last is the row that is kept for no day.
         self.show = (
             f"INSERT OR REPLACE INTO {rates} SELECT 0, 0, id, started, :heartbeat, :vitals "

@@ -11,12 +11,14 @@ from anyio import to_thread
 
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.sqlite.connection import Connection
+from crawlcw.ledger.port import P, T, Work
+from crawlcw.ledger.sqlite.connection import Connection, Database, snapshot, transaction
 from crawlcw.ledger.sqlite.file_modes import shut_out_others
 from crawlcw.ledger.sqlite.marker import create
 from crawlcw.ledger.sqlite.rows import UNHOLDABLE, describe_sqlite_error, to_json
 from crawlcw.ledger.sqlite.schema import Tables
 from crawlcw.ledger.sqlite.statements import Statements
+from crawlcw.ledger.sqlite.table import Unit, driven
 
 #: What is walked through is read so much at a time: rows, and characters of JSON.
 ITEM_ROWS = 500
@@ -44,6 +46,24 @@ class SqliteStore:
         # Its own, so that `items` and `counts` do not keep claims waiting.
         self.reader = Connection(path)
         self._tokens = 0
+
+    async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """See `port.Store.reading`: all is read as of one moment."""
+
+        def read(db: Database) -> T:
+            with snapshot(db):
+                return driven(work(Unit(db, self.tables), *args, **kwargs))
+
+        return await self.reader.run(read)
+
+    async def writing(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """See `port.Store.writing`: all is written in one transaction."""
+
+        def written(db: Database) -> T:
+            with transaction(db):
+                return driven(work(Unit(db, self.tables), *args, **kwargs))
+
+        return await self.writer.run(written)
 
     def token(self, worker: str) -> str:
         """Return a token that no other lease of the worker has."""

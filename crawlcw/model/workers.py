@@ -1,0 +1,23 @@
+"""A process that works on a ledger."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from crawlcw.model.counters import Counters
+from crawlcw.model.rates import Vitals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """A process that works on the ledger."""
+
+    name: str  #: its leases' tokens are `name:n`
+    machine: str  #: what machine it runs on; the same text for all processes there
+    pid: int
+    birth: str  #: tells the process from a later one with its pid
+    started: datetime
+    host: str = ""  #: the machine's name, for people
+    heartbeat: datetime | None = None  #: when it last said that it lives
+    hungry: bool = False  #: whether it has no host to ask, though there is work
+    tally: Counters = Counters()
+    vitals: Vitals | None = None  #: what it last showed of itself; None: nothing yet
