@@ -1,6 +1,7 @@
 """What a callback is given: the page, and the way to further requests."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +34,15 @@ if TYPE_CHECKING:
 
     #: A link: its address, the node that has it, or nothing.
     Link = str | LexborNode | Selector | None
+
+
+@dataclass(slots=True)
+class Following:
+    """How a crawl follows the links of one page."""
+
+    robot: str = ""  #: what pages call the crawler that ask something of it alone
+    obey_robots: bool = True  #: the links of a page that says `nofollow` are left alone
+    is_over: bool = False  #: no more links are followed: `follow_all` only counts them
 
 
 class Response(Document):
@@ -78,12 +88,8 @@ class Response(Document):
         self.proxy: Proxy | None = None
         #: Links that `follow_all` has left out: unfetchable, or of a page that says `nofollow`.
         self.dropped = DroppedLinks()
-        #: What pages call this crawler that ask something of it alone.
-        self.robot = ""
-        #: Whether `follow_all` leaves the links of a page alone that says `nofollow`.
-        self.obey_robots = True
-        #: Whether the crawl follows no more links of the page: `follow_all` only counts them then.
-        self.has_enough_links = False
+        #: How the crawl follows the links of the page.
+        self.following = Following()
         #: The page in the browser, a `playwright.async_api.Page`, where it was rendered; it is
         #: open until the callback ends.
         self.page: Any = None
@@ -103,8 +109,9 @@ class Response(Document):
     @cached_property
     def robots(self) -> RobotsDirectives:
         """What the page asks of robots, by X-Robots-Tag or a <meta>: `noindex`, `nofollow`."""
-        said = directives(self.headers.get("x-robots-tag", ""), robot=self.robot)
-        return said | self._head.directives(robot=self.robot) if self._is_html else said
+        robot = self.following.robot
+        said = directives(self.headers.get("x-robots-tag", ""), robot=robot)
+        return said | self._head.directives(robot=robot) if self._is_html else said
 
     @cached_property
     def refresh(self) -> Refresh | None:
@@ -230,7 +237,7 @@ class Response(Document):
 
         Each address once; links that cannot be fetched (`mailto:`, a broken
         address) are left out, and counted in `dropped`. So are all links of a page
-        that asks robots not to follow any, where `obey_robots` is set.
+        that asks robots not to follow any, where the setting `obey_robots` is on.
 
         *allow* and *deny* are regular expressions that are looked for in the absolute
         address; *extensions* are those that its path may have (`""`: none), and
@@ -241,7 +248,7 @@ class Response(Document):
             allow=allow, deny=deny, extensions=extensions, deny_extensions=deny_extensions
         )
         nodes = iter(self._links(targets, restrict))
-        if self.obey_robots and self.robots.nofollow:
+        if self.following.obey_robots and self.robots.nofollow:
             for node in nodes:
                 self.dropped.note(NOFOLLOW, _address(node) or "")
             return
@@ -258,7 +265,7 @@ class Response(Document):
             target = "" if address is None else address.partition("#")[0]
             if address is not None and target in resolved:
                 continue
-            if self.has_enough_links:
+            if self.following.is_over:
                 self.dropped.note(TOO_MANY_LINKS, address or "")
                 # There may be hundreds of thousands: to look at each would stop the loop.
                 self.dropped.counts[TOO_MANY_LINKS] += sum(1 for _ in nodes)

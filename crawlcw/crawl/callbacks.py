@@ -18,37 +18,47 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from traceback import FrameSummary
 from types import GeneratorType
-from typing import Any
+from typing import Any, Self
 
 from crawlcw.api.page_head import product_token
 from crawlcw.api.request import Request
 from crawlcw.api.response import NOFOLLOW, TOO_MANY_LINKS, Response
 from crawlcw.api.rules import Rule, requests
 from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
 from crawlcw.api.url_traps import TrapPolicy
 from crawlcw.api.user_code import Called, Cancellation, Raised, calls_user_code, time_limit
-from crawlcw.crawl import item_sink
-from crawlcw.crawl.item_sink import ItemPolicy, ItemSink
-from crawlcw.errors import FetchError, ParseRefusedError, Reason, SpiderError, StopCrawl
+from crawlcw.errors import (
+    DropItem,
+    FetchError,
+    InvalidItemError,
+    ParseRefusedError,
+    Reason,
+    SpiderError,
+    StopCrawl,
+)
 from crawlcw.model import item_values, urls
 from crawlcw.model.dropped import DroppedLinks
-from crawlcw.model.item_values import is_item
+from crawlcw.model.item_values import cleaned_item, is_item
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
-from crawlcw.model.tracebacks import (
-    format_frames,
-    text_of,
-)
+from crawlcw.model.tracebacks import format_frames, text_of
 from crawlcw.model.transitions import Failed, too_deep
 from crawlcw.model.urls import Refusal
 
 #: A page that sends its reader on later than that has something else in mind: the end of a session.
 LONGEST_REFRESH = timedelta(seconds=100)
-_OUR_FILES = (__file__, item_sink.__file__, item_values.__file__)
+#: So many reasons are told apart: a reason may have crawled text in it.
+MOST_REASONS = 100
+OTHER_REASONS = "other reasons"
+_NOTHING_GIVEN = "item() yielded nothing"
+_LONGEST_REASON = 120
+_OUR_FILES = (__file__, item_values.__file__)
 #: Seconds after which a generator is left alone until all else has had its turn.
 _SLICE = 0.05
 #: Of one step so many seconds count: in a longer one the loop stood still, which the watchdog sees.
@@ -108,6 +118,25 @@ class Scope:
             raise FetchError(trap, f"{location.url} looks like a trap")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemPolicy:
+    """What a spider does with the items of its callbacks."""
+
+    hook: Callable[[Any, Response | None], Any] | None = None  #: its own `item`
+    drops_invalid: bool = False  #: an invalid item costs itself, and not its page
+    awaits: bool = False  #: the hook says by its form that it may wait
+
+    @classmethod
+    def of(cls, spider: Spider) -> Self:
+        """Return what *spider* says."""
+        drops_invalid = spider.invalid_items == "item"
+        if type(spider).item is Spider.item:
+            return cls(drops_invalid=drops_invalid)
+        hook = spider.item
+        awaits = inspect.iscoroutinefunction(hook) or inspect.isasyncgenfunction(hook)
+        return cls(hook=hook, drops_invalid=drops_invalid, awaits=awaits)
+
+
 @calls_user_code
 async def run(
     callback: Callable[..., Any],
@@ -136,27 +165,35 @@ async def run(
     where the callback is not given it. Nothing is raised but a cancellation of the
     running task.
     """
-    responses = list(responses_in(arguments))
-    pages = [each for each in arguments if isinstance(each, Response)]
-    items = items or ItemPolicy()
-    sink = ItemSink(items, pages[0] if pages else page)
-    sorter = _Sorter(task, scope, now, seen, responses, sink)
-    for response in responses:
-        response.robot, response.obey_robots = scope.robot, scope.obey_robots
-    cancellation = Cancellation()
     # The watchdog reads it from the frame.
     called = Called(name=name or getattr(callback, "__name__", ""), subject=task.url)
+    responses = responses_in(arguments, scope)
+    # The page that was asked for, not an error's.
+    own = responses[0] if responses and responses[0] in arguments else None
+    items = items or ItemPolicy()
+    sorter = _Sorter(
+        task=task,
+        scope=scope,
+        now=now,
+        seen=seen,
+        items=items,
+        responses=responses,
+        page=own or page,
+        called=called,
+        within=within,
+        turn=turn,
+    )
+    failed: Failed | None = None
+    cancellation = Cancellation()
     result: Any = None
-    pace = _Pace(called, within, turn)
     try:
         result = callback(*arguments)
-        if items.awaits or _may_wait(result):
-            async with time_limit(called, within, stalled=stalled):
-                await _sort(result, sorter, pace)
-        else:
-            await _sort(result, sorter, pace)
-        for response in pages if rules else ():
-            await _sort(requests(rules, response), sorter, pace)
+        waits = _may_wait(result)
+        limited = items.awaits or waits
+        async with time_limit(called, within, stalled=stalled) if limited else nullcontext():
+            await sorter.sort(result, waits=waits)
+        if rules and own is not None:
+            await sorter.sort(requests(rules, own), waits=False)
         await cancellation.strike()
     except ParseRefusedError as error:
         return Failed(reason=error.reason, message=error.message)
@@ -166,53 +203,28 @@ async def run(
         if cancellation.passes(error):
             raise
         await cancellation.after(error)
-        if (retired := _retired(pages)) is not None:
-            return Produced(retired=retired)
-        return _raised(error, callback, result)
-    if (retired := _retired(pages)) is not None:
-        return Produced(retired=retired)
+        failed = _raised(error, callback, result)
+    if own is not None and own.session.retired:
+        return Produced(retired=own.session.retired)
+    if failed is not None:
+        return failed
+    if own is not None:
+        sorter.take_refresh(own)
     for response in responses:
-        if response in arguments:  # the page that was asked for, not an error's
-            sorter.take_refresh(response)
         sorter.produced.dropped.add(response.dropped)
     return sorter.produced
 
 
-def responses_in(arguments: Iterable[object]) -> Iterator[Response]:
-    """Yield the answers that a callback is given: as such, or with an error."""
+def responses_in(arguments: Iterable[object], scope: Scope) -> list[Response]:
+    """Return the answers that a callback is given, as such or with an error, told of *scope*."""
+    found = []
     for each in arguments:
-        found = each.response if isinstance(each, FetchError) else each
-        if isinstance(found, Response):
-            yield found
-
-
-def _retired(pages: Iterable[Response]) -> str | None:
-    """Return why the callback has retired the session of its page, if it has."""
-    return next((each.session.retired for each in pages if each.session.retired), None)
-
-
-class _Pace:
-    """Lets all else have its turn now and then: thousands of links must not keep the loop."""
-
-    def __init__(self, called: Called, within: float, turn: Callable[[], Awaitable[None]]) -> None:
-        self._called = called
-        self._within = within
-        self._turn = turn
-        self._spent = 0.0
-        self.over = time.monotonic() + _SLICE  #: when it is the turn of all else
-
-    async def rest(self, *, counts: bool) -> None:
-        """Let all else have its turn; raises `TimeoutError` where the things took too long.
-
-        Of what is yielded asynchronously the time does not *count*: it has a limit itself.
-        """
-        if counts:
-            step = time.monotonic() - self.over + _SLICE
-            self._spent += min(step, _LONGEST_STEP)
-            if self._within and self._spent > self._within:
-                raise TimeoutError(f"{self._called.name} did not end within {self._within:g} s")
-        await self._turn()
-        self.over = time.monotonic() + _SLICE
+        response = each.response if isinstance(each, FetchError) else each
+        if isinstance(response, Response):
+            response.following.robot = scope.robot
+            response.following.obey_robots = scope.obey_robots
+            found.append(response)
+    return found
 
 
 def _may_wait(result: object) -> bool:
@@ -220,33 +232,6 @@ def _may_wait(result: object) -> bool:
     if isinstance(result, GeneratorType):  # most are, and ABCs take long to tell
         return bool(result.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE)
     return inspect.isawaitable(result) or isinstance(result, AsyncIterator)
-
-
-async def _sort(result: Any, sorter: "_Sorter", pace: _Pace) -> None:
-    """Sort what a callback yields or returns, at once or asynchronously."""
-    waits = _may_wait(result)
-    if waits and inspect.isawaitable(result):
-        result = await result
-        waits = isinstance(result, AsyncIterator)
-    if waits:
-        async for thing in result:
-            if isinstance(thing, Request):
-                sorter.take_request(thing)
-            elif thing is not None and (kept := sorter.sink.take(thing)) is not None:
-                await kept
-            # It need not have awaited anything.
-            if time.monotonic() >= pace.over:
-                await pace.rest(counts=False)
-        return
-    # A name for it: else an error in here would end the generator, and `_place_of` not find it.
-    found = things(result)
-    for thing in found:
-        if isinstance(thing, Request):
-            sorter.take_request(thing)
-        elif thing is not None and (kept := sorter.sink.take(thing)) is not None:
-            await kept
-        if time.monotonic() >= pace.over:
-            await pace.rest(counts=True)
 
 
 def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> Raised:
@@ -295,90 +280,121 @@ def _to_its_end(generator: Generator[object, None, object]) -> Iterator[object]:
         )
 
 
+@dataclass(slots=True, kw_only=True)
 class _Sorter:
-    """Turns what a callback yields into items and tasks."""
+    """Turns what a callback yields into items and tasks.
 
-    def __init__(
-        self,
-        task: Task,
-        scope: Scope,
-        now: datetime,
-        seen: Container[bytes],
-        responses: Iterable[Response],
-        sink: ItemSink,
-    ) -> None:
-        self._task = task
-        self._responses = responses
-        self._scope = scope
-        self._now = now
-        self._seen = seen
-        self._links = 0
-        self._admitted = ""
-        self._yielded: set[bytes] = set()
-        #: What became of plain links, by address: why each was dropped, None: it was not.
-        self._taken: dict[str, str | None] = {}
-        self.sink = sink
-        self.produced = Produced(items=sink.items, items_dropped=sink.dropped)
+    Now and then all else has its turn: thousands of links must not keep the loop.
+    """
+
+    task: Task
+    scope: Scope
+    now: datetime
+    seen: Container[bytes]
+    items: ItemPolicy
+    responses: Sequence[Response]
+    page: Response | None
+    called: Called
+    within: float
+    turn: Callable[[], Awaitable[None]]
+    produced: Produced = field(default_factory=Produced)
+    _spent: float = 0.0
+    #: When it is the turn of all else.
+    _over: float = field(default_factory=lambda: time.monotonic() + _SLICE)
+    _links: int = 0
+    _admitted: str = ""  #: the host that was admitted last
+    _yielded: set[bytes] = field(default_factory=set)
+    #: What became of plain links, by address: why each was dropped, None: it was not.
+    _taken: dict[str, str | None] = field(default_factory=dict)
+
+    async def sort(self, result: Any, *, waits: bool) -> None:
+        """Sort what a callback yields or returns, at once or asynchronously."""
+        if waits and inspect.isawaitable(result):
+            result = await result
+            waits = isinstance(result, AsyncIterator)
+        if waits:
+            async for thing in result:
+                if (kept := self._take(thing)) is not None:
+                    await kept
+                # It need not have awaited anything. It has a limit of its own.
+                if time.monotonic() >= self._over:
+                    await self._rest()
+            return
+        # A name for it: else an error in here would end the generator, and `_place_of` not find it.
+        found = things(result)
+        for thing in found:
+            if (kept := self._take(thing)) is not None:
+                await kept
+            if (now := time.monotonic()) >= self._over:
+                self._spent += min(now - self._over + _SLICE, _LONGEST_STEP)
+                if self.within and self._spent > self.within:
+                    raise TimeoutError(f"{self.called.name} did not end within {self.within:g} s")
+                await self._rest()
+
+    async def _rest(self) -> None:
+        await self.turn()
+        self._over = time.monotonic() + _SLICE
+
+    def _take(self, thing: object) -> Awaitable[None] | None:
+        """Make a task or an item of what was yielded, or drop it; return what is to be awaited."""
+        if not isinstance(thing, Request):
+            return None if thing is None else self._take_item(thing)
+        self._links += 1
+        if self._links >= self.scope.max_links:
+            for response in self.responses:
+                response.following.is_over = True
+            if self._links > self.scope.max_links:
+                self._drop(thing, TOO_MANY_LINKS)
+                return None
+        # Most links of a page stand there several times.
+        url = thing.plain_url
+        if url is None:
+            self._judge(thing)
+        elif url not in self._taken:
+            self._taken[url] = self._judge(thing)
+        elif (reason := self._taken[url]) is not None:
+            self._drop(thing, reason)
+        return None
 
     def take_refresh(self, response: Response) -> None:
         """Follow where a page sends its reader: a link like any other, to the same callback."""
         refresh = response.refresh
         if refresh is None or refresh.after > LONGEST_REFRESH:
             return
-        if response.obey_robots and response.robots.nofollow:
+        if self.scope.obey_robots and response.robots.nofollow:
             self.produced.dropped.note(NOFOLLOW, refresh.url)
             return
-        self.take_request(response.request.elsewhere(refresh.url))
-
-    def take_request(self, request: Request) -> None:
-        """Make a task of a request, or drop it."""
-        self._links += 1
-        if self._links >= self._scope.max_links:
-            for response in self._responses:
-                response.has_enough_links = True
-        if self._links > self._scope.max_links:
-            self._drop(request, TOO_MANY_LINKS)
-            return
-        # Most links of a page stand there several times.
-        url = request.plain_url
-        if url is None:
-            self._judge(request)
-        elif url not in self._taken:
-            self._taken[url] = self._judge(request)
-        elif (reason := self._taken[url]) is not None:
-            self._drop(request, reason)
+        self._take(response.request.elsewhere(refresh.url))
 
     def _judge(self, request: Request) -> str | None:
         """Take a request, or drop it; return why it is dropped each time that it is yielded."""
         # A page that is parsed again yields its requests in the same order,
         # so the number makes the same task of the same request.
-        salt = b"%s %d" % (self._task.id, self._links) if request.dont_filter else b""
+        salt = b"%s %d" % (self.task.id, self._links) if request.dont_filter else b""
         place = request.place(salt)
         if isinstance(place, Refusal):
             return self._drop(request, place.reason, where=place.message)
         location, task_id = place
         # Most links of a page lead to one host; those admitted once stay so.
         if location.host != self._admitted:
-            if not urls.in_scope(location.host, self._scope.hosts):
+            if not urls.in_scope(location.host, self.scope.hosts):
                 return self._drop(request, Reason.REFUSED_SCOPE)
             self._admitted = location.host
         # Before traps are looked for: a start URL may look as it likes.
         # One that is known may have changed, which the ledger tells.
-        if task_id in self._yielded or (request.changed is None and task_id in self._seen):
+        if task_id in self._yielded or (request.changed is None and task_id in self.seen):
             return None
-        trap = self._scope.traps.why(location.canonical)
+        trap = self.scope.traps.why(location.canonical)
         if trap is not None:
             return self._drop(request, trap)
-        if location.host in self._scope.full:
+        if location.host in self.scope.full:
             return self._drop(request, Reason.HOST_FULL)
         self._yielded.add(task_id)
-        task = request.task(
-            now=self._now, depth=self._task.depth + 1, parent=self._task.id, salt=salt
-        )
+        task = request.task(now=self.now, depth=self.task.depth + 1, parent=self.task.id, salt=salt)
         own = request.options.max_depth
-        if own is None and (own := self._task.options.max_depth) is not None:
+        if own is None and (own := self.task.options.max_depth) is not None:
             task = replace(task, options=replace(task.options, max_depth=own))
-        deepest = self._scope.max_depth if own is None else own
+        deepest = self.scope.max_depth if own is None else own
         if deepest is None or task.depth <= deepest:
             self.produced.tasks.append(task)
             return None
@@ -392,6 +408,78 @@ class _Sorter:
         """Count a link that is not followed; *where* tells of one that has no text of its own."""
         self.produced.dropped.note(reason, request.url or where)
         return reason
+
+    def _take_item(self, thing: object) -> Awaitable[None] | None:
+        """Give an item to the hook, if there is one; return what is to be awaited.
+
+        Raises `InvalidItemError`, unless such items are dropped; and whatever the hook raises.
+        """
+        if self.items.hook is None:
+            self._keep(thing)
+            return None
+        try:
+            result = self.items.hook(thing, self.page)
+            if inspect.isawaitable(result) or isinstance(result, AsyncIterator):
+                return self._awaited(result)
+            self._keep_result(result)
+        except DropItem as told:
+            self._drop_item(text_of(told))
+        return None
+
+    async def _awaited(self, result: Any) -> None:
+        try:
+            if inspect.isawaitable(result):
+                result = await result
+            if not isinstance(result, AsyncIterator):
+                self._keep_result(result)
+                return
+            count = 0
+            async for thing in result:
+                count += 1
+                self._keep(thing)
+            if not count:
+                self._drop_item(_NOTHING_GIVEN)
+        except DropItem as told:
+            self._drop_item(text_of(told))
+
+    def _keep_result(self, result: object) -> None:
+        """Keep what the hook returned: one item, or any number of them."""
+        if result is None:
+            # To forget the `return` would lose every item without a word.
+            why = 'item() returned None: return the item, or raise DropItem("why")'
+            self._refuse(InvalidItemError(why))
+        elif is_item(result) or isinstance(result, str | bytes) or not isinstance(result, Iterable):
+            self._keep(result)
+        else:
+            count = 0
+            for thing in result:
+                count += 1
+                self._keep(thing)
+            if not count:
+                self._drop_item(_NOTHING_GIVEN)
+
+    def _keep(self, thing: object) -> None:
+        if isinstance(thing, Request):
+            raise SpiderError("item() gave a Request: yield it in the callback")
+        try:
+            self.produced.items.append(cleaned_item(thing))
+        except InvalidItemError as error:
+            self._refuse(error)
+
+    def _refuse(self, error: InvalidItemError) -> None:
+        if not self.items.drops_invalid:
+            raise error
+        self._drop_item(text_of(error))
+
+    def _drop_item(self, reason: str) -> None:
+        reason = printable(reason, limit=_LONGEST_REASON) or "no reason given"
+        count_dropped(self.produced.items_dropped, reason)
+
+
+def count_dropped(counts: Counter[str], reason: str, number: int = 1) -> None:
+    """Count *number* items dropped for *reason*; those of too many reasons together."""
+    known = reason in counts or len(counts) < MOST_REASONS
+    counts[reason if known else OTHER_REASONS] += number
 
 
 def missing(error: SpiderError) -> Failed:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from crawlcw.archive.bodies import Bodies
-from crawlcw.crawl import item_sink
+from crawlcw.crawl import callbacks
 from crawlcw.crawl.adding import SeenFilter, TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
@@ -105,7 +105,7 @@ class Committer:
         for done in group:
             self._stats.dropped.add(done.dropped)
             for reason, number in done.items_dropped.items():
-                item_sink.note(self._stats.items_dropped, reason, number)
+                callbacks.count_dropped(self._stats.items_dropped, reason, number)
         again = {s.lease.task.host for s in settlements if s.change.due is not None}
         self._listener.written(more=bool(again) or added > 0, again=again)
 

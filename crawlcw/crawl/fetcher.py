@@ -88,7 +88,6 @@ class Fetcher:
 
     async def run(self, pool: Pool, done: asyncio.Queue[Done], source: WorkSource) -> None:
         """Work on what the pool gives until cancelled."""
-        changes = self.state.collected()
         while True:
             # One scope for many pages: it ends with the first lease that is lost.
             with anyio.CancelScope() as lost:
@@ -98,23 +97,24 @@ class Fetcher:
                     slot = Slot(partial(source.fetched, lease))
                     try:
                         try:
-                            result = await self._work(lease, slot)
-                        finally:
-                            self.held.idle(lease)
-                            slot.free()
-                            source.done(lease)
-                        if isinstance(result, Deferred):
-                            self._put_back(lease, result, source)
-                        else:
-                            self.failures.internal.settled(lease)
-                            await done.put(result)
-                            changes.clear()
+                            try:
+                                result = await self._work(lease, slot)
+                            finally:
+                                self.held.idle(lease)
+                                slot.free()
+                                source.done(lease)
+                            if isinstance(result, Deferred):
+                                self.state.undo(lease)
+                                self._put_back(lease, result, source)
+                            else:
+                                self.failures.internal.settled(lease)
+                                await done.put(result)
+                        except BaseException:
+                            self.state.undo(lease)
+                            raise
                         if self.run_alone.is_alone(lease):
-                            self.state.undo(changes)
                             await self.run_alone.recorded(lease)
                     finally:
-                        if changes:
-                            self.state.undo(changes)
                         self.run_alone.leave(lease)
             self.failures.stats.leases_lost += 1
 

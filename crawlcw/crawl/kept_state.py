@@ -10,9 +10,11 @@ and stays.
 import asyncio
 import logging
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
-from types import CodeType, TracebackType
-from typing import Any, Self
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
 
 from crawlcw.api.spider import Spider
 from crawlcw.api.state import State
@@ -20,7 +22,7 @@ from crawlcw.errors import SpiderError
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
 from crawlcw.model.spider_state import NO_PAGE, History, Kind, Page, Value
-from crawlcw.model.task import DONE, Status, Task
+from crawlcw.model.task import DONE, Lease, Status, Task
 from crawlcw.model.transitions import Settlement
 
 logger = logging.getLogger(__name__)
@@ -74,21 +76,23 @@ class KeptState:
             raise SpiderError(f"self.state was used when the callback of {url} had ended")
         return running.page
 
-    def running(self, task: Task) -> "Running":
+    @contextmanager
+    def running(self, task: Task) -> Iterator["Running"]:
         """Return a block in which a callback runs for the page of a task."""
-        return Running(self._history, task)
+        running = Running(self._history, task)
+        token = _RUNNING.set(running)
+        try:
+            yield running
+        finally:
+            _RUNNING.reset(token)
+            if running.page is not None:
+                (self._history.end if running.is_kept else self._history.undo)(running.page)
 
-    def collected(self) -> list[Page]:
-        """Return the list that gets what callbacks change in this asyncio task from now on."""
-        pages: list[Page] = []
-        _ATTEMPT.set(pages)
-        return pages
-
-    def undo(self, pages: list[Page]) -> None:
-        """Take back what was collected, of a page that was put back, or whose lease was lost."""
-        for page in pages:
+    def undo(self, lease: Lease) -> None:
+        """Take back what the callbacks of a page have changed that is put back."""
+        page = self._history.page_of((lease.task.id, lease.fence))
+        if page is not None and not page.is_void:
             self._history.undo(page)
-        pages.clear()
 
     # When it is written, and read.
 
@@ -187,51 +191,27 @@ class KeptState:
                 self._history.settle(run)
 
 
+@dataclass(slots=True)
 class Running:
-    """A block in which a callback runs: what it changes counts where it is left by `keep`."""
+    """A callback that runs for the page of a task; what it changes counts once it is kept."""
 
-    __slots__ = ("_history", "_is_kept", "_token", "page", "task")
+    history: History
+    task: Task
+    page: Page | None = None  #: None: it has not used the state yet
+    is_kept: bool = False
 
-    def __init__(self, history: History, task: Task) -> None:
-        self._history = history
-        self.task = task
-        self.page: Page | None = None
-        self._is_kept = False
-
-    @property
-    def changed(self) -> dict[str, Any]:
-        """What the callback has changed so far: the values of names, None where one is gone."""
-        page = self.page
-        if page is None:
-            return {}
-        found = {name: self._history.get(page, name) for name in sorted(page.names)}
-        return {name: None if each is None else each.value for name, each in found.items()}
-
-    def keep(self) -> None:
-        """Note that the callback has ended well."""
-        self._is_kept = True
-
-    def __enter__(self) -> Self:
-        self._token = _RUNNING.set(self)
-        return self
-
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        _RUNNING.reset(self._token)
-        if self.page is None:
-            return
-        if not self._is_kept:
-            self._history.undo(self.page)
-            return
-        self._history.end(self.page)
-        if (pages := _ATTEMPT.get()) is not None:
-            pages.append(self.page)
+    def keep(self) -> dict[str, Any]:
+        """Note that it has ended well; return what it has changed, None where a name is gone."""
+        self.is_kept = True
+        changed: dict[str, Any] = {}
+        if self.page is not None:
+            for name in sorted(self.page.names):
+                found = self.history.get(self.page, name)
+                changed[name] = None if found is None else found.value
+        return changed
 
 
 _RUNNING: ContextVar[Running | None] = ContextVar("running", default=None)
-#: What callbacks have changed in the attempt that is under way in a fetcher.
-_ATTEMPT: ContextVar[list[Page] | None] = ContextVar("attempt", default=None)
 
 
 def _names_state(kind: type[Spider]) -> bool:

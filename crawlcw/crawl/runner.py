@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from itertools import count, islice
 from typing import Any
 
@@ -16,8 +17,7 @@ from crawlcw.api.spider import Spider, callback_named
 from crawlcw.api.url_list import is_url_list
 from crawlcw.api.user_code import Called
 from crawlcw.crawl import callbacks
-from crawlcw.crawl.callbacks import Produced, Scope
-from crawlcw.crawl.item_sink import ItemPolicy
+from crawlcw.crawl.callbacks import ItemPolicy, Produced, Scope
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.engine.watchdog import Watchdog
@@ -31,11 +31,6 @@ SLICE = 500
 _SLICE_SECONDS = 0.03
 #: So many callbacks are woken for one slice.
 _MOST_WOKEN = 64
-
-#: Adds the links of a page whose callback runs: those to follow, and those that lie too deep.
-WriteLinks = Callable[[list[Task], list[Task]], Awaitable[None]]
-#: Runs something as a callback, of this task and with this scope.
-RunSlice = Callable[[Callable[[], Any], Task, Scope], Awaitable[Produced | Failed]]
 
 
 class Turns:
@@ -82,7 +77,7 @@ class Turns:
             self._until = float("-inf")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Runner:
     """Runs the methods of one spider."""
 
@@ -93,8 +88,13 @@ class Runner:
     watch: Watchdog
     parsing: Parsing
     state: KeptState
-    write: WriteLinks  #: of callbacks that read a list of URLs
+    #: Adds the links of a list of URLs whose callback runs: those to follow, and the too deep.
+    write: Callable[[list[Task], list[Task]], Awaitable[None]]
     turns: Turns = field(default_factory=Turns)
+
+    @cached_property
+    def _items(self) -> ItemPolicy:
+        return ItemPolicy.of(self.spider)
 
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
         """Return what the spider's method named *callback* makes of *arguments*.
@@ -103,51 +103,27 @@ class Runner:
         method raises. Raises `SpiderError` where the spider has no such method.
         """
         method = callback_named(self.spider, callback)
-        with self.state.running(task) as running:
-            produced = await self._run_method(method, callback, *arguments, task=task)
-            if isinstance(produced, Produced) and produced.retired is None:
-                running.keep()
-                produced.state = running.changed
-            return produced
-
-    async def _run_method(
-        self, method: Callable[..., Any], callback: str, *arguments: object, task: Task
-    ) -> Produced | Failed:
         # The base class's `on_error` looks at nothing.
         looks = getattr(method, "__func__", None) is not Spider.on_error
-        async with self.parsing.ready(*(callbacks.responses_in(arguments) if looks else ())):
-            if not is_url_list(method):
-                return await self._run(
-                    method,
-                    *arguments,
-                    name=callback,
-                    task=task,
-                    scope=self.scope,
-                    rules=self.spider.rules,
-                )
-            page = next((each for each in arguments if isinstance(each, Response)), None)
-
-            async def run_slice(
-                part: Callable[[], Any], task: Task, scope: Scope
-            ) -> Produced | Failed:
-                return await self._run(part, name=callback, task=task, scope=scope, page=page)
-
-            return await _run_list(
-                method,
-                *arguments,
-                task=task,
-                scope=self.scope,
-                run_slice=run_slice,
-                write=self.write,
-            )
+        responses = callbacks.responses_in(arguments, self.scope) if looks else ()
+        with self.state.running(task) as running:
+            async with self.parsing.ready(*responses):
+                if is_url_list(method):
+                    produced = await self._run_list(callback, method, *arguments, task=task)
+                else:
+                    rules = self.spider.rules
+                    produced = await self._run(callback, method, *arguments, task=task, rules=rules)
+            if isinstance(produced, Produced) and produced.retired is None:
+                produced.state = running.keep()
+            return produced
 
     async def _run(
         self,
+        name: str,
         method: Callable[..., Any],
         *arguments: object,
         task: Task,
-        scope: Scope,
-        name: str,
+        scope: Scope | None = None,
         rules: Sequence[Rule] = (),
         page: Response | None = None,
     ) -> Produced | Failed:
@@ -157,60 +133,51 @@ class Runner:
             method,
             *arguments,
             task=task,
-            scope=scope,
+            scope=scope or self.scope,
             now=self.now(),
             seen=self.seen,
             name=name,
             within=self.watch.limit,
             stalled=self.watch.stalled,
-            items=ItemPolicy.of(self.spider),
+            items=self._items,
             rules=rules,
             page=page,
             turn=self.turns.take,
         )
 
+    async def _run_list(
+        self, name: str, method: Callable[..., Any], *arguments: object, task: Task
+    ) -> Produced | Failed:
+        """Run a callback that reads a list of URLs; return its results but for the links written.
 
-async def _run_list(
-    callback: Callable[..., Any],
-    *arguments: object,
-    task: Task,
-    scope: Scope,
-    run_slice: RunSlice,
-    write: WriteLinks,
-) -> Produced | Failed:
-    """Run a callback that reads a list of URLs; return its results but for the links written.
-
-    A slice is written before the next one is read: 50,000 links take no more memory than some
-    hundred, nor more of the event loop at once, and no write counts for `callback_timeout`.
-    The last slice's links are returned: no page of them is taken before it is noted that
-    the callback has ended well. A `Failed` where it raises: what it had yielded before is
-    written all the same.
-    """
-    responses = [*callbacks.responses_in(arguments)]
-    for each in responses:
-        each.robot, each.obey_robots = scope.robot, scope.obey_robots
-    # A list is no page: what is in it lies as deep as the list.
-    task = replace(task, depth=task.depth - 1)
-    scope = replace(scope, max_links=SLICE)
-    slices = _Slices(callback, arguments)
-    whole = Produced()
-    while not slices.ended:
-        produced = await run_slice(slices.next, task, scope)
-        if isinstance(produced, Failed):
-            return produced
-        if slices.ended or produced.stop is not None:
-            whole.tasks, whole.too_deep = produced.tasks, produced.too_deep
-        else:
-            await write(produced.tasks, produced.too_deep)
-        whole.items += produced.items
-        whole.items_dropped += produced.items_dropped
-        whole.dropped.add(produced.dropped)
-        if produced.stop is not None:
-            whole.stop = produced.stop
-            break
-    for each in responses:
-        whole.dropped.add(each.dropped)
-    return whole
+        A slice is written before the next one is read: 50,000 links take no more memory than some
+        hundred, nor more of the event loop at once, and no write counts for `callback_timeout`.
+        The last slice's links are returned: no page of them is taken before it is noted that
+        the callback has ended well. A `Failed` where it raises: what it had yielded before is
+        written all the same.
+        """
+        responses = callbacks.responses_in(arguments, self.scope)
+        page = responses[0] if responses else None
+        # A list is no page: what is in it lies as deep as the list.
+        task = replace(task, depth=task.depth - 1)
+        scope = replace(self.scope, max_links=SLICE)
+        slices = _Slices(method, arguments)
+        whole = Produced()
+        while not slices.ended:
+            produced = await self._run(name, slices.next, task=task, scope=scope, page=page)
+            if isinstance(produced, Failed):
+                return produced
+            whole.items += produced.items
+            whole.items_dropped += produced.items_dropped
+            whole.dropped.add(produced.dropped)
+            if slices.ended or produced.stop is not None:
+                whole.tasks, whole.too_deep = produced.tasks, produced.too_deep
+                whole.stop = produced.stop
+                break
+            await self.write(produced.tasks, produced.too_deep)
+        for each in responses:
+            whole.dropped.add(each.dropped)
+        return whole
 
 
 class _Slices:

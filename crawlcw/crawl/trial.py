@@ -17,8 +17,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, callback_named, entry_urls, scope
 from crawlcw.crawl import callbacks
-from crawlcw.crawl.callbacks import Produced, Scope
-from crawlcw.crawl.item_sink import ItemPolicy
+from crawlcw.crawl.callbacks import ItemPolicy, Produced, Scope
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.trial_sessions import TrialSessions
@@ -161,8 +160,7 @@ class Trial:
                 rules=self._spider.rules,
             )
             if isinstance(produced, Produced):
-                produced.state = running.changed
-                running.keep()
+                produced.state = running.keep()
         return produced
 
     async def close(self) -> None:

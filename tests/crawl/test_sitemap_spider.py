@@ -19,6 +19,7 @@ from crawlcw import (
 )
 from crawlcw.api import sitemap_spider
 from crawlcw.crawl import runner
+from crawlcw.crawl.committer import Committer
 from crawlcw.errors import SpiderError
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.task import Status
@@ -296,16 +297,13 @@ async def test_the_links_of_a_list_of_urls_are_not_bounded_and_written_in_slices
     kind: type[Lists], crawls: Crawls, monkeypatch: pytest.MonkeyPatch
 ):
     written = []
-    whole = runner._run_list
+    write = Committer.write_links
 
-    async def run(*arguments, write, **more):
-        async def counted(tasks, too_deep):
-            written.append(len(tasks))
-            await write(tasks, too_deep)
+    async def counted(self, tasks, too_deep):
+        written.append(len(tasks))
+        await write(self, tasks, too_deep)
 
-        return await whole(*arguments, write=counted, **more)
-
-    monkeypatch.setattr(runner, "_run_list", run)
+    monkeypatch.setattr(Committer, "write_links", counted)
     answers = {f"{SITE}/list": "list", f"{SITE}/0": "page"}
 
     report = await run_spider(

@@ -18,7 +18,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl, run_spider
-from crawlcw.crawl import parser_processes
+from crawlcw.crawl import parsing as parsing_module
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.testing import Replay, ReplayDownloader
@@ -256,7 +256,7 @@ async def test_cancellation_ends_the_process_that_is_at_work(parsing: Parsing):
 async def test_where_no_process_can_be_started_odd_pages_are_refused_by_their_look(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(parser_processes.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(parsing_module.sys, "executable", "/nowhere/python")
     deep, large = page(DEEP), page(FINISHED["10 MiB of text"])
     async with Parsing(Settings()) as parsing:
         async with parsing.ready(deep):

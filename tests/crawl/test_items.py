@@ -9,8 +9,14 @@ import pytest
 from crawlcw import DropItem, Request, Response, Settings, Spider, run_spider
 from crawlcw.api.spider import check
 from crawlcw.api.user_code import Raised
-from crawlcw.crawl.callbacks import Produced, Scope, run
-from crawlcw.crawl.item_sink import MOST_REASONS, OTHER_REASONS, ItemPolicy
+from crawlcw.crawl.callbacks import (
+    MOST_REASONS,
+    OTHER_REASONS,
+    ItemPolicy,
+    Produced,
+    Scope,
+    run,
+)
 from crawlcw.errors import Reason, SpiderError
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.transitions import Failed
