@@ -49,7 +49,7 @@ from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seeder import Seeder
 from crawlcw.crawl.start_names import StartNames
 from crawlcw.crawl.uplink import UplinkWatch
-from crawlcw.engine.instruments import UNWATCHED, Instruments, SeveralInstruments
+from crawlcw.engine.instruments import Instruments, SeveralInstruments
 from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.session import Session
 from crawlcw.errors import UsageError
@@ -410,13 +410,10 @@ class _Parts:
         )
 
 
-def _instruments(settings: Settings, meter: Meter | None) -> Instruments:
-    instruments: list[Instruments] = [] if meter is None else [meter]
-    if settings.trace:
-        instruments.append(_tracing())
-    if len(instruments) < 2:
-        return instruments[0] if instruments else UNWATCHED
-    return SeveralInstruments(*instruments)
+def _instruments(settings: Settings, meter: Meter | None) -> Instruments | None:
+    if not settings.trace:
+        return meter
+    return _tracing() if meter is None else SeveralInstruments(meter, _tracing())
 
 
 def _calls(spider: Spider) -> Calls:

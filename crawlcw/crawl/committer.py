@@ -23,7 +23,7 @@ from crawlcw.crawl.adding import SeenFilter, TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
 from crawlcw.engine.batching import write_in_groups
-from crawlcw.engine.instruments import UNWATCHED, Instruments
+from crawlcw.engine.instruments import UNSEEN, Instruments
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.fetch.recording import unwritable
@@ -58,7 +58,7 @@ class Committer:
         state: KeptState,
         bodies: Bodies | None,
         end: Callable[[FinishReason, str], None],
-        instruments: Instruments = UNWATCHED,
+        instruments: Instruments | None = None,
     ) -> None:
         """Write to the ledger of *adder*; *state* is told what is recorded.
 
@@ -88,8 +88,9 @@ class Committer:
             self._listener.written(more=True, again=())
 
     async def _seen_writing(self, group: list[Done]) -> None:
+        watched = self._instruments
         leases = [each.lease for done in group for each in done.settlements]
-        with self._instruments.commit(leases):
+        with UNSEEN if watched is None else watched.commit(leases):
             await self._write(group)
 
     async def _write(self, group: list[Done]) -> None:

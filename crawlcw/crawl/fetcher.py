@@ -36,7 +36,7 @@ from crawlcw.crawl.outcomes import (
 )
 from crawlcw.crawl.revisits import NOT_MODIFIED, conditional
 from crawlcw.crawl.robots import Robots
-from crawlcw.engine.instruments import Instruments
+from crawlcw.engine.instruments import UNSEEN, Instruments
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.pool import Pool
 from crawlcw.engine.run_alone import RunAlone
@@ -93,14 +93,14 @@ class Fetcher:
             with anyio.CancelScope() as lost:
                 while not lost.cancel_called:
                     lease = await pool.get()
-                    self.held.working(lease, lost)
+                    self.held.scopes[lease.task.id] = lost
                     slot = Slot(partial(source.fetched, lease))
                     try:
                         try:
                             try:
                                 result = await self._work(lease, slot)
                             finally:
-                                self.held.idle(lease)
+                                self.held.scopes.pop(lease.task.id, None)
                                 slot.free()
                                 source.done(lease)
                             if isinstance(result, Deferred):
@@ -112,8 +112,9 @@ class Fetcher:
                         except BaseException:
                             self.state.undo(lease)
                             raise
-                        if self.run_alone.is_alone(lease):
-                            await self.run_alone.recorded(lease)
+                        if self.run_alone.alone is lease:
+                            # Until then a crash would count against it.
+                            await self.held.ended(lease)
                     finally:
                         self.run_alone.leave(lease)
             self.failures.stats.leases_lost += 1
@@ -193,7 +194,7 @@ class Fetcher:
             extra={"event": "deferred", "url": lease.task.url, "reason": result.cause},
         )
         back = lease if result.until is None else put_off(lease, until=result.until)
-        source.put_back(back, to_ledger=self.run_alone.is_alone(lease))
+        source.put_back(back, to_ledger=self.run_alone.alone is lease)
 
     async def _page(self, begun: PageAttempt) -> Result:
         """Return what came of a page's answer; raises what comes of none."""
@@ -234,7 +235,7 @@ class Asking:
     stats: Stats
     bans: Bans
     errors: CallbackErrors
-    instruments: Instruments
+    instruments: Instruments | None
 
     async def fetch(self, begun: PageAttempt) -> Response:
         """Ask for a page, with robots.txt and scope asked at every hop."""
@@ -245,9 +246,11 @@ class Asking:
         # Its turn came before it waited in the queue, and for the loop.
         self.frontier.sent(host, at=begun.began)
         try:
-            with self.instruments.fetch(begun.lease) as seen:
+            watched = self.instruments
+            with UNSEEN if watched is None else watched.fetch(begun.lease) as seen:
                 response = await self.ask(begun, self._conditional(begun))
-                seen.answered(status=response.status, size=response.size)
+                if seen is not None:
+                    seen.answered(status=response.status, size=response.size)
         except (FetchError, LoggedOutError):
             # When the last request was sent is not known.
             self.frontier.sent(host, at=time.monotonic())

@@ -60,7 +60,7 @@ class HostHealth:
         self.calls = policy.calls  #: those tasks of a lost origin are settled one by one
         self._page_limit = page_limit
         self._failures = stats.host_failures
-        self._given_up = stats.hosts_given_up
+        self._stats = stats
         self._rests = rests
         self._ledger_now = ledger_now
         self._marks: Marks = OrderedDict()
@@ -92,7 +92,7 @@ class HostHealth:
         if closed:
             # What else is learned goes back with the host; this ends a row of failures.
             host.unsaved = True
-            self._given_up.pop(f"{scheme}://{name}", None)
+            self._stats.hosts_given_up.pop(f"{scheme}://{name}", None)
         self._leave_if_full(host)
         pace(self._queues, host, now=now)
 
@@ -260,7 +260,7 @@ class HostHealth:
         host.state.not_before = rested_until
         reason = host.state.origin(scheme).given_up
         assert reason is not None
-        self._given_up[f"{scheme}://{host.name}"] = str(reason)
+        self._stats.host_given_up(f"{scheme}://{host.name}", str(reason))
         self._mark_lost(host, scheme)
         self._put_off_origin(host, scheme, until=self._ledger_now())
         if host.lease is None:

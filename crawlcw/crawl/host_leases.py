@@ -205,7 +205,7 @@ class HostLeaser:
         if reason is Reason.HOST_FULL:
             self._stats.over_full += ignored
         elif ignored:
-            self._stats.hosts_given_up[host.name] = str(reason)
+            self._stats.host_given_up(host.name, str(reason))
             self._stats.given_up += ignored
         if ignored:
             self._log_given_up(host.name, reason, ignored)

@@ -188,7 +188,7 @@ class MovedPages:
             page = await self.pages.parsed(at_home, response)
         except BaseException:
             # Only the lease of the task that led here is known to be lost.
-            self.claims.held.orphan(home)
+            self.claims.held.orphans.append(home)
             raise
         return Moved(outcome=alias, in_hand=(home, page))
 

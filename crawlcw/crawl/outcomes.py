@@ -34,7 +34,7 @@ from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.revisits import NOT_MODIFIED, Revisits
 from crawlcw.crawl.runner import Runner
-from crawlcw.engine.instruments import Instruments
+from crawlcw.engine.instruments import UNSEEN, Instruments
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FAILURE_REASONS, Defer, FetchError, ProxiesAwayError, Reason, SpiderError
@@ -434,7 +434,7 @@ class Pages:
     causes: Causes
     identities: Identities
     recorder: Recorder
-    instruments: Instruments
+    instruments: Instruments | None
 
     def answered(self, attempt: PageAttempt, response: Response) -> None:
         """Note that the host of a page answered it well."""
@@ -456,12 +456,13 @@ class Pages:
             raise Defer(f"{callback} is broken")
         # Before the callback: a page that it fails on is kept as well.
         stored = await self.recorder.keep(attempt)
-        with self.instruments.parse(lease, callback) as seen:
+        watched = self.instruments
+        with UNSEEN if watched is None else watched.parse(lease, callback) as seen:
             try:
                 produced = await self.outcomes.runner.run(callback, response, task=lease.task)
             except SpiderError as missing:
                 produced = callbacks.missing(missing)
-            if isinstance(produced, transitions.Failed):
+            if seen is not None and isinstance(produced, transitions.Failed):
                 seen.failed(produced.reason)
         if isinstance(produced, Produced) and produced.retired is not None:
             produced = await self._retired(attempt, produced.retired)

@@ -1,6 +1,6 @@
-"""Telling the others that this worker lives, what it has counted, and whether it wants hosts.
+"""Heartbeat of a worker: its counters, its vitals, and whether it wants hosts.
 
-With it goes what the worker shows of itself, and once a minute a point of that remains.
+Once a minute a point of the vitals is kept.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import anyio
 
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import LedgerError, LedgerUnavailableError
-from crawlcw.ledger.protocol import Ledger, Worker
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.rates import Point, Vitals, minute_of
 from crawlcw.model.sanitize import printable
 from crawlcw.model.transitions import Event
@@ -30,52 +30,6 @@ _LONGEST_SILENCE = 5.0
 _MISSED_BEATS = 3
 _RATE_OVER = 60.0
 _STATM = Path("/proc/self/statm")
-
-
-class VitalSigns:
-    """Reads the vitals of this process; may be asked by a thread beside its event loop."""
-
-    def __init__(
-        self,
-        stats: Stats,
-        *,
-        in_flight: Callable[[], int] = lambda: 0,
-        lag: Callable[[], float] = lambda: 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """*in_flight* returns how many tasks are held.
-
-        *lag* returns by how many seconds the event loop was late since it was asked last.
-        """
-        self._stats = stats
-        self._in_flight = in_flight
-        self._lag = lag
-        self._clock = clock
-        self._samples = deque([(clock(), stats.pages)])
-
-    def read(self) -> Vitals:
-        """Return how this process is just now."""
-        stats = self._stats
-        return Vitals(
-            finished=stats.pages,
-            failed=stats.outcomes[Event.FAIL],
-            ignored=stats.given_up + stats.unwanted,
-            items=stats.items,
-            bytes=stats.bytes,
-            rate=round(self._rate(), 3),
-            in_flight=self._in_flight(),
-            memory=resident_memory(),
-            lag=round(self._lag(), 4),
-        )
-
-    def _rate(self) -> float:
-        """Return how many tasks were finished a second in the last minute, or since the start."""
-        now, samples = self._clock(), self._samples
-        samples.append((now, self._stats.pages))
-        while len(samples) > 2 and now - samples[1][0] >= _RATE_OVER:
-            samples.popleft()
-        began, first = samples[0]
-        return (self._stats.pages - first) / (now - began) if now > began else 0.0
 
 
 def resident_memory() -> int:
@@ -99,23 +53,28 @@ class Heartbeat:
         stats: Stats,
         *,
         lease: Callable[[], timedelta],
-        signs: VitalSigns | None = None,
+        in_flight: Callable[[], int] = lambda: 0,
+        lag: Callable[[], float] = lambda: 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """*worker* is its name, *stats* what it counts; *lease* returns how long its leases are.
 
-        *signs* are what it shows of itself; None: what it counts.
+        *in_flight* returns how many tasks are held; *lag* by how many seconds the event loop
+        was late since it was asked last.
         """
         self._ledger = ledger
         self._worker = worker
         self._stats = stats
         self._lease = lease
-        self._signs = signs or VitalSigns(stats)
+        self._in_flight = in_flight
+        self._lag = lag
+        self._clock = clock
+        self._samples = deque([(clock(), stats.pages)])
         self._shown = Vitals()
         self._started = ledger.now()
         #: In which minute a point was left, or the worker started.
         self._recorded = minute_of(self._started)
-        #: The longest lag since then, in seconds.
-        self._lag = 0.0
+        self._longest_lag = 0.0  #: since then, in seconds
         self._hungry = False
         self._changed = asyncio.Event()
 
@@ -132,36 +91,55 @@ class Heartbeat:
             else:
                 await self.record()
 
-    async def beat(self) -> None:
-        """Write it down once; raises `LedgerError`."""
-        await self._ledger.workers.beat(
-            self._worker, self._stats.counted(), hungry=self._hungry, vitals=self._show()
+    async def beat(self, over: Ledger | None = None) -> None:
+        """Write it down once; raises `LedgerError`.
+
+        It goes *over* another connection while the loop stands still, which wants no hosts then.
+        """
+        hungry = self._hungry and over is None
+        self._shown = self.vitals()
+        self._longest_lag = max(self._longest_lag, self._shown.lag)
+        await (over or self._ledger).workers.beat(
+            self._worker, self._stats.counted(), hungry=hungry, vitals=self._shown
         )
 
-    async def beat_over(self, ledger: Ledger) -> None:
-        """Do so over another connection, while the loop stands still; raises `LedgerError`."""
-        await ledger.workers.beat(self._worker, self._stats.counted(), vitals=self._show())
+    def vitals(self) -> Vitals:
+        """Return how this process is just now; for any thread."""
+        stats = self._stats
+        return Vitals(
+            finished=stats.pages,
+            failed=stats.outcomes[Event.FAIL],
+            ignored=stats.given_up + stats.unwanted,
+            items=stats.items,
+            bytes=stats.bytes,
+            rate=round(self._rate(), 3),
+            in_flight=self._in_flight(),
+            memory=resident_memory(),
+            lag=round(self._lag(), 4),
+        )
 
-    async def record(self) -> None:
-        """Leave a point of what was shown last, unless there is one of this minute."""
-        if minute_of(self._ledger.now()) > self._recorded:
-            await self._record(last=False)
+    def _rate(self) -> float:
+        """Return how many tasks were finished a second in the last minute, or since the start."""
+        now, samples = self._clock(), self._samples
+        samples.append((now, self._stats.pages))
+        while len(samples) > 2 and now - samples[1][0] >= _RATE_OVER:
+            samples.popleft()
+        began, first = samples[0]
+        return (self._stats.pages - first) / (now - began) if now > began else 0.0
 
-    async def record_last(self) -> None:
-        """Leave a point of what was shown last, for the worker leaves."""
-        await self._record(last=True)
+    async def record(self, *, last: bool = False) -> None:
+        """Leave a point of what was shown last, unless there is one of this minute.
 
-    def _show(self) -> Vitals:
-        self._shown = self._signs.read()
-        self._lag = max(self._lag, self._shown.lag)
-        return self._shown
-
-    async def _record(self, *, last: bool) -> None:
+        One more is left as the *last* one, for the worker leaves.
+        """
+        now = self._ledger.now()
+        if not last and minute_of(now) <= self._recorded:
+            return
         point = Point(
             worker=self._worker,
             started=self._started,
-            time=self._ledger.now(),
-            vitals=replace(self._shown, lag=self._lag),
+            time=now,
+            vitals=replace(self._shown, lag=self._longest_lag),
             last=last,
         )
         try:
@@ -169,8 +147,8 @@ class Heartbeat:
         except LedgerError as error:
             # It costs no page: what this one counts is in the next one.
             logger.debug("no point of the rates: %s", printable(error), extra={"event": "no_point"})
-            return
-        self._recorded, self._lag = minute_of(point.time), 0.0
+        else:
+            self._recorded, self._longest_lag = minute_of(now), 0.0
 
     def starving(self, hungry: bool) -> None:
         """Note whether this worker's fetchers have no host to ask, though there is work."""
@@ -187,7 +165,4 @@ class Heartbeat:
             for worker in await self._ledger.workers.all()
             if worker.heartbeat is not None and now - worker.heartbeat < silent
         ]
-        return len(workers), sum(self._is_hungry(worker) for worker in workers)
-
-    def _is_hungry(self, worker: Worker) -> bool:
-        return worker.hungry and worker.name != self._worker
+        return len(workers), sum(each.hungry and each.name != self._worker for each in workers)

@@ -1,12 +1,10 @@
-"""Who is told how long the steps of a page take, and what came of them: nobody, by default.
+"""Instruments: told how long the steps of a page take, and what came of them.
 
-A crawl enters a block for each fetch, each callback and each commit. Who measures or traces
-them stands behind these blocks; a crawl that nobody watches pays for an empty one.
+A crawl with instruments enters a block for each fetch, each callback and each commit.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
-from types import TracebackType
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Protocol
 
 from crawlcw.model.task import Lease
@@ -22,6 +20,10 @@ class Seen(Protocol):
         """Note that the step came to nothing, for one of the reasons of `errors.Reason`."""
 
 
+#: The block of a step in a crawl without instruments.
+UNSEEN: AbstractContextManager[Seen | None] = nullcontext()
+
+
 class Instruments(Protocol):
     """What is told of each step. A block that an exception leaves has failed for that."""
 
@@ -35,79 +37,34 @@ class Instruments(Protocol):
         """Enter the block in which the links and outcomes of a group of pages are written."""
 
 
-class Unseen:
-    """A step that nobody looks at."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> "Unseen":
-        """Begin."""
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        """End."""
-
-    def answered(self, *, status: int, size: int) -> None:
-        """Note nothing."""
-
-    def failed(self, reason: str) -> None:
-        """Note nothing."""
-
-
-class NoInstruments:
-    """Nobody looks."""
-
-    __slots__ = ()
-
-    def fetch(self, _lease: Lease) -> AbstractContextManager[Seen]:
-        """See `Instruments.fetch`."""
-        return _UNSEEN
-
-    def parse(self, _lease: Lease, _callback: str) -> AbstractContextManager[Seen]:
-        """See `Instruments.parse`."""
-        return _UNSEEN
-
-    def commit(self, _leases: Sequence[Lease]) -> AbstractContextManager[Seen]:
-        """See `Instruments.commit`."""
-        return _UNSEEN
-
-
 class SeveralInstruments:
     """Several look, each at every step."""
-
-    __slots__ = ("_each",)
 
     def __init__(self, *instruments: Instruments) -> None:
         self._each = instruments
 
     def fetch(self, lease: Lease) -> AbstractContextManager[Seen]:
         """See `Instruments.fetch`."""
-        return _SeenBySeveral([each.fetch(lease) for each in self._each])
+        return _entered([each.fetch(lease) for each in self._each])
 
     def parse(self, lease: Lease, callback: str) -> AbstractContextManager[Seen]:
         """See `Instruments.parse`."""
-        return _SeenBySeveral([each.parse(lease, callback) for each in self._each])
+        return _entered([each.parse(lease, callback) for each in self._each])
 
     def commit(self, leases: Sequence[Lease]) -> AbstractContextManager[Seen]:
         """See `Instruments.commit`."""
-        return _SeenBySeveral([each.commit(leases) for each in self._each])
+        return _entered([each.commit(leases) for each in self._each])
 
 
-class _SeenBySeveral(ExitStack):
-    def __init__(self, blocks: Sequence[AbstractContextManager[Seen]]) -> None:
-        super().__init__()
-        self._blocks = blocks
-        self._seen: list[Seen] = []
+@contextmanager
+def _entered(blocks: Sequence[AbstractContextManager[Seen]]) -> Iterator[Seen]:
+    with ExitStack() as stack:
+        yield _SeenBySeveral([stack.enter_context(each) for each in blocks])
 
-    def __enter__(self) -> "_SeenBySeveral":
-        super().__enter__()
-        self._seen = [self.enter_context(each) for each in self._blocks]
-        return self
+
+class _SeenBySeveral:
+    def __init__(self, seen: Sequence[Seen]) -> None:
+        self._seen = seen
 
     def answered(self, *, status: int, size: int) -> None:
         for each in self._seen:
@@ -116,7 +73,3 @@ class _SeenBySeveral(ExitStack):
     def failed(self, reason: str) -> None:
         for each in self._seen:
             each.failed(reason)
-
-
-_UNSEEN = Unseen()
-UNWATCHED = NoInstruments()

@@ -22,9 +22,11 @@ class HeldLeases:
 
     def __init__(self) -> None:
         self._held: dict[bytes, Lease] = {}
-        self._scopes: dict[bytes, anyio.CancelScope] = {}
+        #: By the task, what to cancel should its lease be lost.
+        self.scopes: dict[bytes, anyio.CancelScope] = {}
+        #: Leases to be released, for the work under them was cancelled.
+        self.orphans: list[Lease] = []
         self._settling: set[bytes] = set()
-        self._orphans: list[Lease] = []
         self._of_host: Counter[str] = Counter()
         self._ends: dict[bytes, anyio.Event] = {}
 
@@ -54,17 +56,10 @@ class HeldLeases:
         """Return the leases held."""
         return list(self._held.values())
 
-    def working(self, lease: Lease, scope: anyio.CancelScope) -> None:
-        """Note what to cancel should *lease* be lost."""
-        self._scopes[lease.task.id] = scope
-
-    def idle(self, lease: Lease) -> None:
-        """Note that nothing runs under *lease* any more."""
-        self._scopes.pop(lease.task.id, None)
-
     def settling(self, leases: Iterable[Lease]) -> None:
         """Note that the outcomes of *leases* are on their way to the ledger."""
-        self._settling.update(lease.task.id for lease in leases)
+        for lease in leases:
+            self._settling.add(lease.task.id)
 
     def is_settling(self, task_id: bytes) -> bool:
         """Return whether an outcome of the task is on its way to the ledger."""
@@ -73,40 +68,28 @@ class HeldLeases:
     def end(self, leases: Iterable[Lease]) -> None:
         """Forget leases that were committed, released or lost."""
         for lease in leases:
-            self._forget(lease.task.id)
-            self._settling.discard(lease.task.id)
+            task = lease.task
+            self._settling.discard(task.id)
+            if self._held.pop(task.id, None) is None:
+                continue
+            if end := self._ends.pop(task.id, None):
+                end.set()
+            self._of_host[task.host] -= 1
+            if not self._of_host[task.host]:
+                del self._of_host[task.host]
 
     async def ended(self, lease: Lease) -> None:
         """Wait until *lease* was committed, released or lost."""
         if lease.task.id in self._held:
             await self._ends.setdefault(lease.task.id, anyio.Event()).wait()
 
-    def orphan(self, lease: Lease) -> None:
-        """Note that the work under *lease* was cancelled: the lease is to be released."""
-        self._orphans.append(lease)
-
-    def take_orphans(self) -> list[Lease]:
-        """Return the leases to be released, and forget that they are."""
-        orphans, self._orphans = self._orphans, []
-        return orphans
-
     def lose(self, task_ids: Iterable[bytes]) -> None:
         """Forget leases that another worker holds now, and stop what runs under them."""
         for task_id in task_ids:
-            self._forget(task_id)
-            if scope := self._scopes.get(task_id):
+            if lease := self._held.get(task_id):
+                self.end([lease])
+            if scope := self.scopes.get(task_id):
                 scope.cancel()
-
-    def _forget(self, task_id: bytes) -> None:
-        lease = self._held.pop(task_id, None)
-        if lease is None:
-            return
-        if end := self._ends.pop(task_id, None):
-            end.set()
-        host = lease.task.host
-        self._of_host[host] -= 1
-        if not self._of_host[host]:
-            del self._of_host[host]
 
 
 async def to_nobody(tasks: Iterable[Task]) -> None:
@@ -170,7 +153,8 @@ class Renewer:
                 )
 
     async def _release_orphans(self) -> None:
-        if orphans := self._held.take_orphans():
+        orphans, self._held.orphans = self._held.orphans, []
+        if orphans:
             await self._retry.insist(lambda: self._ledger.outcomes.release(orphans))
             self._held.end(orphans)
             await self._retry.insist(lambda: self._announce([each.task for each in orphans]))

@@ -171,36 +171,28 @@ def retrying(ledger: AnyLedger, retry: LedgerRetry) -> AnyLedger:
 
     The operations raise `LedgerUnavailableError` only where the time of *retry* is up.
     """
-    return cast("AnyLedger", _RetryingLedger(ledger, retry))
+    return cast("AnyLedger", _Retrying(ledger, retry))
 
 
-class _RetryingLedger:
-    def __init__(self, ledger: Ledger, retry: LedgerRetry) -> None:
-        self._ledger = ledger
+class _Retrying:
+    """A ledger, or one of its facets: its *name*, and the protocol whose operations it has."""
+
+    def __init__(
+        self, target: Any, retry: LedgerRetry, *, name: str = "", facet: type | None = None
+    ) -> None:
+        self._target = target
         self._retry = retry
-        self.now = ledger.now  # several times a page
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._ledger, name)
-        if (facet := _FACETS.get(name)) is not None:
-            # Made once: the next access finds it in the instance.
-            found = _RetryingFacet(name, found, facet, self._retry)
-            setattr(self, name, found)
-        return found
-
-
-class _RetryingFacet:
-    def __init__(self, name: str, facet: Any, kind: type, retry: LedgerRetry) -> None:
         self._name = name
         self._facet = facet
-        self._kind = kind
-        self._retry = retry
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._facet, name)
+        found, facet = getattr(self._target, name), self._facet
+        if facet is None:
+            if name in _FACETS:
+                found = _Retrying(found, self._retry, name=name, facet=_FACETS[name])
         # Walks are no coroutines: they are the real ledger's.
-        operation = iscoroutinefunction(vars(self._kind).get(name))
-        if operation and (self._kind, name) not in _ASKED_ONCE:
+        elif iscoroutinefunction(vars(facet).get(name)) and (facet, name) not in _ASKED_ONCE:
             found = partial(self._retry.ask, f"{self._name}.{name}", found)
-            setattr(self, name, found)
+        # Made once: the next access finds it in the instance.
+        setattr(self, name, found)
         return found

@@ -1,8 +1,6 @@
-"""So many workers on one queue of leases, and how their work ends.
+"""Pool of coroutines that work on one queue of leases: fetchers, or handlers of tracked tasks.
 
-The fetchers of a crawl are one, and the handlers of a worker on tracked tasks another.
-Where the leases come from is their source's business: it puts them as it gets them,
-and returns when there is nothing more to do.
+Its source puts leases as it gets them, and returns when there is nothing more to do.
 """
 
 import asyncio
@@ -26,6 +24,8 @@ class Pool:
         self.size = size
         self.dispatched = 0  #: leases that were put and that nobody is done with
         self._queue: asyncio.Queue[Lease] = asyncio.Queue()
+        #: Waits for a lease; the caller says when it is `done`.
+        self.get = self._queue.get
         self._begin_one: Callable[[], object] | None = None  #: while it runs
         self._begun = 0  #: workers, of which some have nothing to do where the size has shrunk
         self._one_is_done = asyncio.Event()
@@ -50,10 +50,6 @@ class Pool:
         """Let the next worker that is free begin with a lease."""
         self.dispatched += 1
         self._queue.put_nowait(lease)
-
-    async def get(self) -> Lease:
-        """Wait for a lease; the caller says when it is `done`."""
-        return await self._queue.get()
 
     def done(self) -> None:
         """Note that the work under a lease has ended, whatever came of it."""
@@ -86,33 +82,27 @@ class Pool:
         async with anyio.create_task_group() as workers:
             self._begin_one = partial(workers.start_soon, _unless_others_cancel, work)
             self.resize(self.size)
-            reasons: list[FinishReason] = []
-            ended = anyio.Event()
+            found: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
 
             async def run_source() -> None:
                 reason = await source()
                 if reason is not FinishReason.DRAINED:
                     # At once: in the next tick a worker could begin with one more.
                     await give_back()
-                reasons.append(reason)
-                ended.set()
+                found.set_result(reason)
 
             # In a task of its own: each time that it is woken up, a loop passes all coroutines
             # that await it.
             workers.start_soon(run_source)
-            await ended.wait()
-            (reason,) = reasons
+            reason = await found
             if reason is not FinishReason.DRAINED:
                 with grace():
-                    await self._idle()
+                    while self.dispatched:
+                        self._one_is_done.clear()
+                        await self._one_is_done.wait()
             self._begin_one = None
             workers.cancel_scope.cancel()
         return reason
-
-    async def _idle(self) -> None:
-        while self.dispatched:
-            self._one_is_done.clear()
-            await self._one_is_done.wait()
 
 
 async def _unless_others_cancel(work: Callable[[], Awaitable[None]]) -> None:

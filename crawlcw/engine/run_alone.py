@@ -27,7 +27,7 @@ class RunAlone:
         #: Ids and fences: tasks that were claimed together have one token.
         self._under_way: set[tuple[bytes, int]] = set()
         self._left = anyio.Event()  #: set when nothing is under way any more
-        self._alone: Lease | None = None
+        self.alone: Lease | None = None  #: of the task that has begun alone and has not left
         self._free = anyio.Event()
 
     async def enter(self, lease: Lease) -> bool:
@@ -37,15 +37,17 @@ class RunAlone:
         task's host had is over. Where the lease turns out to be lost, the
         work under it is cancelled, here.
         """
-        if self._alone is not None:
+        if self.alone is not None:
             await self._free.wait()
             return False
         alone = is_quarantined(lease.task)
         try:
             if alone:
-                self._alone = lease
+                self.alone = lease
                 self._free = anyio.Event()
-                await self._all_left()
+                while self._under_way:
+                    self._left = anyio.Event()
+                    await self._left.wait()
             self._under_way.add((lease.task.id, lease.fence))
             if alone and not await self._ledger.leases.begin(lease):
                 self._held.lose([lease.task.id])
@@ -55,28 +57,11 @@ class RunAlone:
             raise
         return True
 
-    def is_alone(self, lease: Lease) -> bool:
-        """Return whether this task has begun alone and has not left."""
-        return self._alone is lease
-
-    async def recorded(self, lease: Lease) -> None:
-        """Wait until the lease of a task that is alone has ended in the ledger; of others, do not.
-
-        Until then a crash would count against it.
-        """
-        if self._alone is lease:
-            await self._held.ended(lease)
-
     def leave(self, lease: Lease) -> None:
         """Note that the work on a task has ended, whatever came of it; it may not have begun."""
         self._under_way.discard((lease.task.id, lease.fence))
         if not self._under_way:
             self._left.set()
-        if self._alone is lease:
-            self._alone = None
+        if self.alone is lease:
+            self.alone = None
             self._free.set()
-
-    async def _all_left(self) -> None:
-        while self._under_way:
-            self._left = anyio.Event()
-            await self._left.wait()

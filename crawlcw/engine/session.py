@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol
 
 import anyio
 
-from crawlcw.engine.heartbeat import Heartbeat, VitalSigns
+from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers, to_nobody
 from crawlcw.engine.ledger_retry import AnyLedger, LedgerRetry, retrying
 from crawlcw.engine.stats import Stats
@@ -62,7 +62,7 @@ class Standby:
             await self._ledger.leases.renew(held, lease=lease)
         if hosts := session.hosts.leases() if session.hosts is not None else ():
             await self._ledger.host_leases.renew(hosts, lease=lease)
-        await session.heartbeat.beat_over(self._ledger)
+        await session.heartbeat.beat(over=self._ledger)
 
     async def close(self) -> None:
         """Close the connection, if it was opened."""
@@ -120,8 +120,14 @@ class Session(Generic[AnyLedger]):
             upkeep=self.standby,
             deadlines=deadlines,
         )
-        signs = VitalSigns(self.stats, in_flight=self.held.__len__, lag=self.watchdog.lag)
-        self.heartbeat = Heartbeat(ledger, self.worker, self.stats, lease=lease, signs=signs)
+        self.heartbeat = Heartbeat(
+            ledger,
+            self.worker,
+            self.stats,
+            lease=lease,
+            in_flight=self.held.__len__,
+            lag=self.watchdog.lag,
+        )
 
     @property
     def worker(self) -> str:
@@ -192,5 +198,5 @@ class Session(Generic[AnyLedger]):
         if self.hosts is not None:
             await self.hosts.leave()
         await self.retry.insist(self.heartbeat.beat)
-        await self.heartbeat.record_last()
+        await self.heartbeat.record(last=True)
         await self.ledger.workers.leave(self.worker)

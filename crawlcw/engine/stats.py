@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from crawlcw.errors import FAILURE_REASONS
 from crawlcw.model.counters import MOST_NAMED, Counters
@@ -11,20 +11,6 @@ from crawlcw.model.dropped import DroppedLinks, Examples, merged
 from crawlcw.model.histogram import Histogram
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import Event, Settlement
-
-
-class GivenUpHosts(dict[str, str]):
-    """Origins that were given up in this run, and why: the first hundred, and how many more."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.more = 0
-
-    def __setitem__(self, origin: str, reason: str) -> None:
-        if origin in self or len(self) < MOST_NAMED:
-            super().__setitem__(origin, reason)
-        else:
-            self.more += 1
 
 
 @dataclass(slots=True)
@@ -43,7 +29,8 @@ class Stats:
     outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded
     failures: Counter[str] = field(default_factory=Counter)  #: failed attempts by reason
     host_failures: Counter[str] = field(default_factory=Counter)  #: of hosts, not of pages
-    hosts_given_up: GivenUpHosts = field(default_factory=GivenUpHosts)  #: origin -> reason
+    hosts_given_up: dict[str, str] = field(default_factory=dict)  #: origin -> reason
+    more_hosts_given_up: int = 0  #: those that are not named
     given_up: int = 0  #: pages ignored because they failed, those of hosts given up included
     over_full: int = 0  #: pages ignored because their hosts had had `max_pages_per_host`
     unwanted: int = 0  #: pages ignored for another reason: out of scope, refused by robots.txt
@@ -65,33 +52,6 @@ class Stats:
         """Seconds since the start."""
         return time.monotonic() - self.started
 
-    def counted(self) -> Counters:
-        """Return what is counted by now, the largest numbers first."""
-        return Counters(
-            pages=self.pages,
-            items=self.items,
-            failures=dict(self.failures.most_common()),
-            host_failures=dict(self.host_failures.most_common()),
-            links_dropped=dict(self.links_dropped.most_common()),
-            fetched=self.fetched,
-            bytes=self.bytes,
-            leases_lost=self.leases_lost,
-            link_examples=merged([self.link_examples]),
-            items_by_callback=dict(self.items_by_callback.most_common()),
-            items_dropped=dict(self.items_dropped.most_common()),
-            stalls=self.stalls,
-            longest_stall=round(self.longest_stall, 3),
-            forgiven=self.forgiven,
-            unchanged=self.unchanged,
-            given_up=self.given_up,
-            hosts_given_up=dict(self.hosts_given_up),
-            more_hosts_given_up=self.more_hosts_given_up,
-            truncated=self.truncated,
-            over_full=self.over_full,
-            redirects=self.redirects,
-            internal_errors=self.internal_errors,
-        )
-
     @property
     def unchanged(self) -> int:
         """Pages that were visited again and found as they were."""
@@ -105,20 +65,35 @@ class Stats:
     @property
     def link_examples(self) -> Examples:
         """A few of those links, by reason."""
-        return self.dropped.examples
+        return merged([self.dropped.examples])
 
-    @property
-    def more_hosts_given_up(self) -> int:
-        """The number of hosts given up that `hosts_given_up` does not name."""
-        return self.hosts_given_up.more
+    def counted(self) -> Counters:
+        """Return what is counted by now, the largest numbers first."""
+        now = {each.name: getattr(self, each.name) for each in fields(Counters)}
+        for name, value in now.items():
+            if isinstance(value, Counter):
+                now[name] = dict(value.most_common())
+        now["hosts_given_up"] = dict(self.hosts_given_up)
+        now["longest_stall"] = round(self.longest_stall, 3)
+        return Counters(**now)
+
+    def host_given_up(self, origin: str, reason: str) -> None:
+        """Count an origin that was given up; the first hundred are named."""
+        if origin in self.hosts_given_up or len(self.hosts_given_up) < MOST_NAMED:
+            self.hosts_given_up[origin] = reason
+        else:
+            self.more_hosts_given_up += 1
 
     def record(self, settlement: Settlement) -> None:
         """Count an outcome that the ledger has acknowledged."""
         change = settlement.change
         self.outcomes[change.event] += 1
         if change.items:
+            task = settlement.lease.task
+            finished = change.status is Status.FINISHED
             self.items += len(change.items)
-            self.items_by_callback[_producer(settlement)] += len(change.items)
+            producer = task.callback if finished else task.errback or "on_error"
+            self.items_by_callback[producer] += len(change.items)
         if change.status is Status.FINISHED:
             is_page = change.reason is None
             self.pages += is_page
@@ -129,11 +104,3 @@ class Stats:
                 failed = change.error.kind in FAILURE_REASONS
                 self.given_up += failed
                 self.unwanted += not failed
-
-
-def _producer(settlement: Settlement) -> str:
-    """Return the name of the callback that yielded the items of an outcome."""
-    task = settlement.lease.task
-    if settlement.change.status is Status.FINISHED:
-        return task.callback
-    return task.errback or "on_error"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from crawlcw.engine.heartbeat import resident_memory
-from crawlcw.engine.instruments import Seen, Unseen
+from crawlcw.engine.instruments import Seen
 from crawlcw.engine.stats import Stats
 from crawlcw.model.histogram import Histogram
 from crawlcw.model.task import Lease
@@ -89,7 +89,7 @@ def _cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-class _Timed(Unseen):
+class _Timed:
     __slots__ = ("_began", "_histogram")
 
     def __init__(self, histogram: Histogram) -> None:
@@ -101,6 +101,12 @@ class _Timed(Unseen):
 
     def __exit__(self, *_: object) -> None:
         self._histogram.observe(time.perf_counter() - self._began)
+
+    def answered(self, *, status: int, size: int) -> None:
+        """Note nothing: the crawl's counters have it."""
+
+    def failed(self, reason: str) -> None:
+        """Note nothing, as above."""
 
 
 class _Fetch(_Timed):

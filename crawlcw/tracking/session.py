@@ -110,8 +110,7 @@ class Session(engine.Session[TrackedLedger]):
 
     def _let_orphan(self, claiming: asyncio.Future[Claimed]) -> None:
         if not claiming.cancelled() and claiming.exception() is None:
-            for lease in claiming.result().leases:
-                self.held.orphan(lease)
+            self.held.orphans += claiming.result().leases
 
     def settle(self, lease: Lease, outcome: Outcome) -> asyncio.Future[None]:
         """Let an outcome be recorded, together with others on their way, and the lease end.

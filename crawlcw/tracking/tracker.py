@@ -212,7 +212,7 @@ class Tracker(Questions, Changes):
         execution: Execution | None = None
         try:
             with anyio.CancelScope() as scope:
-                held.working(lease, scope)
+                held.scopes[lease.task.id] = scope
                 execution = await self._execution(lease)
                 yield execution
                 if not execution.ended:
@@ -228,7 +228,7 @@ class Tracker(Questions, Changes):
                 await self.session.give_back([lease])
             raise
         finally:
-            held.idle(lease)
+            held.scopes.pop(lease.task.id, None)
         if scope.cancelled_caught:
             raise LeaseLostError(f"somebody else holds task {lease.task.url!r} now")
 

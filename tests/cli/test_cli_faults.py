@@ -109,8 +109,8 @@ def test_the_last_word_names_each_fault():
 def test_of_many_hosts_some_are_named_and_the_rest_is_counted():
     stats = Stats()
     for number in range(MOST_NAMED + 20):
-        stats.hosts_given_up[f"https://h{number}.example"] = "connect"
-    stats.hosts_given_up["https://h0.example"] = "tls"
+        stats.host_given_up(f"https://h{number}.example", "connect")
+    stats.host_given_up("https://h0.example", "tls")
 
     assert len(stats.hosts_given_up) == MOST_NAMED
     assert stats.more_hosts_given_up == 20

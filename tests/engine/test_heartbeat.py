@@ -1,17 +1,18 @@
 """A worker among others: when it says that it lives, what it says, and whom it counts."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from crawlcw.engine import heartbeat
-from crawlcw.engine.heartbeat import Heartbeat, VitalSigns
+from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerError, LedgerUnavailableError
@@ -76,11 +77,16 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def joined(
-    ledger: SqliteLedger, name: str = "me", *, stats: Stats | None = None, lease: timedelta = HOUR
+    ledger: SqliteLedger,
+    name: str = "me",
+    *,
+    stats: Stats | None = None,
+    lease: timedelta = HOUR,
+    **measured: Callable[[], Any],
 ) -> Heartbeat:
     """Return the heartbeat of a worker that has just joined."""
     await ledger.workers.join(replace(this_worker(now=START), name=name))
-    return Heartbeat(ledger, name, stats or Stats(), lease=lambda: lease)
+    return Heartbeat(ledger, name, stats or Stats(), lease=lambda: lease, **measured)
 
 
 @asynccontextmanager
@@ -302,9 +308,7 @@ async def test_who_has_left_is_nobodys_neighbour(ledger: BeatenLedger):
 async def test_a_beat_shows_what_the_worker_has_counted_and_how_it_is(ledger: BeatenLedger):
     now = 100.0
     stats = Stats()
-    signs = VitalSigns(stats, in_flight=lambda: 7, lag=lambda: 0.25, clock=lambda: now)
-    await ledger.workers.join(replace(this_worker(now=START), name="me"))
-    me = Heartbeat(ledger, "me", stats, lease=lambda: HOUR, signs=signs)
+    me = await joined(ledger, stats=stats, in_flight=lambda: 7, lag=lambda: 0.25, clock=lambda: now)
     stats.pages, stats.items, stats.bytes, stats.given_up, stats.unwanted = 30, 60, 999, 2, 1
     stats.outcomes[Event.FAIL] = 4
 
@@ -322,10 +326,10 @@ async def test_a_beat_shows_what_the_worker_has_counted_and_how_it_is(ledger: Be
 async def test_the_rate_is_that_of_the_last_minute(ledger: BeatenLedger):
     now = 0.0
     stats = Stats()
-    signs = VitalSigns(stats, clock=lambda: now)
+    me = await joined(ledger, stats=stats, clock=lambda: now)
     rates = []
     for now, stats.pages in [(30.0, 300), (60.0, 600), (120.0, 600), (180.0, 660)]:  # noqa: B007
-        rates.append(signs.read().rate)
+        rates.append(me.vitals().rate)
 
     assert rates == [10, 10, 0, 1]
 
@@ -340,7 +344,7 @@ async def test_a_worker_leaves_a_point_a_minute_and_one_when_it_leaves(
         await me.beat()
         await me.record()
     clock.advance(seconds=5)
-    await me.record_last()
+    await me.record(last=True)
 
     found = await ledger.rates.between(START, START + HOUR)
 
@@ -353,9 +357,7 @@ async def test_a_worker_leaves_a_point_a_minute_and_one_when_it_leaves(
 
 async def test_a_point_shows_the_longest_lag_of_its_minute(ledger: BeatenLedger, clock: FakeClock):
     lags = iter([0.5, 0.0, 0.125])
-    await ledger.workers.join(replace(this_worker(now=START), name="me"))
-    signs = VitalSigns(Stats(), lag=lambda: next(lags))
-    me = Heartbeat(ledger, "me", Stats(), lease=lambda: HOUR, signs=signs)
+    me = await joined(ledger, lag=lambda: next(lags))
     for _ in range(2):
         await me.beat()
     clock.advance(seconds=60)

@@ -127,8 +127,8 @@ async def test_what_is_lost_is_forgotten_and_what_runs_under_it_is_cancelled(
     await ledger.leases.renew([kept], lease=LEASE)
     await claimed(ledger, worker="b")
     lost, working = anyio.CancelScope(), anyio.CancelScope()
-    held.working(mine, lost)
-    held.working(kept, working)
+    held.scopes[mine.task.id] = lost
+    held.scopes[kept.task.id] = working
 
     reported = await renewed_once(ledger, held)
 
@@ -235,7 +235,7 @@ async def test_orphans_are_released_by_the_renewer(ledger: RenewingLedger, held:
     await ledger.tasks.add(make_tasks(2))
     orphan, kept = await claimed(ledger)
     held.add([orphan, kept])
-    held.orphan(orphan)
+    held.orphans.append(orphan)
     told: list[bytes] = []
 
     async def announce(tasks: Iterable[Task]) -> None:
@@ -247,7 +247,7 @@ async def test_orphans_are_released_by_the_renewer(ledger: RenewingLedger, held:
     assert held.all() == [kept]
     assert told == [orphan.task.id]
     assert [task.id for task in await ledger.tasks.page(limit=10)] == [orphan.task.id]
-    assert held.take_orphans() == []
+    assert held.orphans == []
 
 
 async def test_a_scope_is_cancelled_only_while_something_runs_in_it():
@@ -255,8 +255,8 @@ async def test_a_scope_is_cancelled_only_while_something_runs_in_it():
     task = make_task()
     lease = Lease(task=task, token="a:1", fence=1, expires=task.create_time)
     held.add([lease])
-    held.working(lease, scope)
-    held.idle(lease)
+    held.scopes[lease.task.id] = scope
+    held.scopes.pop(lease.task.id, None)
 
     held.lose([task.id])
 

@@ -146,7 +146,7 @@ async def test_who_finds_the_lease_lost_is_cancelled_and_leaves_room_for_the_nex
     await ledger.outcomes.commit([success(ledger, one)])
 
     with anyio.CancelScope() as lost:
-        held.working(one, lost)
+        held.scopes[one.task.id] = lost
         await run_alone.enter(one)
         pytest.fail("it went on without its lease")
 
@@ -228,7 +228,8 @@ async def test_a_quarantined_task_is_at_its_end_when_its_outcome_is_recorded(
 
     async def work(lease: Lease, name: str) -> None:
         assert await run_alone.enter(lease)
-        await run_alone.recorded(lease)
+        if run_alone.alone is lease:
+            await held.ended(lease)
         run_alone.leave(lease)
         ends.append(name)
 

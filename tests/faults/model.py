@@ -674,7 +674,7 @@ class Worker(Process):
             lease = self._queue.pop(0)
             thread = self.spawn(self._work(lease))
             self._fetching[lease.task.id] = thread
-            self._held.working(lease, thread)  # type: ignore[arg-type]  # it can be cancelled
+            self._held.scopes[lease.task.id] = thread  # type: ignore[arg-type]  # it can be cancelled
 
     async def _work(self, lease: Lease) -> None:
         try:
@@ -686,12 +686,13 @@ class Worker(Process):
                 done = await self._fetch(lease)
                 self._done.append(done)
                 self._write_out()
-                await self._run_alone.recorded(lease)
+                if self._run_alone.alone is lease:
+                    await self._held.ended(lease)
             finally:
                 self._under_way.discard(_claim(lease))
                 self._run_alone.leave(lease)
         finally:
-            self._held.idle(lease)
+            self._held.scopes.pop(lease.task.id, None)
             self._fetching.pop(lease.task.id, None)
             self._write_out()
             self._dispatch()

@@ -127,13 +127,13 @@ WITHOUT |= {
             "a-quarantined-task-begins-beside-others",
             "crawlcw.engine.run_alone",
             "RunAlone.enter",
-            ("await self._all_left()", "pass"),
+            ("while self._under_way:", "while False:"),
         ),
         (
             "others-begin-beside-a-quarantined-task",
             "crawlcw.engine.run_alone",
             "RunAlone.enter",
-            ("if self._alone is not None:", "if False:"),
+            ("if self.alone is not None:", "if False:"),
         ),
         (
             "a-crash-is-forgotten",
