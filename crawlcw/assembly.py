@@ -46,8 +46,7 @@ from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.runner import Runner
-from crawlcw.crawl.seeder import Seeder
-from crawlcw.crawl.start_names import StartNames
+from crawlcw.crawl.seeder import Seeder, StartNames
 from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.engine.instruments import Instruments, SeveralInstruments
 from crawlcw.engine.run_alone import RunAlone

@@ -55,7 +55,7 @@ class _State:
     def __get__(self, spider: "Spider | None", _: "type[Spider]") -> "State | _State":
         if spider is None:
             return self
-        # By a name that says nothing of what the spider starts with, see `crawl.seeds`.
+        # By a name that says nothing of what the spider starts with, see `crawl.seeder`.
         state: State | None = vars(spider).get("__state__")
         if state is None:
             state = vars(spider)["__state__"] = State()

@@ -8,8 +8,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, begin, logs_in
 from crawlcw.cli import loading
-from crawlcw.crawl.trial import Trial, open_trial
-from crawlcw.crawl.trial_sessions import TrialSessions
+from crawlcw.crawl.trial import Trial, TrialSessions, open_trial
 from crawlcw.errors import FetchError, UsageError
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model import urls

@@ -7,6 +7,7 @@ changed since they were done.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, Protocol
 
 from crawlcw.ledger.protocol import Added, Ledger
@@ -20,7 +21,7 @@ _GENERATION = 100_000
 
 
 class RunStart:
-    """Finds it out, by what crawls have noted in the ledger."""
+    """The beginning of this run, found by what crawls have noted in the ledger."""
 
     def __init__(self, ledger: Ledger, *, lease: timedelta) -> None:
         self._ledger = ledger
@@ -36,9 +37,9 @@ class RunStart:
         This process is on the list of workers already.
         """
         noted = state.get("run") or {}
-        began = None if not noted else _from_ms(noted["began"])
         self.number = noted.get("number", 0)
-        if began is not None:
+        if noted:
+            began = datetime.fromtimestamp(noted["began"] / 1000, UTC)
             over = noted.get("over") or not await self._ledger.queries.has(_LEFT)
             # Of several processes that start together the first has begun it just now.
             if not over or began >= await self._first_started():
@@ -46,14 +47,16 @@ class RunStart:
                 return
         self.began = self._ledger.now()
         self.number += 1
-        run = {"began": _to_ms(self.began), "number": self.number}
-        await self._ledger.notes.set_state({"run": run})
+        await self._note(self.began)
 
     async def end(self) -> None:
         """Note that the ledger is drained."""
         if self.began is not None:
-            run = {"began": _to_ms(self.began), "number": self.number, "over": True}
-            await self._ledger.notes.set_state({"run": run})
+            await self._note(self.began, over=True)
+
+    async def _note(self, began: datetime, **more: bool) -> None:
+        run = {"began": round(began.timestamp() * 1000), "number": self.number, **more}
+        await self._ledger.notes.set_state({"run": run})
 
     async def _first_started(self) -> datetime:
         now = self._ledger.now()
@@ -67,14 +70,6 @@ class RunStart:
         )
 
 
-def _to_ms(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)
-
-
-def _from_ms(number: int) -> datetime:
-    return datetime.fromtimestamp(number / 1000, UTC)
-
-
 class Beside(Protocol):
     """What pages change besides their outcomes."""
 
@@ -82,26 +77,24 @@ class Beside(Protocol):
         """Write what pages have changed so far, durably."""
 
 
-class SeenFilter:
+class SeenFilter(dict[bytes, None]):
     """A bounded set of the ids of tasks that the ledger has, which forgets the oldest.
 
     A hint that saves a write: most links of a page lead to pages already known. A
-    task that is not in here may be in the ledger all the same.
+    task that is not in here may be in the ledger all the same. Each link is looked up
+    here, which a dictionary does without a call of Python's.
     """
 
     def __init__(self, *, generation: int = _GENERATION) -> None:
-        self._size = generation
-        self._young: set[bytes] = set()
-        self._old: set[bytes] = set()
-
-    def __contains__(self, task_id: object) -> bool:
-        return task_id in self._young or task_id in self._old
+        super().__init__()
+        self._generation = generation
 
     def add(self, task_ids: Iterable[bytes]) -> None:
         """Remember ids that the ledger has acknowledged."""
-        self._young.update(task_ids)
-        if len(self._young) > self._size:
-            self._old, self._young = self._young, set()
+        self.update(dict.fromkeys(task_ids))
+        if len(self) > 2 * self._generation:
+            for each in [*islice(self, self._generation)]:
+                del self[each]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, scope
 from crawlcw.crawl import robots
 from crawlcw.crawl.callbacks import Scope
-from crawlcw.crawl.seeds import Seeds
+from crawlcw.crawl.seeder import seeded_hosts
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import urls
@@ -40,8 +40,7 @@ class LinkChecks:
     @classmethod
     def by(cls, spider: Spider, settings: Settings, state: Mapping[str, Any]) -> "LinkChecks":
         """Return those of a spider by what its crawls have written down, `Notes.state`."""
-        seeds = Seeds.read(state.get("seeds"))
-        return cls(spider, settings, seeded=frozenset() if seeds is None else seeds.hosts)
+        return cls(spider, settings, seeded=seeded_hosts(state))
 
     def refusal(self, url: str) -> Refusal | None:
         """Return why no crawl of the spider follows a link to *url*, None where it does."""

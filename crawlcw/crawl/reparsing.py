@@ -28,7 +28,7 @@ from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.runner import Runner
-from crawlcw.crawl.seeds import Seeds
+from crawlcw.crawl.seeder import seeded_hosts
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, SpiderError, StopCrawl
@@ -80,12 +80,9 @@ class Reparsed:
 class Reparser:
     """Reads stored pages and gives them to the callbacks of a spider."""
 
-    spider: Spider
     settings: Settings
     pages: StoredPages
-    scope: Scope
     runner: Runner
-    watch: Watchdog
 
     async def reparsed(self, record: Record, *, callback: str | None = None) -> Reparsed:
         """Return what *callback*, or that of its own, makes of a page."""
@@ -102,9 +99,9 @@ class Reparser:
             return told(unreadable=f"its record is damaged: {error}")
         response = _response(record, request, answer)
         # It was crawled, so it was in the scope.
-        self.scope.hosts.add(task.host)
+        self.runner.scope.hosts.add(task.host)
         try:
-            response = await answered(response, self.spider, self.watch)
+            response = await answered(response, self.runner.spider, self.runner.watch)
             response = replaced(response, request=request)
             produced = await self.runner.run(request.callback, response, task=task)
         except StopCrawl as wish:
@@ -171,7 +168,7 @@ class Saving:
             await self.flush()
 
     async def add_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
-        """Add links at once; see `url_lists.WriteLinks`."""
+        """Add links at once; see `Runner.write`."""
         kept = [task for task in too_deep if task.id not in self.adder.seen]
         if kept:
             await self.ledger.tasks.add(kept)
@@ -217,31 +214,25 @@ async def open_reparser(
     What `url_list` callbacks find goes to *saving* at once, where it is given.
     Raises `UsageError` without warcio.
     """
-    seeds = Seeds.read((await ledger.notes.state()).get("seeds"))
-    hosts = {*(scope(spider) or ()), *(seeds.hosts if seeds is not None else ())}
-    within = Scope.of(hosts, settings)
-    watch = Watchdog(Stats(), limit=settings.callback_timeout)
+    hosts = {*(scope(spider) or ()), *seeded_hosts(await ledger.notes.state())}
     # It is read, and what pages change in it stays here.
     state = KeptState(spider, ledger)
     await state.open()
     with StoredPages(folder_of(spider.name, settings)) as pages:
         async with Parsing(settings) as parsing:
             yield Reparser(
-                spider=spider,
                 settings=settings,
                 pages=pages,
-                scope=within,
                 runner=Runner(
                     spider=spider,
-                    scope=within,
+                    scope=Scope.of(hosts, settings),
                     seen=frozenset() if saving is None else saving.adder.seen,
                     now=ledger.now,
-                    watch=watch,
+                    watch=Watchdog(Stats(), limit=settings.callback_timeout),
                     parsing=parsing,
                     state=state,
                     write=_dropping if saving is None else saving.add_links,
                 ),
-                watch=watch,
             )
 
 

@@ -5,26 +5,29 @@ process that is killed on the way leaves no note, so the next one does all of it
 """
 
 import logging
+import socket
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time, timedelta
 from functools import partial
+from hashlib import blake2b
+from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 import anyio
 
 from crawlcw.api.request import Request
-from crawlcw.api.spider import Spider, has_own_start
+from crawlcw.api.spider import Spider, arguments_of, has_own_start
 from crawlcw.api.user_code import spider_code
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Scope
-from crawlcw.crawl.seeds import MOST_HOSTS, Seeds, fingerprint, is_deeper
-from crawlcw.crawl.start_names import noted_starts
 from crawlcw.engine.gathering import Gathering
 from crawlcw.engine.stats import Stats
-from crawlcw.errors import FetchError, SpiderError
+from crawlcw.errors import FetchError, LedgerError, SpiderError
 from crawlcw.fetch.addresses import MOST_START_NAMES
 from crawlcw.fetch.credentials import Credentials
-from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger.protocol import Notes, TaskFilter
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
 
@@ -35,6 +38,10 @@ _FIRST_BATCH = 500
 _BATCH = 5_000
 #: Seconds that the last ones may take when the crawl ends.
 _LAST_WORDS = 2.0
+#: With seeds on more hosts than that, a crawl seeds again each time.
+MOST_HOSTS = 10_000
+_START = "start "
+_PLAIN = (bool, int, float, str, bytes, date, time, timedelta, PurePath, type(None))
 
 
 class Feed(Protocol):
@@ -98,7 +105,6 @@ class Seeder:
         From now on it is known when this run began.
         """
         await self._adder.run.find(state)
-        seeds = Seeds.read(state.get("seeds"))
         if not self._spider.start_again:
             with spider_code("start_urls", stop=self._stop):
                 self._fingerprint = fingerprint(self._spider)
@@ -107,13 +113,14 @@ class Seeder:
             # Pages of an earlier start may be asked for before `start` has come to theirs.
             self._credentials.trust(known["origins"])
             self._origins = self._credentials.origins
-        if seeds is None or seeds.fingerprint != self._fingerprint:
+        seeds = state.get("seeds")
+        if not seeds or seeds["fingerprint"] != self._fingerprint:
             return False
         if not await self._ledger.queries.find(TaskFilter(), limit=1):
             # Somebody has deleted the tasks by other means than crawlcw's.
             await self._ledger.notes.set_state({"seeds": None})
             return False
-        for host in seeds.hosts:
+        for host in seeds["hosts"]:
             self._note_start(host)
         return True
 
@@ -150,8 +157,7 @@ class Seeder:
             )
             feed.wake()
         # Afterwards: where this process is killed in between, the next one does it again.
-        depth = {"limit": limit}
-        await self._ledger.notes.set_state({"depth": depth})
+        await self._ledger.notes.set_state({"depth": {"limit": limit}})
 
     async def _seed(self, feed: Feed) -> None:
         """Add the spider's start requests, each soon after the spider has yielded it."""
@@ -220,8 +226,8 @@ class Seeder:
         if not seeding.is_whole or seeding.is_repeated or len(self._start_hosts) > MOST_HOSTS:
             return
         if self._fingerprint is not None:
-            seeds = Seeds(fingerprint=self._fingerprint, hosts=frozenset(self._start_hosts))
-            await self._ledger.notes.set_state({"seeds": seeds.document()})
+            seeds = {"fingerprint": self._fingerprint, "hosts": sorted(self._start_hosts)}
+            await self._ledger.notes.set_state({"seeds": seeds})
 
     async def _add_seeds(self, feed: Feed, batch: list[Task]) -> None:
         origins = self._credentials.origins
@@ -233,7 +239,7 @@ class Seeder:
         if self._notes_hosts and hosts and len(self._noted_hosts | hosts) <= MOST_START_NAMES:
             # Before their tasks, which any process may ask for next.
             self._noted_hosts |= hosts
-            await self._ledger.notes.set_state(noted_starts(hosts))
+            await self._ledger.notes.set_state({f"{_START}{host}": True for host in hosts})
         await self._adder.keep()
         added, new = await self._adder.add(batch)
         self._stats.links_added += new
@@ -256,3 +262,125 @@ def _no_request(thing: object) -> str:
         f"the spider's start() yielded {what}: it must yield Requests, as `yield Request(url)`; "
         "items come from callbacks"
     )
+
+
+def seeded_hosts(state: Mapping[str, Any]) -> frozenset[str]:
+    """Return the hosts where the seeds lead that a ledger's *state* has noted as complete."""
+    return frozenset((state.get("seeds") or {}).get("hosts", ()))
+
+
+def is_deeper(max_depth: int | None, *, than: int | None) -> bool:
+    """Return whether a crawl with *max_depth* follows links that one limited to *than* did not."""
+    return than is not None and (max_depth is None or max_depth > than)
+
+
+def fingerprint(spider: Spider) -> str | None:
+    """Return a digest that changes when the spider may start with other requests.
+
+    It is of its arguments, its source files, and plain values of its classes and modules. None
+    where that cannot be told: an argument is no plain value, or a source file cannot be
+    read. A change that has nothing to do with `start()` changes it as well.
+    """
+    kinds = type(spider).__mro__
+    try:
+        told = [_plain(arguments_of(spider))]
+        for kind in kinds[: kinds.index(Spider)]:
+            module = sys.modules[kind.__module__]
+            told += [kind.__qualname__, Path(str(module.__file__)).read_bytes()]
+            told += [_named(vars(module)), _named(vars(kind))]
+    except (_NotPlainError, AttributeError, KeyError, OSError):
+        return None
+    told.append(_named(vars(spider)))
+    urls = spider.start_urls
+    # A collection of another kind, such as the lines of a file, is gone through.
+    told.append(_named({"start_urls": urls if isinstance(urls, list | tuple) else list(urls)}))
+    return blake2b(repr(told).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+class _NotPlainError(Exception):
+    """A value that may change without looking different."""
+
+
+def _plain(value: object) -> object:
+    """Return a plain value in a form whose `repr` is the same in every process.
+
+    Raises `_NotPlainError` for any other value.
+    """
+    match value:
+        case Mapping():
+            return "mapping", [(_plain(key), _plain(each)) for key, each in value.items()]
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case set() | frozenset():
+            # Their order depends on how strings are hashed in this process.
+            return "set", sorted(repr(_plain(each)) for each in value)
+        case _ if isinstance(value, _PLAIN):
+            return value
+    raise _NotPlainError
+
+
+def _named(named: Mapping[str, object]) -> list[object]:
+    """Return what has a public name, as far as it is plain."""
+    told: list[object] = []
+    for name, value in sorted(named.items()):
+        if not name.startswith("__"):
+            try:
+                told += [name, _plain(value)]
+            except _NotPlainError:
+                told += [name, type(value).__name__]
+    return told
+
+
+class StartNames:
+    """Fulfils `PublicNames` by what crawls write down of themselves.
+
+    A name that was public does not become one of the intranet when a process is started
+    again, or the crawl goes on another day. A host that `start` has named in one process is
+    the user's own word in every other one.
+    """
+
+    def __init__(self, notes: Notes, *, has_own_start: bool = False) -> None:
+        """Take the ledger's notes; only a spider that *has_own_start* notes hosts of it."""
+        self._notes = notes
+        self._has_own_start = has_own_start
+        self._noted: set[str] | None = None  #: None: not read yet
+
+    async def was_public(self, name: str) -> bool:
+        """See `PublicNames.was_public`."""
+        return _key(name) in await self._state()
+
+    async def start_hosts(self) -> list[str]:
+        """See `PublicNames.start_hosts`."""
+        if not self._has_own_start:
+            return []
+        state = await self._state()
+        return [key.removeprefix(_START) for key in state if key.startswith(_START)]
+
+    async def _state(self) -> Mapping[str, Any]:
+        try:
+            return await self._notes.state()
+        except LedgerError as error:
+            # As if the DNS itself were away: the page is tried again.
+            message = f"the ledger could not be asked about the name: {printable(error)}"
+            raise socket.gaierror(socket.EAI_AGAIN, message) from error
+
+    async def note_public(self, name: str) -> None:
+        """See `PublicNames.note_public`."""
+        try:
+            if self._noted is None:
+                self._noted = set(await self._notes.state())
+            if _key(name) not in self._noted:
+                await self._notes.set_state({_key(name): True})
+                self._noted.add(_key(name))
+        except LedgerError as error:
+            # This process knows it; the next look-up writes it down.
+            logger.debug(
+                "not noted that %s is public: %s",
+                printable(name),
+                printable(error),
+                extra={"event": "not_noted"},
+            )
+
+
+def _key(name: str) -> str:
+    return f"public {name}"

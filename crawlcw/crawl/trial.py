@@ -9,27 +9,31 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from crawlcw.api.attempt import Attempt, LoggedOutError, Purpose, Session, replaced
+from crawlcw.api.attempt import Attempt, LoggedOutError, Next, Purpose, Session, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
+from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, callback_named, entry_urls, scope
 from crawlcw.crawl import callbacks
 from crawlcw.crawl.callbacks import ItemPolicy, Produced, Scope
 from crawlcw.crawl.kept_state import KeptState
+from crawlcw.crawl.logins import Logins
 from crawlcw.crawl.robots import Robots
-from crawlcw.crawl.trial_sessions import TrialSessions
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
 from crawlcw.fetch import pipeline
 from crawlcw.fetch.browser import Browser
+from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.pipeline import DefaultDownloader, downloader_of, proxy_pool, web
 from crawlcw.fetch.redirects import is_page
-from crawlcw.model import urls
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model import identities, urls
+from crawlcw.model.identities import Identity
 from crawlcw.model.sanitize import printable
 from crawlcw.model.tracebacks import text_of
 from crawlcw.model.transitions import Failed
@@ -37,6 +41,10 @@ from crawlcw.model.transitions import Failed
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+#: Nobody else could take the login over.
+_LEASE = timedelta(hours=1)
 
 
 class Trial:
@@ -49,7 +57,7 @@ class Trial:
         credentials: Credentials,
         settings: Settings,
         *,
-        sessions: TrialSessions | None = None,
+        sessions: "TrialSessions | None" = None,
         now: Callable[[], datetime] = _utc_now,
     ) -> None:
         """*sessions* are those of a spider that logs in."""
@@ -108,21 +116,17 @@ class Trial:
     async def _attempted(self, request: Request) -> Response:
         if self._sessions is None:
             return await self._answer(request, None)
-        was_known = self._sessions.knows(request)
-        try:
-            return await self._answer(request, await self._session(request))
-        except LoggedOutError as refused:
-            if not was_known:
-                raise _refused(refused) from None
-        self._sessions.forget(request)
-        try:
-            return await self._answer(request, await self._session(request))
-        except LoggedOutError as refused:
-            raise _refused(refused) from None
-
-    async def _session(self, request: Request) -> Session:
-        assert self._sessions is not None
-        return await self._sessions.of(request, self._ways[Purpose.LOGIN], self._robots)
+        while True:
+            was_known = self._sessions.knows(request)
+            session = await self._sessions.of(request, self._ways[Purpose.LOGIN], self._robots)
+            try:
+                return await self._answer(request, session)
+            except LoggedOutError as refused:
+                if not was_known:
+                    answer = refused.response
+                    why = f"HTTP {answer.status} for {answer.url}, with a session that is logged in"
+                    raise FetchError(Reason.LOGGED_OUT, why, status=answer.status) from None
+            self._sessions.forget(request)
 
     async def _answer(self, request: Request, session: Session | None) -> Response:
         # What is not ended stays open for who looks at it: its memory is no crawl's.
@@ -171,7 +175,7 @@ class Trial:
 
 @asynccontextmanager
 async def open_trial(
-    spider: Spider, url: str, settings: Settings, *, sessions: TrialSessions | None = None
+    spider: Spider, url: str, settings: Settings, *, sessions: "TrialSessions | None" = None
 ) -> AsyncIterator[Trial]:
     """Open what a look at *url* with *spider* needs, and close it afterwards.
 
@@ -194,7 +198,81 @@ async def open_trial(
             await trial.close()
 
 
-def _refused(error: LoggedOutError) -> FetchError:
-    answer = error.response
-    message = f"HTTP {answer.status} for {answer.url}, with a session that is logged in"
-    return FetchError(Reason.LOGGED_OUT, message, status=answer.status)
+class TrialSessions:
+    """The sessions that are logged in, by name; for the trials of one spider, one by one.
+
+    They are not the crawl's own, which stay as they are in its ledger.
+    """
+
+    def __init__(self, spider: Spider, ledger: Ledger, settings: Settings) -> None:
+        """Have them in *ledger*, one of their own that is gone afterwards."""
+        self._spider = spider
+        self._ledger = ledger
+        self._settings = settings
+        self._is_logged_out = condition(spider, "login_when")
+        self._ready: dict[str, Session] = {}
+
+    def knows(self, request: Request) -> bool:
+        """Return whether the session of a request was logged in before."""
+        return self._name(request) in self._ready
+
+    def forget(self, request: Request) -> None:
+        """Have the session of a request logged in anew when it is next asked for."""
+        self._ready.pop(self._name(request), None)
+
+    async def of(self, request: Request, ask: Next, robots: Robots) -> Session:
+        """Return whom a request is made as, logged in; raises `FetchError` where that fails.
+
+        A login asks by *ask*, and *robots* before.
+        """
+        name = self._name(request)
+        if name not in self._ready:
+            identity = await self._logged_in(name, ask, robots)
+            jar = SiteCookies()
+            jar.restore(identity.cookies)
+            self._ready[name] = Session(
+                identity=identity, jar=jar, is_logged_out=self._is_logged_out
+            )
+        return self._ready[name]
+
+    def _name(self, request: Request) -> str:
+        return request.options.session or self._spider.default_session
+
+    async def _logged_in(self, name: str, ask: Next, robots: Robots) -> Identity:
+        sessions, now = self._ledger.sessions, self._ledger.now()
+        found = await sessions.get(name)
+        known = found or Identity(name=name)
+        begun = identities.login_begun(known, owner="trial", now=now, lease=_LEASE)
+        await sessions.change(found, begun)
+        logins = Logins(
+            spider=self._spider,
+            ledger=self._ledger,
+            ask=ask,
+            settings=self._settings,
+            politeness=_Person(robots),
+            stalled=lambda _: 0.0,
+            stop=lambda _: None,
+        )
+        ended = await logins.run(begun)
+        if ended is None or not ended.is_ready:
+            why = "it came to nothing" if ended is None else ended.reason
+            raise FetchError(Reason.LOGGED_OUT, f"session {name} could not be logged in: {why}")
+        return ended
+
+
+class _Person:
+    """What a login owes that somebody tries by hand; fulfils `logins.Politeness`."""
+
+    def __init__(self, robots: Robots) -> None:
+        self._robots = robots
+
+    async def before(self, url: str) -> None:
+        """Raise `FetchError` where robots.txt forbids it."""
+        await self._robots.admit(url)
+
+    def asked(self, url: str) -> None:
+        """Do nothing: a person does not ask often."""
+
+    async def failed(self, url: str, error: FetchError, *, began: float) -> bool:  # noqa: ARG002  # the port's
+        """Return False: the person who tries it sees whether the network is away."""
+        return False

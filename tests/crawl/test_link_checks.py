@@ -6,7 +6,6 @@ import pytest
 
 from crawlcw import Settings, Spider
 from crawlcw.crawl.link_checks import LinkChecks
-from crawlcw.crawl.seeds import Seeds
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Counters, Ledger
@@ -30,7 +29,7 @@ class Anywhere(Spider):
 
 def checks(spider: Spider | None = None, *, seeds: tuple[str, ...] = ()) -> LinkChecks:
     spider = spider or Books()
-    written = Seeds(fingerprint="f", hosts=frozenset(seeds)).document() if seeds else None
+    written = {"fingerprint": "f", "hosts": [*seeds]} if seeds else None
     return LinkChecks.by(spider, spider.settings, {"seeds": written})
 
 

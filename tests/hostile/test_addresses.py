@@ -17,7 +17,7 @@ import pytest
 
 from crawlcw import Request, Response, Settings, Spider
 from crawlcw.assembly import run_spider
-from crawlcw.crawl.start_names import StartNames
+from crawlcw.crawl.seeder import StartNames
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
 from crawlcw.fetch import addresses, connector
 from crawlcw.fetch.transport import AiohttpDownloader

@@ -14,8 +14,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.spider import Spider
 from crawlcw.cli import spider_options, trying
 from crawlcw.cli.terminal import logs
-from crawlcw.crawl.trial import Trial
-from crawlcw.crawl.trial_sessions import TrialSessions
+from crawlcw.crawl.trial import Trial, TrialSessions
 from crawlcw.errors import FetchError, SpiderError, UsageError
 from crawlcw.model.sanitize import printable
 from crawlcw.model.transitions import Failed

@@ -9,7 +9,7 @@ import pytest
 
 from crawlcw import Request, Spider
 from crawlcw.cli.loading import find, make
-from crawlcw.crawl.seeds import Seeds, fingerprint, is_deeper
+from crawlcw.crawl.seeder import fingerprint, is_deeper
 from tests.support.docs import REPOSITORY
 
 
@@ -24,7 +24,7 @@ class Plain(Spider):
 
 def test_the_same_spider_has_the_same_fingerprint_in_every_process():
     spiders = "Plain(region='x'), OtherStart()"
-    code = f"from tests.crawl.test_seeds import *; print(*map(fingerprint, [{spiders}]))"
+    code = f"from tests.crawl.test_seeder import *; print(*map(fingerprint, [{spiders}]))"
 
     def told(hashing: str) -> str:
         return subprocess.run(
@@ -134,13 +134,6 @@ def test_an_argument_that_is_no_plain_value_has_no_fingerprint():
     assert fingerprint(Given(connection="postgres://")) is not None
     assert fingerprint(Given(connection={"a": [1, (2.5, None)], "b": {b"x"}})) is not None
     assert fingerprint(Given(connection={"a": {object()}})) is None
-
-
-def test_seeds_come_back_from_their_document():
-    seeds = Seeds(fingerprint="f", hosts=frozenset({"b.example", "a.example"}))
-
-    assert Seeds.read(seeds.document()) == seeds
-    assert Seeds.read(None) is None
 
 
 @pytest.mark.parametrize(
