@@ -1,22 +1,19 @@
 """Putting the parts together: the only place that chooses a crawl's implementations."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
-from crawlcw.api import attempt as attempts
-from crawlcw.api.attempt import Attempt, Downloader, Purpose
-from crawlcw.api.request import Request
-from crawlcw.api.response import Response
+from crawlcw.api.attempt import Downloader, Purpose
 from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, check, entry_urls, has_own_start, logs_in
+from crawlcw.api.spider import Spider, check, entry_urls, has_own_start
 from crawlcw.api.spider import scope as spider_scope
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl.adding import RunStart, TaskAdder
+from crawlcw.crawl.admission import Admission
 from crawlcw.crawl.bans import Bans
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.causes import Causes
@@ -28,10 +25,7 @@ from crawlcw.crawl.fetcher import Asking, Fetcher
 from crawlcw.crawl.held_host import PageLimit
 from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.hosts import FollowedLimits, Frontier, HostTurns
-from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.kept_state import KeptState
-from crawlcw.crawl.login_politeness import HeldHosts
-from crawlcw.crawl.logins import Logins
 from crawlcw.crawl.moved import Claims, MovedPages
 from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.outcomes import (
@@ -47,6 +41,7 @@ from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seeder import Seeder, StartNames
+from crawlcw.crawl.sessions import Sessions
 from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.engine.instruments import Instruments, SeveralInstruments
 from crawlcw.engine.run_alone import RunAlone
@@ -60,7 +55,6 @@ from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.fetch.recording import Recorder
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
-from crawlcw.model import urls
 from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.hosts import Calls
 from crawlcw.model.standstill import Rests
@@ -112,7 +106,6 @@ def assemble(
     parts = _Parts(spider, ledger, settings, proxies or ProxyPool(settings), meter)
     parts.make_layers(downloader)
     parts.make_hosts()
-    parts.make_sessions()
     parts.make_writers()
     return parts.crawl(parts.fetcher())
 
@@ -160,36 +153,22 @@ class _Parts:
         )
         if not isinstance(downloader, DefaultDownloader):
             downloader = DefaultDownloader(downloader)
-        parts = pipeline.Parts(
-            settings=settings,
-            downloader=downloader,
+        self.admission = Admission(self.scope)
+        layers = pipeline.layers(
+            spider,
+            settings,
+            downloader,
             credentials=self.credentials,
-            admit=self._admit,
+            admission=self.admission,
             browser=self.browser,
-            admit_part=self._admit_part,
-            turn=self._turn,
             watch=self.session.watchdog,
             keeps_bodies=self.bodies is not None,
         )
-        self.ways = pipeline.ways(pipeline.layers(spider, parts))
+        self.ways = pipeline.ways(layers)
         clock = asyncio.get_running_loop().time
         self.robots = Robots(self.ways[Purpose.ROBOTS], settings, clock=clock, now=self.now)
+        self.admission.robots = self.robots
         self.watch = UplinkWatch(self.ways[Purpose.PROBE], self.rests, ledger_now=self.now)
-
-    async def _admit(self, attempt: Attempt, url: str) -> None:
-        """Wait until the target of a redirect may be asked for; raises `FetchError`."""
-        await self._admit_part(url, is_document=attempt.purpose is Purpose.PAGE)
-        # The wait is the crawl's own, and not the server's.
-        with attempt.deadline:
-            await self._turn(url)
-
-    async def _admit_part(self, url: str, *, is_document: bool) -> None:
-        if is_document:
-            self.scope.admit_url(url)
-        await self.robots.admit(url)
-
-    async def _turn(self, url: str) -> None:
-        await self.turns.wait(url)
 
     def make_hosts(self) -> None:
         """Make the hosts of this process, and the coordinator of its tasks that are due."""
@@ -216,6 +195,7 @@ class _Parts:
         )
         self.turns = HostTurns(self.robots, self.frontier)
         self.causes = Causes(self.ledger, self.frontier, self.watch, self.proxies)
+        self.admission.turns, self.admission.causes = self.turns, self.causes
         self.internal_errors = InternalErrors(self.ledger, session.stats, end=self.ending.end)
         session.hosts = host_leaser = HostLeaser(session, self.frontier, settings)
         self.coordinator = Coordinator(
@@ -238,43 +218,21 @@ class _Parts:
         )
         self.ending.on_stop = self.coordinator.stop
 
-    def make_sessions(self) -> None:
-        """Make the sessions that pages are asked for with, and their logins."""
-        spider, settings, has_login = self.spider, self.settings, logs_in(self.spider)
-        self.identities = Identities(
-            self.ledger,
-            Logins(
-                spider=spider,
-                ledger=self.ledger,
-                ask=self.ways[Purpose.LOGIN],
-                settings=settings,
-                politeness=HeldHosts(self.robots, self.frontier, self.turns, self.causes),
-                stalled=self.session.watchdog.stalled,
-                stop=self.ending.wished,
-            ),
-            settings,
-            worker=self.session.worker,
-            default=spider.default_session if has_login or settings.cookies else None,
-            is_logged_out=condition(spider, "login_when") if has_login else None,
-            probe=self._probe,
-            give_up=partial(self.ending.end, FinishReason.LOGIN_FAILED),
-            proxies=self.proxies,
-            logs_in=has_login,
-        )
-
-    async def _probe(self, request: Request, session: attempts.Session) -> Response:
-        """Ask for a page again with *session*; raises `FetchError`."""
-        async with Attempt(request=request, session=session) as attempt:
-            response = await self.ways[Purpose.PAGE](attempt, request)
-        self.frontier.sent(urls.locate(request.url).host, at=time.monotonic())
-        return response
-
     def make_writers(self) -> None:
-        """Make those that write tasks and outcomes."""
+        """Make those that write sessions, tasks and outcomes."""
         settings, session = self.settings, self.session
+        self.sessions = Sessions(
+            self.spider,
+            settings,
+            session,
+            self.ways,
+            admission=self.admission,
+            proxies=self.proxies,
+            end=self.ending.end,
+        )
         self.adder = TaskAdder(
             ledger=self.ledger,
-            beside=[self.identities, self.state],
+            beside=[self.sessions, self.state],
             max_depth=settings.max_depth,
             run=RunStart(self.ledger, lease=settings.lease),
         )
@@ -323,7 +281,7 @@ class _Parts:
                 end=self.ending.end,
             ),
             causes=self.causes,
-            identities=self.identities,
+            sessions=self.sessions,
             recorder=Recorder(bodies=self.bodies),
             instruments=self.instruments,
         )
@@ -358,7 +316,7 @@ class _Parts:
             failures=Failures(
                 outcomes=pages.outcomes,
                 causes=self.causes,
-                identities=self.identities,
+                sessions=self.sessions,
                 bans=bans,
                 watchdog=session.watchdog,
                 stats=session.stats,
@@ -397,7 +355,7 @@ class _Parts:
             way=way,
             beside=Beside(
                 self.robots,
-                self.identities,
+                self.sessions,
                 self.state,
                 steering,
                 self.parsing,

@@ -96,7 +96,6 @@ class Session:
 
     identity: Identity
     jar: Jar | None  #: None: no cookie is kept
-    is_logged_out: Callable[[Response], bool] | None = None  #: the spider's `login_when`
     proxy: Proxy | None = None  #: the only one that its requests go through
 
     @property

@@ -37,10 +37,7 @@ def made(spider: str | None, arguments: Sequence[str]) -> Spider:
 async def open_trial_sessions(
     spider: Spider, settings: Settings
 ) -> AsyncIterator[TrialSessions | None]:
-    """Open the sessions for trials of *spider*, None where it does not log in; nothing is stored.
-
-    Raises `SpiderError` for a `login_when` that cannot be asked.
-    """
+    """Open the sessions for trials of *spider*, None without a login; nothing is stored."""
     if not logs_in(spider):
         yield None
         return

@@ -9,7 +9,7 @@ What is started here ends here: nothing outlives `Crawl.run`.
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -25,12 +25,12 @@ from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.control import Steering
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.fetcher import Fetcher
-from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder
+from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.engine.session import Session
 from crawlcw.errors import LedgerUnavailableError, single_errors
@@ -122,7 +122,7 @@ class Beside:
     """The parts that run beside that way, or are to be closed."""
 
     robots: Robots
-    identities: Identities
+    sessions: Sessions
     state: KeptState
     steering: Steering
     parsing: Parsing
@@ -224,7 +224,8 @@ class Crawl:
         `opened` or `closed` raises. Whatever is held is given back first.
         """
         bodies = self._beside.bodies or nullcontext()
-        async with self._session.watchdog, self._beside.parsing, self._beside.browser, bodies:
+        browser = aclosing(self._beside.browser)
+        async with self._session.watchdog, self._beside.parsing, browser, bodies:
             return await self._run()
 
     async def _run(self) -> Report:
@@ -275,7 +276,7 @@ class Crawl:
             )
             background.start_soon(renewing)
             background.start_soon(self._way.committer.run, self._way.done, pool.has_idle_workers)
-            background.start_soon(self._beside.identities.run)
+            background.start_soon(self._beside.sessions.run)
             background.start_soon(self._alarms.run)
             background.start_soon(self._beside.steering.run)
             if self._beside.bodies is not None:
@@ -289,7 +290,7 @@ class Crawl:
             )
             # What the fetchers have handed on is written before the end.
             await self._way.done.join()
-            await self._beside.identities.keep()
+            await self._beside.sessions.keep()
             await self._beside.state.close()
             background.cancel_scope.cancel()
         if reason is FinishReason.DRAINED:

@@ -42,7 +42,7 @@ from crawlcw.engine.pool import Pool
 from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.errors import Defer, FetchError, LedgerError, StopCrawl, UsageError
-from crawlcw.fetch import dev_cache, rendering
+from crawlcw.fetch import browser, dev_cache
 from crawlcw.fetch.redirects import REDIRECTS, is_page
 from crawlcw.fetch.user_layers import HOOKS, SpiderFaultError
 from crawlcw.model.sanitize import printable
@@ -128,7 +128,7 @@ class Fetcher:
         task, pages = lease.task, self.pages
         try:
             session = None
-            if pages.identities.are_used_by(task) and pages.causes.given_up(task) is None:
+            if pages.sessions.are_used_by(task) and pages.causes.given_up(task) is None:
                 session = await self._session(task)
             if not await self.run_alone.enter(lease):
                 raise Defer("another page ran alone")
@@ -166,7 +166,7 @@ class Fetcher:
     async def _session(self, task: Task) -> Session | None:
         """Return the session to ask for a page with; raises `Defer`."""
         last_sent = self.turns.last(task.host)
-        session = await self.pages.identities.admit(task)
+        session = await self.pages.sessions.admit(task)
         if self.turns.last(task.host) > last_sent:
             # A login has asked its host since its turn came.
             await self.turns.wait(task.url)
@@ -276,7 +276,7 @@ class Asking:
         # development is to have the page: a 304 would have its server asked each time.
         anybody = begun.session is None and not request.options.cookies
         cached = self.settings.cache != "off" and anybody and dev_cache.may_keep(request)
-        if is_missing or cached or rendering.wants_browser(request, self.settings):
+        if is_missing or cached or browser.wants_browser(request, self.settings):
             return request
         asked = conditional(request, task)
         begun.is_conditional = asked is not request

@@ -432,6 +432,10 @@ class HostTurns:
         held = host in self._frontier
         return self._frontier.queues[host].began if held else float("-inf")
 
+    def asked(self, url: str) -> None:
+        """Note that *url* was asked for just now."""
+        self._frontier.sent(urls.locate(url).host, at=time.monotonic())
+
     async def wait(self, url: str) -> None:
         """Take the next turn at the host of *url*, and wait for it."""
         host, now = urls.locate(url).host, time.monotonic()

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Protocol
 
 import anyio
 
@@ -22,10 +21,12 @@ from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.api.user_code import Called, Cancellation, calls_user_code, time_limit
+from crawlcw.crawl.admission import Admission
 from crawlcw.errors import FetchError, StopCrawl
 from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import identities, urls, values
+from crawlcw.model.counters import FinishReason
 from crawlcw.model.frozen import frozen
 from crawlcw.model.identities import Identity
 from crawlcw.model.proxies import Proxy
@@ -41,19 +42,6 @@ _LAST_WORDS = 2.0
 _LONGEST_REASON = 300
 
 
-class Politeness(Protocol):
-    """What logins owe the hosts that they ask."""
-
-    async def before(self, url: str) -> None:
-        """Wait until *url* may be asked for; raises `FetchError` where it may not."""
-
-    def asked(self, url: str) -> None:
-        """Note that it was asked for just now."""
-
-    async def failed(self, url: str, error: FetchError, *, began: float) -> bool:
-        """Return whether our own network may be to blame for a failure."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logins:
     """Logs sessions of one spider in."""
@@ -62,9 +50,9 @@ class Logins:
     ledger: Ledger
     ask: Next
     settings: Settings
-    politeness: Politeness
+    admission: Admission
     stalled: Callable[[float], float]  #: see `time_limit`
-    stop: Callable[[str], None]  #: is told why, where the spider raises `StopCrawl`
+    end: Callable[[FinishReason, str], None]  #: ends the crawl
 
     async def run(self, begun: Identity, *, proxy: Proxy | None = None) -> Identity | None:
         """Log in a session whose login this process has begun; return what became of it.
@@ -130,7 +118,7 @@ class Logins:
             await cancellation.strike()
             session.headers = dict(arguments.headers(session.headers, of="session.headers"))
         except StopCrawl as told:
-            self.stop(printable(text_of(told)))
+            self.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(told)))
             return f"the spider stopped the crawl: {text_of(told)}"
         except BaseException as error:  # the spider's code may raise anything
             if cancellation.passes(error):
@@ -154,19 +142,18 @@ class _Login:
         """Return the answer to a request, redirects followed; raises `FetchError`."""
         location, _ = request.identity()
         self.origins[urls.origin_of(location.url)] = None
-        logins, politeness = self._logins, self._logins.politeness
-        await politeness.before(location.url)
-        began = time.monotonic()
+        logins, admission, url = self._logins, self._logins.admission, location.url
         session = Session(identity=Identity(name=""), jar=self._jar, proxy=self._proxy)
-        try:
-            async with Attempt(request=request, purpose=Purpose.LOGIN, session=session) as attempt:
+        async with Attempt(request=request, purpose=Purpose.LOGIN, session=session) as attempt:
+            await admission.admit(attempt, url)
+            began = time.monotonic()
+            try:
                 return await logins.ask(attempt, request)
-        except FetchError as error:
-            if await politeness.failed(location.url, error, began=began):
-                self.innocent = True
-            raise
-        finally:
-            politeness.asked(location.url)
+            except FetchError as error:
+                self.innocent |= await admission.is_innocent(url, error, began=began)
+                raise
+            finally:
+                admission.asked(url)
 
     def add_cookie(self, url: str, name: str, value: str) -> None:
         """Have a cookie of the spider's own; raises `ValueError`."""

@@ -31,9 +31,9 @@ from crawlcw.crawl import callbacks
 from crawlcw.crawl.bans import BannedError, Bans
 from crawlcw.crawl.callbacks import Produced
 from crawlcw.crawl.causes import Causes
-from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.revisits import NOT_MODIFIED, Revisits
 from crawlcw.crawl.runner import Runner
+from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.instruments import UNSEEN, Instruments
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.engine.watchdog import Watchdog
@@ -432,7 +432,7 @@ class Pages:
 
     outcomes: Outcomes
     causes: Causes
-    identities: Identities
+    sessions: Sessions
     recorder: Recorder
     instruments: Instruments | None
 
@@ -507,7 +507,7 @@ class Pages:
             return transitions.Failed(
                 reason=Reason.LOGGED_OUT, message=f"no session to retire: {why}"
             )
-        if not await self.identities.refused(session, attempt.lease.task, why, told=True):
+        if not await self.sessions.refused(session, attempt.lease.task, why, told=True):
             raise Defer("its session is retired")
         return transitions.Failed(reason=Reason.LOGGED_OUT, message=why)
 
@@ -517,7 +517,7 @@ class Pages:
         plain = _is_plain(task, response)
         if session is not None:
             probe = response.url if plain else None
-            self.identities.answered_well(session, task, probe=probe)
+            self.sessions.answered_well(session, task, probe=probe)
         plain = plain and response.status < 300
         self.causes.finished(task, good_url=task.url if plain else None, size=response.size)
 
@@ -528,7 +528,7 @@ class Failures:
 
     outcomes: Outcomes
     causes: Causes
-    identities: Identities
+    sessions: Sessions
     bans: Bans
     watchdog: Watchdog
     stats: Stats
@@ -567,7 +567,7 @@ class Failures:
             self.stats.statuses[response.status] += 1
             task = attempt.lease.task
             reason = Reason.LOGGED_OUT
-            own = await self.identities.refused(session, task, why, told=False)
+            own = await self.sessions.refused(session, task, why, told=False)
         if not own:
             raise Defer(f"{reason}: it is asked for with another session or proxy")
         if response.status >= 400:
@@ -582,7 +582,7 @@ class Failures:
         if session is None:
             return self.bans.note(task, response.proxy)
         own = self.bans.note(task, None)
-        await self.identities.banned(session, f"banned: {why}")
+        await self.sessions.banned(session, f"banned: {why}")
         return own
 
     async def unanswered(self, attempt: PageAttempt, refusal: FetchError) -> Failed:

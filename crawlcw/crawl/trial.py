@@ -14,10 +14,10 @@ from datetime import UTC, datetime, timedelta
 from crawlcw.api.attempt import Attempt, LoggedOutError, Next, Purpose, Session, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
-from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, callback_named, entry_urls, scope
 from crawlcw.crawl import callbacks
+from crawlcw.crawl.admission import Admission
 from crawlcw.crawl.callbacks import ItemPolicy, Produced, Scope
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.logins import Logins
@@ -66,30 +66,21 @@ class Trial:
         self._sessions = sessions
         self._now = now
         self._browser = Browser(settings)
-        parts = pipeline.Parts(
-            settings=settings,
-            downloader=downloader,
+        self._admission = Admission()
+        found = pipeline.layers(
+            spider,
+            settings,
+            downloader,
             credentials=credentials,
-            admit=self._admit,
+            admission=self._admission,
             browser=self._browser,
-            admit_part=self._admit_part,
-            turn=self._turn,
             watch=Watchdog(Stats(), limit=settings.callback_timeout),
         )
-        self._ways = pipeline.ways(pipeline.layers(spider, parts))
+        self._ways = pipeline.ways(found)
         clock = asyncio.get_running_loop().time
         self._robots = Robots(self._ways[Purpose.ROBOTS], settings, clock=clock, now=self._now)
+        self._admission.robots = self._robots
         self._state = KeptState(spider, None)
-
-    async def _admit(self, attempt: Attempt, url: str) -> None:  # noqa: ARG002  # of `Parts`
-        await self._robots.admit(url)
-
-    async def _turn(self, url: str) -> None:
-        """Wait for nothing: a person does not ask often."""
-
-    async def _admit_part(self, url: str, *, is_document: bool) -> None:  # noqa: ARG002  # likewise
-        # A person has asked for the page, so it may be anywhere.
-        await self._robots.admit(url)
 
     async def fetch(self, request: Request) -> Response:
         """Return the answer, redirects followed, whatever its status; raises `FetchError`.
@@ -118,7 +109,7 @@ class Trial:
             return await self._answer(request, None)
         while True:
             was_known = self._sessions.knows(request)
-            session = await self._sessions.of(request, self._ways[Purpose.LOGIN], self._robots)
+            session = await self._sessions.of(request, self._ways[Purpose.LOGIN], self._admission)
             try:
                 return await self._answer(request, session)
             except LoggedOutError as refused:
@@ -169,7 +160,7 @@ class Trial:
 
     async def close(self) -> None:
         """End what is under way."""
-        await self._browser.close()
+        await self._browser.aclose()
         await self._robots.close()
 
 
@@ -181,7 +172,8 @@ async def open_trial(
 
     The user has named the URL, so its host may be at a private address, as that
     of a start URL may. *sessions* are whom a spider that logs in asks as.
-    Raises `FetchError` for a URL that cannot be fetched.
+    Raises `FetchError` for a URL that cannot be fetched, and `SpiderError` for a `login_when`
+    that cannot be asked.
     """
     urls.locate(url)
     # What is typed may be anywhere: only where the spider begins nowhere else it begins there.
@@ -209,7 +201,6 @@ class TrialSessions:
         self._spider = spider
         self._ledger = ledger
         self._settings = settings
-        self._is_logged_out = condition(spider, "login_when")
         self._ready: dict[str, Session] = {}
 
     def knows(self, request: Request) -> bool:
@@ -220,25 +211,23 @@ class TrialSessions:
         """Have the session of a request logged in anew when it is next asked for."""
         self._ready.pop(self._name(request), None)
 
-    async def of(self, request: Request, ask: Next, robots: Robots) -> Session:
+    async def of(self, request: Request, ask: Next, admission: Admission) -> Session:
         """Return whom a request is made as, logged in; raises `FetchError` where that fails.
 
-        A login asks by *ask*, and *robots* before.
+        A login asks by *ask*, and *admission* before.
         """
         name = self._name(request)
         if name not in self._ready:
-            identity = await self._logged_in(name, ask, robots)
+            identity = await self._logged_in(name, ask, admission)
             jar = SiteCookies()
             jar.restore(identity.cookies)
-            self._ready[name] = Session(
-                identity=identity, jar=jar, is_logged_out=self._is_logged_out
-            )
+            self._ready[name] = Session(identity=identity, jar=jar)
         return self._ready[name]
 
     def _name(self, request: Request) -> str:
         return request.options.session or self._spider.default_session
 
-    async def _logged_in(self, name: str, ask: Next, robots: Robots) -> Identity:
+    async def _logged_in(self, name: str, ask: Next, admission: Admission) -> Identity:
         sessions, now = self._ledger.sessions, self._ledger.now()
         found = await sessions.get(name)
         known = found or Identity(name=name)
@@ -249,30 +238,12 @@ class TrialSessions:
             ledger=self._ledger,
             ask=ask,
             settings=self._settings,
-            politeness=_Person(robots),
+            admission=admission,
             stalled=lambda _: 0.0,
-            stop=lambda _: None,
+            end=lambda *_: None,
         )
         ended = await logins.run(begun)
         if ended is None or not ended.is_ready:
             why = "it came to nothing" if ended is None else ended.reason
             raise FetchError(Reason.LOGGED_OUT, f"session {name} could not be logged in: {why}")
         return ended
-
-
-class _Person:
-    """What a login owes that somebody tries by hand; fulfils `logins.Politeness`."""
-
-    def __init__(self, robots: Robots) -> None:
-        self._robots = robots
-
-    async def before(self, url: str) -> None:
-        """Raise `FetchError` where robots.txt forbids it."""
-        await self._robots.admit(url)
-
-    def asked(self, url: str) -> None:
-        """Do nothing: a person does not ask often."""
-
-    async def failed(self, url: str, error: FetchError, *, began: float) -> bool:  # noqa: ARG002  # the port's
-        """Return False: the person who tries it sees whether the network is away."""
-        return False

@@ -6,9 +6,9 @@ settings anew, so no ledger, log or command line has it.
 """
 
 from base64 import b64encode
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable
 
-from crawlcw.api.attempt import Attempt, Next, Purpose, copied, replaced
+from crawlcw.api.attempt import Attempt, Next, copied, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.model import urls
@@ -21,7 +21,11 @@ HARMLESS = frozenset(
 
 
 class Credentials:
-    """What is to be sent besides a request's own headers to which origin."""
+    """The layer that sends each origin its secrets, whatever page has led there.
+
+    The spider and the hooks do not see them. The request's own headers count first; then
+    those of the session, for the origins that its login asked; then what the start URL says.
+    """
 
     def __init__(
         self,
@@ -71,61 +75,28 @@ class Credentials:
         self._passwords[found.origin] = _basic(found.user, found.password)
         return True
 
-    def for_request(self, request: Request) -> tuple[tuple[str, str], ...]:
-        """Return the headers to send besides the request's own, for the very origin of its URL.
+    def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
+        """Ask with the secrets of the very origin of the request's URL."""
+        has_own = attempt.session is not None and attempt.session.identity.headers
+        if not (self._passwords or self._secret or self._everywhere or has_own):
+            return call_next(attempt, request)
+        return self._authorized(attempt, request, call_next)
 
-        What the request says itself counts; then what its start URL says.
-        """
-        if not (self._passwords or self._secret or self._everywhere):
-            return ()
+    async def _authorized(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         origin = urls.origin_of(request.url)
         added = dict(self._everywhere)
         if origin in self._origins:
             added |= self._secret
         if (password := self._passwords.get(origin)) is not None:
             added["authorization"] = ("Authorization", password)
+        if attempt.session is not None and origin in attempt.session.identity.origins:
+            added |= {name.lower(): (name, v) for name, v in attempt.session.identity.headers}
         for name, _ in request.headers:
             added.pop(name.lower(), None)
-        return tuple(added.values())
-
-
-class SessionHeaders:
-    """The layer that adds the headers of a session, for the origins that its login asked."""
-
-    purposes = frozenset({Purpose.PAGE})
-
-    def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
-        """Ask with them; the spider and the hooks do not see them."""
-        session = attempt.session
-        if session is None or not session.identity.headers:
-            return call_next(attempt, request)
-        if urls.origin_of(request.url) not in session.identity.origins:
-            return call_next(attempt, request)
-        given = {name.lower() for name, _ in request.headers}
-        added = [pair for pair in session.identity.headers if pair[0].lower() not in given]
-        return _asked_with(attempt, request, added, call_next)
-
-
-class Authorize:
-    """The layer that sends each origin its credentials, whatever page has led there."""
-
-    def __init__(self, credentials: Credentials) -> None:
-        self._credentials = credentials
-
-    def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
-        """Ask with them; the spider and the hooks do not see them."""
-        added = self._credentials.for_request(request)
-        if not added:
-            return call_next(attempt, request)
-        return _asked_with(attempt, request, added, call_next)
-
-
-async def _asked_with(
-    attempt: Attempt, request: Request, added: Sequence[tuple[str, str]], call_next: Next
-) -> Response:
-    response = await call_next(attempt, copied(request, more_headers=added))
-    # What the spider sees, and what is stored of it, has no secret.
-    return replaced(response, request=request)
+        sent = copied(request, more_headers=tuple(added.values())) if added else request
+        response = await call_next(attempt, sent)
+        # What the spider sees, and what is stored of it, has no secret.
+        return replaced(response, request=request)
 
 
 def _basic(user: str, password: str) -> str:

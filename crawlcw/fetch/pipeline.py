@@ -1,9 +1,8 @@
 """The way of a request through the crawl: the one list of its layers, in their order."""
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from crawlcw.api import own_layers
 from crawlcw.api.attempt import (
@@ -13,64 +12,56 @@ from crawlcw.api.attempt import (
     LoggedOutError,
     Next,
     Purpose,
-    Session,
     asked_at,
     replaced,
 )
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
+from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, entry_urls
+from crawlcw.api.spider import Spider, entry_urls, logs_in
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.addresses import Hop, PublicNames, current_hop
-from crawlcw.fetch.browser import Browser
-from crawlcw.fetch.credentials import Authorize, Credentials, SessionHeaders
+from crawlcw.fetch.browser import Browser, Render
+from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.dev_cache import DevCache
 from crawlcw.fetch.file_transfer import SaveFile
 from crawlcw.fetch.proxies import Proxies, ProxyPool
 from crawlcw.fetch.recording import Record
-from crawlcw.fetch.redirects import FollowRedirects, TimeLimit
-from crawlcw.fetch.rendering import AdmitPart, Render
+from crawlcw.fetch.redirects import Admission, FollowRedirects, TimeLimit
 from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.fetch.user_layers import Hooks, OwnDownloader, UserLayer, made_by
 from crawlcw.model import urls
 from crawlcw.model.proxies import ProxyEnvironment
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The parts of a crawl that its layers need."""
-
-    settings: Settings
-    downloader: "DefaultDownloader"
-    credentials: Credentials
-    #: Waits until a URL may be asked for; raises `FetchError` where it may not.
-    admit: Callable[[Attempt, str], Awaitable[None]]
-    browser: Browser
-    admit_part: AdmitPart
-    watch: Watchdog
-    #: Waits for the turn of a URL that a layer asks for once more.
-    turn: Callable[[str], Awaitable[None]]
-    keeps_bodies: bool = False
-
-
-def layers(spider: Spider, parts: Parts) -> list[Layer]:
+def layers(
+    spider: Spider,
+    settings: Settings,
+    default: "DefaultDownloader",
+    *,
+    credentials: Credentials,
+    admission: Admission,
+    browser: Browser,
+    watch: Watchdog,
+    keeps_bodies: bool = False,
+) -> list[Layer]:
     """Return the layers of a crawl of *spider*, the outermost first, without those it never needs.
 
     A layer sees each request as those above it have made it, and the answer as those below it
     have made it. The purposes of a layer say which requests pass it; by default all do.
     """
-    settings, default = parts.settings, parts.downloader
-    hooks = Hooks(spider, parts.watch)
+    hooks = Hooks(spider, watch)
     chosen = [*own_layers.checked(spider.layers, type(spider).__name__)]
     chosen += own_layers.loaded(settings.layers)
-    users = [UserLayer(each, parts.watch, turn=parts.turn) for each in chosen]
+    users = [UserLayer(each, watch, admission) for each in chosen]
+    wire = [layer for layer in users if layer.is_wire]
     below_own: list[Layer | None] = [
         # An answer that is kept needs no proxy.
         default.cache,
         # With `wire`: all that leaves for the network, its secrets included, before a proxy.
-        *(layer for layer in users if layer.is_wire),
+        *wire,
         # It may ask more than once: another proxy when one fails.
         default.proxies,
         Transport(default.client),
@@ -80,25 +71,23 @@ def layers(spider: Spider, parts: Parts) -> list[Layer]:
         [
             # Once for an attempt: its deadline spans all hops.
             TimeLimit(settings),
-            FollowRedirects(settings),
+            # Admits each target before anything is spent on it: scope, robots.txt, the host's turn.
+            FollowRedirects(settings, admission),
             # ---- Below: once for each hop.
-            # Before anything is spent on a URL: scope, robots.txt, and the host's turn.
-            Admit(parts.admit),
             # `login_when` judges the answer as hooks and browser have made it.
-            CheckAnswer(),
+            CheckAnswer(spider) if logs_in(spider) else None,
             # The layers of the spider and the settings see the rendered page, and no secrets.
             *(layer for layer in users if not layer.is_wire),
             # Hooks are nearest to the page; a layer judges what they have made of it.
             hooks if hooks.is_needed else None,
             # The WARC files have the answer before a hook changes it.
-            Record() if parts.keeps_bodies else None,
+            Record() if keeps_bodies else None,
             # The parts of a rendered page go through all layers below.
-            Render(parts.browser, settings, admit=parts.admit_part),
-            # Below all that the spider sees: the headers of the session, then of the origin.
-            SessionHeaders(),
-            Authorize(parts.credentials),
-            # A downloader of the spider's own may return a file in memory.
-            SaveFile(settings),
+            Render(browser, settings, admission),
+            # Below all that the spider sees.
+            credentials,
+            # What has not streamed the file by itself returns it in memory.
+            SaveFile(settings) if wire or default.own or not streams(default.client) else None,
             default.own,
             *below_own,
         ]
@@ -206,29 +195,6 @@ async def downloader_of(spider: Spider, default: Downloader) -> AsyncIterator[De
         await default.close()
 
 
-class Admit:
-    """Ask for the target of a redirect only where and when it may be; the first is the caller's."""
-
-    purposes = frozenset({Purpose.PAGE, Purpose.LOGIN})
-
-    def __init__(self, admit: Callable[[Attempt, str], Awaitable[None]]) -> None:
-        self._admit = admit
-
-    def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
-        """Return the response; raises `FetchError`."""
-        if not attempt.redirects:
-            return call_next(attempt, request)
-        return self._admitted(attempt, request, call_next)
-
-    async def _admitted(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        try:
-            await self._admit(attempt, request.url)
-        except FetchError as error:
-            error.response = attempt.redirects[-1]
-            raise
-        return await call_next(attempt, request)
-
-
 class CheckAnswer:
     """Raise `LoggedOutError` for the answer to a session that is logged out, redirects too.
 
@@ -237,38 +203,37 @@ class CheckAnswer:
 
     purposes = frozenset({Purpose.PAGE})
 
-    def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
+    def __init__(self, spider: Spider) -> None:
+        """Raises `SpiderError` where the spider's `login_when` is no condition."""
+        self._login_when = condition(spider, "login_when")
+
+    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         """Return the response."""
-        session = attempt.session
-        if session is None or session.is_logged_out is None:
-            return call_next(attempt, request)
-        return _checked(session, attempt, request, call_next)
+        if attempt.session is None:
+            return await call_next(attempt, request)
+        attempt.accepts_file = self._is_accepted
+        response = await call_next(attempt, request)
+        if response.file is None and self._is_logged_out(response):
+            raise LoggedOutError(response)
+        return response
+
+    def _is_logged_out(self, response: Response) -> bool:
+        try:
+            return self._login_when(response)
+        except Exception as error:
+            message = f"login_when raised {type(error).__name__}: {error}"
+            raise FetchError(Reason.PARSE_ERROR, message) from error
+
+    def _is_accepted(self, begun: Response) -> bool:
+        try:
+            return not self._is_logged_out(begun)
+        except FetchError:  # the same is raised for the answer that is returned then
+            return False
 
 
-async def _checked(
-    session: Session, attempt: Attempt, request: Request, call_next: Next
-) -> Response:
-    attempt.accepts_file = lambda begun: not _is_unwanted(session, begun)
-    response = await call_next(attempt, request)
-    if response.file is None and _is_refused(session, response):
-        raise LoggedOutError(response)
-    return response
-
-
-def _is_refused(session: Session, response: Response) -> bool:
-    assert session.is_logged_out is not None
-    try:
-        return session.is_logged_out(response)
-    except Exception as error:
-        message = f"login_when raised {type(error).__name__}: {error}"
-        raise FetchError(Reason.PARSE_ERROR, message) from error
-
-
-def _is_unwanted(session: Session, begun: Response) -> bool:
-    try:
-        return _is_refused(session, begun)
-    except FetchError:  # the same is raised for the answer that is returned then
-        return True
+def streams(client: Downloader) -> bool:
+    """Return whether a downloader saves files by itself, and is told the attempt."""
+    return hasattr(client, "exchange")
 
 
 class Transport:

@@ -1,12 +1,9 @@
-"""Redirects: followed here and not by the HTTP client, because every hop is a new decision.
-
-The layers below are asked once for each hop: whether its URL is in scope, whether robots.txt
-allows it, which credentials it is sent.
-"""
+"""One attempt: its deadline, and its redirects, each of them a new decision of the layers below."""
 
 import asyncio
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Protocol
 
 from crawlcw.api.attempt import Attempt, Next, Purpose, replaced
 from crawlcw.api.request import Request
@@ -18,7 +15,7 @@ from crawlcw.model import urls
 from crawlcw.model.retry import retry_after
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-#: What is said of a page that a client has; it says nothing of where a redirect leads.
+#: RFC 9110, section 15.4: it says nothing of where a redirect leads.
 _ABOUT_THE_LAST_VISIT = frozenset({"if-none-match", "if-modified-since"})
 #: RFC 9309, section 2.3.1.2.
 _MOST_OF_ROBOTS = 5
@@ -51,9 +48,23 @@ class TimeLimit:
             raise late from None
 
 
+class Admission(Protocol):
+    """Permission to ask for URLs that are no tasks of their own; see `crawl.admission`."""
+
+    async def admit(self, attempt: Attempt, url: str) -> None:
+        """Wait until an attempt may go on at *url*; raises `FetchError` where it may not."""
+
+    async def turn(self, url: str) -> None:
+        """Wait for the host's turn for a URL that is asked for once more."""
+
+    async def part(self, url: str, *, is_document: bool) -> None:
+        """Admit a part of a page, or a document that the page's scripts lead to; likewise."""
+
+
 class FollowRedirects:
     """The layer that leads a request from its URL, over redirects, to a response.
 
+    - A target is admitted first, but to robots.txt: scope, robots.txt, and the host's turn.
     - A redirect that `Attempt.follows` says no to is returned as it is, see `onward`, and so
       is one that is a page itself, see `is_page`.
     - `Response.url` is where the last redirect has led, `Response.request` is the attempt's,
@@ -62,73 +73,92 @@ class FollowRedirects:
 
     purposes = frozenset({Purpose.PAGE, Purpose.ROBOTS, Purpose.LOGIN})
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, admission: Admission) -> None:
         self._settings = settings
+        self._admission = admission
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         """Return the response; raises `FetchError`."""
-        response = await _hop(attempt, request, call_next)
-        if response.status in REDIRECTS and not is_page(response, request, self._settings):
-            response = await self._followed(attempt, request, response, call_next)
+        hop, elapsed = request, timedelta(0)
+        visits = Counter({(hop.method, hop.url): 1})
+        while True:
+            attempt.url = hop.url
+            try:
+                response = await call_next(attempt, hop)
+            except FetchError as error:
+                error.hop = len(attempt.redirects) + 1
+                raise
+            elapsed += response.elapsed
+            if response.status not in REDIRECTS or is_page(response, request, self._settings):
+                break
+            try:
+                onto = onward(hop, response)
+                if attempt.follows is not None and not attempt.follows(onto.url):
+                    break
+                attempt.redirects.append(response)
+                hop = onto
+                # Cookies of its own are sent again where it is led back to its origin.
+                hop.options = request.options
+                visits[hop.method, hop.url] += 1
+                self._check_end(attempt, hop.url, visits=visits[hop.method, hop.url])
+                if attempt.purpose is not Purpose.ROBOTS:
+                    await self._admission.admit(attempt, hop.url)
+            except FetchError as error:
+                error.hop = len(attempt.redirects) + 2  # the host has answered
+                error.response = response
+                raise
+        if attempt.redirects or response.request is not attempt.request:
+            response = replaced(response, request=attempt.request, elapsed=elapsed)
         if response.truncated:
-            _check_cut(response, request, self._settings, hops=len(attempt.redirects) + 1)
+            self._check_cut(attempt, response)
         return response
 
-    async def _followed(
-        self, attempt: Attempt, hop: Request, response: Response, call_next: Next
-    ) -> Response:
-        elapsed = response.elapsed
+    def _check_end(self, attempt: Attempt, url: str, *, visits: int) -> None:
+        """Raise `FetchError` for redirects that come to no end."""
+        # A server that sets a cookie often sends the visitor back for the page.
+        cookies = attempt.session is not None or self._settings.cookies
+        if visits > 1 + cookies:
+            raise FetchError(Reason.REDIRECT_LOOP, loop_message(url, cookies=cookies))
         most = self._settings.max_redirects
         if attempt.purpose is Purpose.ROBOTS:
             most = min(most, _MOST_OF_ROBOTS)
-        visits = Counter({(hop.method, hop.url): 1})
-        # A server that sets a cookie often sends the visitor back for the page.
-        cookies = attempt.session is not None or self._settings.cookies
-        allowed_visits = 2 if cookies else 1
-        while response.status in REDIRECTS and not is_page(
-            response, attempt.request, self._settings
-        ):
-            try:
-                target = _target(response)
-            except FetchError as error:
-                error.hop = len(attempt.redirects) + 2  # the host has answered
-                raise _with(response, error) from None
-            if attempt.follows is not None and not attempt.follows(target):
-                break
-            hop = _next(hop, response.status, url=target)
-            visits[hop.method, target] += 1
-            if visits[hop.method, target] > allowed_visits:
-                message = loop_message(target, cookies=cookies)
-                raise _with(response, FetchError(Reason.REDIRECT_LOOP, message))
-            attempt.redirects.append(response)
-            if len(attempt.redirects) > most:
-                message = f"more than {most} redirects, the last one to {target}"
-                raise _with(response, FetchError(Reason.REDIRECT_LIMIT, message))
-            response = await _hop(attempt, hop, call_next)
-            elapsed += response.elapsed
-        return replaced(response, elapsed=elapsed)
+        if len(attempt.redirects) > most:
+            message = f"more than {most} redirects, the last one to {url}"
+            raise FetchError(Reason.REDIRECT_LIMIT, message)
 
-
-async def _hop(attempt: Attempt, request: Request, call_next: Next) -> Response:
-    attempt.url = request.url
-    try:
-        response = await call_next(attempt, request)
-    except FetchError as error:
-        error.hop = len(attempt.redirects) + 1
-        raise
-    if response.request is attempt.request:
-        return response
-    return replaced(response, request=attempt.request)
+    def _check_cut(self, attempt: Attempt, response: Response) -> None:
+        """Raise `FetchError` for a page that was cut and may not be."""
+        own, settings = attempt.request.options, self._settings
+        cuts = settings.truncate if own.truncate is None else own.truncate
+        if cuts or not 200 <= response.status < 300:
+            return
+        if response.truncated in ("coding", "checksum"):
+            error = FetchError(Reason.PAYLOAD_TRUNCATED, "the body's content coding is cut off")
+        else:
+            most = settings.max_body if own.max_body is None else own.max_body
+            message = f"the body is larger than max_body={most:,}"
+            error = FetchError(Reason.BODY_TOO_LARGE, message)
+        error.hop, error.response = len(attempt.redirects) + 1, response
+        raise error
 
 
 def onward(request: Request, response: Response, *, refresh: str | None = None) -> Request:
-    """Return the request for where *response*, a redirect that was not followed, leads.
+    """Return the request for where *response*, a redirect, leads, without options.
 
-    *refresh* is where it leads by a Refresh, which is none by its status.
+    *refresh* is where it leads by a Refresh, which is none by its status. Raises `FetchError`.
     """
     target = refresh or _target(response)
-    origins = {urls.origin_of(url) for url in (request.url, response.url, target)}
-    method, headers, body = _carried(request, response.status, same_origin=len(origins) == 1)
+    method, body, headers = request.method, request.body, request.headers
+    dropped = _ABOUT_THE_LAST_VISIT
+    # RFC 9110, section 15.4, as browsers have always understood it.
+    if (response.status == 303 and method not in ("GET", "HEAD")) or (
+        response.status in (301, 302) and method == "POST"
+    ):
+        method, body = "GET", None
+        dropped |= _ABOUT_THE_BODY
+    headers = tuple(pair for pair in headers if pair[0].lower() not in dropped)
+    if len({urls.origin_of(url) for url in (request.url, response.url, target)}) > 1:
+        headers = _harmless(headers)
     return request.elsewhere(target, method=method, headers=headers, body=body)
 
 
@@ -172,27 +202,6 @@ def status_error(response: Response, *, now: datetime) -> FetchError:
     return error
 
 
-def _check_cut(response: Response, request: Request, settings: Settings, *, hops: int) -> None:
-    """Raise `FetchError` for a page that was cut and may not be."""
-    own = request.options
-    cuts = settings.truncate if own.truncate is None else own.truncate
-    if cuts or not 200 <= response.status < 300:
-        return
-    most = settings.max_body if own.max_body is None else own.max_body
-    if response.truncated in ("coding", "checksum"):
-        refusal = FetchError(Reason.PAYLOAD_TRUNCATED, "the body's content coding is cut off")
-    else:
-        refusal = FetchError(Reason.BODY_TOO_LARGE, f"the body is larger than max_body={most:,}")
-    refusal.hop = hops
-    raise _with(response, refusal)
-
-
-def _with(response: Response, error: FetchError) -> FetchError:
-    """Return *error*, which knows the answer that led to it."""
-    error.response = response
-    return error
-
-
 def _target(response: Response) -> str:
     """Return where a redirect leads; raises `FetchError`."""
     location = response.headers.get("location", "")
@@ -204,52 +213,15 @@ def _target(response: Response) -> str:
         )
     try:
         target = urls.resolve(response.url, location)
-        _check_credentials(response.url, location)
     except FetchError as error:
         if error.reason is not Reason.URL_INVALID:
             raise
-        raise FetchError(
-            Reason.REDIRECT_INVALID, f"location {error.message}", status=response.status
-        ) from None
-    return target
-
-
-def _check_credentials(url: str, location: str) -> None:
-    # A link's user and password are left out, but a redirect that hands some
-    # out wants them to be used.
-    if "@" in location and urls.has_userinfo(url, location):
+        message = f"location {error.message}"
+        raise FetchError(Reason.REDIRECT_INVALID, message, status=response.status) from None
+    # A link's user and password are left out, but a redirect that hands some out wants them used.
+    if "@" in location and urls.has_userinfo(response.url, location):
         raise FetchError(Reason.REFUSED_CREDENTIALS, "the location has a user or a password")
-
-
-def _next(request: Request, status: int, *, url: str) -> Request:
-    """Return the request to make after a redirect to *url* with *status*."""
-    same_origin = urls.origin_of(request.url) == urls.origin_of(url)
-    method, headers, body = _carried(request, status, same_origin=same_origin)
-    hop = request.elsewhere(url, method=method, headers=headers, body=body)
-    # Cookies of its own are sent again where it is led back to its origin.
-    hop.options = request.options
-    return hop
-
-
-def _carried(
-    request: Request, status: int, *, same_origin: bool
-) -> tuple[str, tuple[tuple[str, str], ...], bytes | None]:
-    """Return the method, the headers and the body that a redirect with *status* takes along."""
-    method, body, headers = request.method, request.body, _unconditional(request.headers)
-    # RFC 9110, section 15.4, as browsers have always understood it.
-    if (status == 303 and method not in ("GET", "HEAD")) or (
-        status in (301, 302) and method == "POST"
-    ):
-        method, body = "GET", None
-        headers = tuple(pair for pair in headers if pair[0].lower() not in _ABOUT_THE_BODY)
-    if not same_origin:
-        headers = _harmless(headers)
-    return method, headers, body
-
-
-def _unconditional(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    # RFC 9110, section 15.4.
-    return tuple(pair for pair in headers if pair[0].lower() not in _ABOUT_THE_LAST_VISIT)
+    return target
 
 
 def _harmless(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:

@@ -6,7 +6,7 @@ Whatever it raises is the failure of that page alone.
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -29,6 +29,7 @@ from crawlcw.api.user_code import Called, Cancellation, Raised, calls_user_code,
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import Defer, FetchError, LedgerError, Reason, SpiderError, StopCrawl
 from crawlcw.fetch.addresses import Hop, current_hop
+from crawlcw.fetch.redirects import Admission
 from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
 from crawlcw.model.tracebacks import describe_error
@@ -196,13 +197,10 @@ class UserLayer:
     One that has `wire` set is asked for requests of each purpose, any other for pages alone.
     """
 
-    def __init__(
-        self, layer: Layer, watch: Watchdog, *, turn: Callable[[str], Awaitable[None]]
-    ) -> None:
-        """*turn* waits until a URL may be asked for once more."""
+    def __init__(self, layer: Layer, watch: Watchdog, admission: Admission) -> None:
         self._layer = layer
         self._watch = watch
-        self._turn = turn
+        self._admission = admission
         self.name = name_of(layer)
         self.is_wire = bool(getattr(layer, "wire", False))
         self.purposes = frozenset(Purpose) if self.is_wire else frozenset({Purpose.PAGE})
@@ -224,7 +222,7 @@ class UserLayer:
             with own:
                 if calls > 1:
                     # Else a layer that tries again would be no polite one.
-                    await self._turn(request.url)
+                    await self._admission.turn(request.url)
                 attempt.deadline.resume()
                 try:
                     return await call_next(attempt, hop)

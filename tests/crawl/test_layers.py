@@ -270,6 +270,9 @@ async def test_the_guide_has_the_order_of_the_code():
         start_urls = (HOME,)
         layers = (Seen(), Seen(wire=True))
 
+        async def login(self, session: Any) -> None:
+            """Do nothing."""
+
         def before_request(self, request: Any) -> None:
             """Change nothing."""
 
@@ -279,15 +282,14 @@ async def test_the_guide_has_the_order_of_the_code():
     )
     default.own = OwnDownloader(default)
     unused: Any = None
-    parts = pipeline.Parts(
-        settings=settings,
-        downloader=default,
+    layers = pipeline.layers(
+        Whole(),
+        settings,
+        default,
         credentials=Credentials(),
-        admit=unused,
+        admission=unused,
         browser=Browser(settings),
-        admit_part=unused,
         watch=Watchdog(Stats(), limit=timedelta(0)),
-        turn=unused,
         keeps_bodies=True,
     )
 
@@ -295,7 +297,7 @@ async def test_the_guide_has_the_order_of_the_code():
         f"your layers{' with wire' * each.is_wire}"
         if isinstance(each, UserLayer)
         else type(each).__name__
-        for each in pipeline.layers(Whole(), parts)
+        for each in layers
     ]
 
     guide = (resources.files("crawlcw") / "guide" / "layers.md").read_text()

@@ -19,7 +19,7 @@ from crawlcw.api.spider import Spider
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, Reason
-from crawlcw.fetch.credentials import Authorize, Credentials
+from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.user_layers import Hooks
 from crawlcw.testing import DownloaderContract, Replay, ReplayDownloader
 from tests.support.attempts import Layered
@@ -44,7 +44,7 @@ class TestAllThatIsLayeredOnIt(DownloaderContract):
     def downloader(self, default: Downloader) -> Downloader:
         credentials = Credentials(headers=[("Accept-Language", "da")])
         hooks = Hooks(Hooked(), Watchdog(Stats(), limit=timedelta(minutes=1)))
-        return Layered(hooks, Authorize(credentials), over=default)
+        return Layered(hooks, credentials, over=default)
 
 
 class Plain:

@@ -20,7 +20,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.saved_file import SavedFile
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
-from crawlcw.fetch.credentials import Authorize, Credentials
+from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.file_transfer import SaveFile
 from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.files import partial
@@ -208,7 +208,7 @@ async def test_a_file_needs_its_origins_password_as_pages_do(
     url = site.url("/film.mp4")
     credentials = Credentials([url.replace("//", "//me:secret@")])
     async with AiohttpDownloader(SETTINGS, start_origins=[f"127.0.0.1:{site.port}"]) as web:
-        downloader = Layered(Authorize(credentials), over=web)
+        downloader = Layered(credentials, over=web)
         response = await downloader.fetch(Request(url, save_to=tmp_path), url=url)
 
     check(response.file)

@@ -18,7 +18,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import run_spider
 from crawlcw.errors import SettingsError
-from crawlcw.fetch.credentials import Authorize, Credentials
+from crawlcw.fetch.credentials import Credentials
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.sanitize import redacted
@@ -244,7 +244,7 @@ def moved(location: str) -> Replay:
 async def test_basic_auth_is_for_one_origin(elsewhere: str) -> None:
     home = "https://a.example/"
     web = Recording({home: moved(elsewhere), elsewhere: moved(f"{home}end"), f"{home}end": "end"})
-    downloader = Layered(Authorize(Credentials([f"https://user:{PASSWORD}@a.example/x"])), over=web)
+    downloader = Layered(Credentials([f"https://user:{PASSWORD}@a.example/x"]), over=web)
     secret = {"X-API-Key": KEY, "Cookie": "a=1", "Accept-Language": "da"}
     request = Request(home, headers=secret)
 
@@ -271,9 +271,7 @@ async def test_the_secrets_of_the_settings_are_for_the_origins_of_the_start_urls
     told = {"Accept-Language": "da", "X-Key": KEY, "Authorization": BASIC}
     credentials = Credentials([home], headers=settings.headers, auth=settings.auth)
 
-    await attempt(
-        Request(home), downloader=Layered(Authorize(credentials), over=web), settings=settings
-    )
+    await attempt(Request(home), downloader=Layered(credentials, over=web), settings=settings)
 
     assert web.sent == {home: told, elsewhere: {"Accept-Language": "da"}, f"{home}end": told}
     assert not any(secret in repr(settings) for secret in (KEY, PASSWORD))
@@ -346,7 +344,7 @@ def test_secret_settings_are_read_from_text() -> None:
 
 async def test_a_request_may_say_who_it_is_itself() -> None:
     web = Recording({"https://a.example/": "page"})
-    downloader = Layered(Authorize(Credentials([f"https://user:{PASSWORD}@a.example/"])), over=web)
+    downloader = Layered(Credentials([f"https://user:{PASSWORD}@a.example/"]), over=web)
 
     await downloader.fetch(
         Request("https://a.example/", headers={"authorization": "Bearer x"}),
@@ -365,10 +363,14 @@ async def test_a_request_may_say_who_it_is_itself() -> None:
         ("https://us%C3%A9r:p@A.example/", "usér:p"),
     ],
 )
-def test_a_password_is_sent_as_it_is_meant(url: str, pair: str) -> None:
-    added = Credentials([url]).for_request(Request("https://a.example/"))
+async def test_a_password_is_sent_as_it_is_meant(url: str, pair: str) -> None:
+    web = Recording({"https://a.example/": "page"})
 
-    scheme, _, sent = dict(added)["Authorization"].partition(" ")
+    await Layered(Credentials([url]), over=web).fetch(
+        Request("https://a.example/"), url="https://a.example/"
+    )
+
+    scheme, _, sent = web.sent["https://a.example/"]["Authorization"].partition(" ")
     assert (scheme, base64.b64decode(sent).decode()) == ("Basic", pair)
 
 

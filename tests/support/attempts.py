@@ -1,6 +1,6 @@
 """Attempts at single pages, without a crawl: redirects, deadline and the layers that are given."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from crawlcw.api.attempt import (
     Attempt,
@@ -15,8 +15,8 @@ from crawlcw.api.attempt import (
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.fetch.pipeline import Admit, DefaultDownloader, Transport, ways
-from crawlcw.fetch.redirects import FollowRedirects, TimeLimit
+from crawlcw.fetch.pipeline import DefaultDownloader, Transport, ways
+from crawlcw.fetch.redirects import Admission, FollowRedirects, TimeLimit
 from crawlcw.model.identities import Identity
 
 
@@ -56,12 +56,23 @@ def way(
     settings: Settings | None = None,
     *,
     purpose: Purpose = Purpose.ROBOTS,
-    layers: Sequence[Layer] = (),
+    admission: Admission | None = None,
 ) -> Next:
     """Return the way of a request for robots.txt, or another purpose, to *downloader*."""
     settings = settings or Settings()
-    found = [TimeLimit(settings), FollowRedirects(settings), *layers, *below(downloader)]
-    return ways(found)[purpose]
+    redirects = FollowRedirects(settings, admission or Admitted())
+    return ways([TimeLimit(settings), redirects, *below(downloader)])[purpose]
+
+
+class Admitted(Admission):
+    """Admits each URL that *admit*, if any, does not refuse."""
+
+    def __init__(self, admit: Callable[[str], Awaitable[None]] | None = None) -> None:
+        self._admit = admit
+
+    async def admit(self, attempt: Attempt, url: str) -> None:  # the port's
+        if self._admit is not None:
+            await self._admit(url)
 
 
 async def attempt(
@@ -75,10 +86,6 @@ async def attempt(
 ) -> Response:
     """Return the response that a page's request leads to, redirects followed."""
 
-    async def admits(_: Attempt, url: str) -> None:
-        if admit is not None:
-            await admit(url)
-
     trying = Attempt(request=request, session=session() if cookies else None, follows=follows)
-    ask = way(downloader, settings, purpose=Purpose.PAGE, layers=[Admit(admits)])
+    ask = way(downloader, settings, purpose=Purpose.PAGE, admission=Admitted(admit))
     return await ask(trying, request)

@@ -17,29 +17,29 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import anyio
 
-from crawlcw.api.attempt import LoggedOutError, Session
+from crawlcw.api.attempt import Attempt, LoggedOutError, Next, Purpose, Session
 from crawlcw.api.request import Request
-from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider, logs_in
+from crawlcw.crawl.admission import Admission
 from crawlcw.crawl.logins import Logins
+from crawlcw.engine.session import Session as WorkerSession
 from crawlcw.errors import Defer, FetchError, StopCrawl
+from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Ledger, Left
 from crawlcw.model import identities
+from crawlcw.model.counters import FinishReason
 from crawlcw.model.identities import POOLED, Identity
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
-
-if TYPE_CHECKING:
-    from crawlcw.fetch.cookies import SiteCookies
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,8 @@ _CANDIDATES = 4
 _MOST_REFUSALS = 10
 _MOST_RETIREMENTS = 4
 _REFUSALS_KEPT = 10_000
+#: It has no cookies, and keeps none.
+_NOBODY = Session(identity=Identity(name=""), jar=None)
 
 
 @dataclass(slots=True)
@@ -67,7 +69,7 @@ class _Held:
     """A session as this process knows it."""
 
     identity: Identity
-    jar: "SiteCookies"
+    jar: SiteCookies
     proxy: Proxy | None = None  #: the one that `identity.proxy` names
     ready: bool = False  #: as far as is known here
     not_before: datetime | None = None  #: no look at it is worth its while before
@@ -84,45 +86,44 @@ class _Held:
         return self.ready and (self.useful > 0 or self.jar.has_changed)
 
 
-Probe = Callable[[Request, Session], Awaitable[Response]]
-
-
-class Identities:
+class Sessions:
     """Says who each page is asked for as, and keeps what comes of it."""
 
     def __init__(
         self,
-        ledger: Ledger,
-        logins: Logins,
+        spider: Spider,
         settings: Settings,
+        process: WorkerSession[Ledger],
+        ways: Mapping[Purpose, Next],
         *,
-        worker: str,
-        default: str | None,
-        is_logged_out: Callable[[Response], bool] | None,
-        probe: Probe,
-        give_up: Callable[[str], None],
+        admission: Admission,
         proxies: ProxyPool,
-        logs_in: bool,
+        end: Callable[[FinishReason, str], None],
     ) -> None:
-        """*default* is the session of requests that name none, None where they have none.
-
-        *probe* asks for a page with a session; *give_up* ends the crawl, and is told why.
-        Each session keeps one of *proxies*. Without *logs_in* a new session is ready at once.
-        """
-        self._ledger = ledger
-        self._logins = logins
+        """Each session keeps one of *proxies*; *end* ends the crawl, and is told why."""
+        self._ledger = process.ledger
+        self._worker = process.worker
+        self._logs_in = logs_in(spider)
+        self._logins = Logins(
+            spider=spider,
+            ledger=process.ledger,
+            ask=ways[Purpose.LOGIN],
+            settings=settings,
+            admission=admission,
+            stalled=process.watchdog.stalled,
+            end=end,
+        )
+        self._ask_page = ways[Purpose.PAGE]
+        self._admission = admission
         self._policy = settings.login_policy
         self._lease = settings.lease
-        self._worker = worker
-        self._default = default
-        self._is_logged_out = is_logged_out
-        self._probe = probe
-        self._give_up = give_up
+        #: The session of requests that name none, None where they have none.
+        self._default = spider.default_session if self._logs_in or settings.cookies else None
+        self._end = end
         self._proxies = proxies
-        self._logs_in = logs_in
         self._pool = settings.sessions
         self._turn = random.randrange(self._pool) if self._pool else 0
-        self._since = ledger.now()
+        self._since = process.ledger.now()
         self._held: dict[str, _Held] = {}
         #: By task, the fences of the logins after which it was refused.
         self._refusals: dict[bytes, set[int]] = {}
@@ -146,12 +147,7 @@ class Identities:
         if not held.ready:
             await self._make_ready(held)
             held.used_at = time.monotonic()
-        return Session(
-            identity=held.identity,
-            jar=held.jar,
-            is_logged_out=self._is_logged_out,
-            proxy=held.proxy,
-        )
+        return Session(identity=held.identity, jar=held.jar, proxy=held.proxy)
 
     def _of_pool(self) -> str | None:
         """Return the session of the pool whose turn it is, of those that need not be waited for."""
@@ -256,7 +252,7 @@ class Identities:
             if refused is None:
                 continue
             # It was answered well after this login: a session that is logged out does not see it.
-            if refused or await self._is_refused(url, _as_nobody(used)):
+            if refused or await self._is_refused(url, _NOBODY):
                 held.useful += 1
                 held.identity = replace(held.identity, login_probe=url)
                 return not refused
@@ -266,8 +262,11 @@ class Identities:
 
     async def _is_refused(self, url: str, session: Session) -> bool | None:
         """Return whether a page is answered as to somebody logged out; None: it is not answered."""
+        request = Request(url)
         try:
-            await self._probe(Request(url), session)
+            async with Attempt(request=request, session=session) as attempt:
+                await self._ask_page(attempt, request)
+            self._admission.asked(url)
         except LoggedOutError:
             return True
         except (FetchError, StopCrawl, Defer):
@@ -295,14 +294,15 @@ class Identities:
     def _check_given_up(self, identity: Identity) -> bool:
         if not identities.is_given_up(identity, since=self._since):
             return False
-        self._give_up(
+        self._end(
+            FinishReason.LOGIN_FAILED,
             f"session {identity.name} was given up after {identity.failures} logins in a row "
-            f"that were of no use, the last: {identity.reason}"
+            f"that were of no use, the last: {identity.reason}",
         )
         return True
 
     def _new(self, name: str) -> _Held:
-        held = self._held[name] = _Held(Identity(name=name), _jar())
+        held = self._held[name] = _Held(Identity(name=name), SiteCookies())
         return held
 
     async def _make_ready(self, held: _Held) -> None:
@@ -363,7 +363,7 @@ class Identities:
         """Use a session as the ledger has it."""
         if known.fence != held.identity.fence or not held.ready:
             # What comes late of requests of an earlier login goes into the old jar.
-            held.jar = _jar()
+            held.jar = SiteCookies()
             held.useful = 0
             held.candidates.clear()
         held.jar.restore(known.cookies)
@@ -388,6 +388,8 @@ class Identities:
 
     async def keep(self) -> None:
         """Write what pages have changed; one write for each session, side by side."""
+        if not self._held:
+            return
         # What is being written just now counts as well: it is not durable before its end.
         news = [held for held in self._held.values() if held.has_news or held.keeping.locked()]
         if len(news) == 1:
@@ -425,19 +427,7 @@ class Identities:
             held.identity = known
 
 
-def _as_nobody(used: Session) -> Session:
-    """Return what keeps no cookie, and is judged like *used*."""
-    return Session(identity=Identity(name=""), jar=None, is_logged_out=used.is_logged_out)
-
-
 def _place(name: str) -> int | None:
     """Return the place of a session in its pool, None for one that is in none."""
     number = name.removeprefix(POOLED)
     return int(number) - 1 if name != number and number.isdigit() else None
-
-
-def _jar() -> "SiteCookies":
-    # The list of public suffixes is loaded where it is wanted.
-    from crawlcw.fetch.cookies import SiteCookies
-
-    return SiteCookies()
