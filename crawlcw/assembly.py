@@ -1,6 +1,7 @@
 """Putting the parts together: the only place that chooses a crawl's implementations."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,9 +23,8 @@ from crawlcw.crawl.control import Steering
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.crawl import Beside, Crawl, Ending, Measured, TasksWay
 from crawlcw.crawl.fetcher import Asking, Fetcher
-from crawlcw.crawl.held_host import PageLimit
 from crawlcw.crawl.host_leases import HostLeaser
-from crawlcw.crawl.hosts import FollowedLimits, Frontier, HostTurns
+from crawlcw.crawl.hosts import Frontier, HostTurns, PageLimit
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.moved import Claims, MovedPages
 from crawlcw.crawl.opening import Opening
@@ -42,7 +42,6 @@ from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seeder import Seeder, StartNames
 from crawlcw.crawl.sessions import Sessions
-from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.engine.instruments import Instruments, SeveralInstruments
 from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.session import Session
@@ -168,33 +167,33 @@ class _Parts:
         clock = asyncio.get_running_loop().time
         self.robots = Robots(self.ways[Purpose.ROBOTS], settings, clock=clock, now=self.now)
         self.admission.robots = self.robots
-        self.watch = UplinkWatch(self.ways[Purpose.PROBE], self.rests, ledger_now=self.now)
 
     def make_hosts(self) -> None:
         """Make the hosts of this process, and the coordinator of its tasks that are due."""
         settings, session = self.settings, self.session
         self.start_hosts = set[str]()
-        self.limits = FollowedLimits(
+        self.frontier = Frontier(
             self.spider,
             settings,
-            pages=PageLimit(
+            held=session.held,
+            policy=replace(settings.host_policy, calls=_calls(self.spider)),
+            page_limit=PageLimit(
                 most=settings.max_pages_per_host,
                 unlimited=self.start_hosts,
                 full=self.scope.full,
             ),
-        )
-        self.frontier = Frontier(
-            held=session.held,
-            limits=self.limits,
-            policy=replace(settings.host_policy, calls=_calls(self.spider)),
-            lease=settings.lease,
-            stats=session.stats,
-            uplink=self.watch.uplink,
-            rests=self.rests,
+            clock=time.monotonic,
             ledger_now=self.now,
         )
         self.turns = HostTurns(self.robots, self.frontier)
-        self.causes = Causes(self.ledger, self.frontier, self.watch, self.proxies)
+        self.causes = Causes(
+            self.frontier,
+            self.proxies,
+            self.ways[Purpose.PROBE],
+            ledger=self.ledger,
+            stats=session.stats,
+            rests=self.rests,
+        )
         self.admission.turns, self.admission.causes = self.turns, self.causes
         self.internal_errors = InternalErrors(self.ledger, session.stats, end=self.ending.end)
         session.hosts = host_leaser = HostLeaser(session, self.frontier, settings)
@@ -208,11 +207,9 @@ class _Parts:
                 self.robots,
                 self.causes,
                 at_once=2 * settings.concurrency,
-                ledger=self.ledger,
-                on_change=self.frontier.look_wanted.set,
                 watchdog=session.watchdog,
             ),
-            watch=self.watch,
+            causes=self.causes,
             internal_errors=self.internal_errors,
             state=self.state,
         )
@@ -345,7 +342,6 @@ class _Parts:
             self.settings,
             coordinator=self.coordinator,
             frontier=self.frontier,
-            limits=self.limits,
             end=self.ending.end,
         )
         return Crawl(

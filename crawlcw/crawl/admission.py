@@ -64,5 +64,5 @@ class Admission:
             return True
         if error.hop > 1 or error.underlying not in HOST_FAILURES:
             return False
-        host, scheme = urls.locate(url).host, urls.scheme_of(url)
-        return await self.causes.is_uplink(host, error.underlying, scheme=scheme, began=began)
+        host = urls.locate(url).host
+        return await self.causes.is_uplink(host, url, error.underlying, began=began)

@@ -1,89 +1,189 @@
 """Cause of a failed attempt: the page, its origin, a proxy, or our own uplink.
 
-Only what happens at the task's own origin, before any redirect, says anything of
-that origin. A failure behind a redirect belongs to the page that leads there.
+Tells the circuit breakers of `model.health` how requests end, and lets the held hosts rest, slow
+down or end by what these say. Only what happens at the task's own origin, before any redirect,
+says anything of that origin. A failure behind a redirect belongs to the page that leads there.
 """
 
 import logging
-import time
+import random
+from collections import OrderedDict
 from datetime import datetime, timedelta
 
+import anyio
+
+from crawlcw.api.attempt import Attempt, Next, Purpose
+from crawlcw.api.request import Request
 from crawlcw.api.response import Response
-from crawlcw.crawl.host_health import deferral
-from crawlcw.crawl.hosts import Frontier
-from crawlcw.crawl.uplink import UplinkWatch
+from crawlcw.crawl.host_queues import AHEAD
+from crawlcw.crawl.hosts import Frontier, HeldHost, Phase
+from crawlcw.engine.stats import Stats
 from crawlcw.errors import Defer, FetchError, Reason
 from crawlcw.fetch.proxies import ProxyPool
+from crawlcw.fetch.redirects import status_error, throttles
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.health import HOST_FAILURES, PAST_THE_NAME, Cause
+from crawlcw.model import health
+from crawlcw.model.durations import format_duration
+from crawlcw.model.health import HOST_FAILURES, PAST_THE_NAME, Cause, Marks, State
 from crawlcw.model.sanitize import printable
+from crawlcw.model.standstill import Rests, failure_text
 from crawlcw.model.task import Task
+from crawlcw.model.transitions import put_off
 from crawlcw.model.urls import scheme_of
 
 logger = logging.getLogger(__name__)
 
+#: A page that was refused is due again so many turns, and at least so many seconds,
+#: after the others: a high priority must not bring it back before one of them.
+_TURNS_BEHIND = 2
+_SECONDS_BEHIND = 1.0
 #: Of more hosts some are worth waiting for.
 _FEW_HOSTS = 100
+#: Seconds that the first good page has to itself.
+_FIRST_ALONE = 0.5
+
+
+def deferral(cause: Cause, until: datetime | None = None) -> Defer:
+    """Return the deferral of a page that is not the *cause*; None: to its next turn."""
+    return Defer(f"the cause is not the page but the {cause}", until=until)
 
 
 class Causes:
-    """Tells the breakers how requests ended; finds the causes of failures.
+    """Notes how requests end; a cause that is not the page is returned as the page's deferral.
 
-    A cause that is not the page is returned as the deferral of the page.
+    *sent* is when a request was sent by the ledger's clock, *began* by the monotonic one.
     """
 
     def __init__(
-        self, ledger: Ledger, frontier: Frontier, watch: UplinkWatch, proxies: ProxyPool
+        self,
+        frontier: Frontier,
+        proxies: ProxyPool,
+        ask: Next,
+        *,
+        ledger: Ledger,
+        stats: Stats,
+        rests: Rests,
     ) -> None:
-        self.watch = watch
-        self.proxies = proxies
-        self._ledger = ledger
-        self._frontier = frontier
+        """Ask good pages by *ask*. *rests* is told which hosts rest and why, or our own uplink.
 
-    def may_begin(self, task: Task, *, now: float) -> bool:
-        """Return whether the origin of a task may be asked *now*."""
-        # A loop that stood still must not ask a host that has a new owner.
-        if self.watch.uplink.is_blocked or not self._frontier.queues.may_ask(task.host, now=now):
-            return False
-        return self._frontier.health.may_ask(task)
-
-    def given_up(self, task: Task) -> Reason | None:
-        """Return why a task ends unasked: its origin was given up, and a method is to hear of it.
-
-        None where that is not so.
+        In *stats* failures of hosts are counted, and origins that are given up.
         """
-        health = self._frontier.health
-        if task.host not in self._frontier or not health.calls.include(task.errback):
-            return None
-        return health.lost_origin(task)
+        self.proxies = proxies
+        self.rests = rests
+        self._frontier = frontier
+        self._policy = frontier.policy
+        self._uplink = frontier.uplink
+        self._now = frontier.ledger_now
+        self._ask_server = ask
+        self._ledger = ledger
+        self._stats = stats
+        self._marks: Marks = OrderedDict()
+        self._check_wanted = anyio.Event()
+        self._checked = anyio.Event()
+
+    # --- answers
 
     def answered(self) -> None:
         """Note that a host answered, whatever it said."""
-        self.watch.answered()
+        was_blocked = self._uplink.is_blocked
+        self._uplink.answered(now=self._frontier.clock())
+        if was_blocked:
+            self._wake()
 
-    def answered_well(self, task: Task, *, latency: float, sent: datetime) -> None:
-        """Note an answer that is no sign of load; the arguments are `HostHealth.answered`'s."""
-        self._frontier.health.answered(
-            task.host,
-            latency=latency,
-            scheme=scheme_of(task.url),
+    def answered_well(self, name: str, url: str, *, latency: float, sent: datetime) -> None:
+        """Note an answer of a host after *latency* seconds that is no sign of load.
+
+        A page that is slow while the host answers others in good time says nothing of the host.
+        """
+        host, scheme = self._frontier.hosts.get(name), scheme_of(url)
+        if host is None:
+            return
+        host.answered += 1
+        host.slow_start.answered(latency=latency)
+        overtaken = host.quick_at is not None and host.quick_at > sent
+        if latency <= health.SLOW_ANSWER and not overtaken:
+            host.quick_at = sent
+        closed = host.state.origin_answered(
+            scheme,
+            latency=0.0 if overtaken and latency > health.SLOW_ANSWER else latency,
             sent=sent,
-            now=time.monotonic(),
+            marks=self._marks,
+            policy=self._policy,
         )
+        if closed:
+            # What else is learned goes back with the host; this ends a row of failures.
+            host.save_soon()
+            self._stats.hosts_given_up.pop(f"{scheme}://{name}", None)
+        self._settle(host)
 
     def finished(self, task: Task, *, good_url: str | None, size: int) -> None:
-        """Note that a task's page is finished; the rest is as `HostHealth.finished` has it."""
+        """Note that a task's page of *size* bytes is finished.
+
+        *good_url* is its URL, where asking for it again shows whether the origin answers.
+        """
+        host = self._frontier.hosts.get(task.host)
         # A page that is visited again is no further one of its host's.
-        if task.visit is None:
-            self._frontier.health.finished(
-                task.host,
-                scheme=scheme_of(task.url),
-                good_url=good_url,
-                size=size,
-                now=time.monotonic(),
-            )
+        if host is not None and task.visit is None:
+            host.state.finished += 1
+            host.state.origin(scheme_of(task.url)).learned(good_url, size=size)
+            self._settle(host)
         if good_url is not None:
-            self.watch.uplink.learned(task.host, good_url)
+            self._uplink.learned(task.host, good_url)
+
+    def _settle(self, host: HeldHost) -> None:
+        """Pace a host anew, and ask no more of one that has had its pages."""
+        limit = self._frontier.page_limit
+        if limit.seeded and limit.is_reached(host.state):
+            limit.full.add(host.name)
+            host.state.given_up = Reason.HOST_FULL
+            host.enter(Phase.LEAVING)
+        host.pace()
+
+    def page_failed(self, name: str) -> None:
+        """Note that a page failed by itself: of its host that says little, but not nothing."""
+        if host := self._frontier.hosts.get(name):
+            host.answered += 1
+            host.state.page_failed(self._policy)
+            host.pace()
+
+    # --- refusals
+
+    def throttled(self, task: Task, error: FetchError, *, sent: datetime) -> Defer | None:
+        """Note a refusal (429, or 503 with Retry-After); None: by the page's own fault.
+
+        See `Origin.refused`. Until a known good page was asked the page is deferred, and nothing
+        counts.
+        """
+        host, now = self._frontier.hosts.get(task.host), self._now()
+        if host is not None:
+            origin = host.state.origin(scheme_of(task.url))
+            cause = origin.refused(
+                self._marks,
+                task.id,
+                url=task.url,
+                sent=sent.timestamp(),
+                now=now.timestamp(),
+                retry_after=error.retry_after,
+                # It may still be RESTING for a probe that has just been answered.
+                may_probe=host.lease is not None and host.phase in (Phase.SERVING, Phase.RESTING),
+                is_new=host.state.finished < health.FIRST_PAGES,
+            )
+            if cause is Cause.PAGE:
+                host.answered += 1
+                host.state.page_refused(self._policy)
+                host.pace()
+                return None
+            if cause is None:
+                rest = self._policy.rest(1, retry_after=error.retry_after)
+                if (probe := origin.probe) is not None and probe.rested:
+                    until = self._frontier.clock() + rest
+                    self._frontier.queues.rest(host.name, until=until)
+                host.enter(Phase.RESTING)
+                return _behind(host, now + timedelta(seconds=rest))
+        self._log(task.host, error)
+        return self.origin_failed(task.host, task.url, error, sent=sent)
+
+    # --- failures
 
     async def failed(
         self,
@@ -96,79 +196,19 @@ class Causes:
     ) -> Defer | None:
         """Note a request that came to nothing; None: by the page's own fault.
 
-        *sent* and *began* are when the attempt began, by the ledger's clock and the
-        monotonic one; *has_own_proxy* says that it goes through its session's proxy alone.
+        *has_own_proxy* says that it goes through its session's proxy alone.
         """
         if error.hop > 1:
             self.answered()
-        if proxys := self.of_proxy(
+        if deferred := self.of_proxy(
             task, error, sent=sent, began=began, has_own_proxy=has_own_proxy
         ):
-            return proxys
+            return deferred
         if error.hop > 1:
             return None
-        is_hosts, scheme = error.reason in HOST_FAILURES, scheme_of(task.url)
         # A page of its own pays once less for a silence that is over: its origin has its strikes.
-        if await self.is_uplink(
-            task.host,
-            error.underlying,
-            scheme=scheme,
-            began=began,
-            page=None if is_hosts else task.id,
-        ):
-            return deferral(Cause.UPLINK)
-        if not is_hosts:
-            return None
-        self._log(task.host, error)
-        return await self.host_failed(task.host, error, scheme=scheme, sent=sent)
-
-    async def is_uplink(
-        self, host: str, reason: Reason, *, scheme: str, began: float, page: bytes | None = None
-    ) -> bool:
-        """Note that a request to an origin failed; return whether our own uplink is the cause.
-
-        That takes a check of the uplink where no host answers. The failure still shows whether
-        the host's name has an address. *began* is the monotonic time of the request; *page* is a
-        task that would pay for the failure.
-        """
-        if not await self.watch.is_to_blame(host, reason, sent=began, page=page):
-            return False
-        if reason in PAST_THE_NAME:
-            self._frontier.health.resolved(host, scheme=scheme)
-        return True
-
-    async def host_failed(
-        self, host: str, error: FetchError, *, scheme: str, sent: datetime
-    ) -> Defer:
-        """Note a fault of an origin itself."""
-        in_haste = await self._nothing_else_waits(host, error, scheme=scheme)
-        return self._frontier.health.host_failed(
-            host,
-            error.underlying,
-            scheme=scheme,
-            sent=sent,
-            status=error.status,
-            retry_after=error.retry_after,
-            in_haste=in_haste,
-            now=time.monotonic(),
-        )
-
-    async def _nothing_else_waits(self, host: str, error: FetchError, *, scheme: str) -> bool:
-        """Return whether a port refuses us, never spoke, and nothing else is left of the crawl.
-
-        Other hosts may be left that have never spoken either. To know that costs a look at the
-        hosts, for such a port alone.
-        """
-        frontier = self._frontier
-        if not error.refused or host not in frontier or not frontier.page_limit.seeded:
-            return False
-        if frontier[host].state.origin(scheme).good_at is not None:
-            return False
-        held, waiting = await self._ledger.hosts.busiest(limit=_FEW_HOSTS)
-        known = {each.name: each for each in (*held, *waiting)}
-        known |= {each.name: each.state for each in frontier}
-        known.pop(host, None)
-        return len(known) < _FEW_HOSTS and all(each.is_silent for each in known.values())
+        page = None if error.reason in HOST_FAILURES else task.id
+        return await self.unanswered(task.host, task.url, error, sent=sent, began=began, page=page)
 
     def of_proxy(
         self,
@@ -186,35 +226,238 @@ class Causes:
         wait = self.proxies.another_in(error, task.url, is_fixed=has_own_proxy)
         if not wait:
             return deferral(Cause.PROXY) if wait is not None else None
-        until = sent + timedelta(seconds=time.monotonic() - began + wait)
+        until = sent + timedelta(seconds=self._frontier.clock() - began + wait)
         return deferral(Cause.PROXY, until)
 
-    def page_failed(self, task: Task) -> None:
-        """Note that a page failed by itself: of its host that says little, but not nothing."""
-        self._frontier.health.page_failed(task.host, now=time.monotonic())
+    async def unanswered(
+        self,
+        name: str,
+        url: str,
+        error: FetchError,
+        *,
+        sent: datetime,
+        began: float,
+        page: bytes | None = None,
+    ) -> Defer | None:
+        """Note that a request to an origin failed; None: the *page*, if it is given, pays."""
+        if await self.is_uplink(name, url, error.underlying, began=began, page=page):
+            return deferral(Cause.UPLINK)
+        if page is not None:
+            return None
+        self._log(name, error)
+        in_haste = await self._nothing_else_waits(name, url, error)
+        return self.origin_failed(name, url, error, sent=sent, in_haste=in_haste)
 
-    def got(self, task: Task, response: Response) -> None:
-        """Note that a page was got: a proxy that failed it before is to blame for that."""
-        self.proxies.got(task.url, response.proxy)
+    async def is_uplink(
+        self, name: str, url: str, reason: Reason, *, began: float, page: bytes | None = None
+    ) -> bool:
+        """Note that a request to an origin failed; return whether our own uplink is the cause.
 
-    def throttled(self, task: Task, error: FetchError, *, sent: datetime) -> Defer | None:
-        """Note a refusal (429, or 503 with Retry-After); None: by the page's own fault."""
-        assert error.status is not None
-        deferred = self._frontier.health.page_refused(
-            task,
+        That takes a check of the uplink where no host answers. The failure still shows whether
+        the host's name has an address. *page* is a task that would pay for the failure.
+        """
+        while True:
+            now = self._frontier.clock()
+            cause = self._uplink.failed(name, reason, sent=began, now=now, page=page)
+            if cause is not None:
+                break
+            self._check_wanted.set()
+            await self._checked.wait()
+        if cause is not Cause.UPLINK:
+            return False
+        if reason in PAST_THE_NAME:
+            self.resolved(name, url)
+        return True
+
+    def resolved(self, name: str, url: str) -> None:
+        """Note that a host's name has an address."""
+        if host := self._frontier.hosts.get(name):
+            host.state.origin(scheme_of(url)).resolved = True
+
+    async def _nothing_else_waits(self, name: str, url: str, error: FetchError) -> bool:
+        """Return whether a port refuses us, never spoke, and nothing else is left of the crawl.
+
+        Other hosts may be left that have never spoken either. To know that costs a look at the
+        hosts, for such a port alone.
+        """
+        host = self._frontier.hosts.get(name)
+        if not error.refused or host is None or not self._frontier.page_limit.seeded:
+            return False
+        if host.state.origin(scheme_of(url)).good_at is not None:
+            return False
+        held, waiting = await self._ledger.hosts.busiest(limit=_FEW_HOSTS)
+        known = {each.name: each for each in (*held, *waiting)}
+        known |= {each.name: each.state for each in self._frontier.hosts.values()}
+        known.pop(name, None)
+        return len(known) < _FEW_HOSTS and all(each.is_silent for each in known.values())
+
+    def origin_failed(
+        self, name: str, url: str, error: FetchError, *, sent: datetime, in_haste: bool = False
+    ) -> Defer:
+        """Note a fault of an origin, and of no page of it; return the page's deferral.
+
+        *in_haste* says that nothing else of the crawl waits, see `Policy.in_haste`.
+        """
+        reason, scheme = error.underlying, scheme_of(url)
+        self._stats.host_failures[reason] += 1
+        host = self._frontier.hosts.get(name)
+        if host is None:
+            return deferral(Cause.ORIGIN)
+        host.slow_start.failed()
+        now, rested_until = self._now(), host.state.not_before
+        host.state.origin_failed(
+            scheme,
+            reason,
+            now=now,
             sent=sent,
+            policy=self._policy.in_haste() if in_haste else self._policy,
+            chance=random.random(),
             status=error.status,
             retry_after=error.retry_after,
-            now=time.monotonic(),
         )
-        if deferred is not None and not self._frontier.health.is_half_open(task.host):
-            self._log(task.host, error)
-        return deferred
+        host.save_soon()
+        host.pace()
+        given_up = host.state.origin(scheme).given_up
+        if given_up is not None:
+            # What is left to do asks nothing, whichever process has the host next.
+            host.state.not_before = rested_until
+            self._stats.host_given_up(f"{scheme}://{name}", str(given_up))
+            host.lose_origin(scheme)
+            self._put_off_origin(host, scheme, until=now)
+            if host.lease is None:
+                # Its owner is to find that out by itself.
+                self._frontier.avoided[name] = float("inf")
+                host.enter(Phase.LEAVING)
+            return deferral(Cause.ORIGIN)
+        why = failure_text(reason, status=error.status, retry_after=error.retry_after)
+        until = host.state.resting_until(scheme, now=now)
+        if until is not None:
+            # The other origin goes on, and this one's tasks are not in its way.
+            self._put_off_origin(host, scheme, until=until)
+            self.rests.note(f"{scheme}://{name}", until=until, why=why)
+        else:
+            until = host.state.not_before or now
+            self.rests.note(name, until=until, why=why)
+            self._rest(host, (until - now).total_seconds())
+        return _behind(host, until)
 
-    def _log(self, host: str, error: FetchError) -> None:
+    def _put_off_origin(self, host: HeldHost, scheme: str, *, until: datetime) -> None:
+        """Let the waiting tasks of one origin go back to the ledger until a time."""
+        prefix = f"{scheme}://"
+        waiting = self._frontier.queues.withdraw(
+            host=host.name, unwanted=lambda lease: lease.task.url.startswith(prefix)
+        )
+        self._frontier.returned += [put_off(lease, until=until) for lease in waiting]
+
+    def _rest(self, host: HeldHost, rest: float) -> None:
+        """Ask nothing of a host for *rest* seconds, and give it back if that is long."""
+        until = self._frontier.clock() + rest
+        self._frontier.queues.rest(host.name, until=until)
+        if host.lease is None:
+            self._frontier.avoided[host.name] = until
+        if host.lease is None or host.state.given_up is not None or rest > AHEAD:
+            host.enter(Phase.LEAVING)
+        elif host.phase is Phase.SERVING and host.probe_url() is not None:
+            # After the rest that page is asked before any other.
+            host.enter(Phase.RESTING)
+
+    def _log(self, name: str, error: FetchError) -> None:
         logger.info(
             "host %s failed: %s",
-            printable(host),
+            printable(name),
             printable(error),
-            extra={"event": "host_failed", "host": host, "reason": str(error.reason)},
+            extra={"event": "host_failed", "host": name, "reason": str(error.reason)},
         )
+
+    # --- our own uplink
+
+    async def watch_uplink(self) -> None:
+        """Ask known good pages whenever a failure comes in silence, until cancelled."""
+        while True:
+            while self._uplink.breaker.state is not State.CHECKING:
+                await self._check_wanted.wait()
+                self._check_wanted = anyio.Event()
+            while not await self._any_answers():
+                pause = self._uplink.unanswered(now=self._frontier.clock())
+                if pause is None:
+                    break
+                self._is_away()
+                # A page that was under way may answer before a good page does.
+                with anyio.move_on_after(pause):
+                    await self._checked.wait()
+            self._is_back()
+
+    async def settled(self) -> None:
+        """Wait until tasks may be begun with."""
+        while self._uplink.is_blocked:
+            await self._checked.wait()
+
+    async def ask(self, url: str) -> Response:
+        """Return what *url* answers, redirects not followed.
+
+        Raises `FetchError` where it does not answer in time, or asks to wait.
+        """
+        request = Request(url)
+        async with Attempt(request=request, purpose=Purpose.PROBE) as attempt:
+            response = await self._ask_server(attempt, request)
+        if throttles(response):
+            raise status_error(response, now=self._now())
+        return response
+
+    async def _any_answers(self) -> bool:
+        """Ask the last good page, and then all; return whether any host answers."""
+        async with anyio.create_task_group() as asking:
+
+            async def ask(name: str, url: str) -> None:
+                began = self._frontier.clock()
+                try:
+                    await self.ask(url)
+                except FetchError as error:
+                    if error.status is None:
+                        return
+                # Its next request keeps its distance from this one.
+                self._frontier.sent(name, at=began)
+                self._uplink.answered(now=self._frontier.clock())
+                asking.cancel_scope.cancel()
+
+            for number, (name, url) in enumerate(self._uplink.good_pages):
+                if not self._uplink.is_blocked:
+                    break
+                asking.start_soon(ask, name, url)
+                if number == 0:
+                    # Where only hosts are dead, one request tells.
+                    await anyio.sleep(_FIRST_ALONE)
+        return not self._uplink.is_blocked
+
+    def _is_away(self) -> None:
+        if self.rests.network_away_since is None:
+            self.rests.network_away_since = self._now()
+            logger.warning(
+                "no host answers any more, those that did before neither: the network "
+                "seems to be away; nothing counts as failed until one answers",
+                extra={"event": "network_away"},
+            )
+            self._wake()
+
+    def _is_back(self) -> None:
+        if self._uplink.breaker.state is State.DEAD:
+            logger.warning(
+                "the network has been away for %s: from here on failures are the hosts' own",
+                format_duration(timedelta(seconds=health.LONGEST_OUTAGE)),
+                extra={"event": "network_given_up"},
+            )
+        elif self.rests.network_away_since is not None:
+            logger.warning("the network is back", extra={"event": "network_back"})
+        self.rests.network_away_since = None
+        self._wake()
+
+    def _wake(self) -> None:
+        self._checked.set()
+        self._checked = anyio.Event()
+        self._frontier.look_wanted.set()
+
+
+def _behind(host: HeldHost, rest: datetime) -> Defer:
+    """Return the deferral of a page that is to come behind the others of its host."""
+    turns = max(_SECONDS_BEHIND, _TURNS_BEHIND * host.delay)
+    return deferral(Cause.ORIGIN, rest + timedelta(seconds=turns))

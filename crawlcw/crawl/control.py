@@ -22,7 +22,7 @@ from crawlcw.model.sanitize import printable
 if TYPE_CHECKING:
     # The commands that write an order down load nothing that crawls.
     from crawlcw.crawl.coordinator import Coordinator
-    from crawlcw.crawl.hosts import FollowedLimits, Frontier
+    from crawlcw.crawl.hosts import Frontier
     from crawlcw.engine.session import Session
 
 logger = logging.getLogger(__name__)
@@ -111,16 +111,14 @@ class Steering:
         *,
         coordinator: "Coordinator",
         frontier: "Frontier",
-        limits: "FollowedLimits",
         end: Callable[[FinishReason, str], None],
     ) -> None:
-        """*settings* are the crawl's own; *end* ends it; *limits* are those of *frontier*."""
+        """*settings* are the crawl's own; *end* ends it."""
         self._ledger = session.ledger
         self._began = session.began
         self._settings = settings
         self._coordinator = coordinator
         self._frontier = frontier
-        self._limits = limits
         self._end = end
         self._known = Control()
         self._followed = settings
@@ -143,9 +141,9 @@ class Steering:
         known, self._known = self._known, control
         if control.settings != known.settings:
             self._followed = self._settings_by(control)
-            self._limits.follow(self._followed, self._frontier)
+            self._frontier.follow(self._followed)
         if control.fed != known.fed:
-            self._coordinator.written(more=True, again=[host.name for host in self._frontier])
+            self._coordinator.written(more=True, again=[*self._frontier.hosts])
         if (control.paused, control.settings) != (known.paused, known.settings):
             concurrency = self._followed.concurrency
             self._coordinator.follow(paused=control.paused, concurrency=concurrency)

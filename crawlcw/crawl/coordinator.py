@@ -23,14 +23,13 @@ import anyio
 import anyio.abc
 
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.held_host import HeldHost
+from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.host_queues import bonus
-from crawlcw.crawl.hosts import Frontier
+from crawlcw.crawl.hosts import Frontier, HeldHost
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.outcomes import InternalErrors
-from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.engine.pool import Pool
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import FinishReason
@@ -87,7 +86,7 @@ class Coordinator:
         frontier: Frontier,
         host_leaser: HostLeaser,
         opening: Opening,
-        watch: UplinkWatch,
+        causes: Causes,
         internal_errors: InternalErrors,
         state: KeptState,
     ) -> None:
@@ -106,11 +105,9 @@ class Coordinator:
         self._opening = opening
         #: Set by whatever leaves something to do.
         self._changed = frontier.look_wanted
-        self._watch = watch
+        self._causes = causes
         self._internal_errors = internal_errors
         self._state = state
-        #: Tasks whose host is not ours any more, or rests: to be released.
-        self._returned: list[Lease] = []
         self._stopping = False
         self._paused: datetime | None = None  #: since when nothing is begun with
         self._shuffles = False
@@ -131,11 +128,7 @@ class Coordinator:
         """
         try:
             async with anyio.create_task_group() as background:
-                background.start_soon(
-                    self._watch.run,
-                    self._changed.set,
-                    lambda name, sent: self._frontier.sent(name, at=sent),
-                )
+                background.start_soon(self._causes.watch_uplink)
                 look_from = 0.0  # before that, the hosts that are held are not looked at again
                 while True:
                     # Cleared before anything is looked at: a change that comes while we look
@@ -234,7 +227,7 @@ class Coordinator:
         self.pool.done()
         now = self._moved_at = time.monotonic()
         self.dispatch()
-        # What else it may leave to do is noted where it comes about: `HeldHost.wanted`.
+        # What else it may leave to do is noted where it comes about: `Frontier.look_wanted`.
         if now >= self._leases_at or self._is_low() or self._queues.is_idle(lease.task.host):
             self._call()
 
@@ -242,13 +235,9 @@ class Coordinator:
         """Have the coordinator look, where what has changed leaves it something to do."""
         if self._changed.is_set():
             return
-        if not (
-            self._returned or self._frontier.to_do.has_changes() or self.host_leaser.has_idle()
-        ):
+        if not (self._frontier.returned or self.host_leaser.has_idle()):
             now = time.monotonic()
-            feeds = self._is_low() and now >= min(
-                self._look_at, self._frontier.to_do.next_feed(now=now)
-            )
+            feeds = self._is_low() and now >= min(self._look_at, self._frontier.next_feed())
             if not feeds and now < self._leases_at:
                 return
         self._changed.set()
@@ -256,7 +245,7 @@ class Coordinator:
     def put_back(self, lease: Lease, *, to_ledger: bool) -> None:
         """Take back a task that was not tried: its host has failed, or is not ours any more."""
         if to_ledger:
-            self._returned.append(lease)
+            self._frontier.returned.append(lease)
         else:
             self._place(lease)
         self._changed.set()
@@ -264,47 +253,49 @@ class Coordinator:
     def _place(self, lease: Lease) -> None:
         """Let a task wait for its host's turn, or go back where that is not now."""
         task = lease.task
-        if task.host not in self._frontier or self._frontier[task.host].leaving:
-            self._returned.append(lease)
+        host = self._frontier.hosts.get(task.host)
+        if host is None or host.leaving:
+            self._frontier.returned.append(lease)
             self._frontier.look(task.host)
-        elif not self._frontier.health.may_ask(task):
-            self._place_refused(lease)
+        elif not host.may_ask(task):
+            self._place_refused(lease, host)
         elif task.due is not None and task.due > self._ledger.now():
-            self._returned.append(lease)
-        elif not self._frontier[task.host].opened:
+            self._frontier.returned.append(lease)
+        elif not host.opened:
             # Its origin's rest has just ended. What is due again opens the host.
-            self._returned.append(lease)
+            self._frontier.returned.append(lease)
         else:
             self._queues.add(lease, now=time.monotonic())
 
-    def _place_refused(self, lease: Lease) -> None:
+    def _place_refused(self, lease: Lease, host: HeldHost) -> None:
         """Let a task of an origin that may not be asked go back, or be settled unasked."""
-        task, health = lease.task, self._frontier.health
-        if not health.lost_origin(task):
-            until = health.resting_until(task) or self._ledger.now()
-            self._returned.append(put_off(lease, until=until))
-        elif health.calls.include(task.errback):
+        task, returned = lease.task, self._frontier.returned
+        if not host.lost_origin(task):
+            until = host.resting_until(task) or self._ledger.now()
+            returned.append(put_off(lease, until=until))
+        elif self._frontier.policy.calls.include(task.errback):
             self._queues.add(lease, now=time.monotonic(), asks=False)
         else:
             # Once it is back it is ignored with all others of its origin.
-            self._returned.append(lease)
+            returned.append(lease)
 
     def lost(self, task_ids: set[bytes]) -> None:
         """Forget waiting tasks whose leases are lost."""
         self._queues.withdraw(unwanted=lambda lease: lease.task.id in task_ids)
-        self._returned = [each for each in self._returned if each.task.id not in task_ids]
+        frontier = self._frontier
+        frontier.returned = [each for each in frontier.returned if each.task.id not in task_ids]
 
     def undispatched(self) -> list[Lease]:
         """Return the leases no fetcher has begun with, and forget them."""
-        leases = [*self._queues.withdraw(), *self._returned, *self.pool.take_back()]
-        self._returned = []
+        leases = [*self._queues.withdraw(), *self._frontier.returned, *self.pool.take_back()]
+        self._frontier.returned = []
         return leases
 
     def standstill(self) -> Standstill | None:
         """Return why no request has been under way for a moment; None where one has."""
         if self._paused is not None:
             return Standstill(paused_since=self._paused)
-        known = self._frontier.rests.standstill(self._ledger.now())
+        known = self._causes.rests.standstill(self._ledger.now())
         if known.away_since is not None:
             return known  # what is under way are questions whether it is back
         if self.pool.dispatched or time.monotonic() - self._moved_at < _A_MOMENT:
@@ -351,7 +342,7 @@ class Coordinator:
         pool = self.pool
         free: float = pool.size - pool.dispatched
         # First what is most often not so: this is asked several times a page.
-        if free <= 0 or self._stopping or self._paused or self._watch.uplink.is_blocked:
+        if free <= 0 or self._stopping or self._paused or self._frontier.uplink.is_blocked:
             return 0
         if self._settings.max_pages is None:
             return free
@@ -362,7 +353,7 @@ class Coordinator:
         return float("inf") if most is None else most - self._stats.pages
 
     def _unwritten(self) -> int:
-        waiting = self._queues.waiting + len(self._returned)
+        waiting = self._queues.waiting + len(self._frontier.returned)
         return max(0, len(self._held) - self.pool.dispatched - waiting)
 
     def _room(self) -> int:
@@ -400,7 +391,7 @@ class Coordinator:
         # What a host has shown is written before anybody else may lease it.
         await leaser.save()
         leaser.give_up_origins(background)
-        for host in self._frontier.health.half_open(now=time.monotonic()):
+        for host in self._frontier.half_open():
             self._opening.probe(host, background)
         await leaser.give_back(background)
         if await leaser.lease(hungry=self.pool.has_idle_workers()):
@@ -417,11 +408,9 @@ class Coordinator:
         return await self._look_around()
 
     async def _give_back_tasks(self) -> None:
-        self._returned += [*self._frontier.to_do.leaving(), *self._frontier.health.put_off()]
-        if not self._returned:
-            return
-        returned, self._returned = self._returned, []
-        await self._give_back(returned)
+        returned, self._frontier.returned = self._frontier.returned, []
+        if returned:
+            await self._give_back(returned)
 
     async def give_back_undispatched(self) -> int:
         """Give back what no fetcher has begun with; return how many tasks went back."""
@@ -440,7 +429,7 @@ class Coordinator:
 
     async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
         """Page and claim tasks of the hosts held; return whether there were any to look at."""
-        hungry = self._frontier.to_do.hungry(now=time.monotonic())
+        hungry = self._frontier.hungry()
         if not hungry:
             return False
         room = self._room()
@@ -488,7 +477,7 @@ class Coordinator:
             ready = tasks
             if not self._is_open(host, tasks, background):
                 # Those for which the host is not asked need not wait for its opening.
-                ready = [task for task in tasks if self._frontier.health.lost_origin(task)]
+                ready = [task for task in tasks if host.lost_origin(task)]
             taken = ready[: min(portion, room - len(wanted))]
             wanted += taken
             if taken:
@@ -512,8 +501,8 @@ class Coordinator:
                 continue
             # What waits for an origin that was given up is ignored, all of it at once, but for
             # tasks that a method is called for.
-            health = self._frontier.health
-            if not health.lost_origin(task) or health.calls.include(task.errback):
+            lost = self._frontier.hosts[task.host].lost_origin(task)
+            if not lost or self._frontier.policy.calls.include(task.errback):
                 found.setdefault(task.host, []).append(task)
         return found
 
@@ -525,19 +514,15 @@ class Coordinator:
         """
         if host.opened or not tasks:
             return host.opened
-        health = self._frontier.health
-        asked = [task for task in tasks if not health.lost_origin(task)]
-        ready = [task for task in asked if not health.resting_until(task)]
+        asked = [task for task in tasks if not host.lost_origin(task)]
+        ready = [task for task in asked if not host.resting_until(task)]
         # Those whose origin rests are put off once they are claimed; asked for its
         # robots.txt it would fail again, and at once again.
-        return not ready or self._opening.open(host, self._first_url(ready), background)
-
-    def _first_url(self, tasks: list[Task]) -> str:
-        """Return the URL to open a host with: not of an origin that fails, if there is another."""
-        for task in tasks:
-            if not self._frontier.health.origin_of(task).failures:
-                return task.url
-        return tasks[0].url
+        if not ready:
+            return True
+        # Not of an origin that fails, if there is another.
+        first = min(ready, key=lambda task: host.origin(task).failures > 0)
+        return self._opening.open(host, first.url, background)
 
     def _most_in_grace(self, hosts: int = 1) -> int:
         """Return how many tasks of a page may be there in vain, for each of so many *hosts*."""
@@ -633,30 +618,23 @@ class Coordinator:
         return await self._drained()
 
     def _is_shared(self, task: Task) -> bool:
-        if task.id in self._held or task.host not in self._frontier:
-            return False
-        host = self._frontier[task.host]
-        return host.lease is None and not host.leaving
+        host = self._frontier.hosts.get(task.host)
+        is_visited = host is not None and host.lease is None and not host.leaving
+        return is_visited and task.id not in self._held
 
     async def _visit(self, urls: dict[str, str]) -> None:
         """Take part in those hosts that their owners share, given a URL of each."""
-        now = time.monotonic()
-        new = [
-            name
-            for name in urls
-            if name not in self._frontier and self._frontier.shares(name, now=now)
-        ]
+        held = self._frontier.hosts
+        new = [name for name in urls if name not in held and self._frontier.shares(name)]
         if not new:
             return
         found = await self._ledger.hosts.get(new)
         for name, state in found.items():
-            if name in self._frontier or not self._is_served(state):
+            if name in held or not self._is_served(state):
                 continue
-            rules = self._opening.known(state.robots, urls[name])
+            rules = self._opening.robots.known(urls[name], state.robots)
             if rules is not None and not rules.crawl_delay:
-                now = time.monotonic()
-                self._frontier.visit(state, now=now)
-                self._frontier.open(name, crawl_delay=0.0, robots=None, asked=False, now=now)
+                self._frontier.visit(state).open()
 
     def _is_served(self, state: Host) -> bool:
         """Return whether a host has an owner, and answers without being asked slowly."""
@@ -671,7 +649,7 @@ class Coordinator:
         # is in `_held`, or has set `_changed`.
         busy = self._held or self._changed.is_set()
         # What is done about a host in the background is counted when it has ended.
-        busy = busy or any(host.busy for host in self._frontier)
+        busy = busy or any(host.busy for host in self._frontier.hosts.values())
         if horizon is None and not busy and self._frontier.page_limit.seeded:
             return True
         if not busy:
@@ -744,7 +722,7 @@ class Coordinator:
         until = min(now + _LONGEST_IDLE, self._leases_at + (0 if is_idle else _BUSY_PAUSE))
         if not self._is_low():
             return until
-        return min(until, self._look_at, self._frontier.to_do.next_feed(now=now))
+        return min(until, self._look_at, self._frontier.next_feed())
 
     def _pause(self) -> float:
         """Return the seconds until the hosts that are held may be looked at again.

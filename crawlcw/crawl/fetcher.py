@@ -125,10 +125,10 @@ class Fetcher:
         The *slot* is freed as soon as the answer is there and what it shows of its host
         is noted, or not here at all.
         """
-        task, pages = lease.task, self.pages
+        task, pages, frontier = lease.task, self.pages, self.asking.frontier
         try:
             session = None
-            if pages.sessions.are_used_by(task) and pages.causes.given_up(task) is None:
+            if pages.sessions.are_used_by(task) and frontier.given_up(task) is None:
                 session = await self._session(task)
             if not await self.run_alone.enter(lease):
                 raise Defer("another page ran alone")
@@ -141,9 +141,9 @@ class Fetcher:
                 at=pages.outcomes.now(),
                 began=time.monotonic(),
             )
-            if (given_up := pages.causes.given_up(task)) is not None:
+            if (given_up := frontier.given_up(task)) is not None:
                 result: Result = await self.failures.given_up(begun, given_up)
-            elif not pages.causes.may_begin(task, now=begun.began):
+            elif not frontier.may_begin(task, now=begun.began):
                 raise Defer("its host may not be asked now")
             else:
                 async with begun:

@@ -1,4 +1,4 @@
-"""Which hosts this process has: leased many at a time, renewed, saved, given back.
+"""Leases of the hosts of this process: taken many at a time, renewed, saved, given back.
 
 A host goes back when nothing of it is left to do, when it rests for long, when
 it is given up, and when its slice is over and others wait: hosts, or workers
@@ -8,23 +8,26 @@ that have none.
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 import anyio.abc
 
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.held_host import HeldHost
-from crawlcw.crawl.hosts import SLICE_PAGES, SLICE_SECONDS, Frontier
+from crawlcw.crawl.hosts import Frontier, HeldHost, Phase
 from crawlcw.engine.session import Session
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.hosts import Host, HostLease
+from crawlcw.model.hosts import HostLease
 from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
 #: Hosts held for each fetcher: most of them wait for their next turn.
 _HOSTS_A_FETCHER = 4
+#: A host is handed on after so many answers or seconds, where others wait.
+SLICE_PAGES = 20
+SLICE_SECONDS = 30.0
 #: Seconds between two looks for hosts that are ready, and for others that wait.
 _LEASE_PAUSE = 0.1
 _OTHERS_PAUSE = 1.0
@@ -41,11 +44,8 @@ class HostLeaser:
 
     def __init__(self, session: Session[Ledger], frontier: Frontier, settings: Settings) -> None:
         """Lease hosts for the process of *session*."""
+        self._session = session
         self._ledger = session.ledger
-        self._worker = session.worker
-        self._held = session.held
-        self._stats = session.stats
-        self._heartbeat = session.heartbeat
         self._frontier = frontier
         self._lease = settings.lease
         self._capacity = _HOSTS_A_FETCHER * settings.concurrency
@@ -66,14 +66,11 @@ class HostLeaser:
 
     def next_look(self, *, hungry: bool) -> float:
         """Return when there is something to do next; *hungry*: some fetchers have no work."""
-        times = [float("inf")]
-        if self._idle_since is not None:
-            times.append(self._idle_since + _LINGER)
         if len(self._frontier.leased) >= self._capacity:
-            times.append(max(self._others_at, time.monotonic() + _LEASE_PAUSE))
+            next_look = max(self._others_at, time.monotonic() + _LEASE_PAUSE)
         else:
-            times.append(self._next_lease(often=hungry))
-        return min(times)
+            next_look = self._next_lease(often=hungry)
+        return next_look if self._idle_since is None else min(next_look, self._idle_since + _LINGER)
 
     def _next_lease(self, *, often: bool) -> float:
         soonest = self.lease_at if often else self.lease_at + _OTHERS_PAUSE
@@ -92,36 +89,35 @@ class HostLeaser:
             return False
         self.lease_at = now + _LEASE_PAUSE
         leases = await self._ledger.host_leases.lease(
-            worker=self._worker, limit=room, lease=self._lease
+            worker=self._session.worker, limit=room, lease=self._lease
         )
         for lease in leases:
             # The question may have been asked again and again, and the lease be
             # one of the first time.
             left = lease.expires - self._ledger.now()
             past = max(0.0, (self._lease - left).total_seconds())
-            now = time.monotonic()
-            self._frontier.begin(lease, now=now, asked=now - past)
+            self._frontier.begin(lease, asked=time.monotonic() - past)
         if leases:
-            self._heartbeat.starving(False)
+            self._session.heartbeat.starving(False)
         return bool(leases)
 
     def leases(self) -> list[HostLease]:
         """Return the leases held; the thread that watches the loop asks as well."""
-        return [host.lease for host in self._frontier if host.lease is not None]
+        return [host.lease for host in [*self._frontier.leased.values()] if host.lease is not None]
 
     async def renew(self) -> None:
         """Renew all leases, and save what was learned meanwhile."""
-        await self._save([host for host in self._frontier.owned() if not host.leaving])
+        await self._save([host for host in self._frontier.leased.values() if not host.leaving])
         if not (leases := self.leases()):
             return
         asked = time.monotonic()
         lost = await self._ledger.host_leases.renew(leases, lease=self._lease)
         for lease in leases:
-            name = lease.host.name
-            if name not in lost:
-                self._frontier.renewed(name, asked=asked, now=time.monotonic())
-            elif self._frontier.owns(name) and self._frontier[name].lease == lease:
-                self._lose(name)
+            host = self._frontier.leased.get(lease.host.name)
+            if host is not None and host.name not in lost:
+                host.renewed(asked=asked)
+            elif host is not None and host.lease == lease:
+                self._lose(host.name)
         # Of some it may not have been sure any more that they may be asked.
         self._frontier.look_wanted.set()
 
@@ -131,42 +127,42 @@ class HostLeaser:
             printable(name),
             extra={"event": "host_lost", "host": name},
         )
-        self._frontier.lose(name, now=time.monotonic())
-        self._frontier.look_wanted.set()
+        self._frontier.lose(name)
 
     async def save(self) -> None:
         """Write what the ledger is to know at once: a host has failed, or was opened for others."""
-        await self._save(self._frontier.to_do.unsaved())
+        if self._frontier.unsaved:
+            await self._save(list(self._frontier.unsaved))
 
     async def _save(self, hosts: Sequence[HeldHost]) -> None:
         # Copies: what is learned while the ledger writes is not written with it.
         states = [(host.lease, host.state.copy()) for host in hosts if host.lease is not None]
         if not states:
             return
-        for host in hosts:
-            host.unsaved = False
+        self._frontier.unsaved.difference_update(hosts)
         lost = await self._ledger.host_leases.save(states)
         for lease, state in states:
             name = lease.host.name
-            if not (self._frontier.owns(name) and self._frontier[name].lease == lease):
+            held = self._frontier.leased.get(name)
+            if held is None or held.lease != lease:
                 continue
             if name in lost:
                 self._lose(name)
             else:
-                self._frontier.saved(name, state)
+                held.lease = replace(lease, host=state)
 
     def has_idle(self) -> bool:
         """Return whether hosts have nothing left to do, and none of them has waited to go back."""
-        idle = self._frontier.to_do.idle()
+        idle = self._frontier.idle()
         return bool(idle) and (self._idle_since is None or len(idle) >= _MANY_IDLE)
 
     async def give_back(self, background: anyio.abc.TaskGroup) -> None:
         """Release the hosts with nothing left to do, many at a time."""
         now = time.monotonic()
         going: list[HeldHost] = []
-        for host in self._frontier.to_do.idle():
+        for host in self._frontier.idle():
             if host.lease is None:
-                self._frontier.part(host, now=now)
+                self._frontier.part(host)
             elif host.state.given_up is not None:
                 host.busy = True
                 background.start_soon(self._give_up, host, host.state.given_up)
@@ -178,79 +174,63 @@ class HostLeaser:
         since = self._idle_since = self._idle_since or now
         if now - since >= _LINGER or len(going) >= _MANY_IDLE:
             self._idle_since = None
-            await self._release(self._parted(going))
+            await self._release(going)
 
     async def leave(self) -> None:
         """Give back all hosts; their tasks are written or released."""
-        states = self._parted(self._frontier.owned())
-        await self._release(states)
+        await self._release(list(self._frontier.leased.values()))
 
-    def _parted(self, hosts: Iterable[HeldHost]) -> list[tuple[HostLease, Host]]:
+    async def _release(self, hosts: Iterable[HeldHost]) -> None:
         # They are not ours from here on: who adds a task of theirs meanwhile
         # wakes them, and the ledger looks for what came before.
-        now = time.monotonic()
-        return [
-            (host.lease, self._frontier.part(host, now=now))
-            for host in hosts
-            if host.lease is not None
+        states = [
+            (host.lease, self._frontier.part(host)) for host in hosts if host.lease is not None
         ]
-
-    async def _release(self, states: Sequence[tuple[HostLease, Host]]) -> None:
         if states:
             await self._ledger.host_leases.release(states)
 
     async def _give_up(self, host: HeldHost, reason: Reason) -> None:
         """Ignore what waits for a host that nobody will ask any more."""
+        stats = self._session.stats
         ignored = await self._ledger.hosts.give_up(host.name, reason=reason)
         if reason is Reason.HOST_FULL:
-            self._stats.over_full += ignored
+            stats.over_full += ignored
         elif ignored:
-            self._stats.host_given_up(host.name, str(reason))
-            self._stats.given_up += ignored
+            stats.host_given_up(host.name, str(reason))
+            stats.given_up += ignored
         if ignored:
-            self._log_given_up(host.name, reason, ignored)
+            _log_given_up(host.name, reason, ignored)
         # Where its lease has run out meanwhile, it is parted with like any that is lost.
         host.busy = False
-        await self._release(self._parted([host]))
+        await self._release([host])
         self._frontier.look_wanted.set()
 
     def give_up_origins(self, background: anyio.abc.TaskGroup) -> None:
         """Begin to ignore what waits for origins that nobody will ask any more."""
-        for host in self._frontier.health.losing():
+        for host in [each for each in self._frontier.losing if each.lease and not each.busy]:
+            self._frontier.losing.discard(host)
             schemes, host.lost = host.lost, set()
             # It is neither fed nor released before that is done.
             host.busy = True
             background.start_soon(self._give_up_origins, host, schemes)
 
     async def _give_up_origins(self, host: HeldHost, schemes: Iterable[str]) -> None:
+        calls = self._frontier.policy.calls
         try:
             for scheme in schemes:
-                await self._give_up_origin(host, scheme)
+                reason = host.state.origin(scheme).given_up
+                if reason is None:
+                    continue  # it has answered meanwhile
+                ignored = await self._ledger.hosts.give_up(
+                    host.name, reason=reason, scheme=scheme, calls=calls
+                )
+                if ignored:
+                    self._session.stats.given_up += ignored
+                    _log_given_up(f"{scheme}://{host.name}", reason, ignored)
         finally:
             host.busy = False
         host.look = True
         self._frontier.look_wanted.set()
-
-    async def _give_up_origin(self, host: HeldHost, scheme: str) -> None:
-        reason = host.state.origin(scheme).given_up
-        if reason is None:
-            return  # it has answered meanwhile
-        calls = self._frontier.health.calls
-        ignored = await self._ledger.hosts.give_up(
-            host.name, reason=reason, scheme=scheme, calls=calls
-        )
-        if ignored:
-            self._stats.given_up += ignored
-            self._log_given_up(f"{scheme}://{host.name}", reason, ignored)
-
-    def _log_given_up(self, what: str, reason: Reason, ignored: int) -> None:
-        logger.warning(
-            "gave up host %s (%s): %d waiting tasks are ignored",
-            printable(what),
-            reason,
-            ignored,
-            extra={"event": "host_given_up", "host": what, "reason": str(reason)},
-        )
 
     async def make_way(self) -> None:
         """Leave hosts whose slice is over, where other hosts wait and there is no room for them."""
@@ -260,7 +240,7 @@ class HostLeaser:
         self._others_at = now + _OTHERS_PAUSE
         over = [
             host
-            for host in self._frontier.owned()
+            for host in self._frontier.leased.values()
             if host.answered >= SLICE_PAGES or now - host.since >= SLICE_SECONDS
         ]
         if not over:
@@ -275,23 +255,22 @@ class HostLeaser:
         if len(self._frontier.leased) < 2 or now < max(self._share_at, self._shared_until):
             return
         self._share_at = now + _SHARE_PAUSE
-        workers, hungry = await self._heartbeat.neighbours()
-        owned = self._frontier.owned()
+        workers, hungry = await self._session.heartbeat.neighbours()
+        owned = list(self._frontier.leased.values())
         if share := len(owned) * hungry // max(workers, 1):
-            owned.sort(key=lambda host: self._held.of_host(host.name))
+            owned.sort(key=lambda host: self._session.held.of_host(host.name))
             self._hand_on(owned[:share])
             # Or they would be taken back before anybody else has seen them.
             self._shared_until = now + 2 * _OTHERS_PAUSE
 
     def leave_all(self) -> None:
         """Leave all hosts: they go back when what is under way has ended."""
-        self._hand_on(host for host in self._frontier.owned() if not host.leaving)
+        self._hand_on([host for host in self._frontier.leased.values() if not host.leaving])
 
     def _hand_on(self, hosts: Iterable[HeldHost]) -> None:
         for host in hosts:
-            self._frontier.phases.leave(host)
+            host.enter(Phase.LEAVING)
             host.look = True
-            self._frontier.look_wanted.set()
 
     async def sweep(self) -> None:
         """Wake the next few hosts that have tasks, and that nobody would ever lease.
@@ -312,3 +291,13 @@ class HostLeaser:
         if dues:
             logger.info("woke %d hosts", len(dues), extra={"event": "hosts_woken"})
             await self._ledger.hosts.wake(dues)
+
+
+def _log_given_up(name: str, reason: Reason, ignored: int) -> None:
+    logger.warning(
+        "gave up host %s (%s): %d waiting tasks are ignored",
+        printable(name),
+        reason,
+        ignored,
+        extra={"event": "host_given_up", "host": name, "reason": str(reason)},
+    )

@@ -1,133 +1,452 @@
 """Hosts that this process holds: their leases, limits and pace, and the turns at them.
 
-Synchronous and without I/O: the fetchers tell its `health` how hosts answered, the
-coordinator leases, saves and releases as this says. A host that may be asked without
-limits, also of its pages, is shared: its owner looks after it, and others ask it as well.
+Synchronous and without I/O: `causes` changes a host as its requests end; the coordinator leases,
+saves and releases as this says. A host that may be asked without limits, also of its pages, is
+shared: its owner looks after it, and other processes ask it as well.
 
-What is to be done about a host follows from its fields and its queue. Each change of these
-puts the host into one set, and the next question goes through that set alone: the others
-are where they were.
+                      robots.txt is known                   its breaker opened
+    leased ──> OPENING ──────────────────> SERVING <────────────────────────────> RESTING
+                  │  ^                      │   ^         it has answered            │
+                  │  └─── leased again ───┐ │   │                                    │
+                  └──────────────────> LEAVING ─┘ <──────────────────────────────────┘
+
+A host whose queue is open is SERVING, and no other. While it is LEAVING, what is under
+way ends, and then it goes back to the ledger; where it is leased again before that,
+it goes on as if it had been away.
 """
 
 import asyncio
-import heapq
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import count
+from enum import Enum, auto
 
 import anyio
 
 from crawlcw.api.host_limits import HostLimit, Limits, limit_of
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.crawl.held_host import HeldHost, PageLimit, Phase, Phases, pace
-from crawlcw.crawl.host_health import HostHealth
 from crawlcw.crawl.host_queues import AHEAD, HostQueues
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.stats import Stats
 from crawlcw.errors import Reason
 from crawlcw.model import urls
-from crawlcw.model.health import Uplink
+from crawlcw.model.health import Origin, SlowStart, Uplink
 from crawlcw.model.hosts import Host, HostLease, HostPolicy, RobotsRecord
-from crawlcw.model.standstill import Rests
-from crawlcw.model.task import Lease
+from crawlcw.model.task import Lease, Task
 
-#: A host is handed on after so many answers or seconds, where others wait.
-SLICE_PAGES = 20
-SLICE_SECONDS = 30.0
 #: Hosts that are not held are forgotten above so many, once their delay has passed.
 _REMEMBERED = 1000
 #: This part of a lease is not used: clocks and the network are not exact.
 _MARGIN = 0.15
 
 
-class ToDo:
-    """What is to be done about the held hosts; each question looks at those that have changed."""
+class Phase(Enum):
+    """The work of a process on a host that it holds."""
+
+    OPENING = auto()  #: nothing of it is asked for before its robots.txt is known
+    SERVING = auto()  #: its tasks get their turns
+    RESTING = auto()  #: after its rest a known good page of it is asked first
+    LEAVING = auto()  #: nothing more is begun; it is to be released
+
+
+#: The work left to do follows from these, and from the host's queue.
+_NOTED = frozenset({"lease", "busy", "look", "phase"})
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class HeldHost:
+    """A host that this process may ask."""
+
+    frontier: "Frontier"
+    state: Host  #: as far as it is known
+    lease: HostLease | None  #: None: another process has it and shares it
+    limit: HostLimit
+    since: float
+    answered: int = 0  #: in this slice
+    fed: float = 0.0  #: when tasks of it were claimed last
+    priority: int = 0  #: of its best task, when its tasks were looked at last
+    crawl_delay: float = 0.0  #: what its robots.txt asks for, in seconds
+    opened: bool = False  #: whether its robots.txt is known
+    busy: bool = False  #: something is done about it in the background
+    look: bool = True  #: its due tasks are to be looked at
+    phase: Phase = Phase.OPENING  #: changed by `enter` alone
+    lost: set[str] = field(default_factory=set)  #: schemes whose waiting tasks are to be ignored
+    slow_start: SlowStart = field(default_factory=SlowStart)
+    quick_at: datetime | None = None
+    """When the last request was sent that was answered in good time."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name in _NOTED:
+            self.frontier.queues.changed.add(self.state.name)
+
+    @property
+    def name(self) -> str:
+        """The politeness key."""
+        return self.state.name
+
+    @property
+    def leaving(self) -> bool:
+        """Whether nothing more of it is begun, and it is to be released."""
+        return self.phase is Phase.LEAVING
+
+    @property
+    def delay(self) -> float:
+        """Seconds between the starts of two requests."""
+        return max(self.limit.delay, self.crawl_delay, self.state.delay)
+
+    @property
+    def allowed(self) -> int:
+        """Requests at once; 0: no limit."""
+        if self.state.failures:
+            return 1  # until it has shown that it is back
+        window = self.slow_start.window(finished=self.state.finished)
+        return min(self.limit.concurrency, window)
+
+    # --- serving it
+
+    def open(
+        self,
+        *,
+        crawl_delay: float = 0.0,
+        robots: RobotsRecord | None = None,
+        asked: bool = False,
+    ) -> None:
+        """Let it be served: its robots.txt is known, and was *asked* for just now."""
+        self.opened = self.look = True
+        self.crawl_delay = crawl_delay
+        if robots is not None:
+            self.state.robots = robots
+            if not self.delay and not self.limit.concurrency:
+                self.save_soon()  # others can only take part in it when they can read this
+        self.pace()
+        if asked:
+            self.frontier.sent(self.name, at=self.frontier.clock())
+        elif self.lease is not None and not self.lease.clean:
+            # As in `Frontier.begin`, where it was not known what its robots.txt asks for.
+            self.frontier.sent(self.name, at=self.since)
+        if self.phase is Phase.OPENING:
+            self.enter(Phase.SERVING)
+
+    def enter(self, phase: Phase) -> None:
+        """Change its phase, and open or close its queue with that."""
+        if phase is self.phase:
+            return
+        self.phase = phase
+        frontier = self.frontier
+        (frontier.resting.add if phase is Phase.RESTING else frontier.resting.discard)(self)
+        if phase is Phase.SERVING:
+            frontier.queues.open(self.name, now=frontier.clock())
+        else:
+            frontier.queues.close(self.name)
+        if phase is Phase.LEAVING:
+            frontier.returned += frontier.queues.withdraw(host=self.name)
+        frontier.look_wanted.set()
+
+    def pace(self) -> None:
+        """Set the pace of its queue by its present limits and health."""
+        now = self.frontier.clock()
+        self.frontier.queues.pace(self.name, delay=self.delay, allowed=self.allowed, now=now)
+
+    def save_soon(self) -> None:
+        """Note that the ledger is to know its state at once."""
+        if self.lease is not None:
+            self.frontier.unsaved.add(self)
+            self.frontier.look_wanted.set()
+
+    def renewed(self, *, asked: float) -> None:
+        """Note that its lease was renewed; the ledger was asked at *asked*."""
+        deadline = asked + self.frontier.usable
+        self.frontier.queues.extend(self.name, deadline=deadline, now=self.frontier.clock())
+
+    # --- the origins of its tasks
+
+    def origin(self, task: Task) -> Origin:
+        """Return the breaker of a task's origin."""
+        return self.state.origin(urls.scheme_of(task.url))
+
+    def lost_origin(self, task: Task) -> Reason | None:
+        """Return why the origin of a task was given up, None where it was not.
+
+        Where the task is ignored with all others of its origin, that is begun with.
+        """
+        reason = self.origin(task).given_up
+        if reason is not None and not self.frontier.policy.calls.include(task.errback):
+            self.lose_origin(urls.scheme_of(task.url))
+        return reason
+
+    def lose_origin(self, scheme: str) -> None:
+        """Note that the waiting tasks of an origin are to be ignored."""
+        self.lost.add(scheme)
+        self.frontier.losing.add(self)
+
+    def resting_until(self, task: Task) -> datetime | None:
+        """Return until when the origin of a task rests by itself, None where it does not."""
+        return self.state.resting_until(urls.scheme_of(task.url), now=self.frontier.ledger_now())
+
+    def may_ask(self, task: Task) -> bool:
+        """Return whether the origin of a task neither rests by itself nor was given up."""
+        origin = self.origin(task)
+        if origin.given_up is None and origin.until is None:  # what is most often so
+            return True
+        return not (self.lost_origin(task) or self.resting_until(task))
+
+    def probe_url(self) -> str | None:
+        """Return the page to be asked before any other, if one is to be."""
+        return self.state.probe_url(now=self.frontier.ledger_now())
+
+
+@dataclass(slots=True, kw_only=True)
+class PageLimit:
+    """The most pages of a host; the hosts that have had them are *full*."""
+
+    most: int | None
+    unlimited: Container[str]  #: hosts that it does not hold for
+    full: set[str]
+    #: Whether all start URLs are known: before that nobody knows the crawl's own hosts.
+    seeded: bool = False
+
+    def is_reached(self, state: Host) -> bool:
+        """Return whether a host is full."""
+        return self.limits(state.name) and state.finished >= (self.most or 0)
+
+    def limits(self, name: str) -> bool:
+        """Return whether the pages of a host are to be counted."""
+        return self.most is not None and name not in self.unlimited
+
+
+class Frontier:
+    """The hosts that one process may ask."""
 
     def __init__(
-        self, held_hosts: Mapping[str, HeldHost], queues: HostQueues, held: HeldLeases
+        self,
+        spider: Spider,
+        settings: Settings,
+        *,
+        held: HeldLeases,
+        policy: HostPolicy,
+        page_limit: PageLimit,
+        clock: Callable[[], float],
+        ledger_now: Callable[[], datetime],
     ) -> None:
-        self._hosts = held_hosts
-        self._queues = queues
+        """Hold no host yet. *held* are the tasks' leases; *clock* is monotonic, in seconds."""
+        self.policy = policy
+        self.page_limit = page_limit
+        self.clock = clock
+        self.ledger_now = ledger_now
+        self.queues = HostQueues(half_lease=settings.lease.total_seconds() / 2)
+        self.uplink = Uplink()
+        #: Set where the coordinator is to look: something was left to do.
+        self.look_wanted = asyncio.Event()
+        self.hosts: dict[str, HeldHost] = {}
+        self.leased: dict[str, HeldHost] = {}  #: those that are leased to this process
+        self.resting: set[HeldHost] = set()  #: those that are RESTING
+        self.unsaved: set[HeldHost] = set()  #: those whose state the ledger is to know at once
+        self.losing: set[HeldHost] = set()  #: those with `HeldHost.lost`
+        self.returned: list[Lease] = []  #: tasks that are to go back to the ledger
+        #: Hosts that are shared and failed us: until when this process leaves them alone.
+        self.avoided: dict[str, float] = {}
         self._held = held
-        self._left: set[HeldHost] = set()
-        self._unsaved: set[HeldHost] = set()
-        self._unproven: set[HeldHost] = set()
-        self._ended: set[HeldHost] = set()
-        self._hungry: set[HeldHost] = set()  #: since their time has come
-        self._later: list[tuple[float, int, HeldHost]] = []  #: a heap, by `HeldHost.feed_at`
-        self._fed_at = float("-inf")  #: when `hungry` was asked last
-        self._order = count()
+        self._limits = Limits(spider.limits)
+        self._some_shared = any(limit.concurrency == 0 for limit in spider.limits.values())
+        self.follow(settings)
+        self.usable = settings.lease.total_seconds() * (1 - _MARGIN)  #: seconds of a lease
+        self._low: set[HeldHost] = set()  #: those of which tasks are wanted, when their turns come
+        self._ended: set[HeldHost] = set()  #: those with nothing to do here
+
+    # --- holding hosts
+
+    def begin(self, lease: HostLease, *, asked: float) -> HeldHost:
+        """Take charge of a host that was leased; the ledger was asked for it at *asked*."""
+        state, name, now = lease.host.copy(), lease.host.name, self.clock()
+        if state.given_up is Reason.HOST_FULL and not self.page_limit.is_reached(state):
+            state.given_up = None  # the limit has been raised
+        host = self.hosts.get(name)
+        if host is not None:
+            # Shared so far, or lost and leased again before the last request had ended.
+            host.lease, host.state = lease, state
+            host.look, host.answered, host.since = True, 0, now
+            host.pace()
+            if host.leaving:
+                host.enter(Phase.SERVING if host.opened else Phase.OPENING)
+            host.renewed(asked=asked)
+        else:
+            host = self._add(state, lease, asked=asked)
+        self.leased[name] = host
+        # The owner before may have been killed before the waiting tasks were ignored.
+        host.lost |= {scheme for scheme, each in state.origins.items() if each.given_up}
+        if host.lost:
+            self.losing.add(host)
+        for origin in state.origins.values():
+            if origin.good_url is not None and not origin.failures:
+                self.uplink.learned(name, origin.good_url)
+        if state.not_before is not None:
+            rest = (state.not_before - self.ledger_now()).total_seconds()
+            self.queues.rest(name, until=now + rest)
+        if not lease.clean:
+            # When the owner before has made its last request, nobody knows.
+            self.sent(name, at=now)
+        rests = self.queues[name].next_start - now > AHEAD
+        if rests or state.given_up is not None:
+            host.enter(Phase.LEAVING)
+        if state.given_up is Reason.HOST_FULL:
+            self.page_limit.full.add(name)
+        return host
+
+    def visit(self, state: Host) -> HeldHost:
+        """Take part in a host that another process has and shares."""
+        return self._add(state, None, asked=float("inf"))
+
+    def _add(self, state: Host, lease: HostLease | None, *, asked: float) -> HeldHost:
+        now = self.clock()
+        host = self.hosts[state.name] = HeldHost(
+            frontier=self,
+            state=state,
+            lease=lease,
+            limit=self._limit(state.name),
+            since=now,
+        )
+        self.queues.begin(
+            state.name,
+            limit=host.limit.concurrency,
+            allowed=host.allowed,
+            delay=host.delay,
+            # A failure for a visitor is known to that process alone.
+            next_start=max(now, self.avoided.pop(state.name, now)),
+            deadline=asked + self.usable,
+        )
+        return host
+
+    def lose(self, name: str) -> None:
+        """Note that this process has lost the lease of a host."""
+        if host := self.hosts.get(name):
+            host.lease = None
+            self.leased.pop(name, None)
+            self.unsaved.discard(host)
+            host.enter(Phase.LEAVING)
+            self.queues.extend(name, deadline=float("-inf"), now=self.clock())
+
+    def part(self, host: HeldHost) -> Host:
+        """Forget a host; return the state that the ledger is to have of it."""
+        rest = self.queues[host.name].next_start - self.clock()
+        self.queues.end(host.name)
+        del self.hosts[host.name]
+        self.leased.pop(host.name, None)
+        for those in (self.resting, self.unsaved, self.losing, self._low, self._ended):
+            those.discard(host)
+        moment = self.ledger_now()
+        given_up = host.state.given_up is not None
+        not_before = moment + timedelta(seconds=rest) if rest > 0 and not given_up else None
+        # Where there is more to do the ledger need not look for it.
+        more = host.look and not given_up
+        ready_at = (not_before or moment) if more else None
+        return replace(host.state, not_before=not_before, ready_at=ready_at)
+
+    # --- limits and pace
+
+    def _limit(self, name: str) -> HostLimit:
+        return limit_of(name, self._limits, self._settings)
+
+    def shares(self, name: str) -> bool:
+        """Return whether the user's limits let several processes ask a host.
+
+        Where its pages are limited its owner alone asks it: nobody else's are counted.
+        """
+        limit, avoided_until = self._limit(name), self.avoided.get(name, float("-inf"))
+        is_limited = limit.concurrency or limit.delay or self.page_limit.limits(name)
+        return not is_limited and avoided_until <= self.clock()
+
+    def follow(self, settings: Settings) -> None:
+        """Ask all hosts by other settings from now on, those that are held as well."""
+        self._settings = settings
+        #: Whether any host is left without limits, so that several processes may ask it.
+        self.may_share = self._some_shared or settings.per_host_concurrency == 0
+        for host in [*self.hosts.values()]:
+            host.limit = self._limit(host.name)
+            self.queues.pace(
+                host.name,
+                delay=host.delay,
+                allowed=host.allowed,
+                limit=host.limit.concurrency,
+                now=self.clock(),
+            )
+            if host.lease is None and not self.shares(host.name):
+                # It is its owner's alone from now on.
+                host.enter(Phase.LEAVING)
+
+    def delay(self, name: str) -> float:
+        """Return the seconds between the starts of two requests to a host."""
+        host = self.hosts.get(name)
+        return host.delay if host is not None else self._limit(name).delay
+
+    def sent(self, name: str, *, at: float) -> None:
+        """Note when a request to a host was sent: the next one keeps its distance from that."""
+        host = self.hosts.get(name)
+        # Without a delay no distance is kept, and there are two of these a page.
+        if host is not None and (delay := host.delay):
+            self.queues.rest(name, until=at + delay, sent=at)
+
+    def may_begin(self, task: Task, *, now: float) -> bool:
+        """Return whether the origin of a task may be asked *now*."""
+        # A loop that stood still must not ask a host that has a new owner.
+        if self.uplink.is_blocked or not self.queues.may_ask(task.host, now=now):
+            return False
+        return self.hosts[task.host].may_ask(task)
+
+    def given_up(self, task: Task) -> Reason | None:
+        """Return why a task ends unasked: its origin was given up, and a method is to hear of it.
+
+        None where that is not so.
+        """
+        host = self.hosts.get(task.host)
+        if host is None or not self.policy.calls.include(task.errback):
+            return None
+        return host.lost_origin(task)
+
+    # --- work left to do
+
+    def look(self, name: str) -> None:
+        """Note that a host may have more tasks that are due."""
+        if host := self.hosts.get(name):
+            host.look = True
 
     def _sort(self) -> None:
         """Look at each host that has changed since the last call: all others are where they were.
 
         A host that is gone is in no set.
         """
-        changed = self._queues.changed
+        changed = self.queues.changed
         while changed:
-            host = self._hosts.get(changed.pop())
+            host = self.hosts.get(changed.pop())
             if host is None:
                 continue
-            queue = self._queues[host.state.name]
-            is_ours, look, busy, phase = host.lease is not None, host.look, host.busy, host.phase
-            leaving = phase is Phase.LEAVING
-            if leaving:
-                self._left.add(host)
-            _keep(self._unsaved, host, is_ours and host.unsaved)
-            _keep(self._unproven, host, phase is Phase.RESTING and not busy)
-            # Who visits a host looks for its tasks among all others.
-            nothing = leaving or not (is_ours and look)
-            _keep(self._ended, host, nothing and not (busy or queue.active or queue.waiting))
-            is_fed = is_ours and look and not (leaving or busy)
-            self._feed(host, queue.next_start - AHEAD if is_fed and queue.is_low() else None)
+            queue = self.queues[host.state.name]
+            # A visitor of a host looks for its tasks among all others.
+            looks = host.lease is not None and host.look and host.phase is not Phase.LEAVING
+            if looks and not host.busy and queue.is_low():
+                self._low.add(host)
+            else:
+                self._low.discard(host)
+            if looks or host.busy or queue.active or queue.waiting:
+                self._ended.discard(host)
+            else:
+                self._ended.add(host)
 
-    def _feed(self, host: HeldHost, at: float | None) -> None:
-        """Note from when on tasks of a host are wanted, None: none are."""
-        if at is not None and at < self._fed_at:
-            at = float("-inf")  # or it would be noted anew with each of its turns
-        if at == host.feed_at:
-            return
-        host.feed_at = at
-        self._hungry.discard(host)
-        if at is not None:
-            heapq.heappush(self._later, (at, next(self._order), host))
-
-    def has_changes(self) -> bool:
-        """Return whether there are tasks to give back, states to write, or hosts to be proved."""
-        self._sort()
-        return bool(self._left or self._unsaved or self._unproven)
-
-    def unsaved(self) -> list[HeldHost]:
-        """Return the hosts whose state the ledger is to know at once."""
-        self._sort()
-        return list(self._unsaved)
-
-    def hungry(self, *, now: float) -> list[HeldHost]:
+    def hungry(self) -> list[HeldHost]:
         """Return the hosts of which more tasks are wanted: their turns come soon."""
+        now = self.clock()
+        return [host for at, host in self._feeds(now) if at <= now]
+
+    def next_feed(self) -> float:
+        """Return when tasks of a host are wanted next."""
+        return min((at for at, _ in self._feeds(self.clock())), default=float("inf"))
+
+    def _feeds(self, now: float) -> list[tuple[float, HeldHost]]:
         self._sort()
-        self._fed_at = now
-        while self._later and self._later[0][0] < now:
-            at, _, host = heapq.heappop(self._later)
-            if host.feed_at == at:
-                self._hungry.add(host)
+        low = [(self.queues[host.state.name], host) for host in self._low]
         # Nothing can be begun with before a lease is renewed.
-        return [host for host in self._hungry if now < self._queues[host.state.name].deadline]
-
-    def next_feed(self, *, now: float) -> float:
-        """Return when tasks of a host are wanted next; it may have changed its mind by then."""
-        if self.hungry(now=now):
-            return now
-        return self._later[0][0] if self._later else float("inf")
-
-    def leaving(self) -> list[Lease]:
-        """Return the tasks of hosts that are being left which no fetcher has begun with."""
-        self._sort()
-        left, self._left = self._left, set()
-        return [lease for host in left for lease in self._queues.withdraw(host=host.name)]
+        return [(queue.next_start - AHEAD, host) for queue, host in low if now < queue.deadline]
 
     def idle(self) -> list[HeldHost]:
         """Return the hosts with nothing under way and nothing left to look at."""
@@ -138,288 +457,25 @@ class ToDo:
             if not (host.lost and host.lease is not None)
             and not self._held.of_host(host.name)
             # A task whose lease is lost is not held, and may be asked for all the same.
-            and not self._queues[host.name].active
+            and not self.queues[host.name].active
         ]
 
-    def forget(self, host: HeldHost) -> None:
-        """Note that a host is held no more."""
-        host.feed_at = None
-        for those in (self._left, self._unsaved, self._unproven, self._ended, self._hungry):
-            those.discard(host)
+    def half_open(self) -> list[HeldHost]:
+        """Return the hosts of which a known good page is to be asked before any other.
 
-
-def _keep(hosts: set[HeldHost], host: HeldHost, wanted: bool) -> None:
-    if wanted:
-        hosts.add(host)
-    else:
-        hosts.discard(host)
-
-
-class Frontier:
-    """The hosts that one process may ask."""
-
-    def __init__(
-        self,
-        *,
-        held: HeldLeases,
-        limits: "FollowedLimits",
-        policy: HostPolicy,
-        lease: timedelta,
-        stats: Stats,
-        uplink: Uplink,
-        rests: Rests,
-        ledger_now: Callable[[], datetime],
-    ) -> None:
-        """Hold no host yet.
-
-        *held* are the tasks' leases. *uplink* is told which pages hosts have answered
-        before. In *stats* failures of hosts are counted, and hosts that are given up. For
-        *rests* see `HostHealth`.
+        Those that have answered meanwhile, or whose origin was given up, are served from here on.
         """
-        #: Set where the coordinator is to look: something was left to do.
-        self.look_wanted = asyncio.Event()
-        self.page_limit = limits.pages
-        self.queues = HostQueues(half_lease=lease.total_seconds() / 2)
-        self.phases = Phases(self.queues)
-        self.rests = rests
-        self._held = held
-        self._limits = limits
-        self._usable = lease.total_seconds() * (1 - _MARGIN)
-        self._uplink = uplink
-        self._ledger_now = ledger_now
-        self._hosts: dict[str, HeldHost] = {}
-        self.leased: dict[str, HeldHost] = {}  #: those that are leased to this process
-        self.to_do = ToDo(self._hosts, self.queues, held)
-        #: Told how requests end.
-        self.health = HostHealth(
-            self._hosts,
-            self.queues,
-            self.phases,
-            policy=policy,
-            page_limit=self.page_limit,
-            stats=stats,
-            rests=rests,
-            ledger_now=ledger_now,
-        )
-
-    @property
-    def may_share(self) -> bool:
-        """Whether any host is left without limits, so that several processes may ask it."""
-        return self._limits.may_share
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._hosts
-
-    def __getitem__(self, name: str) -> HeldHost:
-        return self._hosts[name]
-
-    def __iter__(self) -> Iterator[HeldHost]:
-        return iter(list(self._hosts.values()))
-
-    def owned(self) -> list[HeldHost]:
-        """Return the hosts that are leased to this process."""
-        return list(self.leased.values())
-
-    def owns(self, name: str) -> bool:
-        """Return whether the host is leased to this process."""
-        return name in self.leased
-
-    def begin(self, lease: HostLease, *, now: float, asked: float) -> HeldHost:
-        """Take charge of a host that was leased; the ledger was asked for it at *asked*."""
-        name = lease.host.name
-        host = self._hosts.get(name)
-        if host is not None:
-            # Shared so far, or lost and leased again before the last request had ended.
-            host.lease, host.state = lease, self._current(lease.host.copy())
-            self.leased[name] = host
-            host.look, host.answered, host.since = True, 0, now
-            pace(self.queues, host, now=now)
-            if host.leaving:
-                self.phases.resume(host, now=now)
-            self.queues.extend(name, deadline=asked + self._usable, now=now)
-        else:
-            host = self._add(self._current(lease.host.copy()), lease, now=now, asked=asked)
-        state = host.state
-        # The owner before may have been killed before the waiting tasks were ignored.
-        host.lost |= {scheme for scheme, each in state.origins.items() if each.given_up}
-        if host.lost:
-            self.health.to_lose.add(name)
-        for origin in state.origins.values():
-            if origin.good_url is not None and not origin.failures:
-                self._uplink.learned(name, origin.good_url)
-        if state.not_before is not None:
-            self.queues.rest(
-                name, until=now + (state.not_before - self._ledger_now()).total_seconds()
-            )
-        if not lease.clean:
-            # When the owner before has made its last request, nobody knows.
-            self.queues.rest(name, until=now + host.delay, sent=now)
-        rests = self.queues[name].next_start - now > AHEAD
-        if rests or state.given_up is not None:
-            self.phases.leave(host)
-        if state.given_up is Reason.HOST_FULL:
-            self.page_limit.full.add(name)
-        return host
-
-    def visit(self, state: Host, *, now: float) -> HeldHost:
-        """Take part in a host that another process has and shares."""
-        return self._add(state, None, now=now, asked=float("inf"))
-
-    def shares(self, name: str, *, now: float) -> bool:
-        """Return whether the user's limits let several processes ask a host.
-
-        Where its pages are limited its owner alone asks it: nobody else's are counted.
-        """
-        if self.page_limit.limits(name):
-            return False
-        limit = self._limits.of(name)
-        return not (limit.concurrency or limit.delay) and self.health.avoided.get(name, now) <= now
-
-    def _add(self, state: Host, lease: HostLease | None, *, now: float, asked: float) -> HeldHost:
-        host = HeldHost(
-            changed=self.queues.changed,
-            wanted=self.look_wanted,
-            state=state,
-            lease=lease,
-            limit=self._limits.of(state.name),
-            since=now,
-        )
-        self._hosts[state.name] = host
-        if lease is not None:
-            self.leased[state.name] = host
-        self.queues.begin(
-            state.name,
-            limit=host.limit.concurrency,
-            allowed=host.allowed,
-            delay=host.delay,
-            # What failed a visitor is known to that process alone.
-            next_start=max(now, self.health.avoided.pop(state.name, now)),
-            deadline=asked + self._usable,
-        )
-        return host
-
-    def _current(self, state: Host) -> Host:
-        """Return *state* without what is over by the settings of this process."""
-        if state.given_up is Reason.HOST_FULL and not self.page_limit.is_reached(state):
-            state.given_up = None
-        return state
-
-    def open(
-        self,
-        name: str,
-        *,
-        crawl_delay: float,
-        robots: RobotsRecord | None,
-        asked: bool,
-        now: float,
-    ) -> None:
-        """Let a host be served: its robots.txt is known, and was *asked* for just now."""
-        host = self._hosts[name]
-        host.opened = host.look = True
-        host.crawl_delay = crawl_delay
-        if robots is not None:
-            host.state.robots = robots
-            # Others can only take part in it when they can read this.
-            host.unsaved |= not host.delay and not host.limit.concurrency
-        pace(self.queues, host, now=now)
-        if asked:
-            self.queues.rest(name, until=now + host.delay, sent=now)
-        elif host.lease is not None and not host.lease.clean:
-            # As in `begin`, where it was not known what its robots.txt asks for.
-            self.queues.rest(name, until=host.since + host.delay, sent=host.since)
-        if host.phase is Phase.OPENING:
-            self.phases.serve(host, now=now)
-
-    def look(self, name: str) -> None:
-        """Note that a host may have more tasks that are due."""
-        if host := self._hosts.get(name):
-            host.look = True
-
-    def delay(self, name: str) -> float:
-        """Return the seconds between the starts of two requests to a host."""
-        host = self._hosts.get(name)
-        return host.delay if host is not None else self._limits.of(name).delay
-
-    def sent(self, name: str, *, at: float) -> None:
-        """Note when a request to a host was sent: the next one keeps its distance from that."""
-        # Without a delay no distance is kept, and there are two of these a page.
-        if name in self._hosts and (delay := self._hosts[name].delay):
-            self.queues.rest(name, until=at + delay, sent=at)
-
-    def renewed(self, name: str, *, asked: float, now: float) -> None:
-        """Note that a host's lease was renewed; the ledger was asked at *asked*."""
-        if self.owns(name):
-            self.queues.extend(name, deadline=asked + self._usable, now=now)
-
-    def saved(self, name: str, state: Host) -> None:
-        """Note that the ledger has *state*."""
-        host = self._hosts[name]
-        assert host.lease is not None
-        host.lease = replace(host.lease, host=state)
-
-    def lose(self, name: str, *, now: float) -> None:
-        """Note that this process has lost the lease of a host."""
-        if host := self._hosts.get(name):
-            host.lease = None
-            self.leased.pop(name, None)
-            self.phases.leave(host)
-            self.queues.extend(name, deadline=float("-inf"), now=now)
-
-    def part(self, host: HeldHost, *, now: float) -> Host:
-        """Forget a host; return the state that the ledger is to have of it."""
-        rest = self.queues[host.name].next_start - now
-        self.queues.end(host.name)
-        del self._hosts[host.name]
-        self.leased.pop(host.name, None)
-        self.to_do.forget(host)
-        self.phases.forget(host)
-        moment = self._ledger_now()
-        given_up = host.state.given_up is not None
-        not_before = moment + timedelta(seconds=rest) if rest > 0 and not given_up else None
-        # Where there is more to do the ledger need not look for it.
-        more = host.look and not given_up
-        ready_at = (not_before or moment) if more else None
-        return replace(host.state, not_before=not_before, ready_at=ready_at)
-
-
-class FollowedLimits:
-    """What holds for each host by the settings that are followed just now."""
-
-    def __init__(self, spider: Spider, settings: Settings, *, pages: PageLimit) -> None:
-        self.pages = pages
-        self._limits = Limits(spider.limits)
-        self._some_shared = any(limit.concurrency == 0 for limit in spider.limits.values())
-        self._settings = settings
-
-    def of(self, host: str) -> HostLimit:
-        """Return how many requests a host may have at once, and how far apart."""
-        return limit_of(host, self._limits, self._settings)
-
-    @property
-    def may_share(self) -> bool:
-        """Whether any host is left without limits, so that several processes may ask it."""
-        return self._some_shared or self._settings.per_host_concurrency == 0
-
-    def follow(self, settings: Settings, frontier: Frontier) -> None:
-        """Ask all hosts by other settings from now on, those that are held as well."""
-        self._settings = settings
-        now = time.monotonic()
-        for host in frontier:
-            host.limit = self.of(host.name)
-            frontier.queues.pace(
-                host.name,
-                delay=host.delay,
-                allowed=host.allowed,
-                limit=host.limit.concurrency,
-                now=now,
-            )
-            if host.lease is None and not frontier.shares(host.name, now=now):
-                # It is its owner's alone from now on.
-                frontier.phases.leave(host)
+        half_open = []
+        for host in [each for each in self.resting if not each.busy]:
+            if host.probe_url() is not None:
+                half_open.append(host)
+            else:
+                host.enter(Phase.SERVING)
+        return half_open
 
 
 class HostTurns:
-    """The next turns at the hosts that one process asks."""
+    """The next turns at the hosts that one process asks: for hops of redirects, and logins."""
 
     def __init__(self, robots: Robots, frontier: Frontier) -> None:
         self._robots = robots
@@ -429,40 +485,34 @@ class HostTurns:
 
     def last(self, host: str) -> float:
         """Return when *host* was asked last, or will be, as far as is known; `-inf`: never."""
-        held = host in self._frontier
+        held = host in self._frontier.hosts
         return self._frontier.queues[host].began if held else float("-inf")
 
     def asked(self, url: str) -> None:
         """Note that *url* was asked for just now."""
-        self._frontier.sent(urls.locate(url).host, at=time.monotonic())
+        self._frontier.sent(urls.locate(url).host, at=self._frontier.clock())
 
     async def wait(self, url: str) -> None:
         """Take the next turn at the host of *url*, and wait for it."""
-        host, now = urls.locate(url).host, time.monotonic()
-        delay = self._delay(host, url)
+        host, now = urls.locate(url).host, self._frontier.clock()
+        delay = self._frontier.delay(host)
+        if host not in self._frontier.hosts and (rules := self._robots.known(url)) is not None:
+            delay = max(delay, rules.crawl_delay)
         if not delay:
-            self._frontier.sent(host, at=now)
             return
         turn = max(now, self.last(host) + delay, self._free_at.get(host, now))
-        # Before it sleeps: whoever comes next is to keep its distance from this turn.
+        # Before it sleeps: the next request is to keep its distance from this turn.
         self._take(host, turn, delay)
         if turn > now:
             await anyio.sleep(turn - now)
             # The loop may have been busy.
-            self._take(host, time.monotonic(), delay)
-
-    def _delay(self, host: str, url: str) -> float:
-        delay = self._frontier.delay(host)
-        if host in self._frontier:
-            return delay
-        rules = self._robots.known(url)
-        return delay if rules is None else max(delay, rules.crawl_delay)
+            self._take(host, self._frontier.clock(), delay)
 
     def _take(self, host: str, turn: float, delay: float) -> None:
         self._frontier.sent(host, at=turn)
-        if host in self._frontier:
+        if host in self._frontier.hosts:
             return
         if len(self._free_at) >= _REMEMBERED:
-            now = time.monotonic()
+            now = self._frontier.clock()
             self._free_at = {name: at for name, at in self._free_at.items() if at > now}
         self._free_at[host] = max(turn + delay, self._free_at.get(host, turn))

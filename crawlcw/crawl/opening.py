@@ -1,38 +1,29 @@
 """Opening hosts: no page is asked for before the host's robots.txt is known.
 
-What the ledger has of it is taken over; else the host's owner asks for it, once
+The ledger's copy of it is taken over; else the host's owner asks for it, once
 a day for all processes. A host whose breaker is half-open is asked first for a known
 good page: a host that is away does not answer it, pages that are refused for good
 have no bearing on it.
 """
 
-import logging
-import time
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 
 import anyio
 import anyio.abc
 
 from crawlcw.crawl.causes import Causes
-from crawlcw.crawl.held_host import HeldHost
-from crawlcw.crawl.hosts import Frontier
-from crawlcw.crawl.robots import VALID, Robots, Rules, origin_of
+from crawlcw.crawl.hosts import Frontier, HeldHost
+from crawlcw.crawl.robots import VALID, Robots, origin_of
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
-from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.hosts import RobotsRecord
-from crawlcw.model.sanitize import printable
-from crawlcw.model.urls import scheme_of
-
-logger = logging.getLogger(__name__)
 
 #: How many sitemaps of a host are noted.
 _SITEMAPS = 100
 
 
 class Opening:
-    """The hosts that are being opened."""
+    """The hosts that are being opened, and probed."""
 
     def __init__(
         self,
@@ -41,153 +32,110 @@ class Opening:
         causes: Causes,
         *,
         at_once: int,
-        ledger: Ledger,
-        on_change: Callable[[], None],
         watchdog: Watchdog,
     ) -> None:
         """Ask at most *at_once* hosts at a time, for some will hang.
 
-        *on_change* is called when one is open, or has failed. A failure that
-        *watchdog* explains is none: the host is opened again.
+        A failure that *watchdog* explains is none: the host is opened again.
         """
+        self.robots = robots
         self._frontier = frontier
-        self._robots = robots
         self._causes = causes
-        self._watch = causes.watch
-        self._proxies = causes.proxies
         self._room = anyio.Semaphore(at_once)
-        self._ledger = ledger
-        self._on_change = on_change
         self._watchdog = watchdog
-
-    def known(self, record: RobotsRecord | None, url: str) -> Rules | None:
-        """Return the rules for *url* where they are known: here, or by the ledger's *record*."""
-        rules = self._robots.known(url)
-        if rules is None and record is not None and record.origin == origin_of(url):
-            valid = (record.expires - self._ledger.now()).total_seconds()
-            if valid > 0:
-                self._robots.remember(record, valid=valid)
-                rules = self._robots.known(url)
-        return rules
 
     def open(self, host: HeldHost, url: str, background: anyio.abc.TaskGroup) -> bool:
         """Open a host that has *url* among its tasks; say whether it is open already.
 
         Where it is not, it will be looked at again when it is.
         """
-        rules = self.known(host.state.robots, url)
+        rules = self.robots.known(url, host.state.robots)
         if self.probe(host, background):
             return False
         if rules is not None:
-            self._frontier.open(
-                host.name,
-                crawl_delay=rules.crawl_delay,
-                robots=None,
-                asked=False,
-                now=time.monotonic(),
-            )
+            host.open(crawl_delay=rules.crawl_delay)
             return True
-        host.busy = host.look = True
-        background.start_soon(self._open, host, url, self._ask)
+        self._begin(host, url, self._ask, background)
         return False
 
     def probe(self, host: HeldHost, background: anyio.abc.TaskGroup) -> bool:
         """Ask a host that is half-open for a known good page; return whether there is one."""
-        url = self._frontier.health.probe_url(host)
+        url = host.probe_url()
         if url is None:
             return False
-        host.busy = host.look = True
-        background.start_soon(self._open, host, url, self._probe)
+        self._begin(host, url, self._probe, background)
         return True
 
-    async def _open(
-        self, host: HeldHost, url: str, ask: Callable[[str, str], Awaitable[None]]
+    def _begin(
+        self,
+        host: HeldHost,
+        url: str,
+        ask: Callable[[HeldHost, str], Awaitable[None]],
+        background: anyio.abc.TaskGroup,
     ) -> None:
-        try:
-            rest = self._frontier.queues[host.name].next_start - time.monotonic()
-            await anyio.sleep(max(0.0, rest))
-            # Hundreds of hosts that are opened on a network that is away would
-            # each be counted as failing.
-            await self._watch.settled()
-            async with self._room:
-                if self._frontier.queues.may_ask(host.name, now=time.monotonic()):
-                    await ask(host.name, url)
-        finally:
-            host.busy = False
-        self._on_change()
+        async def in_turn() -> None:
+            queues, clock = self._frontier.queues, self._frontier.clock
+            try:
+                await anyio.sleep(max(0.0, queues[host.name].next_start - clock()))
+                # Hundreds of hosts that are opened on a network that is away would
+                # each be counted as failing.
+                await self._causes.settled()
+                async with self._room:
+                    if queues.may_ask(host.name, now=clock()):
+                        await ask(host, url)
+            finally:
+                host.busy = False
+            self._frontier.look_wanted.set()
 
-    async def _probe(self, name: str, url: str) -> None:
+        host.busy = host.look = True
+        background.start_soon(in_turn)
+
+    async def _probe(self, host: HeldHost, url: str) -> None:
         """Ask for a page that was answered well before; the host is opened after that."""
-        sent, began = self._ledger.now(), time.monotonic()
+        causes, sent, began = self._causes, self._frontier.ledger_now(), self._frontier.clock()
         try:
-            response = await self._watch.ask(url)
+            response = await causes.ask(url)
         except FetchError as error:
             if error.status is not None:
-                self._watch.answered()
-            if not self._proxies.may_be_to_blame(error, url, is_fixed=False):
-                await self._host_failed(name, url, error, sent=sent, began=began)
+                causes.answered()
+            if not self._is_excused(error, url, began):
+                await causes.unanswered(host.name, url, error, sent=sent, began=began)
             return
         finally:
-            self._frontier.sent(name, at=began)
-        self._proxies.got(url, response.proxy)
-        self._watch.answered()
-        stood = self._watchdog.stalled(began)
-        self._frontier.health.answered(
-            name,
-            latency=max(0.0, response.elapsed.total_seconds() - stood),
-            scheme=scheme_of(url),
-            sent=sent,
-            now=time.monotonic(),
-        )
+            self._frontier.sent(host.name, at=began)
+        causes.proxies.got(url, response.proxy)
+        causes.answered()
+        latency = response.elapsed.total_seconds() - self._watchdog.stalled(began)
+        causes.answered_well(host.name, url, latency=max(0.0, latency), sent=sent)
 
-    async def _ask(self, name: str, url: str) -> None:
-        sent, began = self._ledger.now(), time.monotonic()
-        asked = f"{origin_of(url)}/robots.txt"
+    async def _ask(self, host: HeldHost, url: str) -> None:
+        causes, sent, began = self._causes, self._frontier.ledger_now(), self._frontier.clock()
+        origin = origin_of(url)
+        asked = f"{origin}/robots.txt"
         try:
-            rules = await self._robots.rules(url)
+            rules = await self.robots.rules(url)
         except FetchError as error:
-            if self._watchdog.explains(error, began) or self._proxies.may_be_to_blame(
-                error, asked, is_fixed=False
-            ):
-                return
-            await self._failed(name, url, error, sent=sent, began=began)
+            if error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT):
+                # The pages are refused for the same reason, each as its own outcome.
+                host.open()
+            elif not self._is_excused(error, asked, began):
+                await causes.unanswered(host.name, url, error, sent=sent, began=began)
             return
-        self._proxies.got(asked, None)
-        self._watch.answered()
-        self._frontier.health.resolved(name, scheme=scheme_of(url))
+        causes.proxies.got(asked, None)
+        causes.answered()
+        causes.resolved(host.name, url)
         record = RobotsRecord(
-            origin=origin_of(url),
+            origin=origin,
             body=rules.body,
             sitemaps=rules.sitemaps[:_SITEMAPS],
-            expires=self._ledger.now() + VALID,
+            expires=self._frontier.ledger_now() + VALID,
         )
-        self._frontier.open(
-            name, crawl_delay=rules.crawl_delay, robots=record, asked=True, now=time.monotonic()
-        )
+        host.open(crawl_delay=rules.crawl_delay, robots=record, asked=True)
 
-    async def _failed(
-        self, name: str, url: str, error: FetchError, *, sent: datetime, began: float
-    ) -> None:
-        now = time.monotonic()
-        if isinstance(error, ProxiesAwayError):
-            return  # it has waited for one, and will again
-        if error.reason is not Reason.ROBOTS_UNAVAILABLE:
-            # The pages are refused for the same reason, each as its own outcome.
-            self._frontier.open(name, crawl_delay=0.0, robots=None, asked=False, now=now)
-            return
-        logger.info(
-            "robots.txt of %s could not be fetched: %s",
-            printable(name),
-            printable(error),
-            extra={"event": "host_failed", "host": name, "reason": str(error.reason)},
+    def _is_excused(self, error: FetchError, asked: str, began: float) -> bool:
+        """Return whether a failure says nothing of the host, which is asked again."""
+        return (
+            self._watchdog.explains(error, began)
+            or self._causes.proxies.may_be_to_blame(error, asked, is_fixed=False)
+            or isinstance(error, ProxiesAwayError)  # it has waited for one, and will again
         )
-        await self._host_failed(name, url, error, sent=sent, began=began)
-
-    async def _host_failed(
-        self, name: str, url: str, error: FetchError, *, sent: datetime, began: float
-    ) -> None:
-        if isinstance(error, ProxiesAwayError):
-            return
-        scheme = scheme_of(url)
-        if not await self._causes.is_uplink(name, error.underlying, scheme=scheme, began=began):
-            await self._causes.host_failed(name, error, scheme=scheme, sent=sent)

@@ -438,9 +438,12 @@ class Pages:
 
     def answered(self, attempt: PageAttempt, response: Response) -> None:
         """Note that the host of a page answered it well."""
-        self.causes.got(attempt.lease.task, response)
+        task = attempt.lease.task
+        # A proxy that failed it before is to blame for that.
+        self.causes.proxies.got(task.url, response.proxy)
         self.causes.answered_well(
-            attempt.lease.task,
+            task.host,
+            task.url,
             latency=attempt.latency(response.elapsed.total_seconds()),
             sent=attempt.at,
         )
@@ -651,9 +654,10 @@ class Failures:
         status = failed.response.status if failed.response else failed.status
         if answered or (status is not None and status < 500):
             elapsed = failed.response.elapsed if failed.response else 0.0
-            self.causes.answered_well(task, latency=attempt.latency(elapsed), sent=attempt.at)
+            latency = attempt.latency(elapsed)
+            self.causes.answered_well(task.host, task.url, latency=latency, sent=attempt.at)
         elif failed.reason in FAILURE_REASONS:
-            self.causes.page_failed(task)
+            self.causes.page_failed(task.host)
 
 
 def _is_plain(task: Task, response: Response) -> bool:

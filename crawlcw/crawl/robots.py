@@ -105,21 +105,29 @@ class Robots:
             answer.add_done_callback(lambda done: self._answered(origin, done))
         return await asyncio.shield(answer)
 
-    def known(self, url: str) -> Rules | None:
-        """Return the rules for *url*'s origin where that takes no request, else None."""
+    def known(self, url: str, record: RobotsRecord | None = None) -> Rules | None:
+        """Return the rules for *url*'s origin where that takes no request, else None.
+
+        They are taken over from the *record* of another process that has fetched them.
+        """
         if not self._obeyed:
             return ALLOW_ALL
-        expires, answer = self._known.get(origin_of(url), (0.0, None))
-        if answer is None or not answer.done() or self._clock() >= expires or answer.exception():
+        origin = origin_of(url)
+        expires, answer = self._known.get(origin, (0.0, None))
+        current = answer is not None and answer.done() and self._clock() < expires
+        if answer is not None and current and not answer.exception():
+            return answer.result()
+        if record is None or record.origin != origin:
             return None
-        return answer.result()
-
-    def remember(self, record: RobotsRecord, *, valid: float) -> None:
-        """Take over a robots.txt that another process has fetched, for *valid* seconds."""
-        answer: asyncio.Future[Rules] = asyncio.get_running_loop().create_future()
+        valid = (record.expires - self._now()).total_seconds()
+        if valid <= 0:
+            return None
         body = record.body.encode("utf-8", "replace")
-        answer.set_result(parse(body, agent=self._agent) if body else ALLOW_ALL)
-        self._remember(record.origin, answer, valid)
+        rules = parse(body, agent=self._agent) if body else ALLOW_ALL
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(rules)
+        self._remember(origin, answer, valid)
+        return rules
 
     async def admit(self, url: str) -> None:
         """Raise `FetchError` (`refused-robots`) where robots.txt disallows *url*."""

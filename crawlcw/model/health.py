@@ -6,7 +6,7 @@ origins, which several processes ask in turn, and the monotonic clock for proxie
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum, StrEnum
@@ -556,10 +556,8 @@ class Uplink:
     failure belongs to its origin or page; else nothing counts until one does.
     """
 
-    def __init__(self, *, on_check: Callable[[], None] = lambda: None) -> None:
-        """*on_check* is called when the good pages are to be asked."""
+    def __init__(self) -> None:
         self.breaker = Breaker()
-        self._on_check = on_check
         self._answered_at = float("-inf")  #: when a host answered last
         self._silent_until = float("-inf")  #: when the last silence ended
         self._back_at = float("-inf")  #: when the last outage ended
@@ -610,6 +608,8 @@ class Uplink:
     ) -> Cause | None:
         """Return whether a failure counts: ORIGIN; or UPLINK: it does not; None: ask after a check.
 
+        The breaker is CHECKING then, and the good pages are to be asked.
+
         It counts where any host answered while it was under way, and in a crawl where no other
         host ever did. What was sent before an outage had ended may have been lost in it. A *page*
         that would pay for a silence that is over, and was not checked, is deferred once.
@@ -625,7 +625,6 @@ class Uplink:
         answered = sent < self._answered_at and now - self._answered_at < _SILENCE
         if several and not answered and now >= self._checked_until:
             self.breaker.on(Event.SILENCE)
-            self._on_check()
             return None
         if several and page is not None and sent < self._silent_until:
             return self._deferred_once(page)
@@ -639,12 +638,15 @@ class Uplink:
             self._deferred.popitem(last=False)
         return Cause.UPLINK
 
-    def unanswered(self, *, now: float) -> float:
-        """Note that no good page was answered; return the seconds until they are asked again."""
+    def unanswered(self, *, now: float) -> float | None:
+        """Note that no good page was answered; return the seconds until they are asked again.
+
+        None: after an hour they are not.
+        """
         breaker = self.breaker
         since = breaker.failing_since
         pause = min(_FIRST_PAUSE * (1 << min(breaker.failures, 10)), _LONGEST_PAUSE)
         last = since is not None and now - since >= LONGEST_OUTAGE
         breaker.at(now)
         breaker.open(now=now, until=now + pause, last=last)
-        return pause
+        return None if last else pause

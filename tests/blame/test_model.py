@@ -19,7 +19,7 @@ import pytest
 
 from crawlcw import FetchError, Reason, Request, Response, Settings, Spider
 from crawlcw.assembly import assemble
-from crawlcw.crawl import causes, host_health
+from crawlcw.crawl import causes
 from crawlcw.errors import Defer
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model import health, urls
@@ -233,8 +233,7 @@ def _one_origin(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_page_goes_to_the_tail(patch: pytest.MonkeyPatch) -> None:
-    for module in (causes, host_health):
-        patch.setattr(module, "deferral", lambda cause, _until=None: Defer(str(cause)))
+    patch.setattr(causes, "deferral", lambda cause, _until=None: Defer(str(cause)))
 
 
 def _no_page_is_to_blame(patch: pytest.MonkeyPatch) -> None:

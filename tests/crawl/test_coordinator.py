@@ -18,17 +18,15 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.crawl import causes, coordinator, host_leases, opening
+from crawlcw.crawl import coordinator, host_leases
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.coordinator import Coordinator
-from crawlcw.crawl.held_host import PageLimit
 from crawlcw.crawl.host_leases import HostLeaser
-from crawlcw.crawl.hosts import FollowedLimits, Frontier
+from crawlcw.crawl.hosts import Frontier, PageLimit
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.outcomes import InternalErrors
 from crawlcw.crawl.robots import Robots
-from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.engine import ledger_retry
 from crawlcw.engine.session import Session
 from crawlcw.engine.workers import this_worker
@@ -184,19 +182,19 @@ class Around:
         self.held, self.stats = session.held, session.stats
         web = Refusing({"http://example.com/robots.txt": robots} if robots else {})
         self.failures = web.failures
-        rests = Rests()
         ask = way(web, self.settings, purpose=Purpose.PROBE)
-        watch = UplinkWatch(ask, rests, ledger_now=ledger.now)
-        pages = PageLimit(most=None, unlimited=(), full=set())
         self.frontier = Frontier(
+            Spider(),
+            self.settings,
             held=self.held,
-            limits=FollowedLimits(Spider(), self.settings, pages=pages),
             policy=self.settings.host_policy,
-            lease=self.settings.lease,
-            stats=self.stats,
-            uplink=watch.uplink,
-            rests=rests,
+            page_limit=PageLimit(most=None, unlimited=(), full=set()),
+            clock=loop.time,
             ledger_now=ledger.now,
+        )
+        proxies = ProxyPool(self.settings)
+        self.causes = Causes(
+            self.frontier, proxies, ask, ledger=ledger, stats=self.stats, rests=Rests()
         )
         self.coordinator = Coordinator(
             session,
@@ -206,14 +204,12 @@ class Around:
             opening=Opening(
                 self.frontier,
                 Robots(way(web, self.settings), self.settings, clock=loop.time, now=ledger.now),
-                Causes(ledger, self.frontier, watch, ProxyPool(self.settings)),
+                self.causes,
                 at_once=2 * self.settings.concurrency,
-                ledger=session.ledger,
-                on_change=self.frontier.look_wanted.set,
                 watchdog=session.watchdog,
             ),
             state=KeptState(Spider(), session.ledger),
-            watch=watch,
+            causes=self.causes,
             internal_errors=InternalErrors(session.ledger, self.stats, end=lambda *_: None),
         )
 
@@ -233,11 +229,9 @@ class Around:
             await self.ledger.outcomes.commit([settlement])
             self.stats.record(settlement)
             self.held.end([lease])
-            now = asyncio.get_running_loop().time()
-            self.frontier.health.answered(
-                lease.task.host, latency=seconds, sent=self.ledger.now(), now=now
-            )
-            self.frontier.health.finished(lease.task.host, now=now)
+            task = lease.task
+            self.causes.answered_well(task.host, task.url, latency=seconds, sent=self.ledger.now())
+            self.causes.finished(task, good_url=None, size=0)
             self.coordinator.written(more=False, again=())
 
     async def _renew(self) -> None:
@@ -271,7 +265,7 @@ def quickly(
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        for module in (causes, coordinator, opening, ledger_retry, host_leases):
+        for module in (coordinator, ledger_retry, host_leases):
             monkeypatch.setattr(module, "time", _LoopTime(loop))
         ledger = await Counted.opened(path / "ledger.db")
         try:
@@ -766,7 +760,7 @@ def test_while_it_is_paused_it_holds_nothing_and_asks_the_ledger_for_nothing(
         await asyncio.sleep(600)
 
         assert 0 < begun == len(around.starts) < 100
-        assert (len(around.held), around.frontier.owned(), len(ledger.asked)) == (0, [], asked)
+        assert (len(around.held), around.frontier.leased, len(ledger.asked)) == (0, {}, asked)
         standstill = around.coordinator.standstill()
         assert standstill is not None
         assert standstill.paused_since is not None
@@ -960,7 +954,7 @@ def test_a_worker_without_hosts_is_left_its_share(tmp_path: Path, monkeypatch: p
             await ledger.workers.join(worker)
         running = asyncio.create_task(around.stopped_after(10, work=0.01))
         await asyncio.sleep(2)
-        assert len(around.frontier.owned()) == 40
+        assert len(around.frontier.leased) == 40
 
         await ledger.workers.beat("b", Counters(), hungry=True)
         taken: list[HostLease] = []
@@ -976,7 +970,7 @@ def test_a_worker_without_hosts_is_left_its_share(tmp_path: Path, monkeypatch: p
 
         assert len(taken) == 20
         await running
-        assert len(around.frontier.owned()) == 20
+        assert len(around.frontier.leased) == 20
 
     quickly(main, tmp_path, monkeypatch)
 
@@ -993,7 +987,7 @@ def test_while_all_that_it_may_hold_waits_the_ledger_is_seldom_asked(
 
         await around.stopped_after(25)
 
-        assert len(around.frontier.owned()) == 4
+        assert len(around.frontier.leased) == 4
         assert len(ledger.asked) <= 5 * 25
 
     quickly(main, tmp_path, monkeypatch)

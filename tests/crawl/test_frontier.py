@@ -1,12 +1,12 @@
 """The hosts of one process: taken charge of, served, left, and what the ledger is told of them."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from crawlcw.crawl.held_host import HeldHost, Phase
-from crawlcw.errors import Defer, Reason
+from crawlcw.crawl.hosts import HeldHost, Phase
+from crawlcw.errors import Defer, FetchError, Reason
 from crawlcw.model.health import Origin
 from crawlcw.model.hosts import Host, RobotsRecord
 from crawlcw.model.task import Lease
@@ -19,7 +19,7 @@ ROBOTS = RobotsRecord(origin="http://example.com", body="", expires=START + time
 @pytest.fixture(autouse=True)
 def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let hosts rest exactly as long as the policy says."""
-    monkeypatch.setattr("crawlcw.crawl.host_health.random.random", lambda: 0.0)
+    monkeypatch.setattr("crawlcw.crawl.causes.random.random", lambda: 0.0)
 
 
 # --- taking charge
@@ -27,14 +27,14 @@ def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_host_is_served_once_it_is_open_until_it_is_left():
     process = Process()
-    assert HOST not in process.frontier
+    assert HOST not in process.frontier.hosts
     assert not process.may_ask()
 
     host = process.begin()
 
-    assert process.frontier[HOST] is host
-    assert process.frontier.owns(HOST)
-    assert process.frontier.owned() == list(process.frontier) == [host]
+    assert process.frontier.hosts[HOST] is host
+    assert HOST in process.frontier.leased
+    assert process.frontier.leased == process.frontier.hosts == {HOST: host}
     (lease,) = process.claim()
     assert process.may_ask()
     assert process.take() is None, "its robots.txt is not known"
@@ -42,7 +42,7 @@ def test_a_host_is_served_once_it_is_open_until_it_is_left():
     assert process.take() is lease
     process.work(lease)
     process.part()
-    assert HOST not in process.frontier
+    assert HOST not in process.frontier.hosts
     assert not process.may_ask()
 
 
@@ -205,7 +205,7 @@ def test_what_is_left_at_once_is_ready_when_its_rest_is_over():
 def test_a_host_without_limits_may_be_shared(concurrency: int, delay: float, shared: bool):
     process = Process(concurrency=concurrency, delay=delay)
 
-    assert process.frontier.shares(HOST, now=process.now) == shared
+    assert process.frontier.shares(HOST) == shared
 
 
 @pytest.mark.parametrize(
@@ -217,17 +217,17 @@ def test_a_host_whose_pages_are_limited_is_its_owners_alone(
     """Nobody else's pages are counted."""
     process = Process(concurrency=0, max_pages=most, unlimited=unlimited)
 
-    assert process.frontier.shares(HOST, now=process.now) == shared
+    assert process.frontier.shares(HOST) == shared
 
 
 def test_a_visitor_asks_without_owning():
     process = Process(concurrency=0)
-    process.frontier.visit(Host(name=HOST), now=process.now)
+    process.frontier.visit(Host(name=HOST))
     process.open()
     process.claim(3)
 
-    assert not process.frontier.owns(HOST)
-    assert process.frontier.owned() == []
+    assert HOST not in process.frontier.leased
+    assert process.frontier.leased == {}
     process.now += 10_000
     assert process.may_ask()
     assert len(process.take_all()) == 3
@@ -235,7 +235,7 @@ def test_a_visitor_asks_without_owning():
 
 def test_a_shared_host_becomes_owned_with_what_is_under_way():
     process = Process(concurrency=0)
-    host = process.frontier.visit(Host(name=HOST), now=process.now)
+    host = process.frontier.visit(Host(name=HOST))
     process.open()
     process.claim(3)
     under_way = process.take()
@@ -243,7 +243,7 @@ def test_a_shared_host_becomes_owned_with_what_is_under_way():
 
     assert process.begin(finished=40) is host
 
-    assert process.frontier.owns(HOST)
+    assert HOST in process.frontier.leased
     assert host.state.finished == 40
     assert len(process.take_all()) == 2
     process.now += USABLE
@@ -255,7 +255,7 @@ def test_a_shared_host_that_becomes_owned_is_served_as_the_ledger_says(
     state: dict[str, Any], seconds: float
 ):
     process = Process(concurrency=0)
-    process.frontier.visit(Host(name=HOST), now=process.now)
+    process.frontier.visit(Host(name=HOST))
     process.open()
 
     process.begin(**state)
@@ -269,22 +269,24 @@ def test_a_shared_host_that_becomes_owned_is_served_as_the_ledger_says(
 @pytest.mark.parametrize("retry_after", [3.0, 60.0])
 def test_a_shared_host_that_fails_is_left_alone_by_visitors_for_its_rest(retry_after: float):
     process = Process(concurrency=0)
-    host = process.frontier.visit(Host(name=HOST), now=process.now)
+    host = process.frontier.visit(Host(name=HOST))
     process.open()
 
     process.failed(reason=Reason.HTTP_STATUS, retry_after=retry_after)
 
     assert host.leaving
     process.part()
-    assert not process.frontier.shares(HOST, now=process.now + retry_after - 0.1)
-    assert process.frontier.shares(HOST, now=process.now + retry_after)
-    assert process.frontier.shares("other.example", now=process.now)
+    assert process.frontier.shares("other.example")
+    process.now += retry_after - 0.1
+    assert not process.frontier.shares(HOST)
+    process.now += 0.1
+    assert process.frontier.shares(HOST)
 
 
 def test_a_visitor_that_becomes_the_owner_knows_of_its_rest():
     """Nobody else does: a visitor writes nothing of a host."""
     process = Process(concurrency=0)
-    process.frontier.visit(Host(name=HOST), now=process.now)
+    process.frontier.visit(Host(name=HOST))
     process.open()
     process.failed(reason=Reason.HTTP_STATUS, retry_after=60)
     process.part()
@@ -298,7 +300,7 @@ def test_a_visitor_that_becomes_the_owner_knows_of_its_rest():
 def test_a_visited_host_is_idle_when_nothing_of_it_is_under_way():
     """To be visited anew: its owner may have learned that it is to be asked slowly."""
     process = Process(concurrency=0)
-    process.frontier.visit(Host(name=HOST), now=process.now)
+    process.frontier.visit(Host(name=HOST))
     process.open()
     (lease,) = process.claim()
     assert process.take() is lease
@@ -381,7 +383,7 @@ def test_an_answer_counts():
     process.answered(page=False)
 
     assert (host.answered, host.state.finished) == (2, 1)
-    assert not host.unsaved
+    assert host not in process.frontier.unsaved
     assert not host.leaving
 
 
@@ -419,11 +421,12 @@ def test_pages_that_fail_slow_the_host_and_say_nothing_else_of_it():
     assert process.take() is not None
 
     for _ in range(10):
-        process.frontier.health.page_failed(HOST, now=process.now)
+        process.causes.page_failed(HOST)
 
     assert process.resting() == 0.5
     assert (host.answered, host.state.failed, host.delay) == (10, 10, 0.5)
-    assert (host.leaving, host.unsaved, host.state.failures) == (False, False, 0)
+    assert (host.leaving, host.state.failures) == (False, 0)
+    assert host not in process.frontier.unsaved
 
 
 @pytest.mark.parametrize(("retry_after", "leaves"), [(1.0, False), (5.0, False), (5.5, True)])
@@ -440,7 +443,7 @@ def test_a_host_that_fails_rests_and_is_left_where_that_takes_long(
     process.fetched(lease)
 
     assert process.resting() == retry_after
-    assert host.unsaved, "other processes are to know it at once"
+    assert host in process.frontier.unsaved, "other processes are to know it at once"
     assert host.leaving == leaves
     assert host.delay == 0.5
 
@@ -497,8 +500,9 @@ def test_a_host_that_fails_again_and_again_is_given_up_and_left():
 
     assert host.state.origin("http").given_up is Reason.HOST_UNREACHABLE
     assert process.given_up == {f"http://{HOST}": "host-unreachable"}
-    assert process.frontier.health.losing() == [host]
-    assert (host.leaving, host.unsaved, fault.until) == (False, True, None)
+    assert process.frontier.losing == {host}
+    assert (host.leaving, fault.until) == (False, None)
+    assert host in process.frontier.unsaved
 
 
 def test_an_answer_of_a_host_that_was_given_up_takes_that_back():
@@ -518,15 +522,14 @@ def test_a_host_that_was_parted_with_is_told_nothing():
     process.part()
 
     process.answered()
-    process.frontier.health.page_failed(HOST, now=process.now)
+    process.causes.page_failed(HOST)
     process.failed()
     process.lose()
     process.frontier.sent(HOST, at=process.now)
     process.frontier.look(HOST)
-    process.frontier.renewed(HOST, asked=process.now, now=process.now)
 
-    assert HOST not in process.frontier
-    assert process.frontier.shares(HOST, now=process.now) is False
+    assert HOST not in process.frontier.hosts
+    assert process.frontier.shares(HOST) is False
 
 
 @pytest.mark.parametrize("owned", [True, False])
@@ -552,7 +555,7 @@ def test_a_robots_txt_is_told_at_once_where_others_may_take_part():
     process.open(robots=ROBOTS, asked=True)
 
     assert host.state.robots == ROBOTS
-    assert host.unsaved
+    assert host in process.frontier.unsaved
 
 
 @pytest.mark.parametrize(
@@ -567,7 +570,7 @@ def test_where_nobody_may_take_part_a_robots_txt_can_wait(
     process.open(robots=ROBOTS, crawl_delay=crawl_delay, asked=True)
 
     assert host.state.robots == ROBOTS
-    assert not host.unsaved
+    assert host not in process.frontier.unsaved
 
 
 def test_opening_a_host_makes_no_failure_known():
@@ -578,18 +581,7 @@ def test_opening_a_host_makes_no_failure_known():
 
     process.open(robots=ROBOTS, asked=True)
 
-    assert host.unsaved
-
-
-def test_what_was_saved_is_what_the_ledger_has():
-    process = Process()
-    host = process.serve()
-    process.answered()
-
-    process.frontier.saved(HOST, host.state)
-
-    assert host.lease is not None
-    assert host.lease.host.finished == 1
+    assert host in process.frontier.unsaved
 
 
 # --- full hosts
@@ -620,7 +612,7 @@ def test_what_comes_late_does_not_make_a_full_host_less_full(late: str):
     if late in ("answer", "no-page"):
         process.answered(page=late == "answer")
     elif late == "page-failure":
-        process.frontier.health.page_failed(HOST, now=process.now)
+        process.causes.page_failed(HOST)
     else:
         process.failed()
 
@@ -710,15 +702,15 @@ def test_of_hosts_that_are_left_the_waiting_tasks_are_given_back():
     process.claim(host="other.example")
     leases = process.claim(5)
     under_way = process.take_all()
-    assert process.frontier.to_do.leaving() == []
+    assert process.given_back() == []
 
-    process.frontier.phases.leave(host)
-    back = process.frontier.to_do.leaving()
+    process.leave(host)
+    back = process.given_back()
 
     assert {lease.task.host for lease in back} == {HOST}
     assert len(back) == 3
     assert not {lease.task.id for lease in back} & {lease.task.id for lease in under_way}
-    assert process.frontier.to_do.leaving() == []
+    assert process.given_back() == []
     assert process.idle() == []
     process.commit(*leases)
     assert process.idle() == [], "two requests are under way"
@@ -740,7 +732,7 @@ def test_a_host_that_is_left_rests_for_the_next_owner_too():
 
     assert (left.not_before, left.ready_at) == (process.at(2), None)
     assert left.finished == 1
-    assert HOST not in process.frontier
+    assert HOST not in process.frontier.hosts
 
 
 @pytest.mark.parametrize("rest", [0, 2])
@@ -762,7 +754,7 @@ def test_a_host_is_not_released_before_what_waits_for_its_lost_origin_is_ignored
     process.failed()
 
     assert process.idle() == []
-    assert process.frontier.health.losing() == [host]
+    assert process.frontier.losing == {host}
 
     host.lost.clear()
 
@@ -787,7 +779,7 @@ def test_a_host_is_asked_for_the_better_part_of_its_lease():
     process = Process()
     asked = process.now
     process.now += 10
-    process.frontier.begin(lease_of(Host(name=HOST)), now=process.now, asked=asked)
+    process.frontier.begin(lease_of(Host(name=HOST)), asked=asked)
     process.open()
     process.claim(2)
 
@@ -809,7 +801,7 @@ def test_a_renewal_counts_from_when_it_was_asked_for():
     process.now += 90
     assert process.take() is None
 
-    process.frontier.renewed(HOST, asked=process.now - 5, now=process.now)
+    process.frontier.hosts[HOST].renewed(asked=process.now - 5)
 
     assert process.take() is not None
     process.now += USABLE - 5
@@ -823,13 +815,12 @@ def test_a_host_that_is_lost_is_asked_for_nothing_more():
     assert len(process.take_all()) == 2
 
     process.lose()
-    process.frontier.renewed(HOST, asked=process.now, now=process.now)
 
     assert not process.may_ask()
-    assert not process.frontier.owns(HOST)
-    assert process.frontier.owned() == []
+    assert HOST not in process.frontier.leased
+    assert process.frontier.leased == {}
     assert host.leaving
-    assert len(process.frontier.to_do.leaving()) == 1
+    assert len(process.given_back()) == 1
     process.fetched(process.claim()[0])
     assert process.take() is None
 
@@ -842,7 +833,7 @@ def test_a_host_that_is_lost_and_leased_again_keeps_what_is_under_way():
     first, second = process.claim(2)
     assert process.take() is first
     process.lose()
-    process.commit(*process.frontier.to_do.leaving())
+    process.commit(*process.given_back())
     process.now += 5
 
     again = process.begin(finished=3)
@@ -888,19 +879,20 @@ def test_a_host_that_is_leased_again_rests_as_the_next_owner_has_learned(
 # --- whose fault a throttling is
 
 
-def throttled(process: Process, lease: Lease, *, retry_after: float | None = None) -> Defer | None:
-    return process.frontier.health.page_refused(
-        lease.task,
-        sent=process.ledger_now(),
-        status=429,
-        retry_after=retry_after,
-        now=process.now,
-    )
+def throttled(
+    process: Process,
+    lease: Lease,
+    *,
+    retry_after: float | None = None,
+    sent: datetime | None = None,
+) -> Defer | None:
+    error = FetchError(Reason.HTTP_STATUS, status=429, retry_after=retry_after)
+    return process.causes.throttled(lease.task, error, sent=sent or process.ledger_now())
 
 
 def answered_since(process: Process) -> None:
     process.now += 1
-    process.frontier.health.answered(HOST, latency=0.1, sent=process.ledger_now(), now=process.now)
+    process.answered(page=False)
     process.now += 1
 
 
@@ -943,7 +935,7 @@ def test_at_a_host_that_is_well_a_throttling_is_nobodys_until_another_page_was_a
     assert fault.until is not None
     assert fault.until >= process.ledger_now() + timedelta(seconds=3), "behind the others"
     assert (host.state.failures, host.state.delay, process.resting()) == (0, 0.0, 0.0)
-    assert process.frontier.health.probe_url(host) == GOOD_PAGE
+    assert host.probe_url() == GOOD_PAGE
     assert process.take() is None, "that page is asked first"
 
 
@@ -957,7 +949,7 @@ def test_where_that_page_is_answered_its_host_goes_on_as_before_and_the_throttle
 
     answered_since(process)
 
-    assert process.frontier.health.half_open(now=process.now) == []
+    assert process.frontier.half_open() == []
     for lease in taken:
         process.fetched(lease)
     assert host.state.delay == 0.0
@@ -975,9 +967,9 @@ def test_an_answer_to_what_was_sent_before_a_throttling_clears_nobody():
     process.now += 1
     throttled(process, lease)
 
-    process.frontier.health.answered(HOST, latency=0.1, sent=sent, now=process.now)
+    process.answered(sent=sent, page=False)
 
-    assert process.frontier.health.probe_url(host) == GOOD_PAGE
+    assert host.probe_url() == GOOD_PAGE
 
 
 def test_where_that_page_is_throttled_too_the_host_rests_as_long_as_any_of_them_asked_for():
@@ -991,7 +983,7 @@ def test_where_that_page_is_throttled_too_the_host_rests_as_long_as_any_of_them_
     assert host.state.failures == 1
     assert host.state.delay == 0.5
     assert 4 <= process.resting() <= 4.4
-    assert process.frontier.health.probe_url(host) == GOOD_PAGE, "it is asked after the rest"
+    assert host.probe_url() == GOOD_PAGE, "it is asked after the rest"
 
 
 def test_a_host_that_has_failed_just_before_pays_at_once():
@@ -1040,7 +1032,7 @@ def test_a_new_host_rests_before_that_until_it_was_cleared_once():
     throttled(process, first, retry_after=2)
     process.now += 2
     answered_since(process)
-    process.frontier.health.half_open(now=process.now)
+    process.frontier.half_open()
 
     throttled(process, second, retry_after=2)
 
@@ -1071,13 +1063,9 @@ def test_pages_that_are_throttled_one_and_all_slow_their_host_down(
     sent = process.ledger_now()
     process.now += 1
     for lease in process.claim(number):
-        process.frontier.health.page_refused(
-            lease.task, sent=sent, status=429, retry_after=None, now=process.now
-        )
+        throttled(process, lease, sent=sent)
     for later in answers:
-        process.frontier.health.answered(
-            HOST, latency=0.1, sent=sent + timedelta(milliseconds=later), now=process.now
-        )
+        process.answered(sent=sent + timedelta(milliseconds=later), page=False)
 
     answered_since(process)
 
@@ -1095,20 +1083,20 @@ def test_a_page_that_was_under_way_while_another_doubt_ended_is_nobodys_fault_ei
     throttled(process, second)
 
     assert (host.state.failures, host.state.delay) == (0, 0.0)
-    assert process.frontier.health.probe_url(host) == GOOD_PAGE
+    assert host.probe_url() == GOOD_PAGE
 
 
 def test_a_page_that_is_slow_while_others_are_not_slows_nobody():
     process = Process(concurrency=4)
     host = process.serve()
-    evidence, slowly, quickly = process.frontier.health, process.at(0), process.at(1)
+    slowly, quickly = process.at(0), process.at(1)
 
     process.now += 7
-    evidence.answered(HOST, latency=0.1, sent=quickly, now=process.now)
-    evidence.answered(HOST, latency=7.0, sent=slowly, now=process.now)
+    process.answered(latency=0.1, sent=quickly)
+    process.answered(latency=7.0, sent=slowly)
     assert host.state.delay == 0.0
 
-    evidence.answered(HOST, latency=6.0, sent=quickly, now=process.now)
+    process.answered(latency=6.0, sent=quickly)
     assert host.state.delay == 0.5, "nothing that was sent later was answered before"
 
 
@@ -1148,7 +1136,7 @@ def limited(process: Process) -> tuple[HeldHost, Lease, Lease]:
     process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
     assert host.state.delay == 0.5
     process.now += 3
-    process.frontier.health.half_open(now=process.now)
+    process.frontier.half_open()
     answered_since(process)
     return host, first, second
 
@@ -1159,7 +1147,7 @@ def test_at_a_host_with_a_delay_it_is_open_whether_a_page_pays_until_another_is_
     host, first, second = limited(process)
 
     assert throttled(process, first) is not None
-    assert process.frontier.health.probe_url(host) == GOOD_PAGE
+    assert host.probe_url() == GOOD_PAGE
     process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
 
     assert host.state.delay == pytest.approx(1.0, rel=0.01), "what is answered else does as well"
@@ -1172,7 +1160,7 @@ def test_at_a_host_with_a_delay_a_page_pays_once_another_came_in_time():
     host, first, second = limited(process)
     throttled(process, first)
     answered_since(process)
-    process.frontier.health.half_open(now=process.now)
+    process.frontier.half_open()
 
     assert throttled(process, first) is None
     process.now += 1
@@ -1187,13 +1175,13 @@ def test_what_was_known_of_a_page_before_its_host_had_a_delay_is_asked_again():
     (first,) = process.claim()
     throttled(process, first)
     answered_since(process)
-    process.frontier.health.half_open(now=process.now)
+    process.frontier.half_open()
     process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
     answered_since(process)
     assert host.state.delay > 0
 
     assert throttled(process, first) is not None
-    assert process.frontier.health.probe_url(host) == GOOD_PAGE
+    assert host.probe_url() == GOOD_PAGE
 
 
 def test_a_page_that_pays_while_it_is_open_who_is_to_blame_for_another_slows_nobody():
@@ -1202,7 +1190,7 @@ def test_a_page_that_pays_while_it_is_open_who_is_to_blame_for_another_slows_nob
     first, second = process.claim(2)
     throttled(process, first)
     answered_since(process)
-    process.frontier.health.half_open(now=process.now)
+    process.frontier.half_open()
     throttled(process, second)
 
     assert throttled(process, first) is None
@@ -1219,12 +1207,12 @@ def test_a_lane_is_closed_until_a_page_is_asked_that_was_answered_before():
 
     process.failed(reason=Reason.HTTP_STATUS, retry_after=1)
 
-    assert process.frontier.health.probe_url(host) == good_page
-    assert process.frontier.health.half_open(now=process.now) == [host]
+    assert host.probe_url() == good_page
+    assert process.frontier.half_open() == [host]
     process.now += 50
     assert process.take() is None
     answered_since(process)
-    assert process.frontier.health.half_open(now=process.now) == []
+    assert process.frontier.half_open() == []
     assert process.take() is lease
 
 
@@ -1240,9 +1228,9 @@ def test_the_tasks_of_a_lone_origin_that_rests_are_in_nobodys_way():
     fault = process.failed(reason=Reason.TLS, scheme="https")
 
     assert fault.until == process.at(11)
-    (put_off,) = process.frontier.health.put_off()
+    (put_off,) = process.given_back()
     assert (put_off.task.url, put_off.task.due) == (secure.url, process.at(10))
-    assert process.frontier.health.resting_until(secure) == process.at(10)
-    assert process.frontier.health.resting_until(plain) is None
+    assert host.resting_until(secure) == process.at(10)
+    assert host.resting_until(plain) is None
     assert not host.leaving
     assert process.take_all() == [leases[1]]

@@ -15,8 +15,8 @@ from hypothesis.stateful import (
 )
 
 from crawlcw.api.host_limits import HostLimit
-from crawlcw.crawl.held_host import HeldHost
 from crawlcw.crawl.host_queues import AHEAD
+from crawlcw.crawl.hosts import HeldHost, Phase
 from crawlcw.errors import Reason
 from crawlcw.model.hosts import Host
 from crawlcw.model.task import Lease
@@ -79,7 +79,7 @@ class FrontierMachine(RuleBasedStateMachine):
         return START + timedelta(seconds=self.time)
 
     def owns(self, number: int, name: str) -> bool:
-        return self.rows[name].owner == number and self.processes[number].frontier.owns(name)
+        return self.rows[name].owner == number and name in self.processes[number].frontier.leased
 
     def base(self, name: str) -> float:
         return max(LIMITS[name].delay, CRAWL_DELAYS.get(name, 0.0))
@@ -94,9 +94,9 @@ class FrontierMachine(RuleBasedStateMachine):
         for name in LIMITS:
             self.wake(name)
             self.lease(number, name)
-            if process.frontier.owns(name) and not process.frontier[name].leaving:
+            if name in process.frontier.leased and not process.frontier.hosts[name].leaving:
                 process.claim(max(0, wanted - process.held.of_host(name)), host=name)
-                process.frontier[name].busy = wanted == 2  # something else is done about it
+                process.frontier.hosts[name].busy = wanted == 2  # something else is done about it
         while (lease := process.take()) is not None:
             self.begun(number, lease)
 
@@ -119,7 +119,6 @@ class FrontierMachine(RuleBasedStateMachine):
         row.state = replace(row.state, epoch=row.state.epoch + 1, ready_at=None)
         host = process.frontier.begin(
             lease_of(row.state, epoch=row.state.epoch, clean=clean),
-            now=process.now,
             asked=process.now,
         )
         if not host.opened:
@@ -128,7 +127,7 @@ class FrontierMachine(RuleBasedStateMachine):
     def begun(self, number: int, lease: Lease) -> None:
         """A request has started: see whether it might."""
         process, name = self.processes[number], lease.task.host
-        row, host = self.rows[name], process.frontier[name]
+        row, host = self.rows[name], process.frontier.hosts[name]
         assert self.owns(number, name)
         assert self.time < row.expires
         assert self.time - row.started >= row.gap - EXACT
@@ -151,7 +150,7 @@ class FrontierMachine(RuleBasedStateMachine):
             number, lease, sent = self.under_way.pop(0)
             process, name = self.processes[number], lease.task.host
             if outcome == "page-failed":
-                process.frontier.health.page_failed(name, now=process.now)
+                process.causes.page_failed(name)
             elif outcome in ("failed", "429"):
                 asked = retry_after if outcome == "429" else None
                 reason = Reason.HTTP_STATUS if asked else Reason.CONNECT
@@ -170,8 +169,9 @@ class FrontierMachine(RuleBasedStateMachine):
             process.commit(lease)
 
     def save(self, number: int, name: str) -> None:
-        row, host = self.rows[name], self.processes[number].frontier[name]
-        assert host.unsaved
+        frontier = self.processes[number].frontier
+        row, host = self.rows[name], frontier.hosts[name]
+        assert host.lease is None or host in frontier.unsaved
         if host.lease is None or not self.is_current(number, host):
             return
         row.state = host.state
@@ -186,10 +186,10 @@ class FrontierMachine(RuleBasedStateMachine):
     @rule(number=some_process)
     def renew(self, number):
         process = self.processes[number]
-        for host in process.frontier.owned():
+        for host in [*process.frontier.leased.values()]:
             if self.is_current(number, host):
                 self.rows[host.name].expires = self.time + LEASE.total_seconds()
-                process.frontier.renewed(host.name, asked=process.now, now=process.now)
+                host.renewed(asked=process.now)
             else:
                 process.lose(host.name)
 
@@ -200,12 +200,12 @@ class FrontierMachine(RuleBasedStateMachine):
     )
     def release(self, number, handed_on, look):
         process = self.processes[number]
-        for host in process.frontier:
+        for host in process.frontier.hosts.values():
             host.look = look
             if host.name in handed_on:
-                process.frontier.phases.leave(host)
-        process.held.end(process.frontier.to_do.leaving())
-        for host in process.frontier.to_do.idle():
+                process.leave(host)
+        process.held.end(process.given_back())
+        for host in process.frontier.idle():
             mine = [lease for n, lease, _ in self.under_way if n == number]
             assert host.name not in {lease.task.host for lease in mine}
             current = self.is_current(number, host)
@@ -236,7 +236,7 @@ class FrontierMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_under_way_is_counted(self):
         for number, process in enumerate(self.processes):
-            for host in process.frontier:
+            for host in process.frontier.hosts.values():
                 mine = [
                     lease
                     for n, lease, _ in self.under_way
@@ -249,14 +249,12 @@ class FrontierMachine(RuleBasedStateMachine):
         """No change of a host or of its queue is missed: that host would wait for ever."""
         for process in self.processes:
             frontier = process.frontier
-            hosts = {host.name: host for host in frontier}
+            hosts = frontier.hosts
             leased = {name for name, host in hosts.items() if host.lease is not None}
             queues = {name: frontier.queues[name] for name in hosts}
             assert set(frontier.leased) == leased
-            assert {host.name for host in frontier.to_do.unsaved()} == {
-                name for name in leased if hosts[name].unsaved
-            }
-            assert {host.name for host in frontier.to_do.idle()} == {
+            assert {host.name for host in frontier.unsaved} <= leased
+            assert {host.name for host in frontier.idle()} == {
                 name
                 for name, host in hosts.items()
                 if (host.leaving or host.lease is None or not host.look)
@@ -270,15 +268,14 @@ class FrontierMachine(RuleBasedStateMachine):
                 and queues[name].is_low()
                 and process.now < queues[name].deadline
             }
-            assert {host.name for host in frontier.to_do.hungry(now=process.now)} == {
-                name for name, at in wanted.items() if at < process.now
+            assert {host.name for host in frontier.hungry()} == {
+                name for name, at in wanted.items() if at <= process.now
             }
-            assert frontier.to_do.next_feed(now=process.now) <= max(
-                process.now, min(wanted.values(), default=float("inf"))
-            )
-            assert frontier.to_do.has_changes() or not any(
-                queues[name].waiting for name, host in hosts.items() if host.leaving
-            )
+            assert frontier.next_feed() == min(wanted.values(), default=float("inf"))
+            for name, host in hosts.items():
+                assert queues[name].opened == (host.phase is Phase.SERVING)
+                assert (host in frontier.resting) == (host.phase is Phase.RESTING)
+                assert not (host.leaving and queues[name].waiting)
 
     @invariant()
     def nobody_asks_whose_lease_has_ended(self):

@@ -66,8 +66,43 @@ async def test_a_host_that_is_lost_while_it_is_given_up_is_parted_with(ledger: G
         await ledger.begun.wait()
         process.lose()
         ledger.go.set()
-    assert process.frontier[HOST].state.origin("http").given_up is Reason.HOST_UNREACHABLE
+    assert process.frontier.hosts[HOST].state.origin("http").given_up is Reason.HOST_UNREACHABLE
     async with anyio.create_task_group() as background:
         await host_leaser.give_back(background)
 
-    assert HOST not in process.frontier
+    assert HOST not in process.frontier.hosts
+
+
+async def test_what_was_saved_is_what_the_ledger_has(ledger: GivingUpLedger):
+    process = Process()
+    host_leaser = leaser_of(ledger, process)
+    assert await host_leaser.lease(hungry=True)
+    host = process.frontier.hosts[HOST]
+    process.answered()
+    host.save_soon()
+
+    await host_leaser.save()
+
+    assert host.lease is not None
+    assert host.lease.host.finished == 1
+    assert (await ledger.hosts.get([HOST]))[HOST].finished == 1
+    assert process.frontier.unsaved == set()
+
+
+async def test_a_host_that_is_lost_while_leases_are_renewed_is_asked_for_nothing_more(
+    ledger: GivingUpLedger,
+):
+    process = Process()
+    renew = ledger.host_leases.renew
+
+    async def lost_meanwhile(*given: Any, **named: Any) -> Any:
+        process.lose()
+        return await renew(*given, **named)
+
+    ledger.host_leases = Instead(ledger.host_leases, renew=lost_meanwhile)
+    host_leaser = leaser_of(ledger, process)
+    assert await host_leaser.lease(hungry=True)
+
+    await host_leaser.renew()
+
+    assert not process.may_ask()

@@ -1,7 +1,7 @@
 """Requests outside the host queues keep their host's delay: hops of redirects, and logins."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import UTC, datetime
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +35,7 @@ class Turns:
         self.slept: list[float] = []
         self.late = 0.0  #: so much longer it sleeps
         self.robots = Robots(
-            way(ReplayDownloader({})), Settings(), clock=lambda: 0.0, now=lambda: datetime.now(UTC)
+            way(ReplayDownloader({})), Settings(), clock=lambda: 0.0, now=lambda: START
         )
         self.turns = HostTurns(self.robots, process.frontier)
 
@@ -48,9 +48,7 @@ class Turns:
 def by_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Process], Turns]:
     def by_clock(process: Process) -> Turns:
         made = Turns(process)
-        module = "crawlcw.crawl.hosts"
-        monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: process.now))
-        monkeypatch.setattr(f"{module}.anyio", SimpleNamespace(sleep=made.sleep))
+        monkeypatch.setattr("crawlcw.crawl.hosts.anyio", SimpleNamespace(sleep=made.sleep))
         return made
 
     return by_clock
@@ -101,12 +99,14 @@ async def test_a_host_that_is_not_held_is_waited_for_by_what_is_known(
 ):
     turns = by_clock(Process(delay=2))
     robots = RobotsRecord(
-        origin=OTHER.rstrip("/"), body="User-agent: *\nCrawl-delay: 5\n", expires=START
+        origin=OTHER.rstrip("/"),
+        body="User-agent: *\nCrawl-delay: 5\n",
+        expires=START + timedelta(days=1),
     )
 
     await turns.turns.wait(OTHER)
     await turns.turns.wait(OTHER)
-    turns.robots.remember(robots, valid=60)
+    assert turns.robots.known(OTHER, robots) is not None
     await turns.turns.wait(OTHER)
     await turns.turns.wait(OTHER)
 

@@ -79,7 +79,7 @@ async def refused(robots: Robots, url: str) -> Reason:
 
 
 def record(body: str, *, origin: str = ORIGIN) -> RobotsRecord:
-    return RobotsRecord(origin=origin, body=body, expires=START)
+    return RobotsRecord(origin=origin, body=body, expires=START + timedelta(seconds=60))
 
 
 async def test_what_is_disallowed_is_refused_and_the_rest_is_not():
@@ -279,13 +279,14 @@ async def test_rules_are_known_once_they_were_asked_for(time: FakeTime):
 async def test_what_another_process_has_fetched_needs_no_request(time: FakeTime):
     robots, web = robots_of({ROBOTS: Replay(status=404)}, time)
 
-    robots.remember(record("User-agent: *\nDisallow: /private/\nCrawl-delay: 3\n"), valid=60)
+    theirs = record("User-agent: *\nDisallow: /private/\nCrawl-delay: 3\n")
+    rules = robots.known(PAGE, theirs)
 
-    rules = robots.known(PAGE)
+    assert robots.known(PAGE) is rules
     assert rules is not None
     assert rules.crawl_delay == 3
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
-    assert robots.known("http://b.example/") is None, "nobody else's"
+    assert robots.known("http://b.example/", theirs) is None, "nobody else's"
     time.seconds = 59
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
     assert web.requested == []
@@ -299,7 +300,7 @@ async def test_what_another_process_has_fetched_takes_the_place_of_an_error():
     robots, web = robots_of({ROBOTS: FetchError(Reason.REFUSED_ADDRESS)})
     assert await refused(robots, PAGE) is Reason.REFUSED_ADDRESS
 
-    robots.remember(record(""), valid=60)
+    assert robots.known(PAGE, record("")) is ALLOW_ALL
 
     await robots.admit(PRIVATE)
     assert web.requested == [ROBOTS]
@@ -320,8 +321,8 @@ async def test_the_body_that_others_are_given_has_the_same_rules(body: bytes):
     other, _ = robots_of({})
 
     rules = await robots.rules(PAGE)
-    other.remember(record(rules.body), valid=60)
-    theirs = await other.rules(PAGE)
+    theirs = other.known(PAGE, record(rules.body))
+    assert theirs is not None
 
     assert theirs.allows(PRIVATE) == rules.allows(PRIVATE) == (b"Disallow" not in body)
     assert theirs.crawl_delay == rules.crawl_delay
@@ -349,7 +350,7 @@ async def test_those_asked_for_longest_ago_are_forgotten_above_a_number(
 
     assert robots.known(PAGE) is None
     assert robots.known("http://b.example/") is ALLOW_ALL
-    robots.remember(record("", origin="http://d.example"), valid=60)
+    robots.known("http://d.example/", record("", origin="http://d.example"))
     assert robots.known("http://b.example/") is None
     assert len(web.requested) == 3
 

@@ -5,13 +5,15 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
-from crawlcw.api.host_limits import HostLimit
-from crawlcw.crawl.held_host import HeldHost, PageLimit
-from crawlcw.crawl.hosts import Frontier
+from crawlcw.api.host_limits import HostLimit, Limit
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
+from crawlcw.crawl.causes import Causes
+from crawlcw.crawl.hosts import Frontier, HeldHost, PageLimit, Phase
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import Stats
-from crawlcw.errors import Defer, Reason
-from crawlcw.model.health import Uplink
+from crawlcw.errors import Defer, FetchError, Reason
+from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.model.hosts import Host, HostLease, HostPolicy, RobotsRecord
 from crawlcw.model.standstill import Rests
 from crawlcw.model.task import Lease
@@ -28,20 +30,6 @@ def lease_of(state: Host, *, epoch: int = 1, clean: bool = True) -> HostLease:
     return HostLease(
         host=state, token=f"a:{epoch}", epoch=epoch, expires=START + LEASE, clean=clean
     )
-
-
-class FixedLimits:
-    """Limits of hosts that nobody changes meanwhile."""
-
-    may_share = True
-
-    def __init__(self, limits: dict[str, HostLimit], default: HostLimit, pages: PageLimit) -> None:
-        self.pages = pages
-        self._limits = limits
-        self._default = default
-
-    def of(self, host: str) -> HostLimit:
-        return self._limits.get(host, self._default)
 
 
 class Process:
@@ -65,19 +53,29 @@ class Process:
         self.stats = Stats()
         self.failures, self.given_up = self.stats.host_failures, self.stats.hosts_given_up
         self._offset = elapsed - booted
-        limit = HostLimit(concurrency=concurrency, delay=delay)
-        pages = PageLimit(most=max_pages, unlimited=set(unlimited), full=self.full)
+        spider, settings = Spider(), Settings(per_host_concurrency=concurrency, lease=LEASE)
+        spider.limits = {"*": Limit(concurrency=concurrency, delay=delay)} | {
+            name: Limit(concurrency=limit.concurrency, delay=limit.delay)
+            for name, limit in (limits or {}).items()
+        }
+        pages = PageLimit(most=max_pages, unlimited=set(unlimited), full=self.full, seeded=True)
         self.frontier = Frontier(
+            spider,
+            settings,
             held=self.held,
-            limits=FixedLimits(limits or {}, limit, pages),
             policy=HostPolicy(),
-            lease=LEASE,
-            stats=self.stats,
-            uplink=Uplink(),
-            rests=Rests(),
+            page_limit=pages,
+            clock=lambda: self.now,
             ledger_now=self.ledger_now,
         )
-        self.frontier.page_limit.seeded = True
+        self.causes = Causes(
+            self.frontier,
+            ProxyPool(settings),
+            ask=None,
+            ledger=None,
+            stats=self.stats,
+            rests=Rests(),
+        )
 
     def ledger_now(self) -> datetime:
         return START + timedelta(seconds=self.now + self._offset)
@@ -91,7 +89,7 @@ class Process:
     def begin(self, name: str = HOST, *, clean: bool = True, **state: Any) -> HeldHost:
         """Lease a host that the ledger has in this *state*."""
         lease = lease_of(Host(name=name, **state), clean=clean)
-        return self.frontier.begin(lease, now=self.now, asked=self.now)
+        return self.frontier.begin(lease, asked=self.now)
 
     def open(
         self,
@@ -101,7 +99,8 @@ class Process:
         robots: RobotsRecord | None = None,
         asked: bool = False,
     ) -> None:
-        self.frontier.open(name, crawl_delay=crawl_delay, robots=robots, asked=asked, now=self.now)
+        host = self.frontier.hosts[name]
+        host.open(crawl_delay=crawl_delay, robots=robots, asked=asked)
 
     def serve(self, name: str = HOST, *, clean: bool = True, **state: Any) -> HeldHost:
         """Lease and open a host."""
@@ -141,10 +140,19 @@ class Process:
         self.fetched(lease)
         self.commit(lease)
 
-    def answered(self, name: str = HOST, *, latency: float = 0.1, page: bool = True) -> None:
-        self.frontier.health.answered(name, latency=latency, sent=self.ledger_now(), now=self.now)
+    def answered(
+        self,
+        name: str = HOST,
+        *,
+        latency: float = 0.1,
+        sent: datetime | None = None,
+        page: bool = True,
+    ) -> None:
+        """A request of this moment, unless it was *sent* earlier, was answered well."""
+        url = f"http://{name}/"
+        self.causes.answered_well(name, url, latency=latency, sent=sent or self.ledger_now())
         if page:
-            self.frontier.health.finished(name, now=self.now)
+            self.causes.finished(make_task(url), good_url=None, size=0)
 
     def failed(
         self,
@@ -156,26 +164,30 @@ class Process:
         scheme: str = "http",
     ) -> Defer:
         """A request of this moment, unless it was *sent* earlier, shows that a host has failed."""
-        return self.frontier.health.host_failed(
-            name,
-            reason,
-            scheme=scheme,
-            sent=sent or self.ledger_now(),
-            retry_after=retry_after,
-            now=self.now,
+        error = FetchError(reason, retry_after=retry_after)
+        return self.causes.origin_failed(
+            name, f"{scheme}://{name}/", error, sent=sent or self.ledger_now()
         )
 
+    def leave(self, host: HeldHost) -> None:
+        host.enter(Phase.LEAVING)
+
+    def given_back(self) -> list[Lease]:
+        """The tasks that are to go back to the ledger, which are forgotten."""
+        leases, self.frontier.returned = self.frontier.returned, []
+        return leases
+
     def lose(self, name: str = HOST) -> None:
-        self.frontier.lose(name, now=self.now)
+        self.frontier.lose(name)
 
     def part(self, name: str = HOST) -> Host:
-        return self.frontier.part(self.frontier[name], now=self.now)
+        return self.frontier.part(self.frontier.hosts[name])
 
     def may_ask(self, name: str = HOST) -> bool:
         return self.frontier.queues.may_ask(name, now=self.now)
 
     def idle(self) -> list[str]:
-        return [host.name for host in self.frontier.to_do.idle()]
+        return [host.name for host in self.frontier.idle()]
 
     def resting(self, name: str = HOST) -> float:
         """For how many seconds no request is begun."""
