@@ -128,7 +128,7 @@ class Runner:
         page: Response | None = None,
     ) -> Produced | Failed:
         await self.turns.take()
-        self.watch.begin(Called(name=name, subject=task.url))
+        self.watch.begun = Called(name=name, subject=task.url)
         return await callbacks.run(
             method,
             *arguments,

@@ -180,7 +180,7 @@ class Session(Generic[AnyLedger]):
         The next claims are for that one already: a shorter one would run out during the
         pause of the one before, and those held for a shorter one during that of a longer.
         """
-        self.watchdog.renew_every(self.lease() / 3)
+        self.watchdog.renew_every = self.lease().total_seconds() / 3
         if self._renewer is not None:
             self._renewer.hurry()
 

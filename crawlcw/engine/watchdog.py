@@ -21,7 +21,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from types import FrameType, MappingProxyType
 from typing import Protocol, Self
 
@@ -45,9 +44,7 @@ _LAST_WORDS = 2.0
 #: The timer of CPU time is for where the thread does not get to run.
 _LONGER = 5.0
 _MOST_TOLD = 100
-_SIGNAL = getattr(signal, "SIGVTALRM", None)
-_TIMER = getattr(signal, "ITIMER_VIRTUAL", None)
-_users = 0  # watchdogs that have made the timer ready
+_users = 0  # timers that are ready
 
 
 class Upkeep(Protocol):
@@ -84,18 +81,19 @@ class Watchdog:
         self.stalls = Stalls(now=float("inf"))
         self.limit = limit.total_seconds()
         self._stats = stats
-        self._renew_every = renew_every.total_seconds()
+        #: Seconds between two renewals while the loop stands still.
+        self.renew_every = renew_every.total_seconds()
+        #: The code of the user that has begun since the last tick.
+        self.begun: Called | None = None
         self._upkeep = upkeep
         self._deadlines = deadlines
         self._clock = clock
         self._renewed = clock()
         self._told: set[str] = set()
-        self._begun: Called | None = None  #: what user code has begun since the last tick
         self._timer = _CpuTimer(0)
         self._tick_handle: asyncio.TimerHandle | None = None
-        self._ended = threading.Event()
-        #: Lets the thread see at once that it is to end: it sleeps between its looks.
-        self._wake: Callable[[], object] | None = None
+        self._left = asyncio.Event()  #: in the thread's loop
+        self._loop: asyncio.AbstractEventLoop | None = None  #: the thread's
         self._thread: threading.Thread | None = None
         self._loop_thread = 0
         self._most_late = 0.0
@@ -124,25 +122,13 @@ class Watchdog:
         late, self._most_late = self._most_late, 0.0
         return max(late, self.stalls.lag(self._clock()))
 
-    def begin(self, called: Called) -> None:
-        """Note that user code begins in the loop."""
-        self._begun = called
-
-    def renew_every(self, pause: timedelta) -> None:
-        """Renew after that *pause* from now on, while the loop stands still."""
-        self._renew_every = pause.total_seconds()
-
     def renewed(self) -> None:
         """Note that the loop itself renews just now."""
         self._renewed = self._clock()
 
-    def standing(self) -> Called | None:
-        """Return which code of the user's runs in the loop just now. For any other thread."""
-        return running_in(self._frame())
-
     def stuck_in(self) -> str:
-        """Return which code of the user's that is, in words; nothing where none runs."""
-        called = self.standing()
+        """Return which code of the user's keeps the loop, in words; for any other thread."""
+        called = running_in(self._frame())
         return "" if called is None else f"{called.name} of {called.subject}"
 
     async def __aenter__(self) -> Self:
@@ -152,26 +138,27 @@ class Watchdog:
         self.stalls = Stalls(now=now)
         self._renewed = now
         self._timer = _CpuTimer(self.limit + min(_LONGER, self.limit))
-        self._timer.register()
         self._tick()
-        self._thread = threading.Thread(target=self._run, name="crawlcw watchdog", daemon=True)
+        # No uvloop, and nothing else that the main loop has.
+        self._loop = loop = asyncio.new_event_loop()
+        self._left = asyncio.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=[loop], name="crawlcw watchdog", daemon=True
+        )
         self._thread.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Watch no more."""
-        self._ended.set()
-        if self._wake is not None:
-            with suppress(RuntimeError):  # an error has ended its loop
-                self._wake()
         if self._tick_handle is not None:
             self._tick_handle.cancel()
-        self._timer.unregister()
-        thread = self._thread
-        if thread is not None:
+        self._timer.close()
+        if self._thread is not None and self._loop is not None:
+            with suppress(RuntimeError):  # an error has ended its loop
+                self._loop.call_soon_threadsafe(self._left.set)
             with anyio.CancelScope(shield=True):
                 # It may be about to renew something; it is a daemon.
-                await to_thread.run_sync(thread.join, _LAST_WORDS)
+                await to_thread.run_sync(self._thread.join, _LAST_WORDS)
 
     def _tick(self) -> None:
         now = self._clock()
@@ -182,15 +169,14 @@ class Watchdog:
             self._stats.stalls += 1
             self._stats.longest_stall = max(self._stats.longest_stall, lag)
             # Where the thread did not get to see it.
-            self._tell(self._begun, lag)
-        self._begun = None
+            self._tell(self.begun, lag)
+        self.begun = None
         self._timer.start()
         self._tick_handle = asyncio.get_running_loop().call_later(TICK, self._tick)
 
-    def _run(self) -> None:
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            # No uvloop, and nothing else that the main loop has: a loop of its own.
-            with asyncio.Runner() as runner:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
                 runner.run(self._watch())
         except Exception:
             logger.exception("an error of crawlcw itself", extra={"event": "internal"})
@@ -198,39 +184,34 @@ class Watchdog:
     async def _watch(self) -> None:
         silence = Silence(now=self._clock(), look_every=_LOOK_EVERY)
         renewal: asyncio.Task[None] | None = None
-        woken = asyncio.Event()
-        # Before the first look at `_ended`, which is set before this is called.
-        self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)
-        while not self._ended.is_set():
+        while not self._left.is_set():
             with anyio.move_on_after(_LOOK_EVERY):
-                await woken.wait()
+                await self._left.wait()
             now = self._clock()
             lag = self.stalls.lag(now)
             silent = silence.look(now, heard=lag < _LOOK_EVERY)
             # Less than that nobody needs to know of; but leases may be short, and some of one is
             # gone when the loop comes to stand still. A connection is still to be made.
-            if lag < min(STANDSTILL, self._renew_every / 2):
+            if lag < min(STANDSTILL, self.renew_every / 2):
                 continue
-            if now - self._renewed >= self._renew_every and (renewal is None or renewal.done()):
+            if now - self._renewed >= self.renew_every and (renewal is None or renewal.done()):
                 self._renewed = now
                 renewal = asyncio.create_task(self._renew())
-            if lag >= STANDSTILL:
-                self._look(lag, silent)
+            if lag < STANDSTILL:
+                continue
+            frame = self._frame()
+            called = running_in(frame)
+            self._tell(called, lag)
+            # Python runs, if not in the loop: the time is taken here.
+            self._timer.start()
+            if called is not None and self.limit and silent >= self.limit:
+                self._end_process(called, frame)
         if renewal is not None:
             renewal.cancel()
             await asyncio.gather(renewal, return_exceptions=True)
         if self._upkeep is not None:
             with suppress(Exception):
                 await asyncio.wait_for(self._upkeep.close(), _LAST_WORDS)
-
-    def _look(self, lag: float, silent: float) -> None:
-        frame = self._frame()
-        called = running_in(frame)
-        self._tell(called, lag)
-        # Python runs, if not in the loop: the time is taken here.
-        self._timer.start()
-        if called is not None and self.limit and silent >= self.limit:
-            self._end_process(called, frame)
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # its documented name
@@ -252,7 +233,7 @@ class Watchdog:
         if self._upkeep is None:
             return
         try:
-            await asyncio.wait_for(self._upkeep.renew(), max(self._renew_every, _LAST_WORDS))
+            await asyncio.wait_for(self._upkeep.renew(), max(self.renew_every, _LAST_WORDS))
         except Exception as error:
             logger.debug(
                 "nothing renewed beside the loop: %s",
@@ -289,38 +270,26 @@ class _CpuTimer:
     """
 
     def __init__(self, seconds: float) -> None:
-        """End the process after *seconds* of CPU time; 0: never."""
-        self._seconds = seconds
-        self._ready = False
-
-    def register(self) -> None:
-        """Make ready, where the system has such a timer and no other code uses it."""
+        """End the process after *seconds* of CPU time; 0, or where other code has it: never."""
         global _users  # a process has one such timer
-        if not self._seconds or self._ready or _SIGNAL is None or _TIMER is None:
-            return
-        if not _users and signal.getsignal(_SIGNAL) is not signal.SIG_DFL:
-            return
-        # Chained to the default, which ends the process.
-        faulthandler.register(_SIGNAL, file=2, chain=True)
-        _users += 1
-        self._ready = True
+        is_free = _users or signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
+        self._seconds = seconds if is_free else 0.0
+        if self._seconds:
+            # Chained to the default, which ends the process.
+            faulthandler.register(signal.SIGVTALRM, file=2, chain=True)
+            _users += 1
 
     def start(self) -> None:
         """Start from the beginning."""
-        if self._ready and _TIMER is not None:
-            signal.setitimer(_TIMER, self._seconds)
+        if self._seconds:
+            signal.setitimer(signal.ITIMER_VIRTUAL, self._seconds)
 
-    def stop(self) -> None:
-        """Stop."""
-        if self._ready and _TIMER is not None:
-            signal.setitimer(_TIMER, 0)
-
-    def unregister(self) -> None:
+    def close(self) -> None:
         """Stop for good."""
         global _users  # as above
-        if self._ready and _SIGNAL is not None:
-            self.stop()
-            self._ready = False
+        if self._seconds:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            self._seconds = 0.0
             _users -= 1
             if not _users:
-                faulthandler.unregister(_SIGNAL)
+                faulthandler.unregister(signal.SIGVTALRM)

@@ -120,7 +120,7 @@ async def _run(
     """Return what *read* makes of what a hook returns for what it is *given*."""
     called = Called(name=name, subject=url)
     cancellation = Cancellation()
-    watch.begin(called)
+    watch.begun = called
     try:
         result = hook(given)
         if inspect.isawaitable(result):

@@ -77,7 +77,7 @@ class Execution:
 
     def begins(self, called: Called) -> None:
         """Let the watchdog know that code of the user's begins in the loop."""
-        self._session.watchdog.begin(called)
+        self._session.watchdog.begun = called
 
     async def checkpoint(self) -> None:
         """Keep `data` as it is now, whatever comes; and renew the lease.
