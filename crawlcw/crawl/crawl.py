@@ -50,7 +50,7 @@ LAST_WORDS = timedelta(seconds=2)
 
 
 class Ending:
-    """The end of one crawl; all of it may be called from signal handlers of the loop."""
+    """The early end of one crawl, whoever asks for it; signal handlers of the loop may as well."""
 
     def __init__(self, retry: LedgerRetry, *, grace: timedelta) -> None:
         #: Ends the source of tasks.
@@ -58,37 +58,33 @@ class Ending:
         self._retry = retry
         self._grace = grace
         self._scope = anyio.CancelScope()
-        self.at_once = False
+        self._at_once = False
         #: Why the crawl ends itself; None while it does not.
         self.early: EarlyEnd | None = None
 
-    def stop(self) -> None:
-        """See `Crawl.stop`."""
-        logger.debug(
-            "stopping: up to %s for what is under way",
-            format_duration(self._grace),
-            extra={"event": "stopping"},
-        )
-        self._retry.shorten(self._grace)
-        self.on_stop()
+    def end(self, reason: FinishReason, detail: str = "") -> None:
+        """End soon, with the grace for what is under way; without it for `STOPPED_AT_ONCE`.
 
-    def end(self, reason: FinishReason, detail: str) -> None:
-        """End soon, as by `stop`, for a finish reason of the crawl's own; the first one counts."""
-        if self.early is None:
+        Of its own reasons, which are all but a user's, the first one counts.
+        """
+        if reason is FinishReason.STOPPED_AT_ONCE:
+            self._at_once = True
+            self._retry.shorten(LAST_WORDS)
+            self._scope.cancel()
+        elif reason is FinishReason.STOPPED and not detail:
+            grace, told = format_duration(self._grace), {"event": "stopping"}
+            logger.debug("stopping: up to %s for what is under way", grace, extra=told)
+        elif self.early is None:
             self.early = EarlyEnd(reason=reason, detail=detail)
             logger.warning("%s: %s", reason, printable(detail), extra={"event": reason})
-            self.stop()
+        else:
+            return
+        self._retry.shorten(self._grace)
+        self.on_stop()
 
     def wished(self, why: str) -> None:
         """End as the spider itself has asked."""
         self.end(FinishReason.STOPPED_BY_SPIDER, why)
-
-    def stop_now(self) -> None:
-        """See `Crawl.stop_now`."""
-        self.at_once = True
-        self._retry.shorten(LAST_WORDS)
-        self.on_stop()
-        self._scope.cancel()
 
     def why(self, reason: FinishReason) -> EarlyEnd:
         """Return why the crawl has ended, for whose coordinator it was *reason*.
@@ -96,7 +92,7 @@ class Ending:
         An order to end at once comes before all else, and a reason of the crawl's own before
         that of the coordinator, which was told to stop for it.
         """
-        if self.at_once:
+        if self._at_once:
             return EarlyEnd(reason=FinishReason.STOPPED_AT_ONCE, detail="")
         return self.early or EarlyEnd(reason=reason, detail="")
 
@@ -199,11 +195,11 @@ class Crawl:
 
     def stop(self) -> None:
         """End soon: claim nothing more, let fetchers finish within the grace, release the rest."""
-        self._ending.stop()
+        self._ending.end(FinishReason.STOPPED)
 
     def stop_now(self) -> None:
         """End at once: release everything, however far it has come."""
-        self._ending.stop_now()
+        self._ending.end(FinishReason.STOPPED_AT_ONCE)
 
     def abandon(self) -> None:
         """Give everything back from any other thread: the event loop stands still.

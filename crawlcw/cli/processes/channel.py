@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from enum import StrEnum
 
 from crawlcw.model.counters import Counters, EarlyEnd, FinishReason
 from crawlcw.model.standstill import Standstill
@@ -67,13 +66,6 @@ class Go:
             line += byte
         pages = line[len(_GO) :].strip()
         return cls(max_pages=int(pages) if pages else None)
-
-
-class Order(StrEnum):
-    """What a supervisor tells a worker. To say the same again changes nothing."""
-
-    STOP = "stop"
-    STOP_NOW = "stop-now"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

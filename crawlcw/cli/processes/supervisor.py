@@ -21,7 +21,7 @@ from crawlcw.cli.background_tasks import background_tasks
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
 from crawlcw.cli.first_run import warn_of_state
 from crawlcw.cli.notifying import notifying
-from crawlcw.cli.processes.channel import Order, WorkerState
+from crawlcw.cli.processes.channel import WorkerState
 from crawlcw.cli.processes.first_processes import FirstProcess
 from crawlcw.cli.processes.restarts import MOST_CRASHES, Restarts
 from crawlcw.cli.processes.silent_workers import LOOK_EVERY, SilentWorkers
@@ -169,7 +169,7 @@ class Supervisor:
         self._running: set[WorkerProcess] = set()
         self._crashes = 0
         self._ends: list[_End] = []
-        self._order: Order | None = None
+        self._order: FinishReason | None = None
         self._silent = SilentWorkers(
             callback_timeout=settings.callback_timeout, grace=settings.grace
         )
@@ -182,12 +182,12 @@ class Supervisor:
     def stop(self) -> None:
         """Let each worker end softly; start no other."""
         self._retry.shorten(self.settings.grace)
-        self._tell(Order.STOP)
+        self._tell(FinishReason.STOPPED)
 
     def stop_now(self) -> None:
         """Let each worker release everything at once."""
         self._retry.shorten(_NOT_AT_ALL)
-        self._tell(Order.STOP_NOW)
+        self._tell(FinishReason.STOPPED_AT_ONCE)
 
     def kill(self) -> None:
         """End each worker by SIGKILL."""
@@ -296,9 +296,9 @@ class Supervisor:
             # One that has come to its end has nothing more to say.
             self._silent.look([w for w in self._running if w.state.finish_reason is None])
 
-    def _tell(self, order: Order) -> None:
+    def _tell(self, order: FinishReason) -> None:
         self._order = order
-        self._silent.told(at_once=order is Order.STOP_NOW)
+        self._silent.told(at_once=order is FinishReason.STOPPED_AT_ONCE)
         self._stopping.set()
         for worker in self._running:
             worker.tell(order)
@@ -415,9 +415,8 @@ class Supervisor:
 
     def _as_told(self) -> _End:
         """Return the end of a slot that had no worker when all were told to stop."""
-        if self._order is Order.STOP_NOW:
-            return _End(code=INTERRUPTED, finish_reason=FinishReason.STOPPED_AT_ONCE)
-        return _End(code=OK, finish_reason=FinishReason.STOPPED)
+        at_once = self._order is FinishReason.STOPPED_AT_ONCE
+        return _End(code=INTERRUPTED if at_once else OK, finish_reason=self._order)
 
 
 def has_progressed(state: WorkerState) -> bool:

@@ -21,7 +21,7 @@ from crawlcw.assembly import open_crawl
 from crawlcw.cli import signals
 from crawlcw.cli.background_tasks import background_tasks
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK
-from crawlcw.cli.processes.channel import LastWord, Lines, Order, WorkerState
+from crawlcw.cli.processes.channel import LastWord, Lines, WorkerState
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
@@ -200,14 +200,12 @@ class _Supervisor:
 
 
 def _obedience(crawl: Crawl) -> Callable[[bytes], None]:
-    orders = {Order.STOP.encode(): crawl.stop, Order.STOP_NOW.encode(): crawl.stop_now}
-
-    def obey(line: bytes) -> None:
-        # Of a supervisor that was killed, half an order may arrive.
-        if order := orders.get(line):
-            order()
-
-    return obey
+    orders = {
+        FinishReason.STOPPED.encode(): crawl.stop,
+        FinishReason.STOPPED_AT_ONCE.encode(): crawl.stop_now,
+    }
+    # Of a supervisor that was killed, half an order may arrive.
+    return lambda line: orders.get(line, lambda: None)()
 
 
 async def _tell(crawl: Crawl, supervisor: _Supervisor) -> None:

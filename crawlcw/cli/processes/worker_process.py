@@ -12,9 +12,10 @@ from typing import BinaryIO, TextIO
 
 import anyio
 
-from crawlcw.cli.processes.channel import Go, LastWord, Lines, Order, WorkerState
+from crawlcw.cli.processes.channel import Go, LastWord, Lines, WorkerState
 from crawlcw.cli.processes.first_processes import FirstProcess
 from crawlcw.cli.processes.own_command import own_command, own_environment
+from crawlcw.model.counters import FinishReason
 
 #: What the last lines of a process that has ended may take to arrive.
 _LAST_LINES = 2.0
@@ -89,8 +90,8 @@ class WorkerProcess:
         await self._read(first.printed, self._printed)
         await self._read(first.logged, self._logged)
 
-    def tell(self, order: Order) -> None:
-        """Send *order*, unless the worker is gone."""
+    def tell(self, order: FinishReason) -> None:
+        """Order the worker to end for that reason, unless it is gone; twice is as good as once."""
         if self._channel is not None and not self._channel.is_closing():
             self._channel.write(order.encode() + b"\n")
 
