@@ -8,42 +8,31 @@ from dataclasses import replace
 from functools import partial
 
 from crawlcw.api.attempt import Downloader, Purpose
-from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, check, entry_urls, has_own_start
 from crawlcw.api.spider import scope as spider_scope
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl.adding import RunStart, TaskAdder
 from crawlcw.crawl.admission import Admission
-from crawlcw.crawl.bans import Bans
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.control import Steering
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.crawl import Beside, Crawl, Ending, Measured, TasksWay
-from crawlcw.crawl.fetcher import Asking, Fetcher
+from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.hosts import Frontier, HostTurns, PageLimit
 from crawlcw.crawl.kept_state import KeptState
-from crawlcw.crawl.moved import Claims, MovedPages
+from crawlcw.crawl.moved import MovedPages
 from crawlcw.crawl.opening import Opening
-from crawlcw.crawl.outcomes import (
-    CallbackErrors,
-    Done,
-    Failures,
-    InternalErrors,
-    Outcomes,
-    Pages,
-)
+from crawlcw.crawl.outcomes import Done, Outcomes
 from crawlcw.crawl.parsing import Parsing
-from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seeder import Seeder, StartNames
 from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.instruments import Instruments, SeveralInstruments
-from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.session import Session
 from crawlcw.errors import UsageError
 from crawlcw.fetch import pipeline
@@ -195,7 +184,6 @@ class _Parts:
             rests=self.rests,
         )
         self.admission.turns, self.admission.causes = self.turns, self.causes
-        self.internal_errors = InternalErrors(self.ledger, session.stats, end=self.ending.end)
         session.hosts = host_leaser = HostLeaser(session, self.frontier, settings)
         self.coordinator = Coordinator(
             session,
@@ -210,8 +198,8 @@ class _Parts:
                 watchdog=session.watchdog,
             ),
             causes=self.causes,
-            internal_errors=self.internal_errors,
             state=self.state,
+            end=self.ending.end,
         )
         self.ending.on_stop = self.coordinator.stop
 
@@ -247,7 +235,7 @@ class _Parts:
         self.committer = Committer(
             held=session.held,
             stats=session.stats,
-            listener=self.coordinator,
+            coordinator=self.coordinator,
             adder=self.adder,
             state=self.state,
             bodies=self.bodies,
@@ -255,76 +243,39 @@ class _Parts:
             instruments=self.instruments,
         )
 
-    def pages(self) -> Pages:
-        """Return what makes outcomes of answers."""
+    def fetcher(self) -> Fetcher:
+        """Return the fetchers, from a lease to what comes of its page."""
+        session = self.session
         self.parsing = Parsing(self.settings)
         runner = Runner(
             spider=self.spider,
             scope=self.scope,
             seen=self.adder.seen,
             now=self.now,
-            watch=self.session.watchdog,
+            watch=session.watchdog,
             parsing=self.parsing,
             state=self.state,
             write=self.committer.write_links,
         )
-        return Pages(
-            outcomes=Outcomes(
-                self.settings,
-                runner,
-                now=self.now,
-                revisits=Revisits(self.settings.revisit_policy),
-                errors=CallbackErrors(),
-                end=self.ending.end,
-            ),
+        outcomes = Outcomes(
+            session,
+            self.settings,
+            runner=runner,
             causes=self.causes,
             sessions=self.sessions,
             recorder=Recorder(bodies=self.bodies),
             instruments=self.instruments,
-        )
-
-    def fetcher(self) -> Fetcher:
-        """Return the fetchers, from a lease to what comes of its page."""
-        settings, session, pages = self.settings, self.session, self.pages()
-        bans = Bans(settings, self.proxies, banned_when=condition(self.spider, "banned_when"))
-        claims = Claims(
-            ledger=self.ledger,
-            held=session.held,
-            adder=self.adder,
-            settings=settings,
-            worker=session.worker,
+            end=self.ending.end,
         )
         return Fetcher(
-            asking=Asking(
-                settings=settings,
-                ask=self.ways[Purpose.PAGE],
-                robots=self.robots,
-                frontier=self.frontier,
-                stats=session.stats,
-                bans=bans,
-                errors=pages.outcomes.errors,
-                instruments=self.instruments,
-            ),
-            held=session.held,
-            state=self.state,
-            run_alone=RunAlone(self.ledger, session.held),
+            session,
+            ask=self.ways[Purpose.PAGE],
+            robots=self.robots,
             turns=self.turns,
-            pages=pages,
-            failures=Failures(
-                outcomes=pages.outcomes,
-                causes=self.causes,
-                sessions=self.sessions,
-                bans=bans,
-                watchdog=session.watchdog,
-                stats=session.stats,
-                internal=self.internal_errors,
-            ),
+            coordinator=self.coordinator,
+            outcomes=outcomes,
             moved=MovedPages(
-                pages=pages,
-                claims=claims,
-                robots=self.robots,
-                scope=self.scope,
-                proxies=self.proxies,
+                session, outcomes, adder=self.adder, robots=self.robots, scope=self.scope
             ),
         )
 

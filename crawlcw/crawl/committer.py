@@ -14,35 +14,24 @@ again adds no link twice, for links are known by their identity.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable
 
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl import callbacks
 from crawlcw.crawl.adding import SeenFilter, TaskAdder
+from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.kept_state import KeptState
-from crawlcw.crawl.outcomes import Done
+from crawlcw.crawl.outcomes import Done, End
 from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.instruments import UNSEEN, Instruments
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.fetch.recording import unwritable
-from crawlcw.ledger.protocol import Added, Committed
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import ChangedTask, Task
+from crawlcw.model.task import ChangedTask, Lease, Task
 from crawlcw.model.transitions import Settlement
 
 logger = logging.getLogger(__name__)
-
-
-class CommitListener(Protocol):
-    """Who is told of what is in the ledger."""
-
-    async def announce(self, tasks: Iterable[Task]) -> None:
-        """Wake the hosts of tasks that were added."""
-
-    def written(self, *, more: bool, again: Iterable[str]) -> None:
-        """*more*: a group left new tasks, or tasks to be tried *again*, of these hosts."""
 
 
 class Committer:
@@ -53,21 +42,21 @@ class Committer:
         *,
         held: HeldLeases,
         stats: Stats,
-        listener: CommitListener,
+        coordinator: Coordinator,
         adder: TaskAdder,
         state: KeptState,
         bodies: Bodies | None,
-        end: Callable[[FinishReason, str], None],
+        end: End,
         instruments: Instruments | None = None,
     ) -> None:
-        """Write to the ledger of *adder*; *state* is told what is recorded.
+        """Write to the ledger of *adder*; *coordinator* and *state* are told what is recorded.
 
         *bodies* are what the outcomes name of files; where these fail, *end* is told.
         """
         self._ledger = adder.ledger
         self._held = held
         self._stats = stats
-        self._listener = listener
+        self._coordinator = coordinator
         self._adder = adder
         self._state = state
         self._bodies = bodies
@@ -78,56 +67,59 @@ class Committer:
 
     async def run(self, done: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
         """Write what is *done* until cancelled; at once while *workers_wait* for tasks."""
-        await write_in_groups(done, self._seen_writing, workers_wait=workers_wait)
+        await write_in_groups(done, self._write, workers_wait=workers_wait)
 
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
         """Add links of a page whose callback still runs; its outcome comes later."""
         await self._adder.keep()
         await self._keep(too_deep)
         if await self._add(tasks):
-            self._listener.written(more=True, again=())
-
-    async def _seen_writing(self, group: list[Done]) -> None:
-        watched = self._instruments
-        leases = [each.lease for done in group for each in done.settlements]
-        with UNSEEN if watched is None else watched.commit(leases):
-            await self._write(group)
+            self._coordinator.written(more=True, again=())
 
     async def _write(self, group: list[Done]) -> None:
-        settlements = [settlement for done in group for settlement in done.settlements]
-        self._held.settling(settlement.lease for settlement in settlements)
-        if not await self._is_synced(settlements):
-            return
-        self._state.settling(settlements)
-        await self._adder.keep()
-        await self._keep([task for done in group for task in done.too_deep])
-        added = await self._add([task for done in group for task in done.tasks])
-        await self._commit(settlements)
+        links, too_deep = list[Task](), list[Task]()
+        settlements = list[Settlement]()
+        for done in group:
+            links += done.tasks
+            too_deep += done.too_deep
+            settlements += done.settlements
+        leases = [settlement.lease for settlement in settlements]
+        watched = self._instruments
+        with UNSEEN if watched is None else watched.commit(leases):
+            self._held.settling(leases)
+            if self._bodies is not None and not await self._are_synced(self._bodies, settlements):
+                await self._give_back(settlements, leases)
+                return
+            self._state.settling(settlements)
+            await self._adder.keep()
+            if too_deep:
+                await self._keep(too_deep)
+            added = await self._add(links)
+            await self._commit(settlements)
+        self._held.end(leases)
         for done in group:
             self._stats.dropped.add(done.dropped)
             for reason, number in done.items_dropped.items():
                 callbacks.count_dropped(self._stats.items_dropped, reason, number)
         again = {s.lease.task.host for s in settlements if s.change.due is not None}
-        self._listener.written(more=bool(again) or added > 0, again=again)
+        self._coordinator.written(more=bool(again) or added > 0, again=again)
 
-    async def _is_synced(self, settlements: list[Settlement]) -> bool:
-        """Return whether all that the outcomes name of files is on the disk.
-
-        Where not, they are not recorded: the tasks go back as they were, and the crawl ends.
-        """
-        if self._bodies is None or all(each.change.stored is None for each in settlements):
-            return True
-        try:
-            await self._bodies.sync()
-        except OSError as error:
-            self._end(FinishReason.FILES_UNWRITABLE, unwritable(self._bodies, error).message)
-            leases = [settlement.lease for settlement in settlements]
-            await self._ledger.outcomes.release(leases)
-            self._state.settled(settlements, lost={lease.task.id for lease in leases})
-            await self._listener.announce(lease.task for lease in leases)
-            self._held.end(leases)
-            return False
+    async def _are_synced(self, bodies: Bodies, settlements: list[Settlement]) -> bool:
+        """Return whether the bodies that outcomes name are on the disk; if not, end the crawl."""
+        if any(each.change.stored is not None for each in settlements):
+            try:
+                await bodies.sync()
+            except OSError as error:
+                self._end(FinishReason.FILES_UNWRITABLE, unwritable(bodies, error).message)
+                return False
         return True
+
+    async def _give_back(self, settlements: list[Settlement], leases: list[Lease]) -> None:
+        """Record no outcome: the tasks go back as they were."""
+        await self._ledger.outcomes.release(leases)
+        self._state.settled(settlements, lost={lease.task.id for lease in leases})
+        await self._coordinator.announce(lease.task for lease in leases)
+        self._held.end(leases)
 
     async def _add(self, tasks: list[Task]) -> int:
         # Two pages of one group often have the same new links.
@@ -140,10 +132,11 @@ class Committer:
             return 0
         added, new = await self._adder.add(list(fresh.values()))
         self._stats.links_added += new
-        rejected = self._rejected(added)
+        for task, why in added.rejected:
+            self._tell_of_rejected(fresh.pop(task.id), why)
         # Known or new: the process that added it may have been killed before it woke the host.
-        await self._listener.announce(fresh.values())
-        self._adder.seen.add(task_id for task_id in fresh if task_id not in rejected)
+        await self._coordinator.announce(fresh.values())
+        self._adder.seen.add(fresh)
         return new
 
     async def _keep(self, tasks: list[Task]) -> None:
@@ -155,46 +148,43 @@ class Committer:
         }
         if fresh:
             added = await self._ledger.tasks.add(list(fresh.values()))
-            rejected = self._rejected(added)
-            self._kept.add(task_id for task_id in fresh if task_id not in rejected)
+            for task, why in added.rejected:
+                self._tell_of_rejected(fresh.pop(task.id), why)
+            self._kept.add(fresh)
 
-    def _rejected(self, added: Added) -> set[bytes]:
-        """Count and tell what the store cannot hold; return the ids."""
-        for task, why in added.rejected:
-            self._stats.dropped.note("store-rejected", task.url)
-            logger.warning(
-                "cannot store %s: %s",
-                printable(task.url),
-                printable(why),
-                extra={"event": "store_rejected", "url": task.url},
-            )
-        return {task.id for task, _ in added.rejected}
+    def _tell_of_rejected(self, link: Task, why: str) -> None:
+        self._stats.dropped.note("store-rejected", link.url)
+        _warn(link, why)
 
     async def _commit(self, settlements: list[Settlement]) -> None:
-        committed: Committed = await self._ledger.outcomes.commit(settlements)
-        lost = {lease.task.id for lease in committed.lost}
-        self._stats.leases_lost += len(lost)
+        committed = await self._ledger.outcomes.commit(settlements)
+        not_recorded = set[bytes]()
         for lease in committed.lost:
             # Not a failure: the lease ran out while the page was loading, and
             # the newer holder's result is the one that counts.
+            not_recorded.add(lease.task.id)
+            self._stats.leases_lost += 1
             logger.info(
                 "result dropped, another worker has %s",
                 printable(lease.task.url),
                 extra={"event": "lease_lost", "url": lease.task.url},
             )
-        rejected = {lease.task.id for lease, _ in committed.rejected}
         for lease, why in committed.rejected:
-            logger.warning(
-                "cannot store %s: %s",
-                printable(lease.task.url),
-                printable(why),
-                extra={"event": "store_rejected", "url": lease.task.url},
-            )
+            not_recorded.add(lease.task.id)
             self._stats.failures["store-rejected"] += 1
             self._stats.given_up += 1
-        self._state.settled(settlements, lost=lost | rejected)
+            _warn(lease.task, why)
+        self._state.settled(settlements, lost=not_recorded)
         for settlement in settlements:
-            task_id = settlement.lease.task.id
-            if task_id not in lost and task_id not in rejected:
+            if settlement.lease.task.id not in not_recorded:
                 self._stats.record(settlement)
-        self._held.end(settlement.lease for settlement in settlements)
+
+
+def _warn(task: Task, why: str) -> None:
+    """Log that the store cannot hold a task, or its outcome."""
+    logger.warning(
+        "cannot store %s: %s",
+        printable(task.url),
+        printable(why),
+        extra={"event": "store_rejected", "url": task.url},
+    )

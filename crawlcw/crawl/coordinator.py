@@ -29,7 +29,7 @@ from crawlcw.crawl.host_queues import bonus
 from crawlcw.crawl.hosts import Frontier, HeldHost
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.opening import Opening
-from crawlcw.crawl.outcomes import InternalErrors
+from crawlcw.crawl.outcomes import End, InternalErrors
 from crawlcw.engine.pool import Pool
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import FinishReason
@@ -87,12 +87,15 @@ class Coordinator:
         host_leaser: HostLeaser,
         opening: Opening,
         causes: Causes,
-        internal_errors: InternalErrors,
         state: KeptState,
+        end: End,
     ) -> None:
-        """Work for the process of *session*."""
+        """Work for the process of *session*; *end* ends the crawl, see `Ending.end`."""
+        self.frontier = frontier
         self.host_leaser = host_leaser
+        self.internal_errors = InternalErrors(session, end=end)
         self.pool = Pool(settings.concurrency)
+        self._state = state
         self._ledger = session.ledger
         self._worker = session.worker
         self._held = session.held
@@ -100,14 +103,13 @@ class Coordinator:
         self._retry = session.retry
         self._heartbeat = session.heartbeat
         self._settings = settings
-        self._frontier = frontier
         self._queues = frontier.queues
         self._opening = opening
         #: Set by whatever leaves something to do.
         self._changed = frontier.look_wanted
         self._causes = causes
-        self._internal_errors = internal_errors
-        self._state = state
+        #: Leases whose hosts' slots are held, by the ids and fences of their tasks.
+        self._asking: set[tuple[bytes, int]] = set()
         self._stopping = False
         self._paused: datetime | None = None  #: since when nothing is begun with
         self._shuffles = False
@@ -162,7 +164,7 @@ class Coordinator:
 
     def seeded(self) -> None:
         """Note that all seeds are in the ledger."""
-        self._frontier.page_limit.seeded = True
+        self.frontier.page_limit.seeded = True
         self.wake()
 
     def wake(self) -> None:
@@ -179,7 +181,7 @@ class Coordinator:
         that have tasks to be tried again.
         """
         for host in again:
-            self._frontier.look(host)
+            self.frontier.look(host)
         if more or not self._held:
             self.wake()
         elif self._settings.max_pages is not None:
@@ -189,7 +191,7 @@ class Coordinator:
 
     async def announce(self, tasks: Iterable[Task]) -> None:
         """Wake the hosts of tasks that are in the ledger by now and may be due."""
-        now, ours = self._ledger.now(), self._frontier.leased
+        now, ours = self._ledger.now(), self.frontier.leased
         looked: set[str] = set()
         dues: dict[str, datetime] = {}
         for task in tasks:
@@ -199,7 +201,7 @@ class Coordinator:
                 due = _turn(task, now)
                 dues[task.host] = min(due, dues.get(task.host, due))
         for host in looked:
-            self._frontier.look(host)
+            self.frontier.look(host)
         if dues:
             await self._ledger.hosts.wake(dues)
             self.wake()
@@ -217,13 +219,18 @@ class Coordinator:
         self.wake()
 
     def fetched(self, lease: Lease) -> None:
-        """Note that the request of a dispatched lease has ended: its host may be asked again."""
+        """Free the host's slot of a dispatched lease, once: its next request may begin."""
+        key = (lease.task.id, lease.fence)
+        if key not in self._asking:
+            return
+        self._asking.remove(key)
         now = self._moved_at = time.monotonic()
         self._queues.finished(lease.task.host, now=now)
         self.dispatch()
 
     def done(self, lease: Lease) -> None:
         """Note that nobody works on a dispatched lease any more."""
+        self.fetched(lease)
         self.pool.done()
         now = self._moved_at = time.monotonic()
         self.dispatch()
@@ -235,9 +242,9 @@ class Coordinator:
         """Have the coordinator look, where what has changed leaves it something to do."""
         if self._changed.is_set():
             return
-        if not (self._frontier.returned or self.host_leaser.has_idle()):
+        if not (self.frontier.returned or self.host_leaser.has_idle()):
             now = time.monotonic()
-            feeds = self._is_low() and now >= min(self._look_at, self._frontier.next_feed())
+            feeds = self._is_low() and now >= min(self._look_at, self.frontier.next_feed())
             if not feeds and now < self._leases_at:
                 return
         self._changed.set()
@@ -245,7 +252,7 @@ class Coordinator:
     def put_back(self, lease: Lease, *, to_ledger: bool) -> None:
         """Take back a task that was not tried: its host has failed, or is not ours any more."""
         if to_ledger:
-            self._frontier.returned.append(lease)
+            self.frontier.returned.append(lease)
         else:
             self._place(lease)
         self._changed.set()
@@ -253,27 +260,27 @@ class Coordinator:
     def _place(self, lease: Lease) -> None:
         """Let a task wait for its host's turn, or go back where that is not now."""
         task = lease.task
-        host = self._frontier.hosts.get(task.host)
+        host = self.frontier.hosts.get(task.host)
         if host is None or host.leaving:
-            self._frontier.returned.append(lease)
-            self._frontier.look(task.host)
+            self.frontier.returned.append(lease)
+            self.frontier.look(task.host)
         elif not host.may_ask(task):
             self._place_refused(lease, host)
         elif task.due is not None and task.due > self._ledger.now():
-            self._frontier.returned.append(lease)
+            self.frontier.returned.append(lease)
         elif not host.opened:
             # Its origin's rest has just ended. What is due again opens the host.
-            self._frontier.returned.append(lease)
+            self.frontier.returned.append(lease)
         else:
             self._queues.add(lease, now=time.monotonic())
 
     def _place_refused(self, lease: Lease, host: HeldHost) -> None:
         """Let a task of an origin that may not be asked go back, or be settled unasked."""
-        task, returned = lease.task, self._frontier.returned
+        task, returned = lease.task, self.frontier.returned
         if not host.lost_origin(task):
             until = host.resting_until(task) or self._ledger.now()
             returned.append(put_off(lease, until=until))
-        elif self._frontier.policy.calls.include(task.errback):
+        elif self.frontier.policy.calls.include(task.errback):
             self._queues.add(lease, now=time.monotonic(), asks=False)
         else:
             # Once it is back it is ignored with all others of its origin.
@@ -282,13 +289,13 @@ class Coordinator:
     def lost(self, task_ids: set[bytes]) -> None:
         """Forget waiting tasks whose leases are lost."""
         self._queues.withdraw(unwanted=lambda lease: lease.task.id in task_ids)
-        frontier = self._frontier
+        frontier = self.frontier
         frontier.returned = [each for each in frontier.returned if each.task.id not in task_ids]
 
     def undispatched(self) -> list[Lease]:
         """Return the leases no fetcher has begun with, and forget them."""
-        leases = [*self._queues.withdraw(), *self._frontier.returned, *self.pool.take_back()]
-        self._frontier.returned = []
+        leases = [*self._queues.withdraw(), *self.frontier.returned, *self.pool.take_back()]
+        self.frontier.returned = []
         return leases
 
     def standstill(self) -> Standstill | None:
@@ -324,6 +331,7 @@ class Coordinator:
                         turn - now, self._turn_has_come
                     )
                 return
+            self._asking.add((lease.task.id, lease.fence))
             self.pool.put(lease)
             free -= 1
 
@@ -342,7 +350,7 @@ class Coordinator:
         pool = self.pool
         free: float = pool.size - pool.dispatched
         # First what is most often not so: this is asked several times a page.
-        if free <= 0 or self._stopping or self._paused or self._frontier.uplink.is_blocked:
+        if free <= 0 or self._stopping or self._paused or self.frontier.uplink.is_blocked:
             return 0
         if self._settings.max_pages is None:
             return free
@@ -353,7 +361,7 @@ class Coordinator:
         return float("inf") if most is None else most - self._stats.pages
 
     def _unwritten(self) -> int:
-        waiting = self._queues.waiting + len(self._frontier.returned)
+        waiting = self._queues.waiting + len(self.frontier.returned)
         return max(0, len(self._held) - self.pool.dispatched - waiting)
 
     def _room(self) -> int:
@@ -391,7 +399,7 @@ class Coordinator:
         # What a host has shown is written before anybody else may lease it.
         await leaser.save()
         leaser.give_up_origins(background)
-        for host in self._frontier.half_open():
+        for host in self.frontier.half_open():
             self._opening.probe(host, background)
         await leaser.give_back(background)
         if await leaser.lease(hungry=self.pool.has_idle_workers()):
@@ -408,7 +416,7 @@ class Coordinator:
         return await self._look_around()
 
     async def _give_back_tasks(self) -> None:
-        returned, self._frontier.returned = self._frontier.returned, []
+        returned, self.frontier.returned = self.frontier.returned, []
         if returned:
             await self._give_back(returned)
 
@@ -421,7 +429,7 @@ class Coordinator:
         # Only now: killed in between, the leases run out, and nothing is lost.
         self._held.end(leases)
         for lease in leases:
-            self._frontier.look(lease.task.host)
+            self.frontier.look(lease.task.host)
         # After the release. Killed in between, the wake-up is lost, and an idle process
         # finds the host by its sweep.
         await self.announce(lease.task for lease in leases)
@@ -429,7 +437,7 @@ class Coordinator:
 
     async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
         """Page and claim tasks of the hosts held; return whether there were any to look at."""
-        hungry = self._frontier.hungry()
+        hungry = self.frontier.hungry()
         if not hungry:
             return False
         room = self._room()
@@ -501,8 +509,8 @@ class Coordinator:
                 continue
             # What waits for an origin that was given up is ignored, all of it at once, but for
             # tasks that a method is called for.
-            lost = self._frontier.hosts[task.host].lost_origin(task)
-            if not lost or self._frontier.policy.calls.include(task.errback):
+            lost = self.frontier.hosts[task.host].lost_origin(task)
+            if not lost or self.frontier.policy.calls.include(task.errback):
                 found.setdefault(task.host, []).append(task)
         return found
 
@@ -600,7 +608,7 @@ class Coordinator:
 
     async def _look_around(self) -> bool:
         """Take part in hosts that are shared; return whether the ledger is drained."""
-        if self._frontier.may_share:
+        if self.frontier.may_share:
             room = self._room()
             limit = _PREFETCH * self.pool.size + self._most_in_grace()
             page = await self._ledger.tasks.page(limit=limit)
@@ -618,14 +626,14 @@ class Coordinator:
         return await self._drained()
 
     def _is_shared(self, task: Task) -> bool:
-        host = self._frontier.hosts.get(task.host)
+        host = self.frontier.hosts.get(task.host)
         is_visited = host is not None and host.lease is None and not host.leaving
         return is_visited and task.id not in self._held
 
     async def _visit(self, urls: dict[str, str]) -> None:
         """Take part in those hosts that their owners share, given a URL of each."""
-        held = self._frontier.hosts
-        new = [name for name in urls if name not in held and self._frontier.shares(name)]
+        held = self.frontier.hosts
+        new = [name for name in urls if name not in held and self.frontier.shares(name)]
         if not new:
             return
         found = await self._ledger.hosts.get(new)
@@ -634,7 +642,7 @@ class Coordinator:
                 continue
             rules = self._opening.robots.known(urls[name], state.robots)
             if rules is not None and not rules.crawl_delay:
-                self._frontier.visit(state).open()
+                self.frontier.visit(state).open()
 
     def _is_served(self, state: Host) -> bool:
         """Return whether a host has an owner, and answers without being asked slowly."""
@@ -649,15 +657,15 @@ class Coordinator:
         # is in `_held`, or has set `_changed`.
         busy = self._held or self._changed.is_set()
         # What is done about a host in the background is counted when it has ended.
-        busy = busy or any(host.busy for host in self._frontier.hosts.values())
-        if horizon is None and not busy and self._frontier.page_limit.seeded:
+        busy = busy or any(host.busy for host in self.frontier.hosts.values())
+        if horizon is None and not busy and self.frontier.page_limit.seeded:
             return True
         if not busy:
-            await self._internal_errors.end_where_nothing_else_is_left()
+            await self.internal_errors.end_where_nothing_else_is_left()
         idle = self._idle
         now = self._ledger.now()
         others_work = horizon is not None and horizon <= now and not busy
-        starves = others_work and not self._frontier.leased and idle >= _HUNGRY_FROM
+        starves = others_work and not self.frontier.leased and idle >= _HUNGRY_FROM
         self._heartbeat.starving(starves)
         if others_work:
             idle = min(idle, await self._until_ready())
@@ -668,7 +676,7 @@ class Coordinator:
             idle = min(idle, _IDLE_BESIDE_OTHERS)
         if self._idle >= _SWEEP_FROM:
             # A host that is held waits for its turn, and nobody else for anything.
-            waits = not (busy or self._frontier.leased)
+            waits = not (busy or self.frontier.leased)
             self._waits_for = await self._waiting(horizon) if waits else None
         self._look_at = time.monotonic() + max(idle, _SHORTEST_IDLE)
         self.host_leaser.lease_at = self._look_at
@@ -682,7 +690,7 @@ class Coordinator:
         if horizon is not None and horizon <= now:
             # Tasks are due, and their hosts are not ready.
             until = await self._ledger.hosts.next_ready()
-        if horizon is None and not self._frontier.page_limit.seeded:
+        if horizon is None and not self.frontier.page_limit.seeded:
             return Standstill(start=True)
         workers, _ = await self._heartbeat.neighbours()
         # What others hold is leased for no longer, and renewed.
@@ -722,7 +730,7 @@ class Coordinator:
         until = min(now + _LONGEST_IDLE, self._leases_at + (0 if is_idle else _BUSY_PAUSE))
         if not self._is_low():
             return until
-        return min(until, self._look_at, self._frontier.next_feed())
+        return min(until, self._look_at, self.frontier.next_feed())
 
     def _pause(self) -> float:
         """Return the seconds until the hosts that are held may be looked at again.

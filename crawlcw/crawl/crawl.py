@@ -279,7 +279,7 @@ class Crawl:
                 background.start_soon(self._beside.bodies.mend)
             background.start_soon(partial(self._way.seeder.run, state, coordinator, seeded=seeded))
             reason = await pool.run(
-                partial(self._way.fetcher.run, pool, self._way.done, coordinator),
+                partial(self._way.fetcher.run, self._way.done),
                 coordinator.run,
                 give_back=self._give_back,
                 grace=self._ending.grace,

@@ -1,4 +1,4 @@
-"""Visiting pages again: asking whether they have changed, and what an answer says of that."""
+"""Further visits of a page: whether it has changed since the last one, and the date of the next."""
 
 import re
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from crawlcw.model.transitions import Unchanged
 from crawlcw.model.visits import RevisitPolicy, Visit
 
 NOT_MODIFIED = 304
-#: What a spider says of these itself is left as it is.
+#: A spider's own ones are left as they are.
 _PRECONDITIONS = frozenset(
     {
         *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since"),
@@ -40,14 +40,13 @@ def conditional(request: Request, task: Task) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class Revisits:
-    """What is written down of a visit, and when the next one is to be."""
+    """The records of visits, and the dates of the next ones."""
 
     policy: RevisitPolicy
 
-    def is_same(self, task: Task, response: Response) -> bool:
-        """Return whether the body is the one of the last visit, though a server sends it again."""
-        last = task.visit
-        if last is None or last.digest is None:
+    def is_same(self, last: Visit, response: Response) -> bool:
+        """Return whether the body is that of the *last* visit, though a server sends it again."""
+        if last.digest is None:
             return False
         digest = _digest(response)
         if digest is not None and len(last.digest) == _OLD_DIGEST and response.file is None:
@@ -58,55 +57,54 @@ class Revisits:
         self, task: Task, response: Response, *, now: datetime
     ) -> tuple[Visit, datetime | None]:
         """Return the visit of a page that is new, or another one than before, and the next date."""
-        visit = Visit(time=now, changed=now, digest=_digest(response))
-        return self._next(task, _with_validators(visit, task, response), changed=True)
+        visit = Visit(
+            time=now,
+            changed=now,
+            digest=_digest(response),
+            etag=_validator(task, response, "etag"),
+            last_modified=_validator(task, response, "last-modified"),
+        )
+        return self._dated(task, visit, changed=True)
 
     def of_alias(self, task: Task, *, now: datetime) -> tuple[Visit, datetime | None]:
         """Return the same of a task that only leads to a page: nothing of the page is its own."""
         last = task.visit
         visit = Visit(time=now, changed=now if last is None else last.changed)
-        return self._next(task, visit, changed=False)
+        return self._dated(task, visit, changed=False)
 
     def unchanged(self, task: Task, response: Response, *, now: datetime) -> Unchanged:
         """Return the outcome of a visit that found the page as it was."""
-        assert task.visit is not None
-        visit = _with_validators(replace(task.visit, time=now), task, response)
-        visit, revisit = self._next(task, visit, changed=False)
+        last = task.visit
+        assert last is not None
+        visit = replace(
+            last,
+            time=now,
+            # A 304 may leave out what is as it was.
+            etag=_validator(task, response, "etag") or last.etag,
+            last_modified=_validator(task, response, "last-modified") or last.last_modified,
+        )
+        visit, revisit = self._dated(task, visit, changed=False)
         return Unchanged(visit=visit, revisit=revisit)
 
     def after_failure(self, task: Task, *, now: datetime) -> datetime | None:
         """Return when a page is asked for again that was there once, should it be given up."""
         if task.visit is None:
             return None
-        _, revisit = self._next(task, replace(task.visit, time=now), changed=False)
-        return revisit
+        return self._dated(task, replace(task.visit, time=now), changed=False)[1]
 
-    def _next(self, task: Task, visit: Visit, *, changed: bool) -> tuple[Visit, datetime | None]:
+    def _dated(self, task: Task, visit: Visit, *, changed: bool) -> tuple[Visit, datetime | None]:
         interval = self.policy.interval(task.options.revisit, task.visit, changed=changed)
         if interval is None:
             return visit if visit.interval is None else replace(visit, interval=None), None
         return replace(visit, interval=interval.total_seconds()), visit.time + interval
 
 
-def _with_validators(visit: Visit, task: Task, response: Response) -> Visit:
-    """Return *visit* with what the server says of the page, where it says so of this very URL."""
-    if response.url != task.url:
-        return visit
-    headers = response.headers
-    etag = _sendable(headers.get("etag"))
-    last_modified = _sendable(headers.get("last-modified"))
-    if etag is None and last_modified is None:
-        return visit
-    # A 304 may leave out what is as it was.
-    return replace(
-        visit,
-        etag=etag or visit.etag,
-        last_modified=last_modified or visit.last_modified,
-    )
-
-
-def _sendable(value: str | None) -> str | None:
-    return value if value is not None and _VALIDATOR.fullmatch(value) else None
+def _validator(task: Task, response: Response, name: str) -> str | None:
+    """Return a header that can be sent back, where the answer is of this very URL."""
+    value = response.headers.get(name)
+    if value is None or response.url != task.url or not _VALIDATOR.fullmatch(value):
+        return None
+    return value
 
 
 def _digest(response: Response) -> str | None:

@@ -28,7 +28,7 @@ from crawlcw import Spider
 from crawlcw.crawl import outcomes
 
 BROKEN, TIMES = {broken!r}, {times!r}
-original = outcomes.Pages.answered
+original = outcomes.Outcomes.answered
 
 def answered(self, attempt, response):
     path = urlsplit(attempt.request.url).path
@@ -39,7 +39,7 @@ def answered(self, attempt, response):
         raise TypeError("cannot pickle \\x1b[31m")
     return original(self, attempt, response)
 
-outcomes.Pages.answered = answered
+outcomes.Outcomes.answered = answered
 
 class Pages(Spider):
     name = "pages"

@@ -84,7 +84,7 @@ class Writing:
         self._committer = Committer(
             held=self.held,
             stats=self.stats,
-            listener=self,
+            coordinator=self,
             adder=adder,
             state=KeptState(Spider(), ledger),
             bodies=None,

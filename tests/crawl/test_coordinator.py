@@ -25,7 +25,6 @@ from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.hosts import Frontier, PageLimit
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.opening import Opening
-from crawlcw.crawl.outcomes import InternalErrors
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine import ledger_retry
 from crawlcw.engine.session import Session
@@ -210,7 +209,7 @@ class Around:
             ),
             state=KeptState(Spider(), session.ledger),
             causes=self.causes,
-            internal_errors=InternalErrors(session.ledger, self.stats, end=lambda *_: None),
+            end=lambda *_: None,
         )
 
     async def work(self, *, seconds: float = 0.0, number: int = 1) -> None:
@@ -300,6 +299,29 @@ def test_all_that_is_due_is_handed_out_once(tmp_path: Path, monkeypatch: pytest.
         assert sorted(url for _, url in around.starts) == sorted(
             task.url for task in make_tasks(300)
         )
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_hosts_slot_is_freed_once_for_each_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        await ledger.tasks.add(make_tasks(2))
+        around = Around(ledger, concurrency=2)
+        coordinator = around.coordinator
+        running = asyncio.create_task(coordinator.run())
+        first = await coordinator.pool.get()
+        slots = around.frontier.queues[first.task.host]
+
+        for _ in range(2):
+            coordinator.fetched(first)
+        coordinator.done(first)
+
+        second = await coordinator.pool.get()
+        assert slots.active == 1
+        coordinator.done(second)
+        assert slots.active == 0, "done frees it where the page did not"
+        coordinator.stop()
+        await running
 
     quickly(main, tmp_path, monkeypatch)
 

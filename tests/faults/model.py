@@ -578,7 +578,7 @@ class Worker(Process):
         self._committer = Committer(
             held=self._held,
             stats=Stats(),
-            listener=self,
+            coordinator=self,
             adder=TaskAdder(ledger=waiting, max_depth=None, run=RunStart(waiting, lease=LEASE)),
             state=KeptState(Spider(), waiting),
             bodies=None,

@@ -67,11 +67,9 @@ class Mutant:
 
 
 _DUE = '"due": {"$lte": now},'
-_ADD = "    added = await self._add([task for done in group for task in done.tasks])\n"
-_ADD_BESIDE = """\
-    adding = asyncio.create_task(self._add([task for done in group for task in done.tasks]))
-"""
-_COMMIT = "    await self._commit(settlements)\n"
+_ADD = "        added = await self._add(links)\n"
+_ADD_BESIDE = "        adding = asyncio.create_task(self._add(links))\n"
+_COMMIT = "        await self._commit(settlements)\n"
 
 MUTANTS = [
     Mutant(
@@ -117,7 +115,7 @@ MUTANTS = [
             Edit(
                 _COMMITTER,
                 "Committer._write",
-                (_ADD + _COMMIT, _ADD_BESIDE + _COMMIT + "    added = await adding\n"),
+                (_ADD + _COMMIT, _ADD_BESIDE + _COMMIT + "        added = await adding\n"),
             ),
         ),
         caught_by=(
