@@ -5,9 +5,11 @@ that trusts it: a link, a redirect or a name that resolves to `127.0.0.1` must
 not lead there (CWE-918). The check is made where a socket is made, after every
 name look-up and before any packet: what is checked is what is connected to,
 and no answer of the DNS can change in between.
+
+aiohttp hands nothing on to the guard and the connector but the context of the request. So the
+exchange under way is a context variable, the one on the way of a request.
 """
 
-import asyncio
 import errno
 import ipaddress
 import socket
@@ -17,7 +19,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
-from time import monotonic
 from typing import Protocol
 
 import yarl
@@ -70,43 +71,25 @@ class Stage(IntEnum):
     PASSED = 3  #: it says that it has reached the host, or has an answer
 
 
-@dataclass(frozen=True, slots=True)
-class Trusted:
-    """A host that the user has named, on one of its ports."""
-
-    host: str
-    port: int
-    by_itself: bool  #: or only while it is a start URL's name that never was public
-
-
 @dataclass(slots=True, eq=False)
 class Hop:
-    """One exchange of an attempt."""
+    """One exchange of an attempt, as connector and guard see it."""
 
     attempt: Attempt
     proxy: Proxy | None = None
-    trusted: Trusted | None = None  #: the host that the request goes to
+    url: yarl.URL | None = None  #: what is asked, or only its origin; None: nothing yet
     stage: Stage = Stage.DIALLING
-    at_host: bool = False  #: whether it is the host's name that is looked up just now
-    #: When it was sent, by the monotonic clock, and never earlier than it was.
-    sent: float = 0.0
 
-    def begin_sending(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Note that it is written now, though uvloop sends when it has come round."""
-        self._note_sent()
-        loop.call_soon(self._note_sent)
-
-    def _note_sent(self) -> None:
-        self.sent = monotonic()
+    @property
+    def http_proxy(self) -> Proxy | None:
+        """The proxy that is spoken to by HTTP."""
+        return None if self.proxy is None or self.proxy.is_socks else self.proxy
 
 
 #: The exchange of the request under way in this context, or the one that a user's own
 #: downloader works on. aiohttp races the addresses of a name in tasks of their own, which
 #: inherit the context of the request; no other request can see it.
 current_hop: ContextVar[Hop] = ContextVar("current_hop")
-
-#: What is connected to is a proxy, which the user has named.
-_A_PROXY = Trusted("", 0, by_itself=True)
 
 
 class AddressRefusedError(PermissionError):
@@ -166,8 +149,6 @@ class AddressGuard:
         self._public: set[str] = set()
         self._private: set[str] = set()
         self._others: dict[str, None] = {}  #: other names that had a public address
-        #: By host and port, where nothing may be learnt of them that would change it.
-        self._admitted: dict[tuple[str, int | None], Trusted] = {}
         self._trust(start_origins)
         if len(self._start_names) > MOST_START_NAMES:
             self._start_names.clear()
@@ -177,73 +158,70 @@ class AddressGuard:
             self._trusted[host] = self._trusted.get(host, frozenset()) | ports
 
     def _trust(self, start_origins: Iterable[str]) -> None:
-        self._admitted.clear()
         for name in start_origins:
             host, ports = _host_and_ports(name, usual=_WEB_PORTS)
             self._ports |= ports
             known = self._start_names if _parsed(host) is None else self._trusted
             known[host] = known.get(host, frozenset()) | ports
 
-    def admitted(self, url: yarl.URL) -> Trusted | None:
-        """Return what `admit` returned for the origin of *url*; None: call `learn` and `admit`."""
-        return self._admitted.get((url.raw_host or "", url.port))
-
-    async def learn(self, url: yarl.URL) -> None:
-        """Learn whether `start` names the host of *url*, where `admit` would refuse it else.
-
-        To be awaited before `admit`; raises `OSError` where nobody can tell now.
-        """
-        if not self._is_settled(url.raw_host or "", url.port) and self._public_names is not None:
-            self._trust(await self._public_names.start_hosts())
-
-    def _is_settled(self, host: str, port: int | None) -> bool:
-        return port in self._ports and (not _is_inside(host) or self._is_named(host, port))
-
     def _is_named(self, host: str, port: int | None) -> bool:
         return any(port in known.get(host, ()) for known in (self._trusted, self._start_names))
 
-    def admit(self, url: yarl.URL) -> Trusted:
-        """Return whom a request to *url* may connect to, for its `Hop`.
-
-        Raises `FetchError` for a refused port.
-        """
-        port = url.port
-        if port is None or port not in self._ports:
-            raise FetchError(Reason.REFUSED_PORT, f"port {port} is not one of the web's")
-        host = url.raw_host or ""
-        found = Trusted(host, port, by_itself=port in self._trusted.get(host, ()))
-        if self._is_settled(host, port):
-            if len(self._admitted) >= _MOST_OTHERS:
-                self._admitted.clear()
-            self._admitted[host, port] = found
-        return found
-
-    def admit_through(self, url: yarl.URL, proxy: Proxy) -> Trusted:
-        """Return the same for a request that *proxy* is to connect to *url*.
+    async def admit(self, url: yarl.URL, proxy: Proxy | None = None) -> None:
+        """Check that a request may go to the host and port of *url*, through *proxy*.
 
         The proxy itself may be anywhere. Raises `FetchError` for a refused port, and for
-        an address that is not public. Of a name that the proxy looks up nobody here
-        knows the address, so only the names of the proxy's own machine are refused.
+        an address that is not public which *proxy* would connect to. Of a name that the proxy
+        looks up nobody here knows the address, so only the names of the proxy's own machine
+        are refused. Raises `OSError` where nobody can tell what `start` names.
         """
-        trusted = self.admit(url)
-        if not proxy.resolves_names:
-            return trusted
-        host = url.raw_host or ""
+        host, port = url.raw_host or "", url.port
+        is_odd = port not in self._ports or (_is_inside(host) and not self._is_named(host, port))
+        if is_odd and self._public_names is not None:
+            self._trust(await self._public_names.start_hosts())
+        if port is None or port not in self._ports:
+            raise FetchError(Reason.REFUSED_PORT, f"port {port} is not one of the web's")
+        if proxy is None or not proxy.resolves_names:
+            return
         address = address_of(host)
         refused = (
-            is_loopback(host) and not self._is_named(host, url.port)
+            is_loopback(host) and not self._is_named(host, port)
             if address is None
-            else not self._permits(str(address), trusted)
+            else not self._permits(str(address), url)
         )
         if refused:
             raise FetchError(Reason.REFUSED_ADDRESS, NOT_PUBLIC)
-        return _A_PROXY
 
     def check(self, address: str) -> None:
         """Raise `AddressRefusedError` where nobody may connect to *address* for this request."""
+        if is_public(address):
+            return
         hop = current_hop.get(None)
-        if not self._permits(address, None if hop is None else hop.trusted):
+        if hop is None or hop.url is None:
             raise AddressRefusedError
+        # What is connected to may be a proxy, which the user has named.
+        is_proxy = hop.proxy is not None and hop.proxy.resolves_names
+        if not is_proxy and not self._permits(address, hop.url):
+            raise AddressRefusedError
+
+    def socket(self, address: AddrInfoType) -> socket.socket:
+        """Return a new socket for *address*; raises `AddressRefusedError`.
+
+        To be used as the `socket_factory` of aiohttp's connector.
+        """
+        family, kind, protocol, _, place = address
+        self.check(str(place[0]))
+        return socket.socket(family=family, type=kind, proto=protocol)
+
+    def _permits(self, address: str, url: yarl.URL) -> bool:
+        """Return whether a request to *url* may connect to *address*."""
+        if is_public(address):
+            return True
+        host, port = url.raw_host or "", url.port
+        is_private_start = host in self._private and port in self._start_names.get(host, ())
+        if not is_private_start and port not in self._trusted.get(host, ()):
+            return False
+        return host == address or not _is_kept(address)
 
     async def resolved(self, name: str, addresses: Collection[str]) -> None:
         """Learn which *addresses* a name has just now; raises `OSError` where that is no use yet.
@@ -280,27 +258,6 @@ class AddressGuard:
             if len(self._others) > _MOST_OTHERS:
                 del self._others[next(iter(self._others))]
         return False
-
-    def socket(self, address: AddrInfoType) -> socket.socket:
-        """Return a new socket for *address*; raises `AddressRefusedError`.
-
-        To be used as the `socket_factory` of aiohttp's connector.
-        """
-        family, kind, protocol, _, place = address
-        self.check(str(place[0]))
-        return socket.socket(family=family, type=kind, proto=protocol)
-
-    def _permits(self, address: str, trusted: Trusted | None) -> bool:
-        if is_public(address):
-            return True
-        if trusted is _A_PROXY:
-            return True
-        if trusted is None:
-            return False
-        is_start = trusted.port in self._start_names.get(trusted.host, ())
-        if not (trusted.by_itself or (is_start and trusted.host in self._private)):
-            return False
-        return trusted.host == address or not _is_kept(address)
 
 
 def _host_and_ports(name: str, *, usual: frozenset[int]) -> tuple[str, frozenset[int]]:

@@ -19,6 +19,7 @@ from typing import Protocol
 import brotli
 
 from crawlcw.errors import FetchError, Reason
+from crawlcw.model.sanitize import printable
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -50,14 +51,12 @@ class BodyDecoder:
     """Collects a body of at most *limit* decoded bytes.
 
     *codings* are those of Content-Encoding, in the order in which they were
-    applied. Making one, and `feed`, raise `FetchError` (`content-encoding`) for an
+    applied. Making one, and `pieces`, raise `FetchError` (`content-encoding`) for an
     unknown coding or a corrupt stream. `missing` is for after `close`.
     """
 
     def __init__(self, codings: Sequence[str] = (), *, limit: int) -> None:
-        self._stages = [
-            _stage(name, room=limit + _RAW_SLACK) for name in reversed(_significant(codings))
-        ]
+        self._stages = _stages(codings, room=limit + _RAW_SLACK)
         self._limit = self._room = limit
         self._body = io.BytesIO()
         #: Whether the body was cut: there is no use in feeding more.
@@ -67,13 +66,8 @@ class BodyDecoder:
         #: Whether that is more than the checksum behind the content.
         self.lacks_content = False
 
-    def feed(self, data: bytes) -> None:
-        """Take the next bytes from the wire."""
-        for _ in self.pieces(data):
-            pass
-
     def pieces(self, data: bytes) -> Iterator[int]:
-        """Do the same a piece at a time, and yield what the body has come to after each."""
+        """Take the next bytes from the wire, and yield the size of the body after each piece."""
         try:
             for piece in _through(self._stages, data):
                 if len(piece) > self._room:
@@ -111,7 +105,7 @@ class StreamDecoder:
     """
 
     def __init__(self, codings: Sequence[str]) -> None:
-        self._stages = [_stage(name, room=sys.maxsize) for name in reversed(_significant(codings))]
+        self._stages = _stages(codings, room=sys.maxsize)
         self._came = self._decoded = 0
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
@@ -285,8 +279,31 @@ class _Stage:
         return not (isinstance(self._engine, _Zlib) and self._engine.awaits_checksum)
 
 
-def _gzip(_start: bytes) -> _Engine:
-    return _Zlib(16 + zlib.MAX_WBITS)
+def _stages(codings: Sequence[str], *, room: int) -> list[_Stage]:
+    """Return what takes *codings* off, each of at most *room* bytes, in its order."""
+    found = [name for name in codings if name not in _NO_CODINGS]
+    if len(found) > _MAX_CODINGS:
+        message = f"{len(found)} codings on top of each other, {_MAX_CODINGS} are allowed"
+        raise FetchError(Reason.CONTENT_ENCODING, message)
+    return [_stage(name, room) for name in reversed(found)]
+
+
+def _stage(name: str, room: int) -> _Stage:
+    match name:
+        case "gzip" | "x-gzip":
+            return _Stage(name, lambda _: _Zlib(16 + zlib.MAX_WBITS), room=room, magic=b"\x1f")
+        case "deflate":
+            return _Stage(name, _deflate, room=room, peek=2)
+        case "br":
+            return _Stage(name, lambda _: _Brotli(), room=room)
+        case "zstd":
+            return _Stage(
+                name,
+                lambda _: zstd.ZstdDecompressor(options=_ZSTD_OPTIONS),
+                room=room,
+                magic=b"\x28",
+            )
+    raise FetchError(Reason.CONTENT_ENCODING, f"there is no decoder of {name!r}")
 
 
 def _deflate(start: bytes) -> _Engine:
@@ -294,35 +311,6 @@ def _deflate(start: bytes) -> _Engine:
     # wrapper, whose two bytes are checked as RFC 1950, section 2.2, says.
     wrapped = start[0] & 0x0F == 8 and start[0] >> 4 <= 7 and (start[0] << 8 | start[1]) % 31 == 0
     return _Zlib(zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS)
-
-
-def _brotli(_start: bytes) -> _Engine:
-    return _Brotli()
-
-
-def _zstd(_start: bytes) -> _Engine:
-    return zstd.ZstdDecompressor(options=_ZSTD_OPTIONS)
-
-
-def _stage(name: str, *, room: int) -> _Stage:
-    match name:
-        case "gzip" | "x-gzip":
-            return _Stage(name, _gzip, room=room, magic=b"\x1f")
-        case "deflate":
-            return _Stage(name, _deflate, room=room, peek=2)
-        case "br":
-            return _Stage(name, _brotli, room=room)
-        case "zstd":
-            return _Stage(name, _zstd, room=room, magic=b"\x28")
-    raise FetchError(Reason.CONTENT_ENCODING, f"there is no decoder of {name!r}")
-
-
-def _significant(codings: Sequence[str]) -> list[str]:
-    found = [name for name in codings if name not in _NO_CODINGS]
-    if len(found) > _MAX_CODINGS:
-        message = f"{len(found)} codings on top of each other, {_MAX_CODINGS} are allowed"
-        raise FetchError(Reason.CONTENT_ENCODING, message)
-    return found
 
 
 def _through(stages: Sequence[_Stage], data: bytes) -> Iterator[bytes]:
@@ -377,34 +365,31 @@ _SIGNED = re.compile(
 _SAYS_NOTHING = ("", "text/html", "text/plain", "application/xhtml+xml", "application/octet-stream")
 
 
-def refused_type(content_type: str, *, accepted: Sequence[str] = ()) -> str | None:
-    """Return the type, where a body that is announced as *content_type* is not to be read.
+def check_type(kind: str, accepted: Sequence[str]) -> None:
+    """Raise `FetchError` for a body that is announced as *kind*, where that is not to be read.
 
     *accepted* are types that are read nevertheless: `image/png`, `image/*`, `*/*`.
     """
-    kind = _essence(content_type)
-    if kind.startswith(_REFUSED) and kind not in _TEXT and not _is_among(kind, accepted):
-        return kind
-    return None
+    if _is_refused(kind, accepted):
+        message = f"{printable(kind)} is not read, see `accept_types`"
+        raise FetchError(Reason.CONTENT_TYPE, message)
 
 
-def refused_start(start: bytes, *, content_type: str, accepted: Sequence[str] = ()) -> str | None:
-    """Return what a body is that begins with *start*, where it is not to be read.
+def check_start(start: bytes, kind: str, accepted: Sequence[str]) -> None:
+    """Raise `FetchError` for a body that begins with *start*, where that is not to be read.
 
-    Only of a body whose *content_type* is that of pages, or says nothing.
+    Only of a body whose type, *kind*, is that of pages, or says nothing.
     """
-    if _SIGNED.match(start) is None or _essence(content_type) not in _SAYS_NOTHING:
-        return None
-    for place, signature, kind in _SIGNATURES:
-        if start.startswith(signature, place):
-            return refused_type(kind, accepted=accepted)
-    return None
+    if _SIGNED.match(start) is None or kind not in _SAYS_NOTHING:
+        return
+    found = next(name for place, mark, name in _SIGNATURES if start.startswith(mark, place))
+    if _is_refused(found, accepted):
+        said = kind or "of no type"
+        raise FetchError(Reason.CONTENT_TYPE, f"a body {said} that is {found} is not read")
 
 
-def _essence(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower()
-
-
-def _is_among(kind: str, accepted: Sequence[str]) -> bool:
+def _is_refused(kind: str, accepted: Sequence[str]) -> bool:
+    if not kind.startswith(_REFUSED) or kind in _TEXT:
+        return False
     family = kind.partition("/")[0]
-    return any(each.lower() in (kind, f"{family}/*", "*/*") for each in accepted)
+    return not any(each.lower() in (kind, f"{family}/*", "*/*") for each in accepted)

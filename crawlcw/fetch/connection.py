@@ -1,4 +1,4 @@
-"""One connection to a server: its receiving end, and what the system tells of it.
+"""One connection to a server: its receiving end, and how far its origin is trusted.
 
 aiohttp's parser reads the answers. Here is what a server may do besides answering:
 
@@ -34,11 +34,16 @@ import select
 import sys
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, NamedTuple
 
-from aiohttp import ClientConnectionError, ServerDisconnectedError
+import yarl
+from aiohttp import ClientConnectionError, ClientPayloadError, ServerDisconnectedError
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_parser import RawResponseMessage
+from aiohttp.streams import StreamReader
 
 if sys.platform != "win32":
     import fcntl
@@ -53,13 +58,13 @@ _MAX_FRAMING = 1 << 24
 #: A head that is longer is not looked at; its parts are the parser's to bound.
 _LONGEST_HEAD = 1 << 14
 _LENGTH = b"\ncontent-length:"
+_HEAD_END = re.compile(rb"\n\r?\n")
 #: What begins an interim response; a further head comes behind it.
 _INTERIM = (b"HTTP/1.1 1", b"HTTP/1.0 1")
-#: How the parser of aiohttp bounds a head. The time limit of a read is the request's own.
+#: How the parser of aiohttp bounds a head.
 _MAX_LINE = 1 << 16
 _MAX_HEADERS = 1000
 _CHUNK = 1 << 16
-
 
 #: Seconds. Late answers came within 50 ms of the first where they were measured.
 REST = 0.1
@@ -74,9 +79,15 @@ _COUNTS = 64  #: of one origin
 _NUMBER = re.compile(r"\d+")
 _VALUE = re.compile(r"=[^&]*")
 
-#: Whether it is over TLS, the host and the port; and which proxy it is asked through, for what
-#: comes unasked, or is no HTTP, may be the proxy's.
-OriginKey = tuple[bool, str, int | None, int | None]
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """An origin, asked directly or through one proxy."""
+
+    url: yarl.URL
+    host: str  #: as the header says it
+    #: By this connections are kept, and what they have shown: it may be the proxy's doing.
+    key: ConnectionKey
 
 
 class Endpoint(NamedTuple):
@@ -130,10 +141,10 @@ class Origins:
     """The origins that were asked lately, and longer those that spoke without being asked."""
 
     def __init__(self) -> None:
-        self._origins: OrderedDict[OriginKey, Origin] = OrderedDict()
-        self._outspoken: OrderedDict[OriginKey, None] = OrderedDict()
+        self._origins: OrderedDict[ConnectionKey, Origin] = OrderedDict()
+        self._outspoken: OrderedDict[ConnectionKey, None] = OrderedDict()
 
-    def of(self, key: OriginKey) -> Origin:
+    def of(self, key: ConnectionKey) -> Origin:
         """Return what is known of an origin."""
         found = self._origins.get(key)
         if found is None:
@@ -144,7 +155,7 @@ class Origins:
             self._origins.move_to_end(key)
         return found
 
-    def spoke_unasked(self, key: OriginKey) -> None:
+    def spoke_unasked(self, key: ConnectionKey) -> None:
         """Note that bytes came from an origin which nobody had asked for."""
         self.of(key).spoke_unasked = True
         self._outspoken[key] = None
@@ -152,7 +163,7 @@ class Origins:
         if len(self._outspoken) > _OUTSPOKEN:
             self._outspoken.popitem(last=False)
 
-    def broke_http(self, key: OriginKey) -> None:
+    def broke_http(self, key: ConnectionKey) -> None:
         """Note that what came from an origin was no HTTP."""
         self.of(key).broke_http = True
 
@@ -160,16 +171,24 @@ class Origins:
 class Listener(ResponseHandler):
     """The receiving end of a connection; hangs up on a server that does not keep to HTTP."""
 
+    site: Site | None = None  #: what it was opened for; None: a tunnel is to be
+    message: RawResponseMessage  #: head of the answer
+    content: StreamReader  #: body of the answer
+
     def __init__(self, loop: asyncio.AbstractEventLoop, *, origins: Origins) -> None:
         super().__init__(loop)
         self.endpoint = Endpoint(0, 0)
+        self.is_resting = False  #: whether nothing is to come until the next request
+        #: When the request was sent, by the monotonic clock, and never earlier than it was.
+        self.sent_at = 0.0
+        #: The rest of a large request, on its way to a server that may answer before.
+        self.sending: asyncio.Task[None] | None = None
         self._origins = origins
-        self._origin: OriginKey | None = None
-        self._resting = False
         #: Whether the next bytes can be told from an answer by what is acknowledged.
         self._can_be_told = False
         self._answers = 0
-        self._poll: _Poll | None = None
+        self._descriptor = -1
+        self._poll: select.poll | None = None
         self._wire = 0  #: bytes that have come since the request
         self._interim = 0
         self._awaits_another = False  #: what came last was an interim response
@@ -180,38 +199,46 @@ class Listener(ResponseHandler):
         """Take over a connection, or one that TLS has begun on."""
         super().connection_made(transport)
         sock = transport.get_extra_info("socket")
-        number = sock.fileno() if sock is not None else -1
-        self._poll = _Poll(number) if number >= 0 else None
+        self._descriptor = sock.fileno() if sock is not None else -1
+        if self._descriptor >= 0 and sys.platform != "win32":
+            # Not `select`, which knows no descriptor above 1,023.
+            self._poll = select.poll()
+            self._poll.register(self._descriptor, select.POLLIN)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Let go of the descriptor, which may be another connection's soon."""
-        self._poll = None
+        self._poll, self._descriptor = None, -1
         head, self._head = self._head, None
         if head:
             # The parser says what is wrong with a head that has no end.
             super().data_received(head)
+        if isinstance(exc, OSError) and self._payload is not None and not self._payload.is_eof():
+            # A body without a length ends with its connection, and aiohttp takes a reset for
+            # an end.
+            self._payload.set_exception(ClientPayloadError("the connection was reset within it"))
         super().connection_lost(exc)
 
-    def ask(
+    async def ask(
         self,
-        origin: OriginKey,
+        request: bytes,
         endpoint: Endpoint,
         *,
         answered_when_read: bool,
         is_head: bool,
         patience: float,
     ) -> None:
-        """Expect an answer; where *answered_when_read*, none before the request is read.
+        """Send a request, and wait for the head of its answer.
 
-        It may be silent for *patience* seconds. That of a HEAD has no body.
+        Where *answered_when_read*, none comes before the request is read. The server may be
+        silent for *patience* seconds. The answer to a HEAD has no body.
         """
-        self._origin = origin
         self.endpoint = endpoint
         # Over a new connection a server may say that it is too busy to read.
-        self._can_be_told = answered_when_read and self._resting
-        self._resting = self._awaits_another = False
+        self._can_be_told = answered_when_read and self.is_resting
+        self.is_resting = self._awaits_another = False
         self._answers = self._interim = self._wire = 0
         self._head = b""
+        self.sending = None
         self.set_response_params(
             skip_payload=is_head,
             read_until_eof=True,
@@ -222,10 +249,34 @@ class Listener(ResponseHandler):
             max_field_size=_MAX_LINE,
             max_headers=_MAX_HEADERS,
         )
+        if self.transport is None or self.transport.is_closing():
+            raise ServerDisconnectedError
+        self._note_sent()
+        # uvloop sends when it has come round.
+        self._loop.call_soon(self._note_sent)
+        self.transport.write(request)
+        if self.writing_paused:
+            self.sending = asyncio.create_task(self._send())
+        else:
+            self.start_timeout()
+        self.message, self.content = await self.read()
+        self.content.on_eof(self._rest)
 
-    def rest(self) -> None:
-        """Expect nothing from now on."""
-        self._resting = True
+    def _note_sent(self) -> None:
+        self.sent_at = monotonic()
+
+    async def _send(self) -> None:
+        """Wait until the system has taken all of a request, and begin to wait for its answer."""
+        try:
+            await self._drain_helper()
+        except (OSError, ClientConnectionError):
+            return  # `connection_lost` tells the reader
+        self.start_timeout()
+
+    def _rest(self) -> None:
+        self.is_resting = not self.upgraded
+        if self.sending is not None and not self.sending.done():
+            self.force_close()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Go on reading where that was paused; aiohttp calls this after each read of a body."""
@@ -234,21 +285,27 @@ class Listener(ResponseHandler):
 
     def readable(self) -> bool:
         """Return whether bytes, or the connection's end, wait to be read."""
-        return self._poll is not None and self._poll.readable()
+        if sys.platform == "win32" and self._descriptor >= 0:
+            return bool(select.select([self._descriptor], [], [], 0)[0])
+        return self._poll is not None and bool(self._poll.poll(0))
 
-    async def sent(self) -> None:
-        """Wait until the system has taken all of a request, and begin to wait for its answer."""
+    def is_unacknowledged(self) -> bool:
+        """Return whether bytes sent have not been acknowledged; false where that is not known."""
+        if sys.platform != "linux" or self._descriptor < 0:
+            return False
+        queued = array.array("i", [0])
         try:
-            await self._drain_helper()
-        except (OSError, ClientConnectionError):
-            return  # `connection_lost` tells the reader
-        self.start_timeout()
+            # tcp(7) calls it SIOCOUTQ.
+            fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, queued)
+        except OSError:
+            return False
+        return queued[0] > 0
 
     def data_received(self, data: bytes) -> None:
         """Take the next bytes from the wire."""
         # aiohttp calls this without data when the last body has been taken.
         if data:
-            if self._resting or self._can_be_told:
+            if self.is_resting or self._can_be_told:
                 if self._is_unasked(data):
                     return
                 self._can_be_told = False
@@ -259,9 +316,12 @@ class Listener(ResponseHandler):
                     self.start_timeout()  # it has not been silent
                     return
         super().data_received(data)
-        if self._wire > _MAX_FRAMING and self._framing() > _MAX_FRAMING:
-            self._refuse("more framing than content")
-        elif self._awaits_another and self.is_connected():
+        if self._wire > _MAX_FRAMING:
+            content = self._payload.total_bytes if self._payload is not None else 0
+            if self._wire - content > _MAX_FRAMING:
+                self._refuse("more framing than content")
+                return
+        if self._awaits_another and self.is_connected():
             # aiohttp's timer has ended with the interim response.
             self.start_timeout()
 
@@ -277,56 +337,58 @@ class Listener(ResponseHandler):
         self._answers += 1
         if self._answers > 1:
             # Dropped, for there may be thousands; the first is still good.
-            self._note_unasked(b"")
+            self._note_unasked()
             self.force_close()
             return
         super().feed_data(data, size)
 
     def set_exception(self, exc: BaseException, *more: BaseException) -> None:
-        """Remember an answer that was no HTTP."""
-        if isinstance(exc, HttpProcessingError) and self._origin is not None:
-            self._origins.broke_http(self._origin)
+        """Remember an answer that was no HTTP, and tell the reader of its body."""
+        if isinstance(exc, HttpProcessingError):
+            if self.site is not None:
+                self._origins.broke_http(self.site.key)
+            if self._payload is not None and not self._payload.is_eof():
+                # aiohttp drops its timer, and would leave the reader waiting for ever.
+                self._payload.set_exception(exc)
         super().set_exception(exc, *more)
 
     def _is_unasked(self, data: bytes) -> bool:
         """Return whether bytes came before the request, and hang up on those that did."""
-        if self._resting:
+        if not self.is_resting and not self.is_unacknowledged():
+            return False
+        if not data.startswith(_GOODBYES):
+            self._note_unasked()
+        if self.is_resting:
             # Not one byte is kept: a server could send them for as long as
             # the connection stands.
-            self._note_unasked(data)
             self.close()
             return True
-        if self._poll is None or not self._poll.is_unacknowledged():
-            return False
-        self._note_unasked(data)
         if self.transport is not None:
             self.transport.close()
         # The request is repeated, if it may be, on a new connection.
         self.set_exception(ServerDisconnectedError("an answer before the request"))
         return True
 
-    def _note_unasked(self, data: bytes) -> None:
-        if self._origin is not None and not data.startswith(_GOODBYES):
-            self._origins.spoke_unasked(self._origin)
-
-    def _framing(self) -> int:
-        return self._wire - (self._payload.total_bytes if self._payload is not None else 0)
+    def _note_unasked(self) -> None:
+        if self.site is not None:
+            self._origins.spoke_unasked(self.site.key)
 
     def _refuse(self, why: str) -> None:
         if self.transport is not None:
             self.transport.close()
-        error = HttpProcessingError(message=why)
-        if self._payload is not None:
-            # The reader of the body would wait until a deadline.
-            self._payload.set_exception(error)
-        self.set_exception(error)
+        self.set_exception(HttpProcessingError(message=why))
 
     def _looked_at(self, data: bytes) -> bytes:
         """Return what of *data*, with which an answer begins, may be parsed; keep the rest."""
         begin = 0
-        while end := _end(data, begin):
-            head = merged(data[begin:end])
-            if head is not None:
+        while found := _HEAD_END.search(data, begin):
+            end = found.end()
+            lower = data[begin:end].lower()
+            at = lower.find(_LENGTH)
+            if at >= 0 and (
+                lower.find(_LENGTH, at + 1) > 0 or b"," in lower[at : lower.find(b"\n", at + 1)]
+            ):
+                head = _merged(data[begin:end])
                 data, end = data[:begin] + head + data[end:], begin + len(head)
             if not data.startswith(_INTERIM, begin):
                 self._head = None
@@ -338,56 +400,14 @@ class Listener(ResponseHandler):
         return data[:begin] if is_head else data
 
 
-def _end(data: bytes, begin: int) -> int:
-    """Return where the head that begins there ends, 0 where it does not."""
-    end = data.find(b"\n\r\n", begin)
-    bare = data.find(b"\n\n", begin, None if end < 0 else end)
-    return bare + 2 if bare >= 0 else end + 3 if end >= 0 else 0
-
-
-def merged(head: bytes) -> bytes | None:
-    """Return a head with one Content-Length for several equal ones, None where there are none."""
-    lower = head.lower()
-    at = lower.find(_LENGTH)
-    if at < 0 or not (
-        lower.find(_LENGTH, at + 1) > 0 or b"," in lower[at : lower.find(b"\n", at + 1)]
-    ):
-        return None
+def _merged(head: bytes) -> bytes:
+    """Return a head with one Content-Length for several equal ones, else as it is."""
     lines = head.split(b"\n")
     places = [n for n, line in enumerate(lines) if line.lower().startswith(_LENGTH[1:])]
     values = {value.strip() for n in places for value in lines[n].partition(b":")[2].split(b",")}
     value = values.pop()
     # A line that goes on in the next one would go on in another.
     if values or not value.isdigit() or any(line.startswith((b" ", b"\t")) for line in lines):
-        return None
+        return head
     lines[places[0]] = b"Content-Length: %s\r" % value
     return b"\n".join(line for n, line in enumerate(lines) if n not in places[1:])
-
-
-class _Poll:
-    """What the system tells of a connection that is open."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._queued = array.array("i", [0])
-        if sys.platform != "win32":
-            # Not `select`, which knows no descriptor above 1,023.
-            self._poll = select.poll()
-            self._poll.register(descriptor, select.POLLIN)
-
-    def readable(self) -> bool:
-        """Return whether bytes, or the connection's end, wait to be read."""
-        if sys.platform == "win32":
-            return bool(select.select([self._descriptor], [], [], 0)[0])
-        return bool(self._poll.poll(0))
-
-    def is_unacknowledged(self) -> bool:
-        """Return whether bytes sent have not been acknowledged; false where that is not known."""
-        if sys.platform != "linux":
-            return False
-        try:
-            # tcp(7) calls it SIOCOUTQ.
-            fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, self._queued)
-        except OSError:
-            return False
-        return self._queued[0] > 0

@@ -32,13 +32,14 @@ HTTP/2 is not offered (ALPN says `http/1.1`): aiohttp does not speak it.
 
 import asyncio
 import socket
+from base64 import b64encode
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Self, cast
 
+import yarl
 from aiohttp import (
     ClientConnectionError,
     ClientConnectorDNSError,
@@ -50,51 +51,79 @@ from aiohttp import (
 )
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.client_reqrep import ConnectionKey
+from multidict import CIMultiDict
 
+from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, ProxyFailedError, Reason
 from crawlcw.fetch import connection
 from crawlcw.fetch.addresses import AddressGuard, Hop, Stage, current_hop
-from crawlcw.fetch.connection import Listener, Origin, OriginKey, Origins
+from crawlcw.fetch.connection import Listener, Origin, Origins, Site
+from crawlcw.fetch.failures import failure_of
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 
-if TYPE_CHECKING:
-    from aiohttp.client_reqrep import ConnectionKey
-    from aiohttp.tracing import Trace
-
 #: How long an answer of the DNS is used, in seconds.
 NAMES_KEPT = 30
+_NAME_PATIENCE = 5.0
+_RESOLVER_THREADS = 32
 _KEEPALIVE = 15.0
 #: Less than aiohttp's own limit, so that what passes here passes there.
 _OLDEST = _KEEPALIVE - 1.0
+_LEAST_IDLE = 16
 #: Should descriptors run out before, the downloader closes what is idle.
 _IDLE_IN_TOTAL = 1_000
 #: Seconds that a timer of uvloop, which counts milliseconds, may be early.
 _TIMER_STEP = 0.001
-_RESOLVER_THREADS = 32
 #: A handshake costs the server more than a wait does: so many times as long is waited for
 #: a connection that rests as a new one takes.
 _OPENING_COSTS = 2.5
-
-
 #: RFC 1928, section 6: what a SOCKS server says of the host, and not of itself.
 _OF_THE_HOST = range(1, 7)
 
 
+@lru_cache(maxsize=1 << 12)
+def site_of(origin: str, proxy: Proxy | None) -> Site:
+    """Return the site of an origin, `https://example.com`, asked through *proxy*."""
+    url = yarl.URL(f"{origin}/", encoded=True)
+    key = ConnectionKey(
+        url.raw_host or "",
+        url.port,
+        is_ssl=url.scheme == "https",
+        ssl=True,
+        proxy=None if proxy is None else _address_of(proxy),
+        proxy_auth=None,
+        # The user counts too: some proxies have another exit for each.
+        proxy_headers_hash=None if proxy is None else hash(proxy),
+        server_hostname=None,
+    )
+    return Site(url, url.host_port_subcomponent or "", key)
+
+
+def _address_of(proxy: Proxy) -> yarl.URL:
+    return yarl.URL.build(scheme=proxy.scheme, host=proxy.host, port=proxy.port)
+
+
+def login_of(proxy: Proxy) -> dict[str, str]:
+    """Return the header by which a request logs in to an HTTP proxy, if it has a user."""
+    if proxy.user is None:
+        return {}
+    encoded = b64encode(f"{proxy.user}:{proxy.password or ''}".encode()).decode()
+    return {"Proxy-Authorization": f"Basic {encoded}"}
+
+
 class RestingConnector(TCPConnector):
-    """A connector that lets connections rest before they are used again, as `connection` says.
+    """A connector that lets connections rest before they are used again, see `connection`."""
 
-    *idle_per_host* bounds how many connections to one host are kept.
-    """
-
-    def __init__(
-        self, *, guard: AddressGuard, resolver: AbstractResolver, idle_per_host: int, verify: bool
-    ) -> None:
+    def __init__(self, settings: Settings, guard: AddressGuard) -> None:
+        connect = settings.connect_timeout.total_seconds()
+        # Less than a connection may take, so that a dead DNS is told from a dead host.
+        self._names = NameResolver(patience=min(connect / 2, _NAME_PATIENCE), guard=guard)
         super().__init__(
             limit=0,
-            resolver=resolver,
+            resolver=self._names,
             socket_factory=guard.socket,
-            ssl=verify,
+            ssl=not settings.insecure,
             ttl_dns_cache=NAMES_KEPT,
             keepalive_timeout=_KEEPALIVE,
         )
@@ -104,169 +133,73 @@ class RestingConnector(TCPConnector):
             partial(Listener, loop=self._loop, origins=self._origins),
         )
         self._guard = guard
-        self._idle_per_host = idle_per_host
+        # It spans the look-up and all addresses of a name.
+        self._timeout = ClientTimeout(connect=connect)
+        self._user_agent = settings.user_agent
+        # What fetchers have used rests while they go on with others. Without a limit a host
+        # may have all fetchers to itself.
+        self._idle_per_host = max(
+            _LEAST_IDLE, 4 * settings.per_host_concurrency or 8 * settings.concurrency
+        )
         #: All idle connections, the longest idle first. It may name some that
         #: aiohttp has closed meanwhile; they come up first, and are passed over.
-        self._idle: OrderedDict[ResponseHandler, ConnectionKey] = OrderedDict()
+        self._idle: OrderedDict[Listener, ConnectionKey] = OrderedDict()
 
-    def close_idle(self) -> None:
-        """Close all idle connections, which gives their descriptors back."""
-        while self._idle:
-            self._close_longest_idle()
+    async def close(self, *, abort_ssl: bool = False) -> None:
+        """Close all connections."""
+        await super().close(abort_ssl=abort_ssl)
+        await self._names.close()
 
-    async def take(
-        self,
-        key: "ConnectionKey",
-        opening: Callable[[], ClientRequest],
-        timeout: ClientTimeout,  # noqa: ASYNC109  # aiohttp names it
-    ) -> Listener:
-        """Return a connection of *key* for a request, one that is open where there is one.
+    async def take(self, site: Site, hop: Hop) -> Listener:
+        """Return a connection for a request, one that is open where there is one.
 
-        *opening* makes aiohttp's request for a new one. Who takes it calls `release`.
+        It is to be given to `release`.
         """
-        if key in self._conns:
-            protocol = self._ready(key)
-            if protocol is None:
-                protocol = await self._rested(key)
-            if protocol is not None:
-                self._acquired.add(protocol)
-                return protocol
-        req = opening()
-        began = monotonic()
-        try:
-            async with asyncio.timeout(timeout.connect):
-                opened = await self._create_connection(req, [], timeout)
-        except TimeoutError as error:
-            raise ConnectionTimeoutError(f"Connection timeout to host {req.url}") from error
-        if self.closed:
-            opened.close()
-            raise ClientConnectionError("the connector is closed")
-        origin = self._origins.of(origin_key(key))
-        origin.opening = min(origin.opening or monotonic() - began, monotonic() - began)
-        self._acquired.add(opened)
-        return cast("Listener", opened)
+        origin = self._origins.of(site.key)
+        found = None
+        if site.key in self._conns:
+            found = self._ready(site.key, origin)
+            if found is None:
+                found = await self._rested(site.key, origin)
+        if found is None:
+            found = await self._open(site, hop)
+            found.site = site
+        hop.stage = max(hop.stage, Stage.REACHED)
+        self._acquired.add(found)
+        return found
 
-    def release(
-        self, key: "ConnectionKey", protocol: Listener, *, should_close: bool = False
-    ) -> None:
-        """Keep a connection for the next request of *key*, or close it."""
-        idle = self._conns.get(key)
-        full = idle is not None and len(idle) >= self._idle_per_host
-        unwanted = full or self._origins.of(origin_key(key)).spoke_unasked
-        self._release(key, protocol, should_close=should_close or unwanted)
+    def release(self, protocol: Listener) -> None:
+        """Keep a connection whose answer has ended for the next request, and close any other."""
+        assert protocol.site is not None
+        key = protocol.site.key
+        is_wanted = (
+            protocol.is_resting
+            and not self._origins.of(key).spoke_unasked
+            and len(self._conns.get(key, ())) < self._idle_per_host
+        )
+        if protocol.sending is not None:
+            protocol.sending.cancel()
+        self._release(key, protocol, should_close=not is_wanted)
         if protocol.transport is not None and not self.closed:
             self._idle[protocol] = key
-            protocol.rest()
-            if len(self._idle) > _IDLE_IN_TOTAL:
-                self._close_longest_idle()
+            self.close_idle(but=_IDLE_IN_TOTAL)
 
-    # aiohttp has no public hook for these three, nor for `_factory`; tests/
-    # fetch/test_downloader.py fails if it stops calling them.
+    def close_idle(self, *, but: int = 0) -> None:
+        """Close idle connections *but* so many, which gives their descriptors back."""
+        while len(self._idle) > but:
+            protocol, key = self._idle.popitem(last=False)
+            idle = self._conns.get(key)
+            if idle and idle[0][0] is protocol:
+                idle.popleft()
+                protocol.close()
+                if not idle:
+                    del self._conns[key]
 
-    async def _create_connection(
-        self,
-        req: ClientRequest,
-        traces: list["Trace"],
-        timeout: ClientTimeout,  # noqa: ASYNC109  # aiohttp names it
-    ) -> ResponseHandler:
-        proxy = current_hop.get().proxy
-        if proxy is not None and proxy.is_socks:
-            return await self._through_socks(req, proxy, timeout)
-        return await super()._create_connection(req, traces, timeout)
-
-    async def _create_direct_connection(
-        self, req: ClientRequest, *arguments: Any, **options: Any
-    ) -> tuple[asyncio.Transport, ResponseHandler]:
-        made = await super()._create_direct_connection(req, *arguments, **options)
-        # With an HTTP proxy this is the connection to the proxy.
-        current_hop.get().stage = Stage.REACHED
-        return made
-
-    async def _start_tls_connection(
-        self, *arguments: Any, **options: Any
-    ) -> tuple[asyncio.BaseTransport, ResponseHandler]:
-        # Within a tunnel: the proxy has answered CONNECT well.
-        current_hop.get().stage = Stage.PASSED
-        return await super()._start_tls_connection(*arguments, **options)
-
-    async def _through_socks(
-        self,
-        req: ClientRequest,
-        proxy: Proxy,
-        timeout: ClientTimeout,  # noqa: ASYNC109  # aiohttp names it
-    ) -> ResponseHandler:
-        host, port = req.url.raw_host or "", req.port
-        assert port is not None
-        on = current_hop.get()
-        on.at_host = not proxy.resolves_names
-        target = await self._address(req, host, port) if on.at_host else host
-        on.at_host = False
-        sock = await self._dialled(req, proxy)
-        on.stage = Stage.REACHED
-        # aiohttp's own deadline, for all of it, is the shorter one.
-        sock = await greeted(
-            on, proxy, sock, host=target.strip("[]"), port=port, seconds=timeout.connect
-        )
-        context = self._get_ssl_context(req)
-        name = (req.server_hostname or host).rstrip(".") if context else None
-        _, protocol = await self._wrap_existing_connection(
-            self._factory, timeout=timeout, ssl=context, sock=sock, server_hostname=name, req=req
-        )
-        return protocol
-
-    async def _address(self, req: ClientRequest, host: str, port: int) -> str:
-        """Return an address of *host* that may be asked for, looked up here."""
-        found = await self._looked_up(req, host, port)
-        try:
-            self._guard.check(found[0]["host"])
-        except OSError as error:
-            raise ClientConnectorError(req.connection_key, error) from error
-        return found[0]["host"]
-
-    async def _dialled(self, req: ClientRequest, proxy: Proxy) -> socket.socket:
-        """Return a connection to a proxy, at the first of its addresses that takes one."""
-        failure: OSError = OSError("it has no address")
-        found = await self._looked_up(req, proxy.host, proxy.port)
-        for family, kind, protocol, _, place in self._convert_hosts_to_addr_infos(found):
-            sock = socket.socket(family, kind, protocol)
-            sock.setblocking(False)
-            try:
-                await self._loop.sock_connect(sock, place)
-            except OSError as error:
-                sock.close()
-                failure = error
-            except BaseException:
-                sock.close()
-                raise
-            else:
-                return sock
-        raise ClientConnectorError(req.connection_key, failure) from failure
-
-    async def _looked_up(self, req: ClientRequest, host: str, port: int) -> list[ResolveResult]:
-        try:
-            return await self._resolve_host(host, port)
-        except OSError as error:
-            raise ClientConnectorDNSError(req.connection_key, error) from error
-
-    async def _rested(self, key: "ConnectionKey") -> Listener | None:
-        """Return a connection as soon as one has rested, None where a new one costs less."""
-        origin = self._origins.of(origin_key(key))
-        wait = self._worth_waiting(key, origin)
-        if not wait:
-            return None
-        origin.waiting += 1
-        try:
-            await asyncio.sleep(wait + _TIMER_STEP)
-        finally:
-            origin.waiting -= 1
-        return self._ready(key)
-
-    def _ready(self, key: "ConnectionKey") -> Listener | None:
+    def _ready(self, key: ConnectionKey, origin: Origin) -> Listener | None:
         """Return a connection that may be used now, the longest idle first; None: there is none."""
         idle = self._conns.get(key)
         if idle is None:
             return None
-        origin = self._origins.of(origin_key(key))
         now = monotonic()
         found = None
         gone = []
@@ -290,106 +223,181 @@ class RestingConnector(TCPConnector):
                 break
         for entry in gone:
             idle.remove(entry)
-            self._idle.pop(entry[0], None)
+            self._idle.pop(cast("Listener", entry[0]), None)
         if not idle:
             del self._conns[key]
         return found
 
-    def _worth_waiting(self, key: "ConnectionKey", origin: Origin) -> float:
-        """Return after how many seconds one has rested, where a new one would cost more."""
+    async def _rested(self, key: ConnectionKey, origin: Origin) -> Listener | None:
+        """Return a connection as soon as one has rested, None where a new one costs less."""
         idle = self._conns.get(key, ())
         if origin.waiting >= len(idle):
-            return 0.0
+            return None
         # Those that wait already take the ones before.
         protocol, since = cast("tuple[Listener, float]", idle[origin.waiting])
-        left = since + origin.rest_after(protocol.endpoint) - monotonic()
-        return left if 0 < left < _OPENING_COSTS * origin.opening else 0.0
+        wait = since + origin.rest_after(protocol.endpoint) - monotonic()
+        if not 0 < wait < _OPENING_COSTS * origin.opening:
+            return None
+        origin.waiting += 1
+        try:
+            await asyncio.sleep(wait + _TIMER_STEP)
+        finally:
+            origin.waiting -= 1
+        return self._ready(key, origin)
 
-    def _close_longest_idle(self) -> None:
-        protocol, key = self._idle.popitem(last=False)
-        idle = self._conns.get(key)
-        if idle and idle[0][0] is protocol:
-            idle.popleft()
-            protocol.close()
-            if not idle:
-                del self._conns[key]
+    async def _open(self, site: Site, hop: Hop) -> Listener:
+        proxy = hop.http_proxy
+        told = {} if proxy is None else {"User-Agent": self._user_agent, **login_of(proxy)}
+        request = ClientRequest(
+            "GET",
+            site.url,
+            loop=self._loop,
+            proxy=None if proxy is None else _address_of(proxy),
+            proxy_headers=CIMultiDict(told),
+        )
+        began = monotonic()
+        try:
+            async with asyncio.timeout(self._timeout.connect):
+                if hop.proxy is proxy:
+                    opened = await self._create_connection(request, [], self._timeout)
+                else:
+                    opened = await self._through_socks(request, hop)
+        except TimeoutError as error:
+            raise ConnectionTimeoutError(f"Connection timeout to host {site.url}") from error
+        if self.closed:
+            opened.close()
+            raise ClientConnectionError("the connector is closed")
+        origin = self._origins.of(site.key)
+        origin.opening = min(origin.opening or monotonic() - began, monotonic() - began)
+        return cast("Listener", opened)
 
+    # aiohttp has no public hook for these two, nor for `_factory`; tests/
+    # fetch/test_downloader.py fails if it stops calling them.
 
-def origin_key(key: "ConnectionKey") -> OriginKey:
-    """Return what is one origin, of all that a connection was made for."""
-    proxy = None if key.proxy is None else hash((key.proxy, key.proxy_headers_hash))
-    return key.is_ssl, key.host, key.port, proxy
+    async def _create_direct_connection(
+        self, req: ClientRequest, *arguments: Any, **options: Any
+    ) -> tuple[asyncio.Transport, ResponseHandler]:
+        made = await super()._create_direct_connection(req, *arguments, **options)
+        # With an HTTP proxy this is the connection to the proxy.
+        current_hop.get().stage = Stage.REACHED
+        return made
 
+    async def _start_tls_connection(
+        self, *arguments: Any, **options: Any
+    ) -> tuple[asyncio.BaseTransport, ResponseHandler]:
+        # Within a tunnel: the proxy has answered CONNECT well.
+        current_hop.get().stage = Stage.PASSED
+        return await super()._start_tls_connection(*arguments, **options)
 
-async def greeted(
-    on: Hop, proxy: Proxy, sock: socket.socket, *, host: str, port: int, seconds: float | None
-) -> socket.socket:
-    """Return *sock*, a connection to a SOCKS proxy, as one to *host*; it is closed on failure.
+    async def _through_socks(self, request: ClientRequest, hop: Hop) -> ResponseHandler:
+        proxy, host, port = hop.proxy, request.url.raw_host or "", request.port
+        assert proxy is not None
+        assert port is not None
+        target = host
+        if not proxy.resolves_names:
+            try:
+                target = (await self._looked_up(request, host, port))[0]["host"]
+                self._guard.check(target)
+            except OSError as error:
+                raise failure_of(error) from error
+        sock = await self._dialled(request, proxy)
+        hop.stage = Stage.REACHED
+        await self._greeted(hop, proxy, sock, host=target.strip("[]"), port=port)
+        context = self._get_ssl_context(request)
+        _, protocol = await self._wrap_existing_connection(
+            self._factory,
+            timeout=self._timeout,
+            ssl=context,
+            sock=sock,
+            server_hostname=host.rstrip(".") if context else None,
+            req=request,
+        )
+        return protocol
 
-    Raises `ProxyFailedError` where the proxy refuses us, `FetchError` (`connect`)
-    where it says that it cannot reach the host, and `TimeoutError`.
-    """
-    from python_socks import ProxyError, ProxyType
-    from python_socks.async_.asyncio.v2 import Proxy as SocksProxy
+    async def _greeted(
+        self, hop: Hop, proxy: Proxy, sock: socket.socket, *, host: str, port: int
+    ) -> None:
+        """Have a SOCKS proxy connect *sock* to *host*; it is closed on failure.
 
-    # It connects by another proxy, so to speak: the connection is there already.
-    reached: Any = _Reached(_Stream(on, sock))
-    way = SocksProxy.create(
-        proxy_type=ProxyType.SOCKS5,
-        host=proxy.host,
-        port=proxy.port,
-        username=proxy.user,
-        password=proxy.password,
-        # A name goes as it is: where it is to be looked up here, it is an address by now.
-        rdns=True,
-        forward=reached,
-    )
-    try:
-        await way.connect(host, port, timeout=seconds)
-    except ProxyError as error:
-        said = printable(error)
-        if error.error_code in _OF_THE_HOST:
+        Raises `ProxyFailedError` where the proxy refuses us, `FetchError` (`connect`)
+        where it says that it cannot reach the host.
+        """
+        from python_socks import ProxyError, ProxyType
+        from python_socks.async_.asyncio.v2 import Proxy as SocksProxy
+
+        # It connects by another proxy, so to speak: the connection is there already.
+        reached: Any = _Reached(hop, sock)
+        way = SocksProxy.create(
+            proxy_type=ProxyType.SOCKS5,
+            host=proxy.host,
+            port=proxy.port,
+            username=proxy.user,
+            password=proxy.password,
+            # A name goes as it is: where it is to be looked up here, it is an address by now.
+            rdns=True,
+            forward=reached,
+        )
+        try:
+            # The deadline of the whole is the shorter one.
+            await way.connect(host, port, timeout=self._timeout.connect)
+        except ProxyError as error:
+            said = printable(error)
             message = f"the proxy {proxy} says: {said}"
-            raise FetchError(Reason.CONNECT, message) from error
-        refuses = "authenticat" in said.lower()
-        raise ProxyFailedError(f"the proxy {proxy} says: {said}", for_good=refuses) from error
-    on.stage = Stage.PASSED
-    return sock
+            if error.error_code in _OF_THE_HOST:
+                raise FetchError(Reason.CONNECT, message) from error
+            raise ProxyFailedError(message, for_good="authenticat" in said.lower()) from error
+        hop.stage = Stage.PASSED
+
+    async def _dialled(self, request: ClientRequest, proxy: Proxy) -> socket.socket:
+        """Return a connection to a proxy, at the first of its addresses that takes one."""
+        failure = OSError("it has no address")
+        found = await self._looked_up(request, proxy.host, proxy.port)
+        for family, kind, protocol, _, place in self._convert_hosts_to_addr_infos(found):
+            sock = socket.socket(family, kind, protocol)
+            sock.setblocking(False)
+            try:
+                await self._loop.sock_connect(sock, place)
+            except BaseException as error:
+                sock.close()
+                if not isinstance(error, OSError):
+                    raise
+                failure = error
+            else:
+                return sock
+        raise ClientConnectorError(request.connection_key, failure) from failure
+
+    async def _looked_up(self, request: ClientRequest, host: str, port: int) -> list[ResolveResult]:
+        try:
+            return await self._resolve_host(host, port)
+        except OSError as error:
+            raise ClientConnectorDNSError(request.connection_key, error) from error
 
 
 class _Reached:
-    def __init__(self, stream: "_Stream") -> None:
-        self._stream = stream
+    """A connection to a SOCKS proxy, as python-socks connects by a proxy and uses the stream."""
 
-    async def connect(self, **_: Any) -> "_Stream":
-        return self._stream
-
-
-class _Stream:
-    """A connection to a SOCKS proxy as python-socks uses one."""
-
-    def __init__(self, on: Hop, sock: socket.socket) -> None:
-        self._on = on
+    def __init__(self, hop: Hop, sock: socket.socket) -> None:
+        self._hop = hop
         self._socket = sock
         self._loop = asyncio.get_running_loop()
 
+    async def connect(self, **_: Any) -> Self:
+        return self
+
     async def write(self, data: bytes) -> None:
-        """Send all of *data*."""
         await self._loop.sock_sendall(self._socket, data)
 
     async def read_exactly(self, size: int) -> bytes:
-        """Return the next *size* bytes."""
         data = b""
         while len(data) < size:
             piece = await self._loop.sock_recv(self._socket, size - len(data))
             if not piece:
                 raise ConnectionResetError("the proxy hung up")
             data += piece
-            self._on.stage = Stage.GREETED
+            self._hop.stage = Stage.GREETED
         return data
 
     async def close(self) -> None:
-        """Close the connection."""
         self._socket.close()
 
 
@@ -432,16 +440,14 @@ def _look_up(host: str, port: int, family: socket.AddressFamily) -> list[Resolve
     except UnicodeError:
         # A label of more than 63 characters: no such name can exist.
         raise socket.gaierror(socket.EAI_NONAME, "not a name the DNS could hold") from None
-    return list(_results(host, port, found))
-
-
-def _results(host: str, port: int, found: list[Any]) -> Iterator[ResolveResult]:
-    for family, _, protocol, _, address in found:
-        yield ResolveResult(
+    return [
+        ResolveResult(
             hostname=host,
-            host=address[0],
+            host=str(address[0]),
             port=port,
             family=family,
             proto=protocol,
             flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
         )
+        for family, _, protocol, _, address in found
+    ]

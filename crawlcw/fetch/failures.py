@@ -8,7 +8,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from crawlcw.errors import FetchError, ProxyFailedError, Reason
-from crawlcw.fetch.addresses import AddressRefusedError, Hop, Stage
+from crawlcw.fetch.addresses import NOT_PUBLIC, AddressRefusedError, Hop, Stage
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 
@@ -40,18 +40,14 @@ def failure_in(error: Exception, hop: Hop) -> FetchError:
     found = failure_of(error)
     if found.reason is Reason.DISCONNECTED and (wrong := _untrusted(error)) is not None:
         found = FetchError(Reason.TLS, f"the certificate is not trusted: {printable(wrong)}")
-    if hop.stage is not Stage.DIALLING or found.reason is Reason.REFUSED_ADDRESS:
+    if hop.stage is not Stage.DIALLING:
         behind = FetchError(found.reason, f"{found.message}, through the proxy {proxy}")
-        if hop.stage in (Stage.DIALLING, Stage.PASSED) or found.reason not in _SILENCE:
+        if hop.stage is Stage.PASSED or found.reason not in _SILENCE:
             return behind
         # Greeting us is up to a SOCKS proxy alone. Later it may wait for the host.
         ungreeted = proxy.is_socks and hop.stage is Stage.REACHED
         message = f"the proxy {proxy} takes connections and does not answer"
         return ProxyFailedError(message, otherwise=None if ungreeted else behind)
-    # With socks5 the host's name is looked up here, and is not the proxy's to know.
-    looked_up = isinstance(error, aiohttp.ClientConnectorDNSError)
-    if looked_up and not proxy.resolves_names and hop.at_host:
-        return found
     # aiohttp's own sentence names the proxy once more, and the kind of TLS.
     is_tls = found.reason is Reason.TLS
     why = None if is_tls else getattr(getattr(error, "os_error", None), "strerror", None)
@@ -69,6 +65,9 @@ def _untrusted(error: BaseException | None) -> str | None:
 
 def failure_of(error: Exception) -> FetchError:
     """Return what *error*, raised by aiohttp or below it, is called in crawlcw."""
+    at_connect = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else None
+    if isinstance(at_connect or error, AddressRefusedError):
+        return FetchError(Reason.REFUSED_ADDRESS, NOT_PUBLIC)
     # aiohttp puts things of all kinds there, half a response among them.
     message = getattr(error, "message", None)
     text = message if isinstance(message, str) else str(error)
@@ -77,17 +76,10 @@ def failure_of(error: Exception) -> FetchError:
     elif isinstance(error, aiohttp.ClientConnectorCertificateError):
         # What is wrong with it, and not in which line of OpenSSL that was found.
         found = error.certificate_error
-        wrong = getattr(found, "verify_message", "") or str(found)
-        text = f"the certificate is not trusted: {wrong}"
-    elif (
-        isinstance(error, aiohttp.ClientConnectorError) and _reason(error) is Reason.REFUSED_ADDRESS
-    ):
-        text = error.os_error.strerror or text
-    failure = FetchError(
-        _reason(error), printable(text or type(error).__name__, limit=_MAX_MESSAGE)
-    )
-    if isinstance(error, aiohttp.ClientConnectorError):
-        failure.refused = error.os_error.errno == errno.ECONNREFUSED
+        text = f"the certificate is not trusted: {getattr(found, 'verify_message', '') or found}"
+    text = printable(text or type(error).__name__, limit=_MAX_MESSAGE)
+    failure = FetchError(_reason(error), text)
+    failure.refused = at_connect is not None and at_connect.errno == errno.ECONNREFUSED
     return failure
 
 
@@ -99,7 +91,8 @@ def _reason(error: BaseException) -> Reason:
         case aiohttp.ClientSSLError() | ssl.SSLError():
             return Reason.TLS
         case aiohttp.ClientConnectorError():
-            return _connect_reason(error.os_error)
+            timed_out = error.os_error.errno == errno.ETIMEDOUT
+            return Reason.TIMEOUT_CONNECT if timed_out else Reason.CONNECT
         case aiohttp.ConnectionTimeoutError():
             return Reason.TIMEOUT_CONNECT
         case TimeoutError():
@@ -111,7 +104,7 @@ def _reason(error: BaseException) -> Reason:
             # chunks come as one of these in some builds of the parser.
             return Reason.HEADER_TOO_LARGE if _is_too_large(error) else Reason.PAYLOAD_TRUNCATED
         case aiohttp.ClientResponseError() | HttpProcessingError():
-            return _protocol_reason(error)
+            return Reason.HEADER_TOO_LARGE if _is_too_large(error) else Reason.PROTOCOL
         case aiohttp.InvalidURL() | UnicodeError():
             return Reason.URL_INVALID
         case RuntimeError() if "closed" in str(error):
@@ -120,26 +113,11 @@ def _reason(error: BaseException) -> Reason:
             return Reason.INTERNAL
 
 
-def _connect_reason(error: OSError) -> Reason:
-    if isinstance(error, AddressRefusedError):
-        return Reason.REFUSED_ADDRESS
-    return Reason.TIMEOUT_CONNECT if error.errno == errno.ETIMEDOUT else Reason.CONNECT
-
-
-def _protocol_reason(error: BaseException | None) -> Reason:
+def _is_too_large(error: BaseException | None) -> bool:
     while error is not None:
-        if _is_too_large(error):
-            return Reason.HEADER_TOO_LARGE
+        # Of trailers, aiohttp keeps the text alone.
+        text = str(error)[:_MAX_MESSAGE]
+        if isinstance(error, LineTooLong) or any(known in text for known in _TOO_LARGE):
+            return True
         error = error.__cause__
-    return Reason.PROTOCOL
-
-
-def _is_too_large(error: BaseException) -> bool:
-    # Of trailers, aiohttp keeps the text alone.
-    text = str(error)[:_MAX_MESSAGE]
-    return isinstance(error, LineTooLong) or any(known in text for known in _TOO_LARGE)
-
-
-def is_out_of_descriptors(error: Exception) -> bool:
-    """Return whether this process has no descriptor left, for a connection or a file."""
-    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+    return False

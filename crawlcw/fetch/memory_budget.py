@@ -22,10 +22,9 @@ class Share:
 
     def shrink(self, size: int) -> None:
         """Keep *size* bytes at most, and give the rest back."""
-        surplus = self.size - size
-        if surplus > 0:
+        if size < self.size:
+            self._budget.give_back(self.size - size)
             self.size = size
-            self._budget.give_back(surplus)
 
     def __enter__(self) -> Self:
         return self
@@ -57,16 +56,13 @@ class MemoryBudget:
                 self.give_back(size)  # it came at the same moment
             else:
                 self._waiting.remove((size, turn))
-                self._serve()
+                self.give_back(0)
             raise
         return Share(self, size)
 
     def give_back(self, size: int) -> None:
         """Take back *size* bytes, and let those go on that waited for them."""
         self.used -= size
-        self._serve()
-
-    def _serve(self) -> None:
         while self._waiting and self.used + self._waiting[0][0] <= self.limit:
             size, turn = self._waiting.popleft()
             if not turn.done():
@@ -88,10 +84,6 @@ class BodyRoom:
         self._share: Share | None = None
         self.size = free  #: what the body may grow to before it has to `make` room
         self.waited = 0.0  #: seconds
-
-    def expect(self, length: int) -> None:
-        """Take no more than for a body of *length* bytes, of which it is the announced size."""
-        self._most = min(self._most, length)
 
     async def make(self, size: int) -> None:
         """Wait until there is room for a body of *size* bytes, and for what becomes of it.

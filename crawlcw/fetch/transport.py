@@ -1,17 +1,15 @@
 """The downloader that crawls the web: HTTP/1.1 with aiohttp's connector and parser.
 
-The requests, the decoding, the bound of a body, the deadline of a read and the names of what
-goes wrong are ours: a server can make a client hang, swell or lie without them. aiohttp's
-client session is left out; it costs more CPU than all of that together.
+The requests, the decoding, the bound of a body and the names of what goes wrong are ours: a
+server can make a client hang, swell or lie without them. aiohttp's client session is left out;
+it costs more CPU than all of that together.
 """
 
 import asyncio
+import errno
 import re
-from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from functools import lru_cache, partial
 from http.cookies import BaseCookie
 from itertools import islice
 from time import monotonic
@@ -21,10 +19,6 @@ from urllib.parse import quote_from_bytes
 
 import aiohttp
 import yarl
-from aiohttp.client_reqrep import ConnectionKey
-from aiohttp.http_parser import RawResponseMessage
-from aiohttp.streams import StreamReader
-from multidict import CIMultiDict
 
 from crawlcw.api.attempt import Attempt, Jar, asked_at, replaced
 from crawlcw.api.request import Request
@@ -37,18 +31,17 @@ from crawlcw.fetch.body import (
     LOOK,
     BodyDecoder,
     StreamDecoder,
+    check_start,
+    check_type,
     codings_of,
-    refused_start,
-    refused_type,
 )
-from crawlcw.fetch.connection import Listener, OriginKey, endpoint_of
-from crawlcw.fetch.connector import NameResolver, RestingConnector, origin_key
-from crawlcw.fetch.failures import failure_in, is_out_of_descriptors, login_refused
-from crawlcw.fetch.file_transfer import FileTransfer, FileTransfers
+from crawlcw.fetch.connection import Listener, Site, endpoint_of
+from crawlcw.fetch.connector import RestingConnector, login_of, site_of
+from crawlcw.fetch.failures import failure_in, login_refused
+from crawlcw.fetch.file_transfer import FileTransfers
 from crawlcw.fetch.memory_budget import BodyRoom, MemoryBudget
 from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy
-from crawlcw.model.sanitize import printable
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: RFC 9110, sections 9.3.2, 15.3.5, 15.3.6 and 15.4.5: these have no body.
@@ -60,88 +53,16 @@ _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _USUALLY_WITH_BODY = frozenset({"PATCH", "POST", "PUT"})
 #: Headers that have their place in a request; those of its framing are never the user's.
 _OURS = frozenset({"host", "content-length", "transfer-encoding"})
-_ACCEPTS = (("Accept-Encoding", ACCEPTED), ("Accept", "*/*"))
 #: RFC 9110, section 5.6.2.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NO_HEADER = re.compile(r"[\r\n\0]")
 #: The path begins behind these, and behind those of http.
 _BEFORE_PATH = len("https://")
 _MAX_HEADERS_KEPT = 200
-_NAME_PATIENCE = timedelta(seconds=5)
-_LEAST_IDLE = 16
 #: A body of this size needs no share of the memory budget.
 _FREE_BODY = 256 << 10
 #: How long to wait for another request to give its descriptor back.
 _DESCRIPTOR_PAUSE = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class _Site:
-    """An origin, asked directly or through one proxy."""
-
-    url: yarl.URL
-    host: str  #: as the header says it
-    key: ConnectionKey
-    origin: OriginKey
-
-
-@lru_cache(maxsize=1 << 12)
-def _site(origin: str, proxy: Proxy | None) -> _Site:
-    url = yarl.URL(f"{origin}/", encoded=True)
-    key = ConnectionKey(
-        url.raw_host or "",
-        url.port,
-        is_ssl=url.scheme == "https",
-        ssl=True,
-        proxy=None if proxy is None else _address_of(proxy),
-        proxy_auth=None,
-        # The user counts too: some proxies have another exit for each.
-        proxy_headers_hash=None if proxy is None else hash(proxy),
-        server_hostname=None,
-    )
-    return _Site(url, url.host_port_subcomponent or "", key, origin_key(key))
-
-
-def _address_of(proxy: Proxy) -> yarl.URL:
-    return yarl.URL.build(scheme=proxy.scheme, host=proxy.host, port=proxy.port)
-
-
-class _Answer:
-    """One answer: its head, and its body as it comes.
-
-    At the end of the body the connection is released. Whatever else happens, it is to be
-    closed: a connection with bytes left on it is of no use for another request.
-    """
-
-    __slots__ = ("_connector", "_is_open", "_key", "content", "message", "protocol", "sending")
-
-    message: RawResponseMessage
-    content: StreamReader
-
-    def __init__(self, connector: RestingConnector, key: ConnectionKey, protocol: Listener) -> None:
-        self._connector = connector
-        self._key = key
-        self.protocol = protocol
-        self._is_open = True
-        #: The rest of a large request, on its way to a server that may answer before.
-        self.sending: asyncio.Task[None] | None = None
-
-    def take(self, head: tuple[RawResponseMessage, StreamReader]) -> None:
-        """Take what the connection has read."""
-        self.message, self.content = head
-        self.content.on_eof(self._ended)
-
-    def _ended(self) -> None:
-        if not self.protocol.upgraded:
-            self.close(should_close=self.sending is not None and not self.sending.done())
-
-    def close(self, *, should_close: bool = True) -> None:
-        """Let go of the connection, where that has not been done."""
-        if self._is_open:
-            self._is_open = False
-            if self.sending is not None:
-                self.sending.cancel()
-            self._connector.release(self._key, self.protocol, should_close=should_close)
 
 
 class AiohttpDownloader:
@@ -162,8 +83,6 @@ class AiohttpDownloader:
         public_names: PublicNames | None = None,
     ) -> None:
         self._settings = settings
-        self._max_body = settings.max_body
-        self._accepted = settings.accept_types
         self._budget = MemoryBudget(settings.memory_budget // BUDGET_IN_BODIES)
         # Of all fetchers together no more than a sixteenth of the whole budget.
         self._free_body = min(_FREE_BODY, settings.memory_budget // 16 // settings.concurrency)
@@ -175,11 +94,12 @@ class AiohttpDownloader:
             public_names=public_names,
         )
         self._connector: RestingConnector | None = None
-        self._resolver: NameResolver | None = None
-        # `connect` spans the look-up and all addresses of a name.
-        self._timeout = aiohttp.ClientTimeout(connect=settings.connect_timeout.total_seconds())
         #: The headers of a request, where it brings none of that name.
-        self._usual = (("User-Agent", settings.user_agent), *_ACCEPTS)
+        self._usual = (
+            ("User-Agent", settings.user_agent),
+            ("Accept-Encoding", ACCEPTED),
+            ("Accept", "*/*"),
+        )
         self._usual_head = _lines(self._usual)
         #: The cookies of what is asked for without any session.
         self._jar: Jar | None = None
@@ -188,13 +108,21 @@ class AiohttpDownloader:
         """Make ready for the first request."""
         self._opened()
 
+    def _opened(self) -> RestingConnector:
+        if self._connector is None:
+            self._connector = RestingConnector(self._settings, self._guard)
+            if self._settings.cookies:
+                # Its list of suffixes is loaded where it is wanted.
+                from crawlcw.fetch.cookies import SiteCookies
+
+                self._jar = SiteCookies()
+        return self._connector
+
     async def close(self) -> None:
         """Close all connections."""
         if self._connector is not None:
             await self._connector.close()
             self._connector = None
-        if self._resolver is not None:
-            await self._resolver.close()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -222,305 +150,88 @@ class AiohttpDownloader:
         """Return the response to *request*, asked for through *proxy*; see `Downloader`."""
         address = urls.locate(request.url).url
         split = address.index("/", _BEFORE_PATH)
-        site, path = _site(address[:split], proxy), address[split:]
-        hop = Hop(attempt, proxy)
+        site, path = site_of(address[:split], proxy), address[split:]
+        hop = Hop(attempt, proxy, site.url)
         current_hop.set(hop)
-        hop.trusted = self._guard.admitted(site.url) if proxy is None else None
-        if hop.trusted is None:
-            try:
-                await self._guard.learn(site.url)
-            except OSError as error:
-                raise failure_in(error, hop) from error
-            if proxy is None:
-                hop.trusted = self._guard.admit(site.url)
-            else:
-                hop.trusted = self._guard.admit_through(site.url, proxy)
+        connector = self._connector or self._opened()
         while True:
             try:
+                await self._guard.admit(site.url, proxy)
                 if request.options.save_to is not None:
-                    return await self._saved(hop, request, site, path)
-                answer = await self._asked(hop, request, site, path, headers=request.headers)
+                    return await self._saved(connector, hop, request, site, path)
+                answer = await self._asked(connector, hop, request, site, path, request.headers)
                 try:
                     return await self._page(answer, hop, request)
                 finally:
-                    answer.close()
+                    connector.release(answer)
             except FetchError:
                 raise
             except Exception as error:
-                if not is_out_of_descriptors(error):
+                lacking = (errno.EMFILE, errno.ENFILE)
+                if not isinstance(error, OSError) or error.errno not in lacking:
                     raise failure_in(error, hop) from error
-            # Not the page's fault, so it costs no attempt: the idle
-            # connections go first, then this waits until others have ended.
-            if self._connector is not None:
-                self._connector.close_idle()
+            # No descriptor is left. That is not the page's fault, so it costs no attempt: the
+            # idle connections go first, then this waits until others have ended.
+            connector.close_idle()
             await asyncio.sleep(_DESCRIPTOR_PAUSE)
-
-    async def _page(
-        self, answer: _Answer, hop: Hop, request: Request, headers: dict[str, str] | None = None
-    ) -> Response:
-        """Return the response whose headers have come, with its body in memory."""
-        status = answer.message.code
-        headers = _headers(answer.message.raw_headers) if headers is None else headers
-        _check_head(status, headers, accepted=self._accepted)
-        body, truncated, waited = b"", None, 0.0
-        if _has_body(request.method, status, headers):
-            most = request.options.max_body
-            most = self._max_body if most is None else most
-            small = await self._small_body(answer, headers, most=most)
-            if small is not None:
-                body = small
-            else:
-                room = BodyRoom(self._budget, hop.attempt, free=self._free_body, most=most)
-                patience = self._patience(request)
-                body, truncated = await self._body(answer, headers, patience, room, most=most)
-                waited = room.waited
-        return Response(
-            request.url,
-            request=request,
-            status=status,
-            headers=headers,
-            body=body,
-            elapsed=timedelta(seconds=monotonic() - hop.sent - waited),
-            truncated=truncated,
-        )
-
-    async def _small_body(
-        self, answer: _Answer, headers: Mapping[str, str], *, most: int
-    ) -> bytes | None:
-        """Return a body without codings whose length is known to be small; None: see `_body`.
-
-        aiohttp's timer ends the wait for it.
-        """
-        if "content-encoding" in headers or "transfer-encoding" in headers:
-            return None
-        content = answer.content
-        length = content.total_bytes if content.is_eof() else _length(headers)
-        if length is None or length > min(most, self._free_body):
-            return None
-        body = content.read_nowait() if content.is_eof() else await content.read()
-        self._check_start(body[:LOOK], answer.message.code, headers)
-        return body
-
-    async def _saved(self, hop: Hop, request: Request, site: _Site, path: str) -> Response:
-        """Return the response to a request for a file, its body on the disk."""
-        async with self._files.transfer(hop.attempt, request) as transfer:
-            while True:
-                asked = transfer.headers(request.headers)
-                answer = await self._asked(hop, request, site, path, headers=asked)
-                status = answer.message.code
-                try:
-                    headers = _headers(answer.message.raw_headers)
-                    if transfer.is_contradicted(status, headers):
-                        continue
-                    if not transfer.is_file(status):
-                        return await self._page(answer, hop, request, headers)
-                    elapsed = timedelta(seconds=monotonic() - hop.sent)
-                    await self._file(answer, headers, transfer, self._patience(request))
-                finally:
-                    answer.close()
-                response = Response(
-                    request.url,
-                    request=request,
-                    # It is whole, whichever part of it has come by this answer.
-                    status=200 if status == 206 else status,
-                    headers=headers,
-                    elapsed=elapsed,
-                )
-                return await transfer.kept(response)
-
-    async def _file(
-        self,
-        answer: _Answer,
-        headers: Mapping[str, str],
-        transfer: FileTransfer,
-        patience: float,
-    ) -> None:
-        """Stream the body into the file of *transfer*."""
-        codings = [name for name in _codings(headers) if name != "identity"]
-        decoder = StreamDecoder(codings)
-        length = None if codings else _length(headers)
-        await transfer.begin(answer.message.code, headers, length=length, coded=bool(codings))
-
-        async def take(data: bytes) -> bool:
-            transfer.came(len(data))
-            for piece in decoder.pieces(data):
-                await transfer.take(piece)
-            return False
-
-        if answer.content.is_eof():
-            await take(answer.content.read_nowait())
-        else:
-            await self._stream(answer, take, patience)
-        decoder.close()
-
-    async def _body(
-        self,
-        answer: _Answer,
-        headers: Mapping[str, str],
-        patience: float,
-        room: BodyRoom,
-        *,
-        most: int,
-    ) -> tuple[bytes, str | None]:
-        """Return the body, *most* bytes of it, decoded; and why it was cut."""
-        codings = _codings(headers)
-        decoder = BodyDecoder(codings, limit=most)
-        # Of what is not coded the length is known beforehand.
-        length = None if codings else _length(headers)
-        if length is not None:
-            room.expect(length)
-        body = b""
-        status = answer.message.code
-        checked = False
-
-        async def take(data: bytes) -> bool:
-            nonlocal checked
-            await _feed(decoder, data, room)
-            if not checked:
-                start = decoder.start(LOOK)
-                self._check_start(start, status, headers)
-                checked = len(start) == LOOK
-            return decoder.full
-
-        try:
-            if answer.content.is_eof():
-                # Most pages are here as soon as their headers are.
-                await take(answer.content.read_nowait())
-            else:
-                await room.make(length or 0)
-                await self._stream(answer, take, patience)
-            body = decoder.close()
-        finally:
-            room.close(len(body))
-        return body, _cut(decoder, headers, body)
-
-    def _check_start(self, start: bytes, status: int, headers: Mapping[str, str]) -> None:
-        """Raise `FetchError` for a page that begins as nothing that is read."""
-        if not 200 <= status < 300:
-            return
-        kind = headers.get("content-type", "")
-        found = refused_start(start, content_type=kind, accepted=self._accepted)
-        if found is not None:
-            said = printable(kind) if kind else "of no type"
-            raise FetchError(Reason.CONTENT_TYPE, f"a body {said} that is {found} is not read")
-
-    async def _stream(
-        self,
-        answer: _Answer,
-        take: Callable[[bytes], Awaitable[bool]],
-        patience: float,
-    ) -> None:
-        """Give the body to *take*, a chunk at a time, until it has enough or the body ends."""
-        protocol, content = answer.protocol, answer.content
-        now = asyncio.get_running_loop().time
-        try:
-            async with asyncio.timeout(patience) as deadline:
-                while data := await content.readany():
-                    # Neither does waiting for memory, or a disk, count.
-                    deadline.reschedule(None)
-                    if await take(data):
-                        break
-                    deadline.reschedule(now() + patience)
-        except TimeoutError:
-            # After a malformed chunk aiohttp closes the socket, drops its own
-            # timer, and leaves the reader waiting for ever: the connection
-            # knows what really happened.
-            known = protocol.exception()
-            if known is not None:
-                raise known from None
-            raise
-        if type(protocol.exception()) is aiohttp.ClientOSError:
-            # A body without a length ends with its connection, and aiohttp
-            # takes a reset for an end.
-            raise FetchError(Reason.PAYLOAD_TRUNCATED, "the connection was reset within the body")
 
     async def _asked(
         self,
+        connector: RestingConnector,
         hop: Hop,
         request: Request,
-        site: _Site,
+        site: Site,
         path: str,
-        *,
         headers: Sequence[tuple[str, str]],
-    ) -> _Answer:
-        """Return the answer to a request whose headers have come; it is to be closed."""
-        proxy = None if hop.proxy is None or hop.proxy.is_socks else hop.proxy
-        if proxy is not None and not site.key.is_ssl:
-            # In a tunnel the server would be told it; without one it goes with each request.
-            headers = [*headers, *_login(proxy).items()]
+    ) -> Listener:
+        """Return the connection that the head of an answer has come by; it is to be released."""
+        attempt = hop.attempt
+        # In a tunnel the server would be told its login; without one it goes with each request.
+        proxy = None if site.key.is_ssl else hop.http_proxy
+        if proxy is not None:
+            headers = [*headers, *login_of(proxy).items()]
             path = f"{str(site.url)[:-1]}{path}"
-        jar = self._jar_of(hop.attempt)
+        if attempt.session is not None:
+            jar = attempt.session.jar
+        else:
+            # With cookies of its own it is asked for as somebody else than all others.
+            jar = None if attempt.request.options.cookies else self._jar
         if jar is not None or request.options.cookies:
-            cookies = _cookies_to(urls.parse(request.url), hop.attempt, request, jar)
+            cookies = _cookies_to(urls.parse(request.url), attempt, request, jar)
             if cookies:
                 headers = _with_cookies(headers, cookies)
         method, body = request.method.upper(), request.body or b""
         sent = self._head(method, path, site.host, headers, body) + body
-        connector = self._opened()
-        retries = method in _IDEMPOTENT
+        may_repeat = method in _IDEMPOTENT
         while True:
+            answer = await connector.take(site, hop)
             try:
-                answer = await self._exchange(connector, hop, request, site, sent)
+                await answer.ask(
+                    sent,
+                    endpoint_of(request.url),
+                    # A server may refuse a body before it has read all of it.
+                    answered_when_read=not body,
+                    is_head=method == "HEAD",
+                    # One that may take longer than `read_timeout` may be silent for as long.
+                    patience=max(self._read_timeout, request.options.timeout or 0.0),
+                )
                 break
-            except aiohttp.ClientConnectorError:
-                raise
-            except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+            except BaseException as error:
+                connector.release(answer)
                 # RFC 9112, section 9.3.1: it may have ended before the server has read it.
-                if not retries:
+                ended = aiohttp.ClientOSError, aiohttp.ServerDisconnectedError
+                if not may_repeat or not isinstance(error, ended):
                     raise
-                retries = False
+                may_repeat = False
         hop.stage = Stage.PASSED
         if jar is not None and (told := answer.message.headers.getall("Set-Cookie", ())):
             jar.update_cookies_from_headers(told, urls.parse(request.url))
-        if proxy is not None and not site.key.is_ssl and answer.message.code == 407:
-            answer.close()
+        if proxy is not None and answer.message.code == 407:
+            connector.release(answer)
             # Else any site could put an end to the proxies.
             message = f"HTTP 407, of the site or of the proxy {proxy}"
             raise login_refused(proxy, FetchError(Reason.HTTP_STATUS, message, status=407))
         return answer
-
-    async def _exchange(
-        self, connector: RestingConnector, hop: Hop, request: Request, site: _Site, sent: bytes
-    ) -> _Answer:
-        """Send a request as it is over one connection, and return the answer."""
-        opening = partial(self._opening, hop, site)
-        protocol = await connector.take(site.key, opening, self._timeout)
-        answer = _Answer(connector, site.key, protocol)
-        try:
-            hop.stage = max(hop.stage, Stage.REACHED)
-            protocol.ask(
-                site.origin,
-                endpoint_of(request.url),
-                # A server may refuse a body before it has read all of it.
-                answered_when_read=not request.body,
-                is_head=request.method.upper() == "HEAD",
-                patience=self._patience(request),
-            )
-            if protocol.transport is None or protocol.transport.is_closing():
-                raise aiohttp.ServerDisconnectedError
-            hop.begin_sending(asyncio.get_running_loop())
-            protocol.transport.write(sent)
-            if protocol.writing_paused:
-                answer.sending = asyncio.create_task(protocol.sent())
-            else:
-                protocol.start_timeout()
-            answer.take(await protocol.read())
-        except BaseException:
-            answer.close()
-            raise
-        return answer
-
-    def _opening(self, hop: Hop, site: _Site) -> aiohttp.ClientRequest:
-        """Return what aiohttp is to open a connection for."""
-        proxy = None if hop.proxy is None or hop.proxy.is_socks else hop.proxy
-        told = None if proxy is None else dict([*self._usual, *_login(proxy).items()])
-        return aiohttp.ClientRequest(
-            "GET",
-            site.url,
-            loop=asyncio.get_running_loop(),
-            proxy=None if proxy is None else _address_of(proxy),
-            proxy_headers=None if told is None else CIMultiDict(told),
-        )
 
     def _head(
         self, method: str, path: str, host: str, headers: Sequence[tuple[str, str]], body: bytes
@@ -540,41 +251,94 @@ class AiohttpDownloader:
             pairs.append(("Content-Length", str(len(body))))
         return f"{method} {path} HTTP/1.1\r\n{_lines(pairs)}\r\n".encode()
 
-    def _jar_of(self, attempt: Attempt) -> Jar | None:
-        """Return where the cookies of an attempt are kept; None: nowhere."""
-        if attempt.session is not None:
-            return attempt.session.jar
-        # With cookies of its own it is asked for as somebody else than all others.
-        return None if attempt.request.options.cookies else self._jar
-
-    def _opened(self) -> RestingConnector:
-        if self._connector is not None:
-            return self._connector
-        settings = self._settings
-        if settings.cookies:
-            # Its list of suffixes is loaded where it is wanted.
-            from crawlcw.fetch.cookies import SiteCookies
-
-            self._jar = SiteCookies()
-        # Less than a connection may take, so that a dead DNS is told from a dead host.
-        patience = min(settings.connect_timeout / 2, _NAME_PATIENCE)
-        self._resolver = NameResolver(patience=patience.total_seconds(), guard=self._guard)
-        self._connector = RestingConnector(
-            guard=self._guard,
-            resolver=self._resolver,
-            # What fetchers have used rests while they go on with others.
-            # Without a limit a host may have all fetchers to itself.
-            idle_per_host=max(
-                _LEAST_IDLE, 4 * settings.per_host_concurrency or 8 * settings.concurrency
-            ),
-            verify=not settings.insecure,
+    async def _page(self, answer: Listener, hop: Hop, request: Request) -> Response:
+        """Return the response whose head has come, with its body in memory."""
+        status, headers = answer.message.code, headers_of(answer.message.raw_headers)
+        if status == 101:
+            raise FetchError(Reason.PROTOCOL, "the server switched to a protocol nobody asked for")
+        if not 100 <= status <= 599:
+            raise FetchError(Reason.HTTP_STATUS, f"{status} is no status of HTTP", status=status)
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        # What comes with an error is read whatever it is.
+        accepted = self._settings.accept_types if 200 <= status < 300 else ("*/*",)
+        check_type(kind, accepted)
+        body, truncated, waited = b"", None, 0.0
+        # The body of a redirect is a courtesy to people, and may be endless.
+        is_redirect = status in _REDIRECTS and "location" in headers
+        if request.method != "HEAD" and status not in _BODILESS and not is_redirect:
+            most = request.options.max_body
+            most = self._settings.max_body if most is None else most
+            codings = codings_in(headers)
+            length = None if codings else _length(headers)
+            content = answer.content
+            if not codings and content.is_eof():
+                # Most pages are here as soon as their headers are.
+                length = content.total_bytes
+            if length is not None and length <= min(most, self._free_body):
+                body = content.read_nowait() if content.is_eof() else await content.read()
+                check_start(body[:LOOK], kind, accepted)
+            else:
+                expected = most if length is None else min(most, length)
+                room = BodyRoom(self._budget, hop.attempt, free=self._free_body, most=expected)
+                decoder = BodyDecoder(codings, limit=most)
+                try:
+                    await room.make(length or 0)
+                    async for data in content.iter_any():
+                        for size in decoder.pieces(data):
+                            if size > room.size:
+                                await room.make(size)
+                        check_start(decoder.start(LOOK), kind, accepted)
+                        if decoder.full:
+                            break
+                    body = decoder.close()
+                finally:
+                    room.close(len(body))
+                truncated, waited = _cut(decoder, headers, body), room.waited
+        return Response(
+            request.url,
+            request=request,
+            status=status,
+            headers=headers,
+            body=body,
+            elapsed=timedelta(seconds=monotonic() - answer.sent_at - waited),
+            truncated=truncated,
         )
-        return self._connector
 
-    def _patience(self, request: Request) -> float:
-        """Return for how many seconds a request may be silent."""
-        # One that may take longer than `read_timeout` may be silent for as long.
-        return max(self._read_timeout, request.options.timeout or 0.0)
+    async def _saved(
+        self, connector: RestingConnector, hop: Hop, request: Request, site: Site, path: str
+    ) -> Response:
+        """Return the response to a request for a file, its body on the disk."""
+        async with self._files.transfer(hop.attempt, request) as transfer:
+            while True:
+                asked = transfer.headers(request.headers)
+                answer = await self._asked(connector, hop, request, site, path, asked)
+                try:
+                    status, headers = answer.message.code, headers_of(answer.message.raw_headers)
+                    if transfer.is_contradicted(status, headers):
+                        continue
+                    if not transfer.is_file(status):
+                        return await self._page(answer, hop, request)
+                    elapsed = timedelta(seconds=monotonic() - answer.sent_at)
+                    codings = [name for name in codings_in(headers) if name != "identity"]
+                    decoder = StreamDecoder(codings)
+                    length = None if codings else _length(headers)
+                    await transfer.begin(status, headers, length=length, coded=bool(codings))
+                    async for data in answer.content.iter_any():
+                        transfer.came(len(data))
+                        for piece in decoder.pieces(data):
+                            await transfer.take(piece)
+                    decoder.close()
+                finally:
+                    connector.release(answer)
+                response = Response(
+                    request.url,
+                    request=request,
+                    # It is whole, whichever part of it has come by this answer.
+                    status=200 if status == 206 else status,
+                    headers=headers,
+                    elapsed=elapsed,
+                )
+                return await transfer.kept(response)
 
 
 def _lines(headers: Iterable[tuple[str, str]]) -> str:
@@ -619,31 +383,6 @@ def _with_cookies(
     return [*others, ("Cookie", "; ".join([*filter(None, own), *sent]))]
 
 
-def _login(proxy: Proxy) -> dict[str, str]:
-    if proxy.user is None:
-        return {}
-    encoded = b64encode(f"{proxy.user}:{proxy.password or ''}".encode()).decode()
-    return {"Proxy-Authorization": f"Basic {encoded}"}
-
-
-async def _feed(decoder: BodyDecoder, data: bytes, room: BodyRoom) -> None:
-    for size in decoder.pieces(data):
-        if size > room.size:
-            await room.make(size)
-
-
-def _check_head(status: int, headers: Mapping[str, str], *, accepted: Sequence[str]) -> None:
-    if status == 101:
-        raise FetchError(Reason.PROTOCOL, "the server switched to a protocol nobody asked for")
-    if not 100 <= status <= 599:
-        raise FetchError(Reason.HTTP_STATUS, f"{status} is no status of HTTP", status=status)
-    kind = headers.get("content-type", "")
-    refused = refused_type(kind, accepted=accepted) if 200 <= status < 300 else None
-    if refused is not None:
-        message = f"{printable(refused)} is not read, see `accept_types`"
-        raise FetchError(Reason.CONTENT_TYPE, message, status=status)
-
-
 def _cut(decoder: BodyDecoder, headers: Mapping[str, str], body: bytes) -> str | None:
     """Return why a body is not whole, None where it is; raises `FetchError` for half an answer."""
     if not decoder.missing:
@@ -658,18 +397,13 @@ def _cut(decoder: BodyDecoder, headers: Mapping[str, str], body: bytes) -> str |
     raise FetchError(Reason.PAYLOAD_TRUNCATED, decoder.missing)
 
 
-def _has_body(method: str, status: int, headers: Mapping[str, str]) -> bool:
-    # The body of a redirect is a courtesy to people, and may be endless.
-    redirected = status in _REDIRECTS and "location" in headers
-    return not (method == "HEAD" or status in _BODILESS or redirected)
-
-
 def _length(headers: Mapping[str, str]) -> int | None:
     said = headers.get("content-length", "")
     return int(said) if said.isdigit() else None
 
 
-def _codings(headers: Mapping[str, str]) -> list[str]:
+def codings_in(headers: Mapping[str, str]) -> list[str]:
+    """Return the codings of a body, in the order in which they were applied."""
     codings = codings_of(headers.get("content-encoding", ""))
     transfer = headers.get("transfer-encoding", "chunked")
     if transfer != "chunked":
@@ -679,7 +413,8 @@ def _codings(headers: Mapping[str, str]) -> list[str]:
     return codings
 
 
-def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return headers as text, by their names in lower case."""
     found: dict[str, str] = {}
     for name, value in islice(raw, _MAX_HEADERS_KEPT):
         key = name.decode("latin-1").lower()

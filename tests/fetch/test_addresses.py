@@ -92,8 +92,8 @@ def resolve(guard: AddressGuard, name: str, *addresses: str) -> None:
 
 def admit(guard: AddressGuard, url: yarl.URL) -> None:
     """Begin an exchange, as the transport does."""
-    trusted = guard.admit(url)
-    current_hop.set(Hop(Attempt(request=Request(str(url))), trusted=trusted))
+    asyncio.run(guard.admit(url))
+    current_hop.set(Hop(Attempt(request=Request(str(url))), url=url))
 
 
 def connects(guard: AddressGuard, url: str, address: str) -> bool:
@@ -231,14 +231,14 @@ def test_of_too_many_start_names_none_is_trusted() -> None:
 
 @pytest.mark.parametrize("port", [80, 443, 8000, 8999])
 def test_the_ports_of_the_web_are_open(port: int) -> None:
-    AddressGuard().admit(yarl.URL(f"http://example.com:{port}/"))
+    asyncio.run(AddressGuard().admit(yarl.URL(f"http://example.com:{port}/")))
 
 
 @pytest.mark.parametrize("port", [1, 22, 25, 3306, 6379, 7999, 9000, 27017])
 def test_other_ports_are_refused(port: int) -> None:
     """HOSTILE 5.8."""
     with pytest.raises(FetchError) as caught:
-        AddressGuard().admit(yarl.URL(f"http://example.com:{port}/"))
+        asyncio.run(AddressGuard().admit(yarl.URL(f"http://example.com:{port}/")))
 
     assert caught.value.reason is Reason.REFUSED_PORT
 
@@ -246,7 +246,7 @@ def test_other_ports_are_refused(port: int) -> None:
 def test_the_port_of_a_start_url_is_open() -> None:
     guard = AddressGuard(start_origins=["example.com:3000"])
 
-    guard.admit(yarl.URL("http://www.example.com:3000/"))
+    asyncio.run(guard.admit(yarl.URL("http://www.example.com:3000/")))
 
 
 @pytest.mark.parametrize("name", ["", "host:port", "host:99999", "[::1", "a b:c"])

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 
 from crawlcw.fetch import connection
 from crawlcw.fetch.connection import (
@@ -14,10 +15,16 @@ from crawlcw.fetch.connection import (
     Origins,
     endpoint_of,
 )
+from crawlcw.fetch.connector import site_of
 
 pytestmark = pytest.mark.quick
 
-KEY = (True, "example.com", 443)
+
+def key(host: str) -> ConnectionKey:
+    return site_of(f"https://{host}", None).key
+
+
+KEY = key("example.com")
 
 
 def endpoint(path: str) -> Endpoint:
@@ -79,7 +86,7 @@ def test_an_origin_that_broke_http_is_never_trusted() -> None:
     clean(origins.of(KEY), "/page/1")
 
     assert origins.of(KEY).rest_after(endpoint("/page/1")) == REST
-    assert origins.of((True, "example.org", 443)).broke_http is False
+    assert origins.of(key("example.org")).broke_http is False
 
 
 def test_an_origin_that_spoke_unasked_is_remembered_longer_than_what_others_have_shown(
@@ -90,13 +97,13 @@ def test_an_origin_that_spoke_unasked_is_remembered_longer_than_what_others_have
     clean(origins.of(KEY), "/page/1")
     origins.spoke_unasked(KEY)
     for n in range(3):
-        clean(origins.of((True, f"{n}.example", 443)), "/page/1")
-    first, spoke = origins.of((True, "0.example", 443)), origins.of(KEY)
+        clean(origins.of(key(f"{n}.example")), "/page/1")
+    first, spoke = origins.of(key("0.example")), origins.of(KEY)
 
     assert spoke.rest_after(endpoint("/page/1")) == math.inf
     assert first.rest_after(endpoint("/page/1")) == 0
     # Two of the others had to go for the one that came back.
-    assert origins.of((True, "1.example", 443)).rest_after(endpoint("/page/1")) == REST
+    assert origins.of(key("1.example")).rest_after(endpoint("/page/1")) == REST
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,9 +111,9 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_OUTSPOKEN", 2)
     origins, origin = Origins(), Origin()
     for n in range(100):
-        origins.spoke_unasked((True, f"{n}.example", 443))
+        origins.spoke_unasked(key(f"{n}.example"))
         clean(origin, f"/{'x' * n}/y", 1)
 
     assert len(origins._origins) == 3
-    assert list(origins._outspoken) == [(True, f"{n}.example", 443) for n in (98, 99)]
+    assert list(origins._outspoken) == [key(f"{n}.example") for n in (98, 99)]
     assert len(origin._clean) == connection._COUNTS

@@ -17,7 +17,7 @@ from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch import connection
 from crawlcw.fetch import connector as connector_module
 from crawlcw.fetch.connection import CLEAN_RESTS, REST, Listener, Origin
-from crawlcw.fetch.connector import RestingConnector
+from crawlcw.fetch.connector import RestingConnector, site_of
 from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile import server as hostile_server
 from tests.hostile.pages import PAGE, Exchange, page, response
@@ -93,7 +93,8 @@ def connector_of(downloader: AiohttpDownloader) -> RestingConnector:
 
 
 def origin_of(downloader: AiohttpDownloader, server: HostileServer) -> Origin:
-    return connector_of(downloader)._origins.of((False, "127.0.0.1", server.port, None))
+    site = site_of(f"http://127.0.0.1:{server.port}", None)
+    return connector_of(downloader)._origins.of(site.key)
 
 
 def idle(downloader: AiohttpDownloader) -> list[Listener]:
@@ -228,7 +229,7 @@ async def test_a_request_answered_too_early_is_repeated_where_that_is_safe(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "REST", 0.0)
-    monkeypatch.setattr(connection._Poll, "is_unacknowledged", lambda _: True)
+    monkeypatch.setattr(Listener, "is_unacknowledged", lambda _: True)
     await get(downloader, server.url("/cue"))
 
     assert (await get(downloader, server.url("/ok"))).body == PAGE
@@ -239,7 +240,7 @@ async def test_a_body_may_be_refused_before_it_is_read(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "REST", 0.0)
-    monkeypatch.setattr(connection._Poll, "is_unacknowledged", lambda _: True)
+    monkeypatch.setattr(Listener, "is_unacknowledged", lambda _: True)
     await get(downloader, server.url("/ok"))
     refused = await get(downloader, server.url("/status-404"), method="POST", body=b"body")
 
@@ -286,7 +287,7 @@ async def test_a_new_connection_may_be_answered_before_the_request_is_read(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that is too busy says so at once."""
-    monkeypatch.setattr(connection._Poll, "is_unacknowledged", lambda _: True)
+    monkeypatch.setattr(Listener, "is_unacknowledged", lambda _: True)
 
     assert (await get(downloader, server.url("/ok"))).body == PAGE
     assert not origin_of(downloader, server).spoke_unasked
@@ -319,7 +320,8 @@ async def test_all_of_this_holds_over_tls(tmp_path: Path, clock: Clock) -> None:
         connection.transport.resume_reading()
         while connection.is_connected():
             await asyncio.sleep(0)
-        origin = connector_of(downloader)._origins.of((True, "127.0.0.1", served.port, None))
+        key = site_of(f"https://127.0.0.1:{served.port}", None).key
+        origin = connector_of(downloader)._origins.of(key)
 
     assert (reused, served.connections, body) == (1, 2, PAGE)
     assert origin.spoke_unasked

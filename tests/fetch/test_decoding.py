@@ -53,7 +53,7 @@ def decoded(codings: list[str], pieces: list[bytes], *, limit: int = MIB) -> tup
     for piece in pieces:
         if decoder.full:
             break
-        decoder.feed(piece)
+        list(decoder.pieces(piece))
     return decoder.close(), decoder.full
 
 
@@ -124,7 +124,7 @@ def test_a_stream_without_its_end_is_noticed(
 
     decoder = BodyDecoder([coding], limit=MIB)
     for piece in split(kept, places):
-        decoder.feed(piece)
+        list(decoder.pieces(piece))
     assert body.startswith(decoder.close())
     assert decoder.missing == f"the {coding} stream is cut off"
     stream = StreamDecoder([coding])
@@ -140,7 +140,7 @@ def test_a_stream_without_its_end_is_noticed(
 def test_a_stream_without_its_checksum_lacks_no_content(body: bytes, cut: int, level: int) -> None:
     decoder = BodyDecoder(["gzip"], limit=MIB)
 
-    decoder.feed(gzip.compress(body, level)[:-cut])
+    list(decoder.pieces(gzip.compress(body, level)[:-cut]))
 
     if cut <= 8:
         assert decoder.close() == body
@@ -169,7 +169,7 @@ def test_a_bomb_yields_the_limit_and_not_much_more_memory(name: str) -> None:
     coding, pack = PACKERS[name]
     decoder = BodyDecoder([coding], limit=MIB)
 
-    decoder.feed(pack(bytes(32 * MIB)))
+    list(decoder.pieces(pack(bytes(32 * MIB))))
 
     assert decoder.full
     assert decoder.close() == bytes(MIB)
@@ -224,7 +224,7 @@ def test_gzip_members_without_content_come_to_an_end() -> None:
 
     fed = 0
     while not decoder.full:
-        decoder.feed(nothing * 1000)
+        list(decoder.pieces(nothing * 1000))
         fed += 1000 * len(nothing)
 
     assert fed < 2 * MIB
@@ -252,7 +252,7 @@ def test_what_never_becomes_content_takes_no_time(
     decoder = BodyDecoder(codings, limit=10 * MIB)
     began = time.process_time()
 
-    decoder.feed(packed)
+    list(decoder.pieces(packed))
 
     assert time.process_time() - began < 0.5
     assert decoder.full

@@ -10,7 +10,6 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
-from crawlcw.fetch.connection import merged
 from crawlcw.fetch.transport import AiohttpDownloader
 
 SETTINGS = Settings(read_timeout="300ms")
@@ -78,6 +77,7 @@ TWICE = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-A: b\r\ncontent-length: 4\r\
         [TWICE[:-20], TWICE[-20:-2], TWICE[-2:] + b"pa", b"ge"],
         [TWICE[place : place + 1] for place in range(len(TWICE))] + [b"page"],
         [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", b"page"],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-Content-Length: 5, 4\r\n\r\npage"],
     ],
 )
 async def test_equal_lengths_are_one_however_they_come(pieces: list[bytes]) -> None:
@@ -130,15 +130,3 @@ async def test_a_head_that_is_too_long_to_be_looked_at_is_the_parsers() -> None:
     )
 
     assert response.body == b"page"
-
-
-@pytest.mark.quick
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"HTTP/1.1 200 OK\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-Content-Length: 4\r\nX: a, b\r\n\r\n",
-    ],
-)
-def test_a_head_with_one_length_is_left_alone(head: bytes) -> None:
-    assert merged(head) is None

@@ -2,6 +2,7 @@
 
 import ast
 import gzip
+import re
 import resource
 import zlib
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,8 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import run_spider
-from crawlcw.fetch.body import _SIGNATURES, refused_start, zstd
+from crawlcw.errors import FetchError
+from crawlcw.fetch.body import _SIGNATURES, check_start, zstd
 from crawlcw.ledger.sqlite import SqliteLedger
 from tests.hostile.memory_web import SETTINGS, Crawled, looked_up
 from tests.hostile.raw_server import Endless, RawServer, response, serving
@@ -322,8 +324,9 @@ def test_every_signature_is_of_a_type_that_is_refused():
     for place, signature, kind in _SIGNATURES:
         start = bytes(place) + signature
 
-        assert refused_start(start, content_type="text/html") == kind
-        assert refused_start(start, content_type="", accepted=["*/*"]) is None
+        with pytest.raises(FetchError, match=f"text/html that is {re.escape(kind)} "):
+            check_start(start, "text/html", [])
+        check_start(start, "", ["*/*"])
 
 
 async def test_no_file_is_named_by_a_response(tmp_path: Path):

@@ -77,7 +77,7 @@ def decoded(names: list[str], pieces: list[bytes], limit: int) -> bytes | None:
         decoder = BodyDecoder(names, limit=limit)
         for piece in pieces:
             if not decoder.full:
-                decoder.feed(piece)
+                list(decoder.pieces(piece))
         body = decoder.close()
         return None if decoder.missing else body
     except FetchError as error:

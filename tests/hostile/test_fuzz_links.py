@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import webencodings
@@ -13,8 +12,9 @@ from crawlcw.api.charset import choose, decode, named
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
+from crawlcw.fetch.body import check_type
 from crawlcw.fetch.redirects import _target as redirect_target
-from crawlcw.fetch.transport import _check_head, _codings, _headers
+from crawlcw.fetch.transport import codings_in, headers_of
 from crawlcw.model.urls import locate
 from tests.support.fuzzing import UNSEEN, URL_PIECES, fuzzed, soup
 
@@ -179,18 +179,18 @@ fields = st.lists(
 def test_any_headers_are_text_and_any_location_an_address_or_refused(
     raw: list[tuple[bytes, bytes]], status: int, times: int
 ) -> None:
-    headers = _headers(raw * times)
+    headers = headers_of(raw * times)
 
     assert len(headers) <= 200
     for name, value in headers.items():
         assert name == name.lower()
         (name + value).encode()
-    _codings(headers)
+    codings_in(headers)
     response = Response(PAGE, request=Request(PAGE), status=status, headers=headers)
     target = answer(redirect_target, response)
     if isinstance(target, str):
         assert locate(target).url == target
-    answer(partial(_check_head, accepted=()), status, headers)
+    answer(check_type, headers.get("content-type", ""), ())
 
 
 def answer(function: Any, *arguments: Any) -> str | None:
