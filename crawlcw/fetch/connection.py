@@ -26,7 +26,6 @@ numbers in it, and without the values of its query: `/page/7?id=3` and `/page/8?
     an origin that spoke without being asked             never used again
 """
 
-import array
 import asyncio
 import math
 import re
@@ -80,7 +79,7 @@ _NUMBER = re.compile(r"\d+")
 _VALUE = re.compile(r"=[^&]*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Site:
     """An origin, asked directly or through one proxy."""
 
@@ -171,12 +170,20 @@ class Origins:
 class Listener(ResponseHandler):
     """The receiving end of a connection; hangs up on a server that does not keep to HTTP."""
 
-    site: Site | None = None  #: what it was opened for; None: a tunnel is to be
+    # With aiohttp's they are more than Python shares the keys of, and each access would take
+    # longer.
+    __slots__ = (
+        *("site", "endpoint", "is_resting", "sent_at", "sending", "message", "content"),
+        *("_origins", "_can_be_told", "_answers", "_descriptor", "_poll", "_wire", "_interim"),
+        *("_awaits_another", "_head"),
+    )
+
     message: RawResponseMessage  #: head of the answer
     content: StreamReader  #: body of the answer
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, origins: Origins) -> None:
         super().__init__(loop)
+        self.site: Site | None = None  #: what it was opened for; None: a tunnel is to be
         self.endpoint = Endpoint(0, 0)
         self.is_resting = False  #: whether nothing is to come until the next request
         #: When the request was sent, by the monotonic clock, and never earlier than it was.
@@ -215,7 +222,9 @@ class Listener(ResponseHandler):
         if isinstance(exc, OSError) and self._payload is not None and not self._payload.is_eof():
             # A body without a length ends with its connection, and aiohttp takes a reset for
             # an end.
-            self._payload.set_exception(ClientPayloadError("the connection was reset within it"))
+            self._payload.set_exception(
+                ClientPayloadError("the connection was reset within the body")
+            )
         super().connection_lost(exc)
 
     async def ask(
@@ -293,13 +302,11 @@ class Listener(ResponseHandler):
         """Return whether bytes sent have not been acknowledged; false where that is not known."""
         if sys.platform != "linux" or self._descriptor < 0:
             return False
-        queued = array.array("i", [0])
         try:
-            # tcp(7) calls it SIOCOUTQ.
-            fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, queued)
+            # tcp(7) calls it SIOCOUTQ: an int, the number of these bytes.
+            return any(fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, bytes(4)))
         except OSError:
             return False
-        return queued[0] > 0
 
     def data_received(self, data: bytes) -> None:
         """Take the next bytes from the wire."""

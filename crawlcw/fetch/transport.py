@@ -59,6 +59,7 @@ _NO_HEADER = re.compile(r"[\r\n\0]")
 #: The path begins behind these, and behind those of http.
 _BEFORE_PATH = len("https://")
 _MAX_HEADERS_KEPT = 200
+_MOST_ADMITTED = 10_000
 #: A body of this size needs no share of the memory budget.
 _FREE_BODY = 256 << 10
 #: How long to wait for another request to give its descriptor back.
@@ -93,6 +94,8 @@ class AiohttpDownloader:
             allow_private=settings.allow_private,
             public_names=public_names,
         )
+        #: What may be asked stays so: names and ports are only added to the guard's.
+        self._admitted: set[Site] = set()
         self._connector: RestingConnector | None = None
         #: The headers of a request, where it brings none of that name.
         self._usual = (
@@ -156,7 +159,11 @@ class AiohttpDownloader:
         connector = self._connector or self._opened()
         while True:
             try:
-                await self._guard.admit(site.url, proxy)
+                if site not in self._admitted:
+                    await self._guard.admit(site.url, proxy)
+                    if len(self._admitted) >= _MOST_ADMITTED:
+                        self._admitted.clear()
+                    self._admitted.add(site)
                 if request.options.save_to is not None:
                     return await self._saved(connector, hop, request, site, path)
                 answer = await self._asked(connector, hop, request, site, path, request.headers)
