@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from crawlcw.errors import SettingsError
 from crawlcw.model import durations, visits
@@ -31,19 +31,16 @@ class SettingField(Generic[Given, Held]):
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> Held: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> Held: ...
-    def __get__(self, instance: object, owner: type) -> Held:
-        if instance is None:
-            return self.default
-        held: Held = instance.__dict__[self.name]
-        return held
+    if TYPE_CHECKING:
+        # Without it a setting is read from the instance's dictionary, with no call of Python's.
+        def __get__(self, instance: object, owner: type) -> Held: ...
 
-    def __set__(self, instance: object, value: Given) -> None:
+    def __set__(self, instance: object, value: "Given | SettingField[Given, Held]") -> None:
+        if value is self:  # as the default of a dataclass
+            instance.__dict__[self.name] = self.default
+            return
         try:
-            instance.__dict__[self.name] = self.read(value)
+            instance.__dict__[self.name] = self.read(cast("Given", value))
         except SettingsError as error:
             raise SettingsError(f"setting {self.name}: {error}") from None
 
