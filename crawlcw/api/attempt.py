@@ -18,6 +18,7 @@ import yarl
 from crawlcw.api.page_session import PageSession
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
+from crawlcw.model.frozen import frozen
 from crawlcw.model.identities import POOLED, Identity
 from crawlcw.model.proxies import Proxy
 
@@ -31,19 +32,17 @@ class Purpose(StrEnum):
     PROBE = "probe"  #: to see whether a server answers at all
 
 
+@dataclass(slots=True, eq=False)
 class Deadline:
     """The end of an attempt; the time that is not a server's does not bring it nearer.
 
     As a context manager it stands still until the end of the block; blocks may overlap.
     """
 
-    __slots__ = ("_end", "_paused", "_pauses", "timeout")
-
-    def __init__(self) -> None:
-        self.timeout: asyncio.Timeout | None = None  #: what cancels the attempt; None: nothing
-        self._pauses = 0
-        self._paused = 0.0
-        self._end: float | None = None
+    timeout: asyncio.Timeout | None = None  #: what cancels the attempt; None: nothing
+    _pauses: int = field(default=0, init=False)
+    _paused: float = field(default=0.0, init=False)
+    _end: float | None = field(default=None, init=False)
 
     def pause(self) -> None:
         """Stand still until as many calls of `resume` have come."""
@@ -105,7 +104,7 @@ class Session:
 
     def page_session(self) -> PageSession:
         """Return the session as the callback sees it."""
-        return PageSession(self.identity.name, self.identity.data)
+        return PageSession(self.identity.name, frozen(self.identity.data))
 
 
 class LoggedOutError(Exception):

@@ -45,7 +45,7 @@ _BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 #: In all others a byte below 128 is that character of ASCII, or the end of another but no `<`.
-_NOT_ASCII = frozenset({"utf-16-le", "utf-16-be", "iso2022_jp"})
+WITHOUT_PLAIN_TAGS = frozenset({"utf-16-le", "utf-16-be", "iso2022_jp"})
 #: In this one every byte is below 128, and some are no ASCII.
 _ESCAPE = b"\x1b"
 _LONGEST_LABEL = 40
@@ -77,7 +77,13 @@ def choose(content_type: str | None, body: bytes) -> str:
         declared = _of_page(found[1])
     if declared is not None:
         return declared
-    is_utf8 = _is_utf8(body)
+    is_utf8 = True
+    try:
+        body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        # A body that was cut inside a character is still UTF-8, if it had others.
+        cut = error.start >= len(body) - 3 and "unexpected end" in error.reason
+        is_utf8 = cut and not body[: error.start].isascii()
     # One that is UTF-8 is UTF-8, whatever is said far below.
     if not is_utf8 or _ESCAPE in body:
         declared = _of_metas(_SCAN, body[:_LATEST])
@@ -102,11 +108,6 @@ def named(label: str) -> str | None:
         name = normalize_encoding(label.strip()).lower()
         return _pythons().get(aliases.aliases.get(name, name))
     return None if found.name in _UNUSED else _LARGER.get(found.name, found.codec_info.name)
-
-
-def has_plain_tags(encoding: str) -> bool:
-    """Return whether a `<` of the text is one in the bytes, and the other way round."""
-    return encoding not in _NOT_ASCII
 
 
 def decode(body: bytes, encoding: str) -> str:
@@ -158,13 +159,3 @@ def _of_page(label: bytes) -> str | None:
     name = named(label.decode("latin-1"))
     # A page whose <meta> could be read as ASCII is not UTF-16.
     return "utf-8" if name in ("utf-16-le", "utf-16-be") else name
-
-
-def _is_utf8(body: bytes) -> bool:
-    try:
-        body.decode("utf-8")
-    except UnicodeDecodeError as error:
-        # A body that was cut inside a character is still UTF-8, if it had others.
-        cut = error.start >= len(body) - 3 and "unexpected end" in error.reason
-        return cut and not body[: error.start].isascii()
-    return True

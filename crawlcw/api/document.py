@@ -41,15 +41,13 @@ class Document:
     headers: Mapping[str, str]
     body: bytes
 
-    def __init__(self) -> None:
-        #: Whether the crawl has looked for what the parser may not be given, and what it found.
-        self.screened = False
-        self.refusal: ParseRefusedError | None = None
-        #: Whether `selector` was asked for, and what the crawl found out about that tree.
-        self.selected = False
-        self.selector_refusal: ParseRefusedError | None = None
-        self._encoding: str | None = None
-        self._has_shadow_roots: bool | None = None  #: None: not looked for yet
+    #: Whether the crawl has looked for what the parser may not be given, and what it found.
+    screened = False
+    refusal: ParseRefusedError | None = None
+    #: Whether `selector` was asked for, and what the crawl found out about that tree.
+    selected = False
+    selector_refusal: ParseRefusedError | None = None
+    _encoding: str | None = None
 
     @property
     def size(self) -> int:
@@ -69,20 +67,17 @@ class Document:
 
     @encoding.setter
     def encoding(self, label: str) -> None:
-        name = charset.named(label)
-        if name is None:
+        found = charset.named(label)
+        if found is None:
             raise ValueError(f"{label!r} is no encoding of the web; try 'utf-8' or 'windows-1251'")
-        if name == self.encoding:
+        if found == self.encoding:
             return
-        self._encoding = name
-        for made in [each for each in vars(self) if self._is_made(each)]:
-            del self.__dict__[made]
+        self._encoding = found
+        for name in list(vars(self)):
+            if isinstance(getattr(type(self), name, None), cached_property):
+                del self.__dict__[name]
         # What was found out of the page's tree was so of other text.
         self.screened, self.refusal, self.selector_refusal = False, None, None
-        self._has_shadow_roots = None
-
-    def _is_made(self, name: str) -> bool:
-        return isinstance(getattr(type(self), name, None), cached_property)
 
     @cached_property
     def text(self) -> str:
@@ -97,18 +92,12 @@ class Document:
             raise ValueError("the JSON is nested too deeply") from None
 
     def source(self) -> bytes:
-        """Return the body as the parser is given it.
-
-        It is in UTF-8, has not millions of NULs, and shadow roots are opened.
-        """
+        """Return the body as the parser is given it: in UTF-8, see `markup.prepared`."""
         source = self.body
         if self.encoding != "utf-8":
             # Not `text`, which would stay in memory.
             source = charset.decode(source, self.encoding).encode(errors="replace")
-        source = markup.without_nuls(source)
-        if self._has_shadow_roots is None:
-            self._has_shadow_roots = markup.has_shadow_roots(source)
-        return markup.with_open_shadow_roots(source) if self._has_shadow_roots else source
+        return markup.prepared(source)
 
     @cached_property
     def tree(self) -> LexborHTMLParser:

@@ -117,20 +117,16 @@ def is_markup(content_type: str | None, body: bytes) -> bool:
     return start == b"<" or not kind or kind in _MARKUP_TYPES or kind.endswith("+xml")
 
 
-def without_nuls(body: bytes) -> bytes:
-    """Return *body* as it is; one with very many NULs without any of them.
+def prepared(body: bytes) -> bytes:
+    """Return a page, in UTF-8, as the parser is given it.
 
-    Each is an error to lexbor, which keeps a list of those: ten million take 160 MB, and minutes
-    where there is less. A browser leaves them out of a page's text as well.
+    It has no NULs where there were very many: each is an error to lexbor, which keeps a list of
+    those; ten million take 160 MB, and minutes where there is less. A browser leaves them out
+    of a page's text as well. Its shadow roots are open.
     """
     if b"\0" in body and body.count(b"\0") > _MOST_NULS:
-        return body.translate(None, b"\0")
-    return body
-
-
-def has_shadow_roots(body: bytes) -> bool:
-    """Return whether there may be a <template shadowrootmode>."""
-    return _SHADOW in body
+        body = body.translate(None, b"\0")
+    return with_open_shadow_roots(body) if _SHADOW in body else body
 
 
 def with_open_shadow_roots(body: bytes) -> bytes:

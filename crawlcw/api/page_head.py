@@ -51,13 +51,11 @@ class RobotsDirectives:
     nofollow: bool = False  #: its links are not to be followed
 
     def __or__(self, other: "RobotsDirectives") -> "RobotsDirectives":
-        if other is _NO_DIRECTIVES:
-            return self
         return RobotsDirectives(self.noindex or other.noindex, self.nofollow or other.nofollow)
 
 
 #: What most pages ask for.
-_NO_DIRECTIVES = RobotsDirectives()
+NO_DIRECTIVES = RobotsDirectives()
 
 
 def product_token(user_agent: str) -> str:
@@ -67,7 +65,7 @@ def product_token(user_agent: str) -> str:
 
 def refresh(value: str) -> tuple[timedelta, str] | None:
     """Return what a Refresh says: after how long, and the link; None where it has no link."""
-    found = _REFRESH.match(value) if value else None
+    found = _REFRESH.match(value)
     seconds, link = found.groups() if found else ("", None)
     if not link:
         return None
@@ -82,9 +80,7 @@ def directives(header: str, *, robot: str) -> RobotsDirectives:
 
     What stands behind the name of a robot (`otherbot: noindex, nofollow`) is for that one.
     """
-    if not header:
-        return _NO_DIRECTIVES
-    robot, ours, found = robot.lower(), True, _NO_DIRECTIVES
+    robot, ours, found = robot.lower(), True, NO_DIRECTIVES
     for part in header.lower().split(","):
         name, colon, rest = part.partition(":")
         word = part
@@ -96,22 +92,19 @@ def directives(header: str, *, robot: str) -> RobotsDirectives:
 
 
 class Head:
-    """The head of a page."""
+    """The head of a page; of what is no HTML it says nothing but whether there may be a <base>."""
 
-    def __init__(self, body: bytes, *, encoding: str) -> None:
-        if not charset.has_plain_tags(encoding):
+    def __init__(self, body: bytes, *, encoding: str, is_html: bool = True) -> None:
+        if encoding in charset.WITHOUT_PLAIN_TAGS:
             body = charset.decode(body[: 2 * LONGEST_HEAD], encoding).encode(errors="replace")
             encoding = "utf-8"
         end = _TO_ITS_END.match(body, 0, LONGEST_HEAD)
         self._source = body[: end.end() if end else 0]
         self._encoding = encoding
         # Most heads have none of the words that are looked for, and need not be decoded.
-        self._lower = self._source.lower()
-
-    @property
-    def has_base(self) -> bool:
-        """Whether there may be a <base>."""
-        return b"<base" in self._lower
+        lower = self._source.lower()
+        self.has_base = b"<base" in lower  #: whether there may be a <base>
+        self._lower = lower if is_html else b""
 
     def refresh(self) -> tuple[timedelta, str] | None:
         """Return what the first <meta http-equiv="refresh"> with a link says, see `refresh`."""
@@ -124,7 +117,7 @@ class Head:
     def directives(self, *, robot: str) -> RobotsDirectives:
         """Return what the metas named `robots` and *robot* ask for."""
         names = (_EVERY_ROBOT, robot.lower() or _EVERY_ROBOT)
-        found = _NO_DIRECTIVES
+        found = NO_DIRECTIVES
         if names[0].encode() in self._lower or names[1].encode() in self._lower:
             for name, content in self._metas("name"):
                 if name in names:
@@ -162,4 +155,4 @@ def _directive(word: str) -> RobotsDirectives:
             return RobotsDirectives(noindex=True)
         case "nofollow":
             return RobotsDirectives(nofollow=True)
-    return _NO_DIRECTIVES
+    return NO_DIRECTIVES

@@ -193,16 +193,20 @@ class Request:
     def of(cls, task: Task) -> Self:
         """Return the request that *task* was made of."""
         assert not isinstance(task.context, BlobRef), "nothing of a crawl is kept aside"
-        request = cls(
-            task.url,
-            task.callback,
-            method=task.method,
-            body=task.body,
-            priority=task.priority,
-            errback=task.errback,
-        )
-        request.headers = task.headers  # they were looked at when it was made
+        # All of it was looked at when the task was made.
+        request = object.__new__(cls)
+        request._refusal = None
+        request._location = None
+        request.url = task.url
+        request.callback = task.callback
+        request.errback = task.errback
+        request.headers = task.headers
+        request.method = task.method
+        request.body = task.body
         request.context = task.context
+        request.priority = task.priority
+        request.dont_filter = False
+        request.changed = None
         request.options = task.options
         return request
 
@@ -305,16 +309,17 @@ class Request:
         parent: bytes | None = None,
         hops: int = 0,
         salt: bytes = b"",
+        identity: tuple[Location, bytes] | None = None,
     ) -> Task:
         """Return the task of this request, new and due at *now*.
 
-        *salt* is that of `identity`. Raises `FetchError` for a URL that cannot
-        be fetched.
+        *salt* is that of `identity`, whose result may be given as well. Raises `FetchError`
+        for a URL that cannot be fetched.
         """
-        location, identity = self.identity(salt)
+        location, identifier = identity or self.identity(salt)
         made = Task if self.changed is None else partial(ChangedTask, changed=self.changed)
         return made(
-            id=identity,
+            id=identifier,
             url=location.url,
             host=location.host,
             method=self.method,

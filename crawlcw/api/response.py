@@ -73,7 +73,6 @@ class Response(Document):
         truncated: str | None = None,
         file: SavedFile | None = None,
     ) -> None:
-        super().__init__()
         self.url = url
         self.request = request
         self.status = status
@@ -109,9 +108,9 @@ class Response(Document):
     @cached_property
     def robots(self) -> RobotsDirectives:
         """What the page asks of robots, by X-Robots-Tag or a <meta>: `noindex`, `nofollow`."""
-        robot = self.following.robot
-        said = directives(self.headers.get("x-robots-tag", ""), robot=robot)
-        return said | self._head.directives(robot=robot) if self._is_html else said
+        robot, header = self.following.robot, self.headers.get("x-robots-tag")
+        in_head = self._head.directives(robot=robot)
+        return in_head if header is None else in_head | directives(header, robot=robot)
 
     @cached_property
     def refresh(self) -> Refresh | None:
@@ -121,9 +120,8 @@ class Response(Document):
         """
         if self.file is not None:
             return None  # nobody reads it in a browser
-        said = refresh(self.headers.get("refresh", ""))
-        if said is None and self._is_html:
-            said = self._head.refresh()
+        header = self.headers.get("refresh")
+        said = (None if header is None else refresh(header)) or self._head.refresh()
         if said is None:
             return None
         try:
@@ -135,11 +133,8 @@ class Response(Document):
 
     @cached_property
     def _head(self) -> Head:
-        return Head(self.body, encoding=self.encoding)
-
-    @property
-    def _is_html(self) -> bool:
-        return self.headers.get("content-type", _HTML[0]).lower().lstrip().startswith(_HTML)
+        kind = self.headers.get("content-type", _HTML[0]).lower().lstrip()
+        return Head(self.body, encoding=self.encoding, is_html=kind.startswith(_HTML))
 
     @property
     def base_url(self) -> str:
@@ -153,16 +148,14 @@ class Response(Document):
 
     @cached_property
     def _base(self) -> str | ParseRefusedError:
-        # An error is kept as well: each link of the page asks, and a look at a large one is long.
-        try:
-            return self._base_found()
-        except ParseRefusedError as refusal:
-            return refusal.with_traceback(None)  # it would keep this response
-
-    def _base_found(self) -> str:
         if not self._head.has_base:
             return self.url
-        for node in self.css("base[href]"):
+        try:
+            nodes = self.css("base[href]")
+        except ParseRefusedError as refusal:
+            # Kept as well: each link of the page asks, and a look at a large one is long.
+            return refusal.with_traceback(None)  # it would keep this response
+        for node in nodes:
             try:
                 return urls.resolve(self.url, node.attributes.get("href") or "")
             except FetchError:
@@ -247,7 +240,14 @@ class Response(Document):
         wanted = LinkFilter.of(
             allow=allow, deny=deny, extensions=extensions, deny_extensions=deny_extensions
         )
-        nodes = iter(self._links(targets, restrict))
+        nodes: Iterator[Link]
+        if isinstance(targets, str):
+            found = self.css(targets)
+            nodes = iter(found if restrict is None else within(found, self.css(restrict)))
+        elif restrict is not None:
+            raise ValueError("follow_all(restrict=...) goes with a CSS selector, not with nodes")
+        else:
+            nodes = iter(targets)
         if self.following.obey_robots and self.robots.nofollow:
             for node in nodes:
                 self.dropped.note(NOFOLLOW, _address(node) or "")
@@ -306,16 +306,6 @@ class Response(Document):
             click=click,
             **options,
         )
-
-    def _links(self, targets: "str | Iterable[Link]", restrict: str | None) -> "Iterable[Link]":
-        if not isinstance(targets, str):
-            if restrict is not None:
-                raise ValueError(
-                    "follow_all(restrict=...) goes with a CSS selector, not with nodes"
-                )
-            return targets
-        nodes = self.css(targets)
-        return nodes if restrict is None else within(nodes, self.css(restrict))
 
     def __repr__(self) -> str:
         return f"<Response {self.status} {self.url!r}>"

@@ -390,7 +390,9 @@ class _Sorter:
         if location.host in self.scope.full:
             return self._drop(request, Reason.HOST_FULL)
         self._yielded.add(task_id)
-        task = request.task(now=self.now, depth=self.task.depth + 1, parent=self.task.id, salt=salt)
+        task = request.task(
+            now=self.now, depth=self.task.depth + 1, parent=self.task.id, identity=place
+        )
         own = request.options.max_depth
         if own is None and (own := self.task.options.max_depth) is not None:
             task = replace(task, options=replace(task.options, max_depth=own))
