@@ -58,33 +58,27 @@ class Alarms:
         stands = standstill is not None and not standstill.others
         seconds = self._stall.look(stands=stands, now=self._clock())
         if standstill is not None and seconds is not None:
-            await self._tell_of_stall(standstill, timedelta(seconds=seconds))
+            logger.warning(
+                "nothing has moved for %s%s",
+                format_duration(timedelta(seconds=seconds)),
+                printable(f": {why}" if (why := standstill.sentence()) else ""),
+                extra={
+                    "event": "stalled",
+                    "seconds": round(seconds),
+                    "standstill": standstill.fields(),
+                },
+            )
+            await self._call("on_stall", standstill)
         failed = sum(n for why, n in self._stats.failures.items() if why in FAILURE_REASONS)
         rate = self._failures.look(attempts=self._stats.pages + failed, failed=failed)
         if rate is not None:
-            await self._tell_of_failures(rate)
-
-    async def _tell_of_stall(self, standstill: Standstill, since: timedelta) -> None:
-        logger.warning(
-            "nothing has moved for %s%s",
-            format_duration(since),
-            printable(f": {why}" if (why := standstill.sentence()) else ""),
-            extra={
-                "event": "stalled",
-                "seconds": round(since.total_seconds()),
-                "standstill": standstill.fields(),
-            },
-        )
-        await self._call("on_stall", standstill)
-
-    async def _tell_of_failures(self, rate: float) -> None:
-        logger.warning(
-            "%.0f %% of the last %d attempts or more have failed",
-            100 * rate,
-            ATTEMPTS,
-            extra={"event": "failure_rate", "rate": round(rate, 4)},
-        )
-        await self._call("on_failure_rate", rate)
+            logger.warning(
+                "%.0f %% of the last %d attempts or more have failed",
+                100 * rate,
+                ATTEMPTS,
+                extra={"event": "failure_rate", "rate": round(rate, 4)},
+            )
+            await self._call("on_failure_rate", rate)
 
     async def _call(self, name: str, argument: object) -> None:
         try:

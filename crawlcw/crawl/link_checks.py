@@ -1,6 +1,6 @@
 """Checks of a link without a request: the decisions that `callbacks` makes in a crawl."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ from crawlcw.crawl.seeder import seeded_hosts
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import urls
-from crawlcw.model.dropped import Examples
 from crawlcw.model.hosts import Host
 
 
@@ -28,19 +27,17 @@ class Refusal:
 class LinkChecks:
     """Judges links as the crawls of a spider on a ledger do."""
 
-    def __init__(self, spider: Spider, settings: Settings, *, seeded: Iterable[str] = ()) -> None:
-        """*seeded* are the hosts that `start` has led to, as the ledger has them."""
+    def __init__(self, spider: Spider, settings: Settings, state: Mapping[str, Any]) -> None:
+        """*state* is what the spider's crawls have written down, see `Notes.state`."""
         self._settings = settings
+        # Hosts that `start` has led to.
+        seeded = seeded_hosts(state) if spider.allowed_hosts is None else ()
         hosts = scope(spider)
-        admitted = seeded if spider.allowed_hosts is None else ()
         #: None: where the crawl begins, nobody knows yet.
-        self._hosts = None if hosts is None and not admitted else {*(hosts or ()), *admitted}
+        self._hosts = None if hosts is None and not seeded else {*(hosts or ()), *seeded}
         self._scope = Scope.of(self._hosts or (), settings)
-
-    @classmethod
-    def by(cls, spider: Spider, settings: Settings, state: Mapping[str, Any]) -> "LinkChecks":
-        """Return those of a spider by what its crawls have written down, `Notes.state`."""
-        return cls(spider, settings, seeded=seeded_hosts(state))
+        #: How many links a page may lie from a start URL; those that lie deeper are kept.
+        self.max_depth = self._scope.max_depth
 
     def refusal(self, url: str) -> Refusal | None:
         """Return why no crawl of the spider follows a link to *url*, None where it does."""
@@ -62,12 +59,10 @@ class LinkChecks:
         host = (await ledger.hosts.get([location.host])).get(location.host)
         if host is not None and (refusal := self._by_host(host, location.url)) is not None:
             return refusal
-        return _among((await ledger.workers.tally()).link_examples, (url, location.url))
-
-    @property
-    def max_depth(self) -> int | None:
-        """How many links a page may lie from a start URL; those that lie deeper are kept."""
-        return self._scope.max_depth
+        for reason, links in (await ledger.workers.tally()).link_examples.items():
+            if url in links or location.url in links:
+                return Refusal(reason=reason, why="a page had a link there, which was dropped")
+        return None
 
     def _by_host(self, host: Host, url: str) -> Refusal | None:
         settings = self._settings
@@ -82,11 +77,3 @@ class LinkChecks:
         return Refusal(
             reason=Reason.REFUSED_ROBOTS, why=f"the robots.txt of {host.name} forbids it"
         )
-
-
-def _among(examples: Examples, links: Iterable[str]) -> Refusal | None:
-    """Return why a link was not followed that is among the few which are remembered."""
-    for reason, some in examples.items():
-        if any(link in some for link in links):
-            return Refusal(reason=reason, why="a page had a link there, which was dropped")
-    return None

@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 
 from crawlcw.cli.exit_codes import worst
-from crawlcw.cli.processes.restarts import Restarts
+from crawlcw.cli.processes.supervisor import Restarts
 
 
 def crashes(*progressed: bool) -> list[float | None]:

@@ -30,7 +30,7 @@ class Anywhere(Spider):
 def checks(spider: Spider | None = None, *, seeds: tuple[str, ...] = ()) -> LinkChecks:
     spider = spider or Books()
     written = {"fingerprint": "f", "hosts": [*seeds]} if seeds else None
-    return LinkChecks.by(spider, spider.settings, {"seeds": written})
+    return LinkChecks(spider, spider.settings, {"seeds": written})
 
 
 async def known(ledger: Ledger, **state: object) -> None:

@@ -191,7 +191,7 @@ async def _feed(
     ledger = await open_ledger(ledger_url, name, settings=settings)
     try:
         state = await ledger.notes.state()
-        checks = None if spider is None else LinkChecks.by(spider, settings, state)
+        checks = None if spider is None else LinkChecks(spider, settings, state)
         adder = PageAdder(ledger, spider, checks)
         await adder.add_all(requests)
         return adder.fed

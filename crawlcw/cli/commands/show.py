@@ -146,7 +146,7 @@ async def _why_not(name: str, key: str, ledger: Ledger) -> tuple[Refusal | None,
     except SpiderError:
         return None, "no page that was parsed has led there (its spider is not here to say more)"
     settings = ledger_option.settings_of(spider)
-    checks = LinkChecks.by(spider, settings, await ledger.notes.state())
+    checks = LinkChecks(spider, settings, await ledger.notes.state())
     refusal = await checks.refusal_now(key, ledger)
     if refusal is not None:
         return refusal, f"a link there is not followed, {refusal.reason}: {refusal.why}"

@@ -6,8 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Protocol
 
+from crawlcw.cli.processes.worker_process import WorkerProcess
 from crawlcw.model.durations import format_duration
 from crawlcw.model.stalls import Silence
 
@@ -24,22 +24,6 @@ _STILL_SILENT = 8.0
 _ASKED = 2
 
 
-class Watched(Protocol):
-    """A worker."""
-
-    heard: int  #: how many states have arrived
-
-    @property
-    def pid(self) -> int:
-        """The process's id."""
-
-    def kill(self) -> None:
-        """End it by SIGKILL."""
-
-    def end(self, which: signal.Signals) -> None:
-        """Send it a signal to end it, unless it has ended."""
-
-
 class SilentWorkers:
     """The workers of one supervisor, and how long each has been silent."""
 
@@ -54,7 +38,7 @@ class SilentWorkers:
         self._longest = (callback_timeout + min(_LONGER, 2 * callback_timeout)).total_seconds()
         self._grace = grace.total_seconds()
         self._clock = clock
-        self._silences: dict[Watched, tuple[int, Silence]] = {}
+        self._silences: dict[WorkerProcess, tuple[int, Silence]] = {}
         self._asked: Counter[int] = Counter()  #: by process id, how often
         self._ends_from: float | None = None  #: when one that is silent may be ended
 
@@ -63,7 +47,7 @@ class SilentWorkers:
         until = self._clock() + (0.0 if at_once else self._grace)
         self._ends_from = until if self._ends_from is None else min(until, self._ends_from)
 
-    def look(self, workers: Iterable[Watched]) -> None:
+    def look(self, workers: Iterable[WorkerProcess]) -> None:
         """End those that are silent for too long; is to be called every `LOOK_EVERY` seconds."""
         now = self._clock()
         before, self._silences = self._silences, {}
@@ -73,7 +57,7 @@ class SilentWorkers:
             self._silences[worker] = worker.heard, silence
             self._judge(worker, seconds, now)
 
-    def _judge(self, worker: Watched, silent: float, now: float) -> None:
+    def _judge(self, worker: WorkerProcess, silent: float, now: float) -> None:
         stops = self._ends_from is not None and now >= self._ends_from
         if (self._longest and silent >= self._longest) or (stops and silent >= _STILL_SILENT):
             logger.error(

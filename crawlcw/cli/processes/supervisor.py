@@ -23,7 +23,6 @@ from crawlcw.cli.first_run import warn_of_state
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes.channel import WorkerState
 from crawlcw.cli.processes.first_processes import FirstProcess
-from crawlcw.cli.processes.restarts import MOST_CRASHES, Restarts
 from crawlcw.cli.processes.silent_workers import LOOK_EVERY, SilentWorkers
 from crawlcw.cli.processes.worker_process import WorkerProcess
 from crawlcw.cli.showing import Output, report_fields, sum_up, watched
@@ -41,6 +40,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.counters import Counters, FinishReason, Report, failed_pages
 from crawlcw.model.durations import format_duration
+from crawlcw.model.retry import backoff
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill, merged
 from crawlcw.model.transitions import is_alone
@@ -49,6 +49,10 @@ from crawlcw.telemetry.measures import Measures
 logger = logging.getLogger(__name__)
 
 _NOT_AT_ALL = timedelta(0)
+#: Between a crash and the next start of a worker.
+_FIRST_WAIT = timedelta(seconds=1)
+_LONGEST_WAIT = timedelta(seconds=30)
+_MOST_CRASHES = 5
 
 
 async def crawl(
@@ -69,51 +73,31 @@ async def crawl(
     as far as to begin with it.
     """
     async with notifying(spider.name, settings) as notice:
-        report, code = await _crawled(
-            spider,
-            ledger_url,
-            settings=settings,
-            output=output,
-            processes=processes,
-            first=first,
-            afterwards=afterwards,
-        )
+        # Here: a ledger that cannot be had is found out once, not by each worker.
+        ledger = await open_ledger(ledger_url, spider.name, settings=settings)
+        try:
+            await warn_of_state(spider, ledger)
+            supervisor = Supervisor(spider, ledger, settings, processes=processes, first=first)
+            with (
+                signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill),
+                signals.suspending(supervisor),
+            ):
+                async with (
+                    exposing.exposed(supervisor, output.metrics),
+                    watched(supervisor, output),
+                ):
+                    code = await supervisor.run()
+                    report = await supervisor.report()
+            if report is not None and report.finish_reason != FinishReason.STOPPED_AT_ONCE:
+                await afterwards(ledger)
+        finally:
+            await ledger.close()
         if report is None:
             notice.ended(code)
             return code
         code = worst((code, sum_up(report, output, settings=settings)))
         notice.ended(code, report_fields(report, settings))
     return code
-
-
-async def _crawled(
-    spider: Spider,
-    ledger_url: str,
-    *,
-    settings: Settings,
-    output: Output,
-    processes: int,
-    first: Sequence[FirstProcess],
-    afterwards: Callable[[Ledger], Awaitable[None]],
-) -> tuple[Report | None, int]:
-    """Return the report, None where no worker has begun, and the worst exit code of the workers."""
-    # It is created here: a ledger that cannot be had is found out once, not by each worker.
-    ledger = await open_ledger(ledger_url, spider.name, settings=settings)
-    try:
-        await warn_of_state(spider, ledger)
-        supervisor = Supervisor(spider, ledger, settings, processes=processes, first=first)
-        with (
-            signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill),
-            signals.suspending(supervisor),
-        ):
-            async with exposing.exposed(supervisor, output.metrics), watched(supervisor, output):
-                code = await supervisor.run()
-                report = await supervisor.report()
-        if report is not None and report.finish_reason != FinishReason.STOPPED_AT_ONCE:
-            await afterwards(ledger)
-    finally:
-        await ledger.close()
-    return report, code
 
 
 def shares(max_pages: int | None, processes: int) -> list[int | None]:
@@ -139,6 +123,26 @@ class _Achieved:
     pages: int
     items: int
     elapsed: float  #: seconds
+
+
+class Restarts:
+    """The crashes of one slot's workers, one after the other."""
+
+    def __init__(self) -> None:
+        self._crashes = 0
+
+    def crashed(self, *, progressed: bool) -> timedelta | None:
+        """Note a crash; return how long to wait before the next worker, None for ever.
+
+        *progressed* says whether the worker had come any further by then: who did
+        has not crashed for what the one before crashed for.
+        """
+        if progressed:
+            self._crashes = 0
+        self._crashes += 1
+        if self._crashes >= _MOST_CRASHES:
+            return None
+        return backoff(self._crashes, base=_FIRST_WAIT, ceiling=_LONGEST_WAIT)
 
 
 class Supervisor:
@@ -334,7 +338,7 @@ class Supervisor:
                 logger.error(
                     "worker %d has crashed %d times without progress and stays down: %s",
                     number,
-                    MOST_CRASHES,
+                    _MOST_CRASHES,
                     _how(code),
                     extra={"event": "worker_down", "worker": number},
                 )
