@@ -244,7 +244,7 @@ class Coordinator:
             return
         if not (self.frontier.returned or self.host_leaser.has_idle()):
             now = time.monotonic()
-            feeds = self._is_low() and now >= min(self._look_at, self.frontier.next_feed())
+            feeds = self._is_low() and now >= min(self._look_at, self.frontier.wanted()[1])
             if not feeds and now < self._leases_at:
                 return
         self._changed.set()
@@ -372,7 +372,7 @@ class Coordinator:
         """
         queues, size = self._queues, self.pool.size
         prefetch = _PREFETCH * size
-        few = min(_A_FEW, size) * len(queues)
+        few = min(_A_FEW, size) * len(self.frontier.hosts)
         fast = max(prefetch, few) - (queues.waiting - queues.waiting_slow)
         return min(prefetch - queues.soon, fast, _MOST_HELD * prefetch - queues.waiting)
 
@@ -437,7 +437,7 @@ class Coordinator:
 
     async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
         """Page and claim tasks of the hosts held; return whether there were any to look at."""
-        hungry = self.frontier.hungry()
+        hungry, _ = self.frontier.wanted()
         if not hungry:
             return False
         room = self._room()
@@ -730,7 +730,7 @@ class Coordinator:
         until = min(now + _LONGEST_IDLE, self._leases_at + (0 if is_idle else _BUSY_PAUSE))
         if not self._is_low():
             return until
-        return min(until, self._look_at, self.frontier.next_feed())
+        return min(until, self._look_at, self.frontier.wanted()[1])
 
     def _pause(self) -> float:
         """Return the seconds until the hosts that are held may be looked at again.
@@ -738,7 +738,7 @@ class Coordinator:
         Of thousands some have changed at any time, and are fed by one question. What waits in
         their queues is dispatched meanwhile.
         """
-        number = len(self._queues)
+        number = len(self.frontier.hosts)
         return number * _PAUSE_A_HOST if number >= _MANY_HOSTS else 0.0
 
 

@@ -207,7 +207,9 @@ class HostLeaser:
 
     def give_up_origins(self, background: anyio.abc.TaskGroup) -> None:
         """Begin to ignore what waits for origins that nobody will ask any more."""
-        for host in [each for each in self._frontier.losing if each.lease and not each.busy]:
+        for host in list(self._frontier.losing):
+            if host.lease is None or host.busy:
+                continue
             self._frontier.losing.discard(host)
             schemes, host.lost = host.lost, set()
             # It is neither fed nor released before that is done.

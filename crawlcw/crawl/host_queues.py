@@ -54,7 +54,7 @@ class HostQueues:
     def __init__(self, *, half_lease: float) -> None:
         """Hold no more for a host than it can be served in *half_lease* seconds."""
         self._ahead = min(AHEAD, half_lease)
-        self._queues: dict[str, HostQueue] = {}
+        self.by_host: dict[str, HostQueue] = {}
         self._turns: list[tuple[float, int, HostQueue]] = []
         #: Those whose turn has come and no fetcher was free, the most urgent first.
         self._urgent: list[tuple[float, int, HostQueue]] = []
@@ -67,32 +67,17 @@ class HostQueues:
         self.waiting_slow = 0  #: those of them whose hosts are served with a delay
         self.soon = 0  #: one turn of each of the others
 
-    def __len__(self) -> int:
-        return len(self._queues)
-
-    def __getitem__(self, host: str) -> HostQueue:
-        return self._queues[host]
-
-    def begin(
-        self,
-        host: str,
-        *,
-        limit: int,
-        allowed: int,
-        delay: float,
-        next_start: float,
-        deadline: float,
-    ) -> HostQueue:
-        """Make a queue for a host; it is closed until `open`."""
-        queue = HostQueue(host, limit, allowed, delay, next_start, deadline, rests_until=next_start)
+    def begin(self, host: str, *, limit: int, next_start: float, deadline: float) -> HostQueue:
+        """Make a queue for a host; it is closed until `open`, and has no delay before `pace`."""
+        queue = HostQueue(host, limit, limit, 0.0, next_start, deadline, rests_until=next_start)
         self._measure(queue)
-        self._queues[host] = queue
+        self.by_host[host] = queue
         return queue
 
     def end(self, host: str) -> list[Lease]:
         """Forget a host; return the leases that waited for it."""
         waiting = self.withdraw(host=host)
-        self._queues.pop(host).opened = False
+        self.by_host.pop(host).opened = False
         return waiting
 
     def withdraw(
@@ -100,7 +85,7 @@ class HostQueues:
     ) -> list[Lease]:
         """Return the waiting leases, of *host* if given, that are *unwanted*, and forget them."""
         withdrawn: list[Lease] = []
-        for queue in self._queues.values() if host is None else [self._queues[host]]:
+        for queue in self.by_host.values() if host is None else [self.by_host[host]]:
             gone = [lease for _, _, lease in queue.waiting if unwanted(lease)]
             if gone:
                 queue.waiting = [entry for entry in queue.waiting if not unwanted(entry[2])]
@@ -118,13 +103,13 @@ class HostQueues:
 
     def open(self, host: str, *, now: float) -> None:
         """Let a host be served."""
-        queue = self._queues[host]
+        queue = self.by_host[host]
         queue.opened = True
         self._give_turn(queue, now)
 
     def close(self, host: str) -> None:
         """Serve a host no more, until `open`."""
-        self._queues[host].opened = False
+        self.by_host[host].opened = False
 
     def pace(
         self, host: str, *, delay: float, allowed: int, now: float, limit: int | None = None
@@ -134,7 +119,7 @@ class HostQueues:
         With a *limit* it is the user who says so: never more than that at once, and a turn
         that a longer delay has put off comes earlier.
         """
-        queue = self._queues[host]
+        queue = self.by_host[host]
         if limit is None and (queue.delay, queue.allowed) == (delay, allowed):
             return
         if limit is not None:
@@ -158,7 +143,7 @@ class HostQueues:
 
         *sent*: only because of its delay, for a request was sent then that had no turn.
         """
-        queue = self._queues[host]
+        queue = self.by_host[host]
         if sent is None:
             queue.rests_until = max(queue.rests_until, until)
         else:
@@ -168,7 +153,7 @@ class HostQueues:
 
     def extend(self, host: str, *, deadline: float, now: float) -> None:
         """Move the end of the right to ask a host."""
-        queue = self._queues[host]
+        queue = self.by_host[host]
         queue.deadline = deadline
         self._give_turn(queue, now)
 
@@ -183,7 +168,7 @@ class HostQueues:
             self.waiting += 1
             self.changed.add(lease.task.host)
             return
-        queue = self._queues[lease.task.host]
+        queue = self.by_host[lease.task.host]
         heapq.heappush(queue.waiting, (-lease.task.priority, next(self._order), lease))
         self._count(queue)
         self._give_turn(queue, now)
@@ -195,7 +180,7 @@ class HostQueues:
         than can be served in half a lease; a few turns where its concurrency
         is limited. Others wait too.
         """
-        queue = self._queues[host]
+        queue = self.by_host[host]
         return max(0, queue.most - len(queue.waiting))
 
     def _measure(self, queue: HostQueue) -> None:
@@ -215,7 +200,7 @@ class HostQueues:
         if self._unasked:
             lease = self._unasked.popleft()
             self.waiting -= 1
-            self._queues[lease.task.host].active += 1
+            self.by_host[lease.task.host].active += 1
             return lease
         while self._turns and self._turns[0][0] <= now:
             turn, order, queue = heapq.heappop(self._turns)
@@ -246,19 +231,14 @@ class HostQueues:
 
     def finished(self, host: str, *, now: float) -> None:
         """Note that a request to *host* has ended."""
-        if queue := self._queues.get(host):
+        if queue := self.by_host.get(host):
             queue.active -= 1
             self.changed.add(host)
             self._give_turn(queue, now)
 
-    def may_ask(self, host: str, *, now: float) -> bool:
-        """Return whether this process still has the right to ask *host*."""
-        queue = self._queues.get(host)
-        return queue is not None and now < queue.deadline
-
     def is_idle(self, host: str) -> bool:
         """Return whether nothing of a host waits or is asked for."""
-        queue = self._queues.get(host)
+        queue = self.by_host.get(host)
         return queue is None or not (queue.active or queue.waiting)
 
     def next_turn(self) -> float | None:

@@ -26,7 +26,7 @@ import anyio
 from crawlcw.api.host_limits import HostLimit, Limits, limit_of
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.crawl.host_queues import AHEAD, HostQueues
+from crawlcw.crawl.host_queues import AHEAD, HostQueue, HostQueues
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Reason
@@ -59,6 +59,8 @@ class HeldHost:
     """A host that this process may ask."""
 
     frontier: "Frontier"
+    name: str  #: the politeness key
+    queue: HostQueue
     state: Host  #: as far as it is known
     lease: HostLease | None  #: None: another process has it and shares it
     limit: HostLimit
@@ -79,12 +81,7 @@ class HeldHost:
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
         if name in _NOTED:
-            self.frontier.queues.changed.add(self.state.name)
-
-    @property
-    def name(self) -> str:
-        """The politeness key."""
-        return self.state.name
+            self.frontier.queues.changed.add(self.name)
 
     @property
     def leaving(self) -> bool:
@@ -287,8 +284,7 @@ class Frontier:
         if not lease.clean:
             # When the owner before has made its last request, nobody knows.
             self.sent(name, at=now)
-        rests = self.queues[name].next_start - now > AHEAD
-        if rests or state.given_up is not None:
+        if host.queue.next_start - now > AHEAD or state.given_up is not None:
             host.enter(Phase.LEAVING)
         if state.given_up is Reason.HOST_FULL:
             self.page_limit.full.add(name)
@@ -299,23 +295,24 @@ class Frontier:
         return self._add(state, None, asked=float("inf"))
 
     def _add(self, state: Host, lease: HostLease | None, *, asked: float) -> HeldHost:
-        now = self.clock()
-        host = self.hosts[state.name] = HeldHost(
-            frontier=self,
-            state=state,
-            lease=lease,
-            limit=self._limit(state.name),
-            since=now,
-        )
-        self.queues.begin(
+        now, limit = self.clock(), self._limit(state.name)
+        queue = self.queues.begin(
             state.name,
-            limit=host.limit.concurrency,
-            allowed=host.allowed,
-            delay=host.delay,
+            limit=limit.concurrency,
             # A failure for a visitor is known to that process alone.
             next_start=max(now, self.avoided.pop(state.name, now)),
             deadline=asked + self.usable,
         )
+        host = self.hosts[state.name] = HeldHost(
+            frontier=self,
+            name=state.name,
+            queue=queue,
+            state=state,
+            lease=lease,
+            limit=limit,
+            since=now,
+        )
+        host.pace()
         return host
 
     def lose(self, name: str) -> None:
@@ -329,7 +326,7 @@ class Frontier:
 
     def part(self, host: HeldHost) -> Host:
         """Forget a host; return the state that the ledger is to have of it."""
-        rest = self.queues[host.name].next_start - self.clock()
+        rest = host.queue.next_start - self.clock()
         self.queues.end(host.name)
         del self.hosts[host.name]
         self.leased.pop(host.name, None)
@@ -389,10 +386,11 @@ class Frontier:
 
     def may_begin(self, task: Task, *, now: float) -> bool:
         """Return whether the origin of a task may be asked *now*."""
+        host = self.hosts.get(task.host)
         # A loop that stood still must not ask a host that has a new owner.
-        if self.uplink.is_blocked or not self.queues.may_ask(task.host, now=now):
+        if self.uplink.is_blocked or host is None or now >= host.queue.deadline:
             return False
-        return self.hosts[task.host].may_ask(task)
+        return host.may_ask(task)
 
     def given_up(self, task: Task) -> Reason | None:
         """Return why a task ends unasked: its origin was given up, and a method is to hear of it.
@@ -400,9 +398,9 @@ class Frontier:
         None where that is not so.
         """
         host = self.hosts.get(task.host)
-        if host is None or not self.policy.calls.include(task.errback):
+        if host is None or host.origin(task).given_up is None:  # what is most often so
             return None
-        return host.lost_origin(task)
+        return host.lost_origin(task) if self.policy.calls.include(task.errback) else None
 
     # --- work left to do
 
@@ -421,7 +419,7 @@ class Frontier:
             host = self.hosts.get(changed.pop())
             if host is None:
                 continue
-            queue = self.queues[host.state.name]
+            queue = host.queue
             # A visitor of a host looks for its tasks among all others.
             looks = host.lease is not None and host.look and host.phase is not Phase.LEAVING
             if looks and not host.busy and queue.is_low():
@@ -433,20 +431,22 @@ class Frontier:
             else:
                 self._ended.add(host)
 
-    def hungry(self) -> list[HeldHost]:
-        """Return the hosts of which more tasks are wanted: their turns come soon."""
-        now = self.clock()
-        return [host for at, host in self._feeds(now) if at <= now]
+    def wanted(self) -> tuple[list[HeldHost], float]:
+        """Return the hosts of which more tasks are wanted, for their turns come soon.
 
-    def next_feed(self) -> float:
-        """Return when tasks of a host are wanted next."""
-        return min((at for at, _ in self._feeds(self.clock())), default=float("inf"))
-
-    def _feeds(self, now: float) -> list[tuple[float, HeldHost]]:
+        And when that is so of the first of all hosts.
+        """
         self._sort()
-        low = [(self.queues[host.state.name], host) for host in self._low]
-        # Nothing can be begun with before a lease is renewed.
-        return [(queue.next_start - AHEAD, host) for queue, host in low if now < queue.deadline]
+        now, first = self.clock(), float("inf")
+        hungry = []
+        for host in self._low:
+            at = host.queue.next_start - AHEAD
+            # Nothing can be begun with before a lease is renewed.
+            if now < host.queue.deadline:
+                first = min(first, at)
+                if at <= now:
+                    hungry.append(host)
+        return hungry, first
 
     def idle(self) -> list[HeldHost]:
         """Return the hosts with nothing under way and nothing left to look at."""
@@ -457,7 +457,7 @@ class Frontier:
             if not (host.lost and host.lease is not None)
             and not self._held.of_host(host.name)
             # A task whose lease is lost is not held, and may be asked for all the same.
-            and not self.queues[host.name].active
+            and not host.queue.active
         ]
 
     def half_open(self) -> list[HeldHost]:
@@ -466,10 +466,10 @@ class Frontier:
         Those that have answered meanwhile, or whose origin was given up, are served from here on.
         """
         half_open = []
-        for host in [each for each in self.resting if not each.busy]:
-            if host.probe_url() is not None:
+        for host in list(self.resting):
+            if not host.busy and host.probe_url() is not None:
                 half_open.append(host)
-            else:
+            elif not host.busy:
                 host.enter(Phase.SERVING)
         return half_open
 
@@ -485,8 +485,8 @@ class HostTurns:
 
     def last(self, host: str) -> float:
         """Return when *host* was asked last, or will be, as far as is known; `-inf`: never."""
-        held = host in self._frontier.hosts
-        return self._frontier.queues[host].began if held else float("-inf")
+        held = self._frontier.hosts.get(host)
+        return float("-inf") if held is None else held.queue.began
 
     def asked(self, url: str) -> None:
         """Note that *url* was asked for just now."""

@@ -74,14 +74,14 @@ class Opening:
         background: anyio.abc.TaskGroup,
     ) -> None:
         async def in_turn() -> None:
-            queues, clock = self._frontier.queues, self._frontier.clock
+            clock = self._frontier.clock
             try:
-                await anyio.sleep(max(0.0, queues[host.name].next_start - clock()))
+                await anyio.sleep(max(0.0, host.queue.next_start - clock()))
                 # Hundreds of hosts that are opened on a network that is away would
                 # each be counted as failing.
                 await self._causes.settled()
                 async with self._room:
-                    if queues.may_ask(host.name, now=clock()):
+                    if clock() < host.queue.deadline:
                         await ask(host, url)
             finally:
                 host.busy = False

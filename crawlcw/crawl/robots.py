@@ -58,9 +58,9 @@ class Rules:
 
     def allows(self, url: str) -> bool:
         """Return whether *url* may be fetched; the robots.txt itself always may."""
-        if url == f"{origin_of(url)}/robots.txt":
+        if self.parsed is None or url == f"{origin_of(url)}/robots.txt":
             return True  # RFC 9309, section 2.2.2
-        return self.parsed is None or bool(self.parsed.can_fetch(url, self.agent))
+        return bool(self.parsed.can_fetch(url, self.agent))
 
 
 ALLOW_ALL = Rules()

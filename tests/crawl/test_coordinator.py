@@ -310,7 +310,7 @@ def test_a_hosts_slot_is_freed_once_for_each_page(tmp_path: Path, monkeypatch: p
         coordinator = around.coordinator
         running = asyncio.create_task(coordinator.run())
         first = await coordinator.pool.get()
-        slots = around.frontier.queues[first.task.host]
+        slots = around.frontier.hosts[first.task.host].queue
 
         for _ in range(2):
             coordinator.fetched(first)
@@ -406,7 +406,7 @@ def test_between_two_looks_at_many_hosts_there_is_a_pause_and_each_gets_its_turn
     async def noted(self: Coordinator, background: anyio.abc.TaskGroup) -> bool:
         began = asyncio.get_running_loop().time()
         is_drained = await look(self, background)
-        looks.append((began, asyncio.get_running_loop().time(), len(self._queues)))
+        looks.append((began, asyncio.get_running_loop().time(), len(self.frontier.hosts)))
         return is_drained
 
     monkeypatch.setattr(Coordinator, "_look", noted)

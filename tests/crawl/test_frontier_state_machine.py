@@ -242,7 +242,7 @@ class FrontierMachine(RuleBasedStateMachine):
                     for n, lease, _ in self.under_way
                     if n == number and lease.task.host == host.name
                 ]
-                assert process.frontier.queues[host.name].active == len(mine)
+                assert host.queue.active == len(mine)
 
     @invariant()
     def what_is_to_be_done_is_what_a_look_at_all_hosts_would_find(self):
@@ -251,7 +251,7 @@ class FrontierMachine(RuleBasedStateMachine):
             frontier = process.frontier
             hosts = frontier.hosts
             leased = {name for name, host in hosts.items() if host.lease is not None}
-            queues = {name: frontier.queues[name] for name in hosts}
+            queues = {name: host.queue for name, host in hosts.items()}
             assert set(frontier.leased) == leased
             assert {host.name for host in frontier.unsaved} <= leased
             assert {host.name for host in frontier.idle()} == {
@@ -268,10 +268,11 @@ class FrontierMachine(RuleBasedStateMachine):
                 and queues[name].is_low()
                 and process.now < queues[name].deadline
             }
-            assert {host.name for host in frontier.hungry()} == {
+            hungry, first = frontier.wanted()
+            assert {host.name for host in hungry} == {
                 name for name, at in wanted.items() if at <= process.now
             }
-            assert frontier.next_feed() == min(wanted.values(), default=float("inf"))
+            assert first == min(wanted.values(), default=float("inf"))
             for name, host in hosts.items():
                 assert queues[name].opened == (host.phase is Phase.SERVING)
                 assert (host in frontier.resting) == (host.phase is Phase.RESTING)

@@ -28,9 +28,9 @@ def begin(
     deadline: float = FOREVER,
 ) -> HostQueue:
     """Begin a host that may have as many requests at once as it ever may."""
-    return queues.begin(
-        host, limit=limit, allowed=limit, delay=delay, next_start=next_start, deadline=deadline
-    )
+    queue = queues.begin(host, limit=limit, next_start=next_start, deadline=deadline)
+    queues.pace(host, delay=delay, allowed=limit, now=0)
+    return queue
 
 
 def queues_of(
@@ -274,19 +274,6 @@ def test_a_deadline_may_be_brought_forward():
     queues.extend(A, deadline=float("-inf"), now=5)
 
     assert queues.take(now=5) is None
-    assert not queues.may_ask(A, now=5)
-
-
-def test_a_host_may_be_asked_from_its_beginning_to_its_deadline():
-    queues = HostQueues(half_lease=1800)
-    assert not queues.may_ask(A, now=0)
-
-    begin(queues, A, deadline=10)
-
-    assert queues.may_ask(A, now=9.9)
-    assert not queues.may_ask(A, now=10)
-    queues.end(A)
-    assert not queues.may_ask(A, now=0)
 
 
 def test_a_longer_delay_counts_from_the_answer_that_brought_it():
@@ -525,24 +512,24 @@ def test_room_follows_the_pace():
 
 def test_a_host_is_hungry_when_half_of_what_is_worth_holding_is_used_up():
     queues = queues_of(*numbered(4), limit=1)
-    assert not queues[A].is_low()
+    assert not queues.by_host[A].is_low()
 
     hungry = []
     for now in range(4):
         assert taken_one(queues, now=now) is not None
         queues.finished(A, now=now)
-        hungry.append(queues[A].is_low())
+        hungry.append(queues.by_host[A].is_low())
 
     assert hungry == [False, True, True, True]
 
 
 def test_a_host_that_is_worth_one_lease_is_hungry_without_it():
     queues = queues_of(*numbered(1), delay=60)
-    assert not queues[A].is_low()
+    assert not queues.by_host[A].is_low()
 
     assert taken_one(queues, now=0) is not None
 
-    assert queues[A].is_low()
+    assert queues.by_host[A].is_low()
 
 
 # --- what leaves the queues
@@ -599,9 +586,9 @@ def test_a_host_that_ends_gives_back_what_waits_and_has_no_turn():
 
     assert counts(queues) == (1, 1, 0)
     assert taken(queues, now=0) == [f"http://{B}/0"]
-    assert len(queues) == 1
+    assert len(queues.by_host) == 1
     with pytest.raises(KeyError):
-        queues[A]
+        queues.by_host[A]
 
 
 def test_a_host_that_ends_while_its_turn_is_missed_has_no_turn():

@@ -70,11 +70,10 @@ class HostQueuesMachine(RuleBasedStateMachine):
         self.queues.begin(
             host,
             limit=limit,
-            allowed=limit,
-            delay=delay,
             next_start=expected.earliest,
             deadline=expected.deadline,
         )
+        self.queues.pace(host, delay=delay, allowed=limit, now=self.now)
         self.hosts[host] = expected
 
     @rule(host=some_host)
@@ -203,7 +202,7 @@ class HostQueuesMachine(RuleBasedStateMachine):
             if not self.hosts[name].delay
         )
         for name, number in waiting.items():
-            assert len(self.queues[name].waiting) == number
+            assert len(self.queues.by_host[name].waiting) == number
             assert self.queues.room(name) >= 0
 
     @invariant()

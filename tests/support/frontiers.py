@@ -184,11 +184,11 @@ class Process:
         return self.frontier.part(self.frontier.hosts[name])
 
     def may_ask(self, name: str = HOST) -> bool:
-        return self.frontier.queues.may_ask(name, now=self.now)
+        return self.frontier.may_begin(make_task(f"http://{name}/"), now=self.now)
 
     def idle(self) -> list[str]:
         return [host.name for host in self.frontier.idle()]
 
     def resting(self, name: str = HOST) -> float:
         """For how many seconds no request is begun."""
-        return max(0.0, self.frontier.queues[name].next_start - self.now)
+        return max(0.0, self.frontier.hosts[name].queue.next_start - self.now)
