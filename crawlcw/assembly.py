@@ -21,11 +21,9 @@ from crawlcw.crawl.control import Steering
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.crawl import Beside, Crawl, Ending, Measured, TasksWay
 from crawlcw.crawl.fetcher import Fetcher
-from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.hosts import Frontier, HostTurns, PageLimit
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.moved import MovedPages
-from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.outcomes import Done, Outcomes
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
@@ -184,19 +182,11 @@ class _Parts:
             rests=self.rests,
         )
         self.admission.turns, self.admission.causes = self.turns, self.causes
-        session.hosts = host_leaser = HostLeaser(session, self.frontier, settings)
         self.coordinator = Coordinator(
             session,
-            settings=settings,
+            settings,
             frontier=self.frontier,
-            host_leaser=host_leaser,
-            opening=Opening(
-                self.frontier,
-                self.robots,
-                self.causes,
-                at_once=2 * settings.concurrency,
-                watchdog=session.watchdog,
-            ),
+            robots=self.robots,
             causes=self.causes,
             state=self.state,
             end=self.ending.end,
@@ -292,7 +282,6 @@ class _Parts:
             self.session,
             self.settings,
             coordinator=self.coordinator,
-            frontier=self.frontier,
             end=self.ending.end,
         )
         return Crawl(

@@ -22,7 +22,6 @@ from crawlcw.model.sanitize import printable
 if TYPE_CHECKING:
     # The commands that write an order down load nothing that crawls.
     from crawlcw.crawl.coordinator import Coordinator
-    from crawlcw.crawl.hosts import Frontier
     from crawlcw.engine.session import Session
 
 logger = logging.getLogger(__name__)
@@ -110,7 +109,6 @@ class Steering:
         settings: Settings,
         *,
         coordinator: "Coordinator",
-        frontier: "Frontier",
         end: Callable[[FinishReason, str], None],
     ) -> None:
         """*settings* are the crawl's own; *end* ends it."""
@@ -118,7 +116,6 @@ class Steering:
         self._began = session.began
         self._settings = settings
         self._coordinator = coordinator
-        self._frontier = frontier
         self._end = end
         self._known = Control()
         self._followed = settings
@@ -141,9 +138,9 @@ class Steering:
         known, self._known = self._known, control
         if control.settings != known.settings:
             self._followed = self._settings_by(control)
-            self._frontier.follow(self._followed)
+            self._coordinator.frontier.follow(self._followed)
         if control.fed != known.fed:
-            self._coordinator.written(more=True, again=[*self._frontier.hosts])
+            self._coordinator.written(more=True, again=[*self._coordinator.frontier.hosts])
         if (control.paused, control.settings) != (known.paused, known.settings):
             concurrency = self._followed.concurrency
             self._coordinator.follow(paused=control.paused, concurrency=concurrency)

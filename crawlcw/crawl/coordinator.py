@@ -30,6 +30,7 @@ from crawlcw.crawl.hosts import Frontier, HeldHost
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.outcomes import End, InternalErrors
+from crawlcw.crawl.robots import Robots
 from crawlcw.engine.pool import Pool
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import FinishReason
@@ -81,18 +82,17 @@ class Coordinator:
     def __init__(
         self,
         session: Session[Ledger],
-        *,
         settings: Settings,
+        *,
         frontier: Frontier,
-        host_leaser: HostLeaser,
-        opening: Opening,
+        robots: Robots,
         causes: Causes,
         state: KeptState,
         end: End,
     ) -> None:
         """Work for the process of *session*; *end* ends the crawl, see `Ending.end`."""
         self.frontier = frontier
-        self.host_leaser = host_leaser
+        self.host_leaser = session.hosts = HostLeaser(session, frontier, settings)
         self.internal_errors = InternalErrors(session, end=end)
         self.pool = Pool(settings.concurrency)
         self._state = state
@@ -104,7 +104,13 @@ class Coordinator:
         self._heartbeat = session.heartbeat
         self._settings = settings
         self._queues = frontier.queues
-        self._opening = opening
+        self._opening = Opening(
+            frontier,
+            robots,
+            causes,
+            at_once=2 * settings.concurrency,
+            watchdog=session.watchdog,
+        )
         #: Set by whatever leaves something to do.
         self._changed = frontier.look_wanted
         self._causes = causes

@@ -21,10 +21,8 @@ from crawlcw.api.spider import Spider
 from crawlcw.crawl import coordinator, host_leases
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.coordinator import Coordinator
-from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.hosts import Frontier, PageLimit
 from crawlcw.crawl.kept_state import KeptState
-from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine import ledger_retry
 from crawlcw.engine.session import Session
@@ -197,16 +195,9 @@ class Around:
         )
         self.coordinator = Coordinator(
             session,
-            settings=self.settings,
+            self.settings,
             frontier=self.frontier,
-            host_leaser=HostLeaser(session, self.frontier, self.settings),
-            opening=Opening(
-                self.frontier,
-                Robots(way(web, self.settings), self.settings, clock=loop.time, now=ledger.now),
-                self.causes,
-                at_once=2 * self.settings.concurrency,
-                watchdog=session.watchdog,
-            ),
+            robots=Robots(way(web, self.settings), self.settings, clock=loop.time, now=ledger.now),
             state=KeptState(Spider(), session.ledger),
             causes=self.causes,
             end=lambda *_: None,
