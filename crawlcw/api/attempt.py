@@ -5,11 +5,10 @@ the proxy, the deadline, the memory, and what is to be closed at its end.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
-from http.cookies import BaseCookie
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -75,11 +74,11 @@ class Deadline:
 class Jar(Protocol):
     """The cookies of one session, see `cookies.SiteCookies`."""
 
-    def update_cookies_from_headers(self, headers: Sequence[str], response_url: yarl.URL) -> None:
-        """Keep the cookies of `Set-Cookie` headers."""
+    def keep(self, headers: Iterable[str], url: yarl.URL) -> None:
+        """Keep the cookies of `Set-Cookie` headers of *url*."""
 
-    def filter_cookies(self, request_url: yarl.URL) -> "BaseCookie[str]":
-        """Return the cookies to send to *request_url*."""
+    def sent_to(self, url: yarl.URL) -> list[tuple[str, str]]:
+        """Return the names and values of the cookies to send to *url*."""
 
 
 class Share(Protocol):

@@ -83,7 +83,7 @@ class _Held:
     @property
     def has_news(self) -> bool:
         """Whether pages have changed what the ledger is to have."""
-        return self.ready and (self.useful > 0 or self.jar.has_changed)
+        return self.ready and (self.useful > 0 or bool(self.jar.changed))
 
 
 class Sessions:

@@ -1,24 +1,25 @@
 """The cookies of a crawl: none reaches another site than the one that set it.
 
-They are kept and sent as browsers do it (RFC 6265bis, sections 5.7 and 5.8), but that a
-server on another port, or the same one without TLS, is another origin. A jar also tells what
-has changed in it, so that a session's cookies can be kept, and takes them back.
+They are parsed, kept and sent as browsers do it (RFC 6265bis, section 5), but that a server
+on another port, or the same one without TLS, is another origin. A jar also tells what has
+changed in it, so that a session's cookies can be kept, and takes them back.
 """
 
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
-from http.cookies import BaseCookie, CookieError, Morsel, SimpleCookie
+from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
 from itertools import count
 
 import yarl
+from publicsuffixlist import PublicSuffixList
 
-from crawlcw.fetch.set_cookie import cookie_of, is_address, port_of
 from crawlcw.model.identities import Cookie
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,24 @@ _MOST_CHARACTERS = 2 << 20
 _IN_ONE_COOKIE = re.compile(r"[^\x00-\x1f\x7f;]*")
 #: A later end alone is no news, unless it is so much later: servers move it at each request.
 _NEWS = timedelta(minutes=1)
+
+#: Bytes of a name and its value, and of each attribute (section 5.6).
+_MAX_COOKIE = 4096
+_MAX_ATTRIBUTE = 1024
+_LONGEST = timedelta(days=400)  # section 5.5
+_BLANK = " \t"
+#: No header with one of these sets a cookie.
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+#: Section 5.6.2; `-` alone is no number.
+_MAX_AGE = re.compile(r"-?[0-9]+")
+_DEFAULT_PORTS = frozenset({80, 443})
+
+# Section 5.1.1: what is between the tokens of a date, and what each may be.
+_TOKEN = re.compile(r"[^\x09\x20-\x2f\x3b-\x40\x5b-\x60\x7b-\x7e]+")
+_TIME = re.compile(r"([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?![0-9])")
+_DAY = re.compile(r"([0-9]{1,2})(?![0-9])")
+_YEAR = re.compile(r"([0-9]{2,4})(?![0-9])")
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 
 
 class SiteCookies:
@@ -54,12 +73,8 @@ class SiteCookies:
         #: The digests of those of one port and domain, as `_kept` has them.
         self._places: dict[tuple[int, str], dict[str, None]] = {}
         self._size = 0  #: characters of all
-        self._changed: set[str] = set()
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether a response has changed cookies since `take_changes`."""
-        return bool(self._changed)
+        #: What responses have changed since `take_changes`.
+        self.changed: set[str] = set()
 
     def kept(self) -> dict[str, Cookie]:
         """Return the cookies as they are kept, by a digest of what tells each from others."""
@@ -67,15 +82,15 @@ class SiteCookies:
 
     def take_changes(self) -> dict[str, Cookie | None]:
         """Return what responses have changed since the last call; None: a cookie is gone."""
-        changed, self._changed = self._changed, set()
+        changed, self.changed = self.changed, set()
         return {key: self._kept.get(key) for key in changed}
 
     def restore(self, cookies: Mapping[str, Cookie]) -> None:
         """Have the cookies that are kept elsewhere, but for what responses have changed here."""
-        for key in self._kept.keys() - cookies.keys() - self._changed:
+        for key in self._kept.keys() - cookies.keys() - self.changed:
             self._drop(key)
         for key, cookie in cookies.items():
-            if key not in self._changed and self._kept.get(key) != cookie:
+            if key not in self.changed and self._kept.get(key) != cookie:
                 self._keep(key, cookie)
 
     def add(self, name: str, value: str, *, url: yarl.URL) -> None:
@@ -100,12 +115,12 @@ class SiteCookies:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def update_cookies_from_headers(self, headers: Sequence[str], response_url: yarl.URL) -> None:
-        """Keep what `Set-Cookie` headers say, as far as it is of use."""
+    def keep(self, headers: Iterable[str], url: yarl.URL) -> None:
+        """Keep what `Set-Cookie` headers of *url* say, as far as it is of use."""
         now = datetime.now(UTC)
         try:
             for header in headers:
-                cookie = cookie_of(header, response_url, now=now)
+                cookie = cookie_of(header, url, now=now)
                 if cookie is not None:
                     self._set(cookie, now=now)
         except Exception:
@@ -114,20 +129,14 @@ class SiteCookies:
                 "cookies that cannot be read", exc_info=True, extra={"event": "cookies_unreadable"}
             )
 
-    def filter_cookies(self, request_url: yarl.URL) -> "BaseCookie[str]":
-        """Return the cookies to send to *request_url*, in their order (section 5.8.3).
-
-        Of some with one name the later ones stand under other keys.
-        """
-        found: BaseCookie[str] = BaseCookie()
-        for cookie in self._sent(request_url, now=datetime.now(UTC)):
-            key = cookie.name
-            key = key if key not in found else f"{key};{len(found)}"
-            found[key] = _morsel(cookie.name, cookie.coded)
-        return found
-
-    def _sent(self, url: yarl.URL, *, now: datetime) -> list[Cookie]:
-        port, path, is_safe = port_of(url), url.raw_path, url.scheme == "https"
+    def sent_to(self, url: yarl.URL) -> list[tuple[str, str]]:
+        """Return the names and values of the cookies for *url*, in their order (section 5.8.3)."""
+        now, port, path, is_safe = (
+            datetime.now(UTC),
+            port_of(url),
+            url.raw_path,
+            url.scheme == "https",
+        )
         host = (url.raw_host or "").lower()
         found = []
         for domain in _domains(host):
@@ -141,7 +150,7 @@ class SiteCookies:
                     and _is_below(path, cookie.path)
                 ):
                     found.append((-len(cookie.path), self._order[key], cookie))
-        return [cookie for *_, cookie in sorted(found, key=lambda each: each[:2])]
+        return [(cookie.name, cookie.coded) for *_, cookie in sorted(found, key=lambda e: e[:2])]
 
     def _set(self, cookie: Cookie, *, now: datetime) -> None:
         """Keep a cookie that a response, or the spider, has set, or delete it."""
@@ -157,7 +166,7 @@ class SiteCookies:
                 self._forget(key)
             return
         if not _is_the_same(known, cookie):
-            self._changed.add(key)
+            self.changed.add(key)
         self._keep(key, cookie)
         place = self._places[cookie.port, cookie.domain]
         while len(place) > _MOST_OF_A_DOMAIN:
@@ -176,7 +185,7 @@ class SiteCookies:
     def _forget(self, key: str) -> None:
         """Take away a cookie, which is news."""
         self._drop(key)
-        self._changed.add(key)
+        self.changed.add(key)
 
     def _drop(self, key: str) -> None:
         cookie = self._kept.pop(key, None)
@@ -188,14 +197,6 @@ class SiteCookies:
         if not place:
             del self._places[cookie.port, cookie.domain]
         self._size -= _size(cookie)
-
-
-@lru_cache(maxsize=1 << 12)
-def _morsel(name: str, value: str) -> "Morsel[str]":
-    morsel: Morsel[str] = Morsel()
-    # A server gets back what it has set, to the letter: `set` refuses names that are used.
-    morsel.__setstate__({"key": name, "value": value, "coded_value": value})  # type: ignore[attr-defined]
-    return morsel
 
 
 def _domains(host: str) -> Iterator[str]:
@@ -230,3 +231,163 @@ def _digest(cookie: Cookie, *, host_only: bool) -> str:
     of = (cookie.name, cookie.domain, cookie.path, str(cookie.port))
     told = "\0".join(of if host_only else (*of, "below"))
     return blake2b(told.encode(), digest_size=10).hexdigest()
+
+
+def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
+    """Return the cookie that *url* sets by one header, None where it sets none.
+
+    One whose end is not after *now* is to be deleted.
+    """
+    pair, _, rest = header.partition(";")
+    named = _named(pair)
+    # Only bytes that are no UTF-8 are left out though browsers keep them: no store holds them.
+    if named is None or _CONTROLS.search(header) or not _is_unicode(header):
+        return None
+    attributes = _attributes(rest)
+    host = (url.raw_host or "").lower()
+    domain = _domain(attributes, host)
+    if domain is None or not _is_kept(named, attributes, url):
+        return None
+    name, value = named
+    path = attributes.get("path", "")
+    return Cookie(
+        name=name,
+        value=value,
+        coded=value,
+        domain=domain or host,
+        host_only=not domain,
+        path=path if path.startswith("/") else default_path(url),
+        port=port_of(url),
+        # Stricter than browsers: what came over TLS goes back over TLS only.
+        secure=url.scheme == "https",
+        expires=_end(attributes, now=now),
+    )
+
+
+def _named(pair: str) -> tuple[str, str] | None:
+    """Return the name, which may be empty, and the value; None where they are no cookie."""
+    name, equals, value = (part.strip(_BLANK) for part in pair.partition("="))
+    if not equals:
+        name, value = "", name
+    size = len((name + value).encode("utf-8", "replace"))
+    return (name, value) if 0 < size <= _MAX_COOKIE else None
+
+
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _domain(attributes: dict[str, str], host: str) -> str | None:
+    """Return the domain of a cookie that *host* sets, "" for that host, None for another site's.
+
+    Of a name with many owners, and of an IP address, it is for that very host.
+    """
+    domain = attributes.get("domain", "").removeprefix(".").lower()
+    if not domain:
+        return ""
+    is_whole = is_address(host) or is_public_suffix(domain)
+    if domain == host:
+        return "" if is_whole else domain
+    return domain if host.endswith(f".{domain}") and not is_whole else None
+
+
+def _is_kept(named: tuple[str, str], attributes: dict[str, str], url: yarl.URL) -> bool:
+    """Return whether a cookie came as securely as it, or the prefix of its name, says."""
+    name, value = (text.lower() for text in named)
+    if not name and value.startswith(("__secure-", "__host-")):
+        return False
+    is_secure = "secure" in attributes
+    if is_secure and url.scheme != "https":
+        return False
+    if name.startswith("__host-"):
+        return is_secure and not attributes.get("domain") and attributes.get("path") == "/"
+    return is_secure or not name.startswith("__secure-")
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """Return the attributes of a cookie by lower-case name; of two of one name the last counts."""
+    found: dict[str, str] = {}
+    for piece in text.split(";"):
+        name, _, value = (part.strip(_BLANK) for part in piece.partition("="))
+        name = name.lower()
+        if len(value.encode()) <= _MAX_ATTRIBUTE and _is_read(name, value):
+            found[name] = value
+    return found
+
+
+def _is_read(name: str, value: str) -> bool:
+    """Return whether an attribute counts: an end that is none leaves the one before it."""
+    if name == "max-age":
+        return _MAX_AGE.fullmatch(value) is not None
+    return name != "expires" or cookie_date(value) is not None
+
+
+def _end(attributes: dict[str, str], *, now: datetime) -> datetime | None:
+    """Return when a cookie ends, in whole seconds; None: with its session."""
+    now = now.replace(microsecond=0)
+    if (age := attributes.get("max-age")) is not None:
+        seconds = min(int(age), int(_LONGEST.total_seconds()))
+        return now + timedelta(seconds=max(seconds, 0))
+    end = cookie_date(attributes.get("expires", ""))
+    return None if end is None else min(end, now + _LONGEST)
+
+
+@lru_cache(maxsize=1 << 8)
+def cookie_date(text: str) -> datetime | None:
+    """Return the time that a date of a cookie means, None for one that is none (section 5.1.1)."""
+    time: list[int] = []
+    day = month = year = None
+    for token in _TOKEN.findall(text):
+        if not time and (found := _TIME.match(token)):
+            time = list(map(int, found.groups()))
+        elif day is None and (found := _DAY.match(token)):
+            day = int(found[1])
+        elif month is None and token[:3].lower() in _MONTHS:
+            month = _MONTHS.index(token[:3].lower()) + 1
+        elif year is None and (found := _YEAR.match(token)):
+            year = int(found[1])
+    if not time or day is None or month is None or year is None:
+        return None
+    hour, minute, second = time
+    if year < 100:
+        year += 1900 if year >= 70 else 2000
+    if year < 1601:
+        return None
+    try:
+        return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def default_path(url: yarl.URL) -> str:
+    """Return the path of a cookie that names none: the folder of *url* (section 5.1.4)."""
+    path = url.raw_path
+    return path[: path.rfind("/")] or "/"
+
+
+def port_of(url: yarl.URL) -> int:
+    """Return which cookies are for *url*: sites lead from port 80 to 443, and take them along."""
+    port = url.port or 0
+    return 0 if port in _DEFAULT_PORTS else port
+
+
+@lru_cache(maxsize=1 << 12)
+def is_address(host: str) -> bool:
+    """Return whether *host* is an IP address, an IPv6 one without its brackets."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=1 << 12)
+def is_public_suffix(domain: str) -> bool:
+    """Return whether hosts below *domain* belong to many owners; also of a name with no dot."""
+    return _suffixes().privatesuffix(domain) is None
+
+
+@lru_cache(maxsize=1)
+def _suffixes() -> PublicSuffixList:
+    # Its list comes with the package: nothing is downloaded. Reading it takes 0.1 s.
+    return PublicSuffixList()

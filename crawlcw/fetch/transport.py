@@ -10,7 +10,6 @@ import errno
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from http.cookies import BaseCookie
 from itertools import islice
 from time import monotonic
 from types import TracebackType
@@ -232,7 +231,7 @@ class AiohttpDownloader:
                 may_repeat = False
         hop.stage = Stage.PASSED
         if jar is not None and (told := answer.message.headers.getall("Set-Cookie", ())):
-            jar.update_cookies_from_headers(told, urls.parse(request.url))
+            jar.keep(told, urls.parse(request.url))
         if proxy is not None and answer.message.code == 407:
             connector.release(answer)
             # Else any site could put an end to the proxies.
@@ -358,32 +357,22 @@ def _lines(headers: Iterable[tuple[str, str]]) -> str:
 
 def _cookies_to(
     target: yarl.URL, attempt: Attempt, request: Request, jar: Jar | None
-) -> "BaseCookie[str] | None":
+) -> list[tuple[str, str]]:
     """Return the cookies to send; of several of one name the request's own."""
-    found = None if jar is None else jar.filter_cookies(target)
+    found = [] if jar is None else jar.sent_to(target)
     own = dict(request.options.cookies or ())
     # They are for its own origin, wherever a redirect has led.
-    if not own or urls.origin_of(request.url) != urls.origin_of(attempt.request.url):
-        return found
-    cookies: BaseCookie[str] = BaseCookie()
-    for key, morsel in (found or {}).items():
-        if morsel.key not in own:
-            cookies[key] = morsel
-    for name, value in own.items():
-        cookies[name] = value
-    return cookies
+    if own and urls.origin_of(request.url) == urls.origin_of(attempt.request.url):
+        found = [*(pair for pair in found if pair[0] not in own), *own.items()]
+    return found
 
 
 def _with_cookies(
-    headers: Sequence[tuple[str, str]], cookies: "BaseCookie[str]"
+    headers: Sequence[tuple[str, str]], cookies: Sequence[tuple[str, str]]
 ) -> list[tuple[str, str]]:
     """Return *headers* with a `Cookie`; of a name that theirs has too, the jar's counts."""
-    # aiohttp would sort them, and has no place for two of one name, nor for one without.
-    sent = [
-        f"{each.key}={each.coded_value}" if each.key else each.coded_value
-        for each in cookies.values()
-    ]
-    names = {each.key for each in cookies.values()}
+    sent = [f"{name}={value}" if name else value for name, value in cookies]
+    names = {name for name, _ in cookies}
     given = ";".join(value for name, value in headers if name.lower() == "cookie").split(";")
     own = [pair.strip() for pair in given if pair.partition("=")[0].strip() not in names]
     others = [pair for pair in headers if pair[0].lower() != "cookie"]

@@ -7,8 +7,7 @@ import yarl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.fetch.cookies import SiteCookies
-from crawlcw.fetch.set_cookie import cookie_date, cookie_of
+from crawlcw.fetch.cookies import SiteCookies, cookie_date, cookie_of
 from crawlcw.model.identities import Cookie
 
 pytestmark = pytest.mark.quick
@@ -25,9 +24,9 @@ def parsed(header: str, url: yarl.URL = PAGE) -> Cookie | None:
 def sent(*headers: str, url: yarl.URL = PAGE, to: yarl.URL | None = None) -> str:
     """Return what is sent to *to* after *url* has set the *headers*."""
     jar = SiteCookies()
-    jar.update_cookies_from_headers(headers, url)
-    found = jar.filter_cookies(to or url).values()
-    return "; ".join(f"{each.key}={each.value}" if each.key else each.value for each in found)
+    jar.keep(headers, url)
+    found = jar.sent_to(to or url)
+    return "; ".join(f"{name}={value}" if name else value for name, value in found)
 
 
 @pytest.mark.parametrize(
@@ -181,13 +180,13 @@ def test_an_end_that_is_none_is_that_of_the_session(attributes: str):
 )
 def test_an_end_that_is_over_deletes_a_cookie(delete: str):
     jar = SiteCookies()
-    jar.update_cookies_from_headers(["flash=saved", "sid=1"], PAGE)
+    jar.keep(["flash=saved", "sid=1"], PAGE)
     jar.take_changes()
     deletes = "69" not in delete  # two digits below 70 are of this century
-    jar.update_cookies_from_headers([delete], PAGE)
+    jar.keep([delete], PAGE)
 
-    assert ("flash" in jar.filter_cookies(PAGE)) is not deletes
-    assert ("sid" in jar.filter_cookies(PAGE)) is True
+    assert ("flash" in dict(jar.sent_to(PAGE))) is not deletes
+    assert ("sid" in dict(jar.sent_to(PAGE))) is True
     assert (list(jar.take_changes().values()) == [None]) is deletes
 
 

@@ -82,12 +82,12 @@ async def server() -> AsyncIterator[HostileServer]:
 
 
 def sent(jar: SiteCookies, url: str) -> dict[str, str]:
-    return {name: each.value for name, each in jar.filter_cookies(yarl.URL(url)).items()}
+    return dict(jar.sent_to(yarl.URL(url)))
 
 
 def set_by(url: str, *headers: str) -> SiteCookies:
     jar = SiteCookies()
-    jar.update_cookies_from_headers(headers, yarl.URL(url))
+    jar.keep(headers, yarl.URL(url))
     return jar
 
 
@@ -188,12 +188,12 @@ async def test_cookies_are_bounded_for_each_host_and_in_all() -> None:
     jar = SiteCookies()
     many = [f"c{n}=1" for n in range(200)]
     for port in range(8000, 8030):
-        jar.update_cookies_from_headers(many, yarl.URL(f"http://example.com:{port}/"))
+        jar.keep(many, yarl.URL(f"http://example.com:{port}/"))
 
     assert len(sent(jar, "http://example.com:8029/")) <= 180
     assert len(jar) <= MOST_COOKIES
     for number in range(50):
-        jar.update_cookies_from_headers(many, yarl.URL(f"http://h{number}.example/"))
+        jar.keep(many, yarl.URL(f"http://h{number}.example/"))
     assert len(jar) <= MOST_COOKIES
 
 
@@ -214,7 +214,7 @@ async def test_a_requests_own_cookie_counts_before_all_of_its_name(server: Hosti
     jar = SiteCookies()
     set_by_server = ["a=1; Path=/", "a=2", "b=3"]
     url = server.url("/in/own")
-    jar.update_cookies_from_headers(set_by_server, yarl.URL(url))
+    jar.keep(set_by_server, yarl.URL(url))
     async with AiohttpDownloader(Settings(), start_origins=[server.origin]) as downloader:
         somebody = Layered(over=downloader, session=session(jar=jar))
         await somebody.fetch(Request(url, cookies={"a": "4"}), url=url)
