@@ -63,11 +63,11 @@ class Bans:
         host = urls.parse(task.url).raw_host or ""
         if count >= most:
             # Every proxy is refused it, so it says nothing of them.
-            self._proxies.bans.unban(host)
+            self._proxies.unban(host)
             return True
         self._counts[task.id] = count
         if len(self._counts) > _KEPT:
             self._counts.popitem(last=False)
         if proxy is not None:
-            self._proxies.bans.ban(proxy, host)
+            self._proxies.ban(proxy, host)
         return False

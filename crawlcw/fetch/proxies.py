@@ -62,30 +62,41 @@ class ProxyPool:
         self._clock = clock
         self._health: OrderedDict[Proxy, ProxyBreaker] = OrderedDict()
         self._turn = random.randrange(len(self.proxies)) if self.proxies else 0
-        self.bans = ProxyBans(clock)
+        #: By proxy and host, until when a ban lasts, and how often there was one.
+        self._bans: OrderedDict[tuple[Proxy, str], tuple[float, int]] = OrderedDict()
         #: By URL, the proxies that get a strike if another one gets the page.
         self._tried: OrderedDict[str, tuple[Proxy, ...]] = OrderedDict()
         #: By origin, which proxy was answered last and when.
         self._answered: OrderedDict[str, tuple[Proxy, float]] = OrderedDict()
         #: Is told why, where no proxy works any more.
         self.on_lost: Callable[[str], None] = lambda _: None
-        for proxy in (*self.proxies, *self._environment.by_scheme.values()):
+        self._all = self.proxies or tuple(set(self._environment.by_scheme.values()))
+        for proxy in self._all:
             check_installed(proxy)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no proxy at all."""
+        return not self._all
 
     @property
     def is_lost(self) -> bool:
         """Whether no proxy works any more, and nobody should wait for one."""
-        now, known = self._clock(), [self.health(proxy) for proxy in self._all()]
-        return bool(known) and all(each.is_lost(now=now) for each in known)
+        now = self._clock()
+        return bool(self._all) and all(self.health(each).is_lost(now=now) for each in self._all)
 
     def asks_for(self, url: str) -> bool:
         """Return whether a URL is asked for through a proxy, unless its request says otherwise."""
-        if not (self.proxies or self._environment.by_scheme):
-            return False
-        target = urls.parse(url)
-        if self._environment.no_proxy.covers(target.raw_host or "", target.port):
-            return False
-        return bool(self.proxies) or self._of_environment(target) is not None
+        return not self.is_empty and bool(self._candidates(urls.parse(url)))
+
+    def _candidates(self, target: yarl.URL) -> tuple[Proxy, ...]:
+        host = target.raw_host or ""
+        if self._environment.no_proxy.covers(host, target.port):
+            return ()
+        if self.proxies:
+            return self.proxies
+        found = self._environment.proxy_for(target.scheme, host, target.port)
+        return () if found is None else (found,)
 
     def choose(self, url: str, *, without: Collection[Proxy] = ()) -> Proxy:
         """Return the next proxy for a URL that `asks_for` one; raises `ProxiesAwayError`.
@@ -93,8 +104,7 @@ class ProxyPool:
         None of those *without* is chosen, nor one that rests or is banned by the host.
         """
         target = urls.parse(url)
-        candidates = self._candidates(target)
-        host = target.raw_host or ""
+        candidates, host = self._candidates(target), target.raw_host or ""
         tried = self._tried.get(url, ())
         last = None
         for step in range(len(candidates)):
@@ -106,18 +116,38 @@ class ProxyPool:
                 self._turn = place + 1
                 return proxy
             last = proxy
-        if last is None:
-            raise self._away(candidates, host)
-        return last
+        if last is not None:
+            return last
+        first = min(candidates, key=lambda each: self.wait(each, host))
+        why = self.health(first).why or f"{host} has banned it"
+        wait = max(0.0, self.wait(first, host))
+        raise ProxiesAwayError(f"no proxy can be used now: {why}", wait=wait)
 
-    def wait(self, proxy: Proxy, host: str) -> float:
-        """Return for how many seconds a proxy is not to be used for a host."""
-        ready = self.health(proxy).ready_at
-        return max(ready, self.bans.until(proxy, host)) - self._clock()
+    def wait(self, proxy: Proxy, host: str = "") -> float:
+        """Return for how many seconds a proxy is not to be used for a host, or at all."""
+        banned, _ = self._bans.get((proxy, host), (0.0, 0))
+        return max(self.health(proxy).ready_at, banned) - self._clock()
 
-    def rest(self, proxy: Proxy) -> float:
-        """Return for how many seconds a proxy is not to be used at all."""
-        return self.health(proxy).ready_at - self._clock()
+    def ban(self, proxy: Proxy, host: str) -> None:
+        """Leave a proxy aside for a host that has banned it; bans side by side count once."""
+        until, times = self._bans.get((proxy, host), (0.0, 0))
+        now = self._clock()
+        if until > now:
+            return
+        lasts = min(_FIRST_BAN * (1 << min(times, 10)), _LONGEST_BAN)
+        _remember(self._bans, (proxy, host), (now + lasts, times + 1))
+        logger.info(
+            "the proxy %s is banned by %s: left aside for %s",
+            proxy,
+            printable(host),
+            format_duration(timedelta(seconds=lasts)),
+            extra={"event": "proxy_banned", "proxy": str(proxy), "host": host},
+        )
+
+    def unban(self, host: str) -> None:
+        """Take back the bans of a host that bans whichever proxy asks."""
+        for key in [key for key in self._bans if key[1] == host]:
+            del self._bans[key]
 
     def health(self, proxy: Proxy) -> ProxyBreaker:
         """Return the breaker of a proxy."""
@@ -171,7 +201,10 @@ class ProxyPool:
             printable(breaker.why),
             extra={"event": "proxy_failed", "proxy": str(proxy)},
         )
-        self._check_lost()
+        if self.is_lost:
+            number = len(self._all)
+            who = "the proxy does" if number == 1 else f"the proxies (all {number}) do"
+            self.on_lost(f"{who} not work: {printable(self.health(self._all[0]).why)}")
 
     def may_be_to_blame(self, error: FetchError, url: str, *, is_fixed: bool) -> bool:
         """Return whether a failure behind a proxy costs nobody an attempt: see `another_in`."""
@@ -196,14 +229,15 @@ class ProxyPool:
         if is_fixed:
             return 0.0 if self._fails_alone(proxy, error, url) else None
         tried = tuple(dict.fromkeys((*self._tried.pop(url, ()), proxy)))
-        alike = len(tried) > 1 and any(map(self._is_proven, tried))
+        alike = len(tried) > 1 and any(self.health(each).is_proven for each in tried)
         if alike or len(tried) >= _MOST_TRIED:
             return None
         host, now = urls.parse(url).raw_host or "", self._clock()
         waits = [
-            max(0.0, self.rest(each))
+            max(0.0, self.wait(each))
             for each in self.proxies
-            if not (each in tried or self.is_dead(each) or self.bans.until(each, host) > now)
+            if not (each in tried or self.is_dead(each))
+            and self._bans.get((each, host), (0.0, 0))[0] <= now
         ]
         if not waits:
             return None
@@ -221,10 +255,7 @@ class ProxyPool:
             return None
         # What a server refuses is seldom a proxy's word: of one that works it is believed.
         is_said_by_servers = status < 500 and status != 407
-        return None if is_said_by_servers and self._is_proven(proxy) else proxy
-
-    def _is_proven(self, proxy: Proxy) -> bool:
-        return self.health(proxy).is_proven
+        return None if is_said_by_servers and self.health(proxy).is_proven else proxy
 
     def _fails_alone(self, proxy: Proxy, error: FetchError, url: str) -> bool:
         """Give a session's proxy a strike, where others have been answered by the origin."""
@@ -261,75 +292,11 @@ class ProxyPool:
 
     def away(self) -> tuple[float, str] | None:
         """Return for how many seconds no proxy can be used and why; None where one can."""
-        known = [self.health(proxy) for proxy in self._all()]
-        now = self._clock()
-        if not known or any(each.ready_at <= now for each in known):
+        if self.is_empty:
             return None
-        first = min(known, key=lambda each: each.ready_at)
-        return first.ready_at - now, first.why
-
-    def _all(self) -> tuple[Proxy, ...]:
-        return self.proxies or tuple(set(self._environment.by_scheme.values()))
-
-    def _candidates(self, target: yarl.URL) -> tuple[Proxy, ...]:
-        if self.proxies:
-            return self.proxies
-        of_environment = self._of_environment(target)
-        return () if of_environment is None else (of_environment,)
-
-    def _of_environment(self, target: yarl.URL) -> Proxy | None:
-        return self._environment.proxy_for(target.scheme, target.raw_host or "", target.port)
-
-    def _away(self, candidates: Collection[Proxy], host: str) -> ProxiesAwayError:
-        waits = [(max(0.0, self.wait(proxy, host)), proxy) for proxy in candidates]
-        wait, first = min(waits, key=lambda each: each[0])
-        why = self.health(first).why or f"{host} has banned it"
-        return ProxiesAwayError(f"no proxy can be used now: {why}", wait=wait)
-
-    def _check_lost(self) -> None:
-        known = [self.health(proxy) for proxy in self._all()]
-        if self.is_lost:
-            does = "does not work" if len(known) == 1 else f"(all {len(known)}) do not work"
-            who = "the proxy" if len(known) == 1 else "the proxies"
-            self.on_lost(f"{who} {does}: {printable(known[0].why)}")
-
-
-class ProxyBans:
-    """The hosts that have banned proxies, which are left aside for them; known to one process."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Count by *clock*, in seconds."""
-        self._clock = clock
-        #: Until when a ban lasts, and how often there was one.
-        self._known: OrderedDict[tuple[Proxy, str], tuple[float, int]] = OrderedDict()
-
-    def ban(self, proxy: Proxy, host: str) -> None:
-        """Leave a proxy aside for a host that has banned it; bans side by side count once."""
-        until, times = self._known.pop((proxy, host), (0.0, 0))
-        now = self._clock()
-        if until > now:
-            self._known[proxy, host] = until, times
-            return
-        lasts = min(_FIRST_BAN * (1 << min(times, 10)), _LONGEST_BAN)
-        self._known[proxy, host] = now + lasts, times + 1
-        if len(self._known) > _KEPT:
-            self._known.popitem(last=False)
-        logger.info(
-            "the proxy %s is banned by %s: left aside for %s",
-            proxy,
-            printable(host),
-            format_duration(timedelta(seconds=lasts)),
-            extra={"event": "proxy_banned", "proxy": str(proxy), "host": host},
-        )
-
-    def unban(self, host: str) -> None:
-        """Take back the bans of a host that bans whichever proxy asks."""
-        for key in [key for key in self._known if key[1] == host]:
-            del self._known[key]
-
-    def until(self, proxy: Proxy, host: str) -> float:
-        """Return when a ban is over, by the clock; 0 where there is none."""
-        return self._known.get((proxy, host), (0.0, 0))[0]
+        first = min(map(self.health, self._all), key=lambda each: each.ready_at)
+        wait = first.ready_at - self._clock()
+        return (wait, first.why) if wait > 0 else None
 
 
 def _may_speak(proxy: Proxy, url: str) -> bool:
@@ -348,13 +315,6 @@ def _remember(known: OrderedDict[Key, Value], key: Key, value: Value) -> None:
         known.popitem(last=False)
 
 
-def own_proxy(text: str) -> Proxy:
-    """Return the proxy that a request names; raises `SettingsError` where it cannot be used."""
-    proxy = proxies.parse(text)
-    check_installed(proxy)
-    return proxy
-
-
 class Proxies:
     """Send requests through the proxies of a pool, of their session, or the one they name.
 
@@ -368,7 +328,9 @@ class Proxies:
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
         """Return the response; an attempt has one proxy, as far as that can be used."""
         named = request.options.proxy
-        if named == DIRECT or (named is None and not self._pool.asks_for(request.url)):
+        if named == DIRECT or (
+            named is None and (self._pool.is_empty or not self._pool.asks_for(request.url))
+        ):
             attempt.proxy = None
             return call_next(attempt, request)
         return self._asked(attempt, request, call_next)
@@ -378,7 +340,7 @@ class Proxies:
         began = time.monotonic()
         while True:
             try:
-                proxy = self._proxy_for(attempt, request, tried)
+                proxy = attempt.proxy = self._proxy_for(attempt, request, tried)
             except ProxiesAwayError as away:
                 left = _PATIENCE - (time.monotonic() - began)
                 if left <= 0 or away.is_dead or self._pool.is_lost:
@@ -387,42 +349,33 @@ class Proxies:
                     await asyncio.sleep(max(0.01, min(away.wait, left)))
                 tried.clear()
                 continue
-            attempt.proxy = proxy
-            if proxy is None:
-                return await call_next(attempt, request)
             try:
-                return await self._through(proxy, attempt, request, call_next)
-            except ProxyFailedError as error:
+                response = await call_next(attempt, request)
+            except ProxyFailedError as failure:
+                if failure.otherwise is not None and self._pool.health(proxy).has_worked:
+                    failure.otherwise.proxy = proxy
+                    raise failure.otherwise from None
                 # Nothing was sent to the server, so another one may do it.
-                self._pool.failed(proxy, error)
+                attempt.proxy = attempt.kept_proxy = None
+                self._pool.failed(proxy, failure)
                 tried.add(proxy)
+                continue
+            except FetchError as error:
+                error.proxy = proxy
+                raise
+            self._pool.answered(proxy, response)
+            return replaced(response, proxy=proxy)
 
-    async def _through(
-        self, proxy: Proxy, attempt: Attempt, request: Request, call_next: Next
-    ) -> Response:
-        try:
-            response = await call_next(attempt, request)
-        except ProxyFailedError as failure:
-            if failure.otherwise is not None and self._pool.health(proxy).has_worked:
-                failure.otherwise.proxy = proxy
-                raise failure.otherwise from None
-            attempt.proxy = attempt.kept_proxy = None
-            raise
-        except FetchError as error:
-            error.proxy = proxy
-            raise
-        self._pool.answered(proxy, response)
-        return replaced(response, proxy=proxy)
+    def _proxy_for(self, attempt: Attempt, request: Request, tried: set[Proxy]) -> Proxy:
+        """Return the proxy for an exchange.
 
-    def _proxy_for(self, attempt: Attempt, request: Request, tried: set[Proxy]) -> Proxy | None:
-        """Return the proxy for an exchange, None for none; raises `FetchError`."""
+        Raises `FetchError`, and `SettingsError` where nothing speaks to the one that is named.
+        """
         named = request.options.proxy
-        if named == DIRECT:
-            return None
         if named is not None:
-            return self._if_ready(own_proxy(named), tried, waits=False)
-        if not self._pool.asks_for(request.url):
-            return None
+            own = proxies.parse(named)
+            check_installed(own)
+            return self._if_ready(own, tried, waits=False)
         if attempt.session is not None and (fixed := attempt.session.proxy) is not None:
             return self._if_ready(fixed, tried, waits=True)
         if attempt.kept_proxy is None:
@@ -431,7 +384,7 @@ class Proxies:
 
     def _if_ready(self, proxy: Proxy, tried: set[Proxy], *, waits: bool) -> Proxy:
         """Return a proxy that no other can stand for; *waits* for one that is dead as well."""
-        wait, why = self._pool.rest(proxy), self._pool.health(proxy).why
+        wait, why = self._pool.wait(proxy), self._pool.health(proxy).why
         if proxy not in tried and wait <= 0:
             return proxy
         is_dead = self._pool.is_dead(proxy)

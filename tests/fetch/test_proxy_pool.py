@@ -238,16 +238,16 @@ def test_the_proxy_of_a_session_is_overruled_by_others_at_the_same_origin(clock:
 def test_a_ban_is_for_one_host_and_longer_each_time(clock: Clock):
     pool = pool_of(clock, A, B)
 
-    pool.bans.ban(A, "shop.example")
-    pool.bans.ban(A, "shop.example")
+    pool.ban(A, "shop.example")
+    pool.ban(A, "shop.example")
 
     assert pool.wait(A, "shop.example") == 600
     assert pool.wait(A, "other.example") <= 0
     assert {pool.choose(PAGE) for _ in range(3)} == {B}
     clock.now += 600
-    pool.bans.ban(A, "shop.example")
+    pool.ban(A, "shop.example")
     assert pool.wait(A, "shop.example") == 1200
-    pool.bans.unban("shop.example")
+    pool.unban("shop.example")
     assert pool.wait(A, "shop.example") <= 0
 
 
