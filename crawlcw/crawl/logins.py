@@ -60,65 +60,78 @@ class Logins:
         Its requests go through *proxy*. None where somebody else has taken it over.
         Cancelled, it gives the login back.
         """
-        holder = _Holder(self.ledger, begun, lease=self.settings.lease)
-        jar = SiteCookies()
+        return await _Login(self, begun, proxy).run()
+
+
+class _Login:
+    """One login: its lease in the ledger, its requests and its cookies."""
+
+    def __init__(self, logins: Logins, begun: Identity, proxy: Proxy | None) -> None:
+        self._logins = logins
+        self._ledger = logins.ledger
+        self._identity = begun
+        self._writing = asyncio.Lock()
+        self._lost = False
+        self._jar = SiteCookies()
+        self._asked_as = Session(identity=Identity(name=""), jar=self._jar, proxy=proxy)
+        self._origins: dict[str, None] = {}
+        self._innocent = False  #: whether our own uplink may have been away
+
+    async def run(self) -> Identity | None:
+        """See `Logins.run`."""
         ended: Identity | None = None
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(holder.renew, group.cancel_scope)
-                ended = await self._outcome(holder, jar, proxy)
+                group.start_soon(self._renew, group.cancel_scope)
+                ended = await self._outcome()
                 group.cancel_scope.cancel()
         finally:
-            if ended is None and not holder.lost:
+            if ended is None and not self._lost:
                 with anyio.move_on_after(_LAST_WORDS, shield=True):
-                    now = self.ledger.now()
-                    await holder.write(identities.login_put_off(holder.identity, until=now))
-        if holder.lost or ended is None or not await holder.write(ended):
+                    now = self._ledger.now()
+                    await self._write(identities.login_put_off(self._identity, until=now))
+        if self._lost or ended is None or not await self._write(ended):
             return None
-        return holder.identity
+        return self._identity
 
-    async def _outcome(self, holder: "_Holder", jar: SiteCookies, proxy: Proxy | None) -> Identity:
+    async def _outcome(self) -> Identity:
         """Return what the spider's login makes of a session."""
-        name = holder.identity.name
-        login = _Login(self, jar, proxy)
-        session = LoginSession(
-            name, send=login.send, add_cookie=login.add_cookie, data=holder.identity.data
-        )
+        name, data = self._identity.name, self._identity.data
+        session = LoginSession(name, send=self._send, add_cookie=self._add_cookie, data=data)
         why = await self._failure(session)
-        now = self.ledger.now()
-        if why is None and not login.innocent:
+        now = self._ledger.now()
+        if self._innocent:
+            return identities.login_put_off(self._identity, until=now + _LATER)
+        if why is None:
             logger.info("session %s is logged in", name, extra={"event": "logged_in"})
             return identities.logged_in(
-                holder.identity,
-                cookies=jar.kept(),
+                self._identity,
+                cookies=self._jar.kept(),
                 headers=tuple(session.headers.items()),
-                origins=tuple(dict.fromkeys([*login.origins, *session.origins])),
+                origins=tuple(dict.fromkeys([*self._origins, *session.origins])),
                 data=frozen(values.clean(session.data)),
             )
-        if login.innocent:
-            return identities.login_put_off(holder.identity, until=now + _LATER)
-        why = printable(why or "", limit=_LONGEST_REASON)
+        why = printable(why, limit=_LONGEST_REASON)
         logger.warning(
             "the login of session %s failed: %s", name, why, extra={"event": "login_failed"}
         )
-        return identities.login_failed(
-            holder.identity, f"login() failed: {why}", now=now, policy=self.settings.login_policy
-        )
+        failed, policy = f"login() failed: {why}", self._logins.settings.login_policy
+        return identities.login_failed(self._identity, failed, now=now, policy=policy)
 
     @calls_user_code
     async def _failure(self, session: LoginSession) -> str | None:
         """Run the spider's code; return why it failed, None where it did not."""
-        cancellation = Cancellation()
+        cancellation, logins = Cancellation(), self._logins
         # The watchdog reads it from the frame.
         called = Called(name="login", subject=session.name)
         try:
-            within = self.settings.login_timeout.total_seconds()
-            async with time_limit(called, within, stalled=self.stalled):
-                await self.spider.login(session)
+            within = logins.settings.login_timeout.total_seconds()
+            async with time_limit(called, within, stalled=logins.stalled):
+                await logins.spider.login(session)
             await cancellation.strike()
             session.headers = dict(arguments.headers(session.headers, of="session.headers"))
         except StopCrawl as told:
-            self.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(told)))
+            logins.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(told)))
             return f"the spider stopped the crawl: {text_of(told)}"
         except BaseException as error:  # the spider's code may raise anything
             if cancellation.passes(error):
@@ -127,62 +140,38 @@ class Logins:
             return describe_error(error)
         return None
 
-
-class _Login:
-    """The requests of one login."""
-
-    def __init__(self, logins: Logins, jar: SiteCookies, proxy: Proxy | None) -> None:
-        self._logins = logins
-        self._jar = jar
-        self._proxy = proxy
-        self.origins: dict[str, None] = {}
-        self.innocent = False  #: whether our own uplink may have been away
-
-    async def send(self, request: Request) -> Response:
+    async def _send(self, request: Request) -> Response:
         """Return the answer to a request, redirects followed; raises `FetchError`."""
         location, _ = request.identity()
-        self.origins[urls.origin_of(location.url)] = None
-        logins, admission, url = self._logins, self._logins.admission, location.url
-        session = Session(identity=Identity(name=""), jar=self._jar, proxy=self._proxy)
-        async with Attempt(request=request, purpose=Purpose.LOGIN, session=session) as attempt:
+        url, admission = location.url, self._logins.admission
+        self._origins[urls.origin_of(url)] = None
+        asked_as = self._asked_as
+        async with Attempt(request=request, purpose=Purpose.LOGIN, session=asked_as) as attempt:
             await admission.admit(attempt, url)
             began = time.monotonic()
             try:
-                return await logins.ask(attempt, request)
+                return await self._logins.ask(attempt, request)
             except FetchError as error:
-                self.innocent |= await admission.is_innocent(url, error, began=began)
+                self._innocent |= await admission.is_innocent(url, error, began=began)
                 raise
             finally:
                 admission.asked(url)
 
-    def add_cookie(self, url: str, name: str, value: str) -> None:
+    def _add_cookie(self, url: str, name: str, value: str) -> None:
         """Have a cookie of the spider's own; raises `ValueError`."""
         self._jar.add(name, value, url=urls.parse(url))
 
-
-class _Holder:
-    """The lease of one login."""
-
-    def __init__(self, ledger: Ledger, identity: Identity, *, lease: timedelta) -> None:
-        self._ledger = ledger
-        self._lease = lease
-        self._writing = asyncio.Lock()
-        self.identity = identity
-        self.lost = False
-
-    async def renew(self, scope: anyio.CancelScope) -> None:
-        """Renew until cancelled; cancel the login where somebody else has it now."""
-        while True:
-            await anyio.sleep(self._lease.total_seconds() / 3)
+    async def _renew(self, scope: anyio.CancelScope) -> None:
+        """Renew the lease until cancelled; cancel the login where another worker has it now."""
+        lease = self._logins.settings.lease
+        while not self._lost:
+            await anyio.sleep(lease.total_seconds() / 3)
             await self._change(
-                lambda known: identities.login_renewed(
-                    known, now=self._ledger.now(), lease=self._lease
-                )
+                lambda known: identities.login_renewed(known, now=self._ledger.now(), lease=lease)
             )
-            if self.lost:
-                scope.cancel()
+        scope.cancel()
 
-    async def write(self, ended: Identity) -> bool:
+    async def _write(self, ended: Identity) -> bool:
         """Write down how the login ended; return whether it still was ours."""
         # A renewal may have raised the fence since that was decided.
         return await self._change(lambda known: replace(ended, fence=known.fence + 1))
@@ -191,15 +180,15 @@ class _Holder:
         # A renewal that is under way must not come in between, nor be cancelled half done.
         with anyio.CancelScope(shield=True):
             async with self._writing:
-                after = change(self.identity)
-                written = await self._ledger.sessions.change(self.identity, after)
+                after = change(self._identity)
+                written = await self._ledger.sessions.change(self._identity, after)
         if written:
-            self.identity = after
+            self._identity = after
         else:
-            self.lost = True
+            self._lost = True
             logger.info(
                 "the login of session %s was taken over",
-                self.identity.name,
-                extra={"event": "login_taken_over", "session": self.identity.name},
+                self._identity.name,
+                extra={"event": "login_taken_over", "session": self._identity.name},
             )
         return written

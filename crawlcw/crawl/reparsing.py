@@ -32,7 +32,7 @@ from crawlcw.crawl.seeder import seeded_hosts
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, SpiderError, StopCrawl
-from crawlcw.fetch.user_layers import answered
+from crawlcw.fetch.user_layers import Hooks
 from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import DONE, Record, Task
@@ -101,7 +101,7 @@ class Reparser:
         # It was crawled, so it was in the scope.
         self.runner.scope.hosts.add(task.host)
         try:
-            response = await answered(response, self.runner.spider, self.runner.watch)
+            response = await Hooks(self.runner.spider, self.runner.watch).answered(response)
             response = replaced(response, request=request)
             produced = await self.runner.run(request.callback, response, task=task)
         except StopCrawl as wish:

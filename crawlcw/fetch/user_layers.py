@@ -1,4 +1,4 @@
-"""The user's own code on the way of a request: hooks, and a downloader of the spider's own.
+"""The user's own code on the way of a request: hooks, layers, and a downloader of the spider's own.
 
 Whatever it raises is the failure of that page alone.
 """
@@ -8,7 +8,7 @@ import inspect
 import logging
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from crawlcw.api.attempt import (
     Attempt,
@@ -35,6 +35,7 @@ from crawlcw.model.sanitize import printable
 from crawlcw.model.tracebacks import describe_error
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 #: The methods whose faults are told like those of callbacks.
 HOOKS = ("before_request", "after_response", "downloader")
@@ -52,11 +53,14 @@ class SpiderFaultError(FetchError):
         self.raised = raised
 
 
-async def answered(response: Response, spider: Spider, watch: Watchdog) -> Response:
-    """Return what `after_response` of *spider* makes of an answer; raises what it wants."""
-    if type(spider).after_response is Spider.after_response:
-        return response
-    return await _after(spider.after_response, response, watch, url=response.url)
+async def _fault(
+    error: BaseException, cancellation: Cancellation, name: str, function: Callable[..., Any]
+) -> BaseException:
+    """Return what an error of the user's code becomes; a cancellation from outside stays one."""
+    if cancellation.passes(error):
+        return error
+    await cancellation.after(error)
+    return SpiderFaultError(name, Raised.by(error, own=_OUR_FILES, function=function))
 
 
 class Hooks:
@@ -86,56 +90,44 @@ class Hooks:
         url = request.url
         sent: Request | Response = request
         if self._before is not None:
-            # The task's own request stays what it is: it is what is tried again.
-            hop = copied(request)
             with attempt.deadline:
-                sent = await _run(
-                    "before_request", self._before, hop, _to_send, watch=self._watch, url=url
-                )
+                # The task's own request stays what it is: it is what is tried again.
+                hop = copied(request)
+                sent = await self._run("before_request", self._before, hop, _to_send, url)
         response = sent if isinstance(sent, Response) else await call_next(attempt, sent)
-        response = _shown_at(response, url)
-        if self._after is not None:
-            with attempt.deadline:
-                response = await _after(self._after, response, self._watch, url=url)
-        return response
+        with attempt.deadline:
+            return await self.answered(_shown_at(response, url))
 
+    async def answered(self, response: Response) -> Response:
+        """Return what `after_response` makes of an answer; raises what it wants."""
+        if self._after is None:
+            return response
+        return await self._run("after_response", self._after, response, _answer, response.url)
 
-async def _after(
-    hook: Callable[[Response], Any], response: Response, watch: Watchdog, *, url: str
-) -> Response:
-    answer: Response = await _run("after_response", hook, response, _answer, watch=watch, url=url)
-    return answer
-
-
-@calls_user_code
-async def _run(
-    name: str,
-    hook: Callable[[Any], Any],
-    given: Any,
-    read: Callable[[Any, Any, str], Any],
-    *,
-    watch: Watchdog,
-    url: str,
-) -> Any:
-    """Return what *read* makes of what a hook returns for what it is *given*."""
-    called = Called(name=name, subject=url)
-    cancellation = Cancellation()
-    watch.begun = called
-    try:
-        result = hook(given)
-        if inspect.isawaitable(result):
-            async with time_limit(called, watch.limit, stalled=watch.stalled):
-                result = await result
-        await cancellation.strike()
-        return read(result, given, url)
-    except (FetchError, StopCrawl):
-        raise  # the outcome that it chose
-    except BaseException as error:  # the spider's code may raise anything
-        if cancellation.passes(error):
-            raise
-        await cancellation.after(error)
-        raised = Raised.by(error, own=_OUR_FILES, function=hook)
-        raise SpiderFaultError(name, raised) from None
+    @calls_user_code
+    async def _run(
+        self,
+        name: str,
+        hook: Callable[[Any], Any],
+        given: Any,
+        read: Callable[[Any, Any, str], T],
+        url: str,
+    ) -> T:
+        """Return what *read* makes of what a hook returns for what it is *given*."""
+        called = Called(name=name, subject=url)
+        cancellation = Cancellation()
+        self._watch.begun = called
+        try:
+            result = hook(given)
+            if inspect.isawaitable(result):
+                async with time_limit(called, self._watch.limit, stalled=self._watch.stalled):
+                    result = await result
+            await cancellation.strike()
+            return read(result, given, url)
+        except (FetchError, StopCrawl):
+            raise  # the outcome that it chose
+        except BaseException as error:  # the spider's code may raise anything
+            raise await _fault(error, cancellation, name, hook) from None
 
 
 def _to_send(result: object, given: Request, url: str) -> Request | Response:
@@ -246,13 +238,9 @@ class UserLayer:
                 # Without a time the crawl would begin with it at once, for ever.
                 error.until = _A_SECOND if error.until is None else error.until
                 raise
-            if cancellation.passes(error):
-                raise
-            await cancellation.after(error)
-            if own.timeout is not None and own.timeout.expired():
+            if isinstance(error, TimeoutError) and own.timeout and own.timeout.expired():
                 error = TimeoutError(f"it took longer than {self._watch.limit:g} s of its own")
-            raised = Raised.by(error, own=_OUR_FILES, function=self._layer)
-            raise SpiderFaultError(called.name, raised) from None
+            raise await _fault(error, cancellation, called.name, self._layer) from None
         finally:
             attempt.deadline.resume()
         return _shown_at(response, request.url)
@@ -277,7 +265,12 @@ class OwnDownloader:
         try:
             response = await self._own.fetch(request, url=request.url)
             await cancellation.strike()
-            _check(response, request.url)
+            if not isinstance(response, Response):
+                kind = type(response).__name__  # type: ignore[unreachable]  # users' are not typed
+                raise TypeError(f"fetch() returned {kind}, not a crawlcw.Response")
+            if response.url != request.url:
+                # Nobody has asked whether that is in scope, or what robots.txt says of it.
+                raise ValueError("fetch() answered for another URL: it must not follow redirects")
         except (FetchError, LedgerError):
             raise
         except TimeoutError as error:
@@ -285,11 +278,7 @@ class OwnDownloader:
         except OSError as error:
             raise FetchError(Reason.DISCONNECTED, describe_error(error)) from error
         except BaseException as error:  # the user's code may raise anything
-            if cancellation.passes(error):
-                raise
-            await cancellation.after(error)
-            raised = Raised.by(error, own=_OUR_FILES, function=self._own.fetch)
-            raise SpiderFaultError(called.name, raised) from None
+            raise await _fault(error, cancellation, called.name, self._own.fetch) from None
         return response if response.request is request else replaced(response, request=request)
 
     async def close(self) -> None:
@@ -305,11 +294,3 @@ class OwnDownloader:
                 printable(describe_error(error)),
                 extra={"event": "spider_error"},
             )
-
-
-def _check(response: object, url: str) -> None:
-    if not isinstance(response, Response):
-        raise TypeError(f"fetch() returned {type(response).__name__}, not a crawlcw.Response")
-    if response.url != url:
-        # Nobody has asked whether that is in scope, or what robots.txt says of it.
-        raise ValueError("fetch() answered for another URL: it must not follow redirects")
