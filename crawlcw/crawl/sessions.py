@@ -142,7 +142,7 @@ class Sessions:
             return None
         held = self._held.get(name) or self._new(name)
         held.used_at = time.monotonic()
-        if held.proxy is not None and self._proxies.is_dead(held.proxy):
+        if held.proxy is not None and self._proxies.health(held.proxy).is_dead:
             held.ready = False
         if not held.ready:
             await self._make_ready(held)

@@ -25,7 +25,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError, Reason, SettingsError
 from crawlcw.model import proxies, urls
 from crawlcw.model.durations import format_duration
-from crawlcw.model.health import HOST_FAILURES, ProxyBreaker, State
+from crawlcw.model.health import HOST_FAILURES, ProxyBreaker
 from crawlcw.model.proxies import DIRECT, Proxy, ProxyEnvironment
 from crawlcw.model.sanitize import printable
 
@@ -71,13 +71,9 @@ class ProxyPool:
         #: Is told why, where no proxy works any more.
         self.on_lost: Callable[[str], None] = lambda _: None
         self._all = self.proxies or tuple(set(self._environment.by_scheme.values()))
+        self.is_empty = not self._all  #: whether there is no proxy at all
         for proxy in self._all:
             check_installed(proxy)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no proxy at all."""
-        return not self._all
 
     @property
     def is_lost(self) -> bool:
@@ -157,10 +153,6 @@ class ProxyPool:
             _remember(self._health, proxy, found)
         return found
 
-    def is_dead(self, proxy: Proxy) -> bool:
-        """Return whether nobody should wait for a proxy any more."""
-        return self.health(proxy).state is State.DEAD
-
     def answered(self, proxy: Proxy, response: Response) -> None:
         """Note an answer through a proxy, which has reached its server, or has said no itself."""
         if response.status >= 400 and _may_speak(proxy, response.url):
@@ -236,7 +228,7 @@ class ProxyPool:
         waits = [
             max(0.0, self.wait(each))
             for each in self.proxies
-            if not (each in tried or self.is_dead(each))
+            if not (each in tried or self.health(each).is_dead)
             and self._bans.get((each, host), (0.0, 0))[0] <= now
         ]
         if not waits:
@@ -273,7 +265,7 @@ class ProxyPool:
         have no proxies.
         """
         known = [proxy for proxy in self.proxies if proxy.key == key]
-        if known and not self.is_dead(known[0]):
+        if known and not self.health(known[0]).is_dead:
             return known[0]
         return self.another(key, place=place)
 
@@ -284,7 +276,7 @@ class ProxyPool:
         start = self._turn if place is None else place
         self._turn = (self._turn + 1) % len(self.proxies)
         order = [self.proxies[(start + n) % len(self.proxies)] for n in range(len(self.proxies))]
-        alive = [each for each in order if each.key != key and not self.is_dead(each)]
+        alive = [each for each in order if each.key != key and not self.health(each).is_dead]
         now = self._clock()
         ready = [each for each in alive if self.health(each).ready_at <= now]
         known = [each for each in order if each.key == key]
@@ -387,7 +379,7 @@ class Proxies:
         wait, why = self._pool.wait(proxy), self._pool.health(proxy).why
         if proxy not in tried and wait <= 0:
             return proxy
-        is_dead = self._pool.is_dead(proxy)
+        is_dead = self._pool.health(proxy).is_dead
         if is_dead and not waits:
             raise FetchError(Reason.PROXY, why)
         raise ProxiesAwayError(why, wait=max(wait, 0.0), is_dead=is_dead)

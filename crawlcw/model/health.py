@@ -484,6 +484,11 @@ class ProxyBreaker(Breaker):
         return float("-inf") if self.until is None else self.until
 
     @property
+    def is_dead(self) -> bool:
+        """Whether nobody should wait for it any more."""
+        return self.state is State.DEAD
+
+    @property
     def is_proven(self) -> bool:
         """Whether it has worked, and not failed since."""
         return self.has_worked and not self.failures
