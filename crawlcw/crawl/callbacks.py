@@ -58,11 +58,16 @@ MOST_REASONS = 100
 OTHER_REASONS = "other reasons"
 _NOTHING_GIVEN = "item() yielded nothing"
 _LONGEST_REASON = 120
+#: Things that the callback of a list of URLs yields between two writes.
+SLICE = 500
 _OUR_FILES = (__file__, item_values.__file__)
 #: Seconds after which a generator is left alone until all else has had its turn.
 _SLICE = 0.05
 #: Of one step so many seconds count: in a longer one the loop stood still, which the watchdog sees.
 _LONGEST_STEP = 1.0
+
+#: Adds links while a callback runs: those to follow, and those that lie too deep.
+WriteLinks = Callable[[list[Task], list[Task]], Awaitable[None]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,6 +142,9 @@ class ItemPolicy:
         return cls(hook=hook, drops_invalid=drops_invalid, awaits=awaits)
 
 
+_KEPT_AS_THEY_ARE = ItemPolicy()
+
+
 @calls_user_code
 async def run(
     callback: Callable[..., Any],
@@ -148,10 +156,10 @@ async def run(
     name: str = "",
     within: float = 0.0,
     stalled: Callable[[float], float] = lambda _: 0.0,
-    items: ItemPolicy | None = None,
+    items: ItemPolicy = _KEPT_AS_THEY_ARE,
     rules: Sequence[Rule] = (),
     turn: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0),
-    page: Response | None = None,
+    write: WriteLinks | None = None,
 ) -> Produced | Failed:
     """Run *callback* and sort what it yields; a `Failed` where it raises.
 
@@ -161,16 +169,19 @@ async def run(
     seconds (0: never), not counting those that the loop has *stalled* since then.
     One that yields for long waits for its next *turn* now and then, and may take
     as many seconds itself. *items* is what becomes of the items, *rules* which
-    links of the page are followed besides. *page* is what the items are of
-    where the callback is not given it. Nothing is raised but a cancellation of the
-    running task.
+    links of the page are followed besides. Nothing is raised but a cancellation of the
+    running task, and what *write* raises.
+
+    With *write* the callback reads a list of URLs, whose links are not bounded. They are written
+    slice by slice, each of which may take its time: 50,000 links take no more memory than
+    some hundred, and no write counts. The last slice's links are returned: no page of them is
+    taken before it is noted that the callback has ended well. Where it raises, what it had
+    yielded before is written all the same.
     """
     # The watchdog reads it from the frame.
     called = Called(name=name or getattr(callback, "__name__", ""), subject=task.url)
     responses = responses_in(arguments, scope)
-    # The page that was asked for, not an error's.
-    own = responses[0] if responses and responses[0] in arguments else None
-    items = items or ItemPolicy()
+    own = responses[0] if responses and responses[0] in arguments else None  # not an error's
     sorter = _Sorter(
         task=task,
         scope=scope,
@@ -178,10 +189,12 @@ async def run(
         seen=seen,
         items=items,
         responses=responses,
-        page=own or page,
+        page=own,
         called=called,
         within=within,
+        stalled=stalled,
         turn=turn,
+        write=write,
     )
     failed: Failed | None = None
     cancellation = Cancellation()
@@ -189,26 +202,28 @@ async def run(
     try:
         result = callback(*arguments)
         waits = _may_wait(result)
-        limited = items.awaits or waits
-        async with time_limit(called, within, stalled=stalled) if limited else nullcontext():
+        limited = waits or items.awaits
+        async with time_limit(called, within, stalled=sorter.unused) if limited else nullcontext():
             await sorter.sort(result, waits=waits)
         if rules and own is not None:
             await sorter.sort(requests(rules, own), waits=False)
         await cancellation.strike()
     except ParseRefusedError as error:
-        return Failed(reason=error.reason, message=error.message)
+        failed = Failed(reason=error.reason, message=error.message)
     except StopCrawl as told:
         sorter.produced.stop = printable(text_of(told))
     except BaseException as error:  # the spider's code may raise anything
-        if cancellation.passes(error):
+        if sorter.is_writing or cancellation.passes(error):
             raise
         await cancellation.after(error)
         failed = _raised(error, callback, result)
     if own is not None and own.session.retired:
         return Produced(retired=own.session.retired)
     if failed is not None:
+        if write is not None:
+            await sorter.flush(write)
         return failed
-    if own is not None:
+    if own is not None and write is None:
         sorter.take_refresh(own)
     for response in responses:
         sorter.produced.dropped.add(response.dropped)
@@ -296,11 +311,16 @@ class _Sorter:
     page: Response | None
     called: Called
     within: float
+    stalled: Callable[[float], float]
     turn: Callable[[], Awaitable[None]]
+    write: WriteLinks | None
+    is_writing: bool = False
     produced: Produced = field(default_factory=Produced)
     _spent: float = 0.0
     #: When it is the turn of all else.
     _over: float = field(default_factory=lambda: time.monotonic() + _SLICE)
+    _things: int = 0  #: of a list of URLs
+    _slice_began: float = 0.0  #: by the loop's clock
     _links: int = 0
     _admitted: str = ""  #: the host that was admitted last
     _yielded: set[bytes] = field(default_factory=set)
@@ -316,6 +336,8 @@ class _Sorter:
             async for thing in result:
                 if (kept := self._take(thing)) is not None:
                     await kept
+                if self.write is not None:
+                    await self._end_slice(self.write)
                 # It need not have awaited anything. It has a limit of its own.
                 if time.monotonic() >= self._over:
                     await self._rest()
@@ -325,11 +347,34 @@ class _Sorter:
         for thing in found:
             if (kept := self._take(thing)) is not None:
                 await kept
+            if self.write is not None:
+                await self._end_slice(self.write)
             if (now := time.monotonic()) >= self._over:
                 self._spent += min(now - self._over + _SLICE, _LONGEST_STEP)
                 if self.within and self._spent > self.within:
                     raise TimeoutError(f"{self.called.name} did not end within {self.within:g} s")
                 await self._rest()
+
+    async def _end_slice(self, write: WriteLinks) -> None:
+        self._things += 1
+        if self._things % SLICE == 0:
+            await self.flush(write)
+
+    async def flush(self, write: WriteLinks) -> None:
+        """Write the links so far; what is yielded next has the time of a callback anew."""
+        produced, self.is_writing = self.produced, True
+        await write(produced.tasks, produced.too_deep)
+        produced.tasks, produced.too_deep, self.is_writing = [], [], False
+        self._yielded.clear()
+        self._taken.clear()
+        self._spent, self._over = 0.0, time.monotonic() + _SLICE
+        self._slice_began = asyncio.get_running_loop().time()
+
+    def unused(self, began: float) -> float:
+        """Return how many seconds since *began* are no time of the slice, see `time_limit`."""
+        now = asyncio.get_running_loop().time()
+        since = now if self.is_writing else max(began, self._slice_began)
+        return since - began + self.stalled(since)
 
     async def _rest(self) -> None:
         await self.turn()
@@ -340,7 +385,7 @@ class _Sorter:
         if not isinstance(thing, Request):
             return None if thing is None else self._take_item(thing)
         self._links += 1
-        if self._links >= self.scope.max_links:
+        if self._links >= self.scope.max_links and self.write is None:
             for response in self.responses:
                 response.following.is_over = True
             if self._links > self.scope.max_links:

@@ -1,11 +1,9 @@
-"""Whether a process may open as many files as its fetchers will want, sockets included.
+"""The limit on open files of a process: sockets of its fetchers and of the ledger are such.
 
-Where it may not, pages wait for descriptors, and the ledger's own connections with
-them: that is found out, and mended where the system lets us, before a crawl begins.
+Where too few are allowed, pages and the ledger's own connections wait for descriptors.
 """
 
-import importlib
-from typing import Any
+import resource
 
 from crawlcw.errors import SettingsError
 
@@ -15,38 +13,21 @@ _LEDGER = 100
 _OTHERS = 50
 
 
-def needed(concurrency: int) -> int:
-    """Return how many descriptors a process of so many fetchers is to be allowed.
-
-    Twice what it may have open at once: connections that rest are open as well, and
-    a spider opens files of its own.
-    """
-    return 2 * (concurrency + _LEDGER + _OTHERS)
-
-
 def secure(concurrency: int) -> None:
-    """Raise this process's limit, which its children inherit, to what is `needed`.
+    """Raise this process's limit, which its children inherit, to what its fetchers will need.
 
     Raises `SettingsError` where the system does not allow that.
     """
-    resource = _resource()
-    if resource is None:
-        return
+    # Twice what may be open at once: connections that rest are open as well, and a spider
+    # opens files of its own.
+    needed = 2 * (concurrency + _LEDGER + _OTHERS)
     limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = needed(concurrency)
-    if limit == resource.RLIM_INFINITY or limit >= wanted:
+    if limit == resource.RLIM_INFINITY or limit >= needed:
         return
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     except (ValueError, OSError):
         raise SettingsError(
-            f"concurrency={concurrency} needs {wanted:,} file descriptors in each process, and the "
+            f"concurrency={concurrency} needs {needed:,} file descriptors in each process, and the "
             f"system allows {hard:,}: lower concurrency, or raise that limit (ulimit -Hn)"
         ) from None
-
-
-def _resource() -> Any:
-    try:
-        return importlib.import_module("resource")
-    except ImportError:
-        return None  # Windows has none

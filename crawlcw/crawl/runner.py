@@ -2,30 +2,24 @@
 
 import asyncio
 import heapq
-import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from itertools import count, islice
-from typing import Any
+from itertools import count
 
-from crawlcw.api.response import Response
-from crawlcw.api.rules import Rule
 from crawlcw.api.spider import Spider, callback_named
 from crawlcw.api.url_list import is_url_list
 from crawlcw.api.user_code import Called
 from crawlcw.crawl import callbacks
-from crawlcw.crawl.callbacks import ItemPolicy, Produced, Scope
+from crawlcw.crawl.callbacks import ItemPolicy, Produced, Scope, WriteLinks
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.model.task import Task
 from crawlcw.model.transitions import Failed
 
-#: Things that a callback yields between two writes.
-SLICE = 500
 #: Seconds of callbacks in one turn of the loop: each turn costs about as much as a small page's
 #: bookkeeping, and lets the thread of a ledger take the interpreter's lock.
 _SLICE_SECONDS = 0.03
@@ -88,8 +82,7 @@ class Runner:
     watch: Watchdog
     parsing: Parsing
     state: KeptState
-    #: Adds the links of a list of URLs whose callback runs: those to follow, and the too deep.
-    write: Callable[[list[Task], list[Task]], Awaitable[None]]
+    write: WriteLinks  #: of callbacks that read a list of URLs
     turns: Turns = field(default_factory=Turns)
 
     @cached_property
@@ -103,146 +96,37 @@ class Runner:
         method raises. Raises `SpiderError` where the spider has no such method.
         """
         method = callback_named(self.spider, callback)
+        called = Called(name=callback, subject=task.url)
         # The base class's `on_error` looks at nothing.
         looks = getattr(method, "__func__", None) is not Spider.on_error
         responses = callbacks.responses_in(arguments, self.scope) if looks else ()
+        is_list = is_url_list(method)
+
+        async def write(tasks: list[Task], too_deep: list[Task]) -> None:
+            await self.write(tasks, too_deep)
+            await self.turns.take()
+            self.watch.begun = called
+
         with self.state.running(task) as running:
             async with self.parsing.ready(*responses):
-                if is_url_list(method):
-                    produced = await self._run_list(callback, method, *arguments, task=task)
-                else:
-                    rules = self.spider.rules
-                    produced = await self._run(callback, method, *arguments, task=task, rules=rules)
+                await self.turns.take()
+                self.watch.begun = called
+                produced = await callbacks.run(
+                    method,
+                    *arguments,
+                    # A list is no page: what is in it lies as deep as the list.
+                    task=replace(task, depth=task.depth - 1) if is_list else task,
+                    scope=self.scope,
+                    now=self.now(),
+                    seen=self.seen,
+                    name=callback,
+                    within=self.watch.limit,
+                    stalled=self.watch.stalled,
+                    items=self._items,
+                    rules=() if is_list else self.spider.rules,
+                    turn=self.turns.take,
+                    write=write if is_list else None,
+                )
             if isinstance(produced, Produced) and produced.retired is None:
                 produced.state = running.keep()
             return produced
-
-    async def _run(
-        self,
-        name: str,
-        method: Callable[..., Any],
-        *arguments: object,
-        task: Task,
-        scope: Scope | None = None,
-        rules: Sequence[Rule] = (),
-        page: Response | None = None,
-    ) -> Produced | Failed:
-        await self.turns.take()
-        self.watch.begun = Called(name=name, subject=task.url)
-        return await callbacks.run(
-            method,
-            *arguments,
-            task=task,
-            scope=scope or self.scope,
-            now=self.now(),
-            seen=self.seen,
-            name=name,
-            within=self.watch.limit,
-            stalled=self.watch.stalled,
-            items=self._items,
-            rules=rules,
-            page=page,
-            turn=self.turns.take,
-        )
-
-    async def _run_list(
-        self, name: str, method: Callable[..., Any], *arguments: object, task: Task
-    ) -> Produced | Failed:
-        """Run a callback that reads a list of URLs; return its results but for the links written.
-
-        A slice is written before the next one is read: 50,000 links take no more memory than some
-        hundred, nor more of the event loop at once, and no write counts for `callback_timeout`.
-        The last slice's links are returned: no page of them is taken before it is noted that
-        the callback has ended well. A `Failed` where it raises: what it had yielded before is
-        written all the same.
-        """
-        responses = callbacks.responses_in(arguments, self.scope)
-        page = responses[0] if responses else None
-        # A list is no page: what is in it lies as deep as the list.
-        task = replace(task, depth=task.depth - 1)
-        scope = replace(self.scope, max_links=SLICE)
-        slices = _Slices(method, arguments)
-        whole = Produced()
-        while not slices.ended:
-            produced = await self._run(name, slices.next, task=task, scope=scope, page=page)
-            if isinstance(produced, Failed):
-                return produced
-            whole.items += produced.items
-            whole.items_dropped += produced.items_dropped
-            whole.dropped.add(produced.dropped)
-            if slices.ended or produced.stop is not None:
-                whole.tasks, whole.too_deep = produced.tasks, produced.too_deep
-                whole.stop = produced.stop
-                break
-            await self.write(produced.tasks, produced.too_deep)
-        for each in responses:
-            whole.dropped.add(each.dropped)
-        return whole
-
-
-class _Slices:
-    """What a callback yields, cut into slices."""
-
-    def __init__(self, callback: Callable[..., Any], arguments: tuple[object, ...]) -> None:
-        self._callback = callback
-        self._arguments = arguments
-        self._things: Iterator[object] | None = None
-        self._source: AsyncIterator[object] | None = None
-        self._error: Exception | None = None
-        self.ended = False
-
-    def next(self) -> Any:
-        """Return the next slice, as a callback would its things."""
-        if self._source is not None:
-            return self._async_slice(self._source)
-        if self._things is None:
-            result = self._callback(*self._arguments)
-            if inspect.isawaitable(result) or isinstance(result, AsyncIterator):
-                return self._awaited(result)
-            self._things = iter(callbacks.things(result))
-        return self._slice(self._things)
-
-    def _slice(self, things: Iterator[object]) -> Iterator[object]:
-        if self._error is not None:
-            raise self._error
-        number = 0
-        try:
-            for thing in islice(things, SLICE):
-                number += 1
-                yield thing
-        except Exception as error:
-            if not number:
-                raise
-            # What came before it is written first.
-            self._error = error
-            return
-        self.ended = number < SLICE
-
-    async def _awaited(self, result: Any) -> AsyncIterator[object]:
-        if inspect.isawaitable(result):
-            result = await result
-        if isinstance(result, AsyncIterator):
-            self._source = result
-            async for thing in self._async_slice(result):
-                yield thing
-        else:
-            self._things = iter(callbacks.things(result))
-            for thing in self._slice(self._things):
-                yield thing
-
-    async def _async_slice(self, source: AsyncIterator[object]) -> AsyncIterator[object]:
-        if self._error is not None:
-            raise self._error
-        number = 0
-        try:
-            async for thing in source:
-                number += 1
-                yield thing
-                if number == SLICE:
-                    return
-        except Exception as error:
-            if not number:
-                raise
-            self._error = error
-            return
-        self.ended = True

@@ -1,7 +1,9 @@
 """Crawls that begin with sitemaps: what they find, and what the next run takes anew."""
 
+import asyncio
 import gzip
 import itertools
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +20,7 @@ from crawlcw import (
     url_list,
 )
 from crawlcw.api import sitemap_spider
-from crawlcw.crawl import runner
+from crawlcw.crawl.callbacks import SLICE
 from crawlcw.crawl.committer import Committer
 from crawlcw.errors import SpiderError
 from crawlcw.ledger.protocol import TaskFilter
@@ -266,7 +268,7 @@ class Lists(Spider):
     name = "lists"
     start_urls = [f"{SITE}/list"]
     settings = Settings(obey_robots=False, max_links_per_page=10, max_pages=1)
-    number = 2 * runner.SLICE + 7
+    number = 2 * SLICE + 7
 
     async def start(self):
         yield Request(self.start_urls[0], self.parse_list, priority=9)
@@ -311,7 +313,7 @@ async def test_the_links_of_a_list_of_urls_are_not_bounded_and_written_in_slices
     )
 
     # The last ones come with the page's outcome, where there is a good one.
-    assert written == [runner.SLICE, runner.SLICE, *([7] if kind is Raising else [])]
+    assert written == [SLICE, SLICE, *([7] if kind is Raising else [])]
     ledger = await open_ledger(crawls.ledger_url, "lists")
     counts = await ledger.queries.counts()
     depths = {record.task.depth for record in await ledger.queries.find(TaskFilter(), limit=50)}
@@ -323,8 +325,44 @@ async def test_the_links_of_a_list_of_urls_are_not_bounded_and_written_in_slices
     assert report.links_dropped == {}
 
 
+class Slow(Lists):
+    """Takes 0.7 s for each slice."""
+
+    settings = Settings(obey_robots=False, callback_timeout="1s", max_pages=1)
+    name = "slow"
+    number = 2 * SLICE + 7
+
+    @url_list
+    def parse_list(self, response):
+        for number, each in enumerate(Lists.parse_list(self, response)):
+            if number % SLICE < 7:
+                time.sleep(0.1)
+            yield each
+
+
+class AsyncSlow(Slow):
+    @url_list
+    async def parse_list(self, response):
+        for number, each in enumerate(Lists.parse_list(self, response)):
+            if number % SLICE < 7:
+                await asyncio.sleep(0.1)
+            yield each
+
+
+@pytest.mark.parametrize("kind", [Slow, AsyncSlow])
+async def test_each_slice_of_a_list_has_the_time_of_a_callback(kind: type[Slow], crawls: Crawls):
+    answers = {f"{SITE}/list": "list", f"{SITE}/0": "page"}
+
+    report = await run_spider(
+        kind(), ledger=crawls.ledger_url, downloader=ReplayDownloader(answers)
+    )
+
+    assert report.failures == {}
+    assert report.items == 1
+
+
 class Checked(Lists):
-    number = runner.SLICE
+    number = SLICE
 
     def item(self, item, response):
         if response.url.endswith("/list"):

@@ -16,7 +16,7 @@ import pytest
 from crawlcw import Report, Request, Response, Settings, Spider, Status, url_list
 from crawlcw.api.sessions import LoginSession
 from crawlcw.assembly import assemble, run_spider
-from crawlcw.crawl.runner import SLICE
+from crawlcw.crawl.callbacks import SLICE
 from crawlcw.errors import SpiderError
 from crawlcw.ledger.protocol import Added, Committed
 from crawlcw.ledger_opening import open_ledger
