@@ -89,7 +89,9 @@ class Pool:
                 if reason is not FinishReason.DRAINED:
                     # At once: in the next tick a worker could begin with one more.
                     await give_back()
-                found.set_result(reason)
+                # Where the crawl itself is cancelled, the future is so as well.
+                if not found.done():
+                    found.set_result(reason)
 
             # In a task of its own: each time that it is woken up, a loop passes all coroutines
             # that await it.
