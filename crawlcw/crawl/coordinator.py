@@ -16,7 +16,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import anyio
@@ -36,7 +36,6 @@ from crawlcw.engine.session import Session
 from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.hosts import Host
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Lease, Task
@@ -61,13 +60,11 @@ _SWEEP_FROM = 0.8
 #: Seconds between two looks at a host with leases in their grace.
 _GRACE_PAUSE = 1.0
 #: While leases have their grace, so many more tasks are looked at: they are due before all others.
-#: Of each of many hosts, a few.
 _MOST_IN_GRACE = 1_000
-_FEW_IN_GRACE = 50
 #: Seconds without a request under way until a crawl stands still.
 _A_MOMENT = 1.0
-#: Seconds for each host held between two looks at all of them, for a look goes through them all;
-#: for fewer hosts there is no pause.
+#: Seconds for each host held between two looks at all of them, where they are many: some have
+#: changed at any time, and are fed by one question.
 _PAUSE_A_HOST = 20e-6
 _MANY_HOSTS = 100
 #: Seconds that the leases of hosts may wait for the end of a page.
@@ -146,7 +143,8 @@ class Coordinator:
                     if self._stopping:
                         reason = FinishReason.STOPPED
                         break
-                    if self._pages_left() <= 0:
+                    most = self._settings.max_pages
+                    if most is not None and self._stats.pages >= most:
                         reason = FinishReason.MAX_PAGES
                         break
                     if self._paused is not None:
@@ -158,7 +156,9 @@ class Coordinator:
                     if await self._look(background):
                         reason = FinishReason.DRAINED
                         break
-                    look_from = time.monotonic() + self._pause()
+                    number = len(self.frontier.hosts)
+                    if number >= _MANY_HOSTS:
+                        look_from = time.monotonic() + number * _PAUSE_A_HOST
                     # The look took its time, and turns have come meanwhile.
                     self.dispatch()
                     await self._wait(until=self._next_look())
@@ -204,7 +204,9 @@ class Coordinator:
             if task.host in ours:
                 looked.add(task.host)
             elif task.due is not None:
-                due = _turn(task, now)
+                # Earlier than others for a priority.
+                earlier = timedelta(seconds=max(0, bonus(task.priority)))
+                due = now - earlier if task.due <= now else task.due
                 dues[task.host] = min(due, dues.get(task.host, due))
         for host in looked:
             self.frontier.look(host)
@@ -265,28 +267,22 @@ class Coordinator:
 
     def _place(self, lease: Lease) -> None:
         """Let a task wait for its host's turn, or go back where that is not now."""
-        task = lease.task
+        task, returned = lease.task, self.frontier.returned
         host = self.frontier.hosts.get(task.host)
         if host is None or host.leaving:
-            self.frontier.returned.append(lease)
+            returned.append(lease)
             self.frontier.look(task.host)
-        elif not host.may_ask(task):
-            self._place_refused(lease, host)
-        elif task.due is not None and task.due > self._ledger.now():
-            self.frontier.returned.append(lease)
-        elif not host.opened:
-            # Its origin's rest has just ended. What is due again opens the host.
-            self.frontier.returned.append(lease)
-        else:
-            self._queues.add(lease, now=time.monotonic())
-
-    def _place_refused(self, lease: Lease, host: HeldHost) -> None:
-        """Let a task of an origin that may not be asked go back, or be settled unasked."""
-        task, returned = lease.task, self.frontier.returned
-        if not host.lost_origin(task):
+        elif host.may_ask(task):
+            # Its origin's rest may have just ended: what is due again opens the host.
+            if host.opened and (task.due is None or task.due <= self._ledger.now()):
+                self._queues.add(lease, now=time.monotonic())
+            else:
+                returned.append(lease)
+        elif not host.lost_origin(task):
             until = host.resting_until(task) or self._ledger.now()
             returned.append(put_off(lease, until=until))
         elif self.frontier.policy.calls.include(task.errback):
+            # It is settled unasked.
             self._queues.add(lease, now=time.monotonic(), asks=False)
         else:
             # Once it is back it is ignored with all others of its origin.
@@ -297,12 +293,6 @@ class Coordinator:
         self._queues.withdraw(unwanted=lambda lease: lease.task.id in task_ids)
         frontier = self.frontier
         frontier.returned = [each for each in frontier.returned if each.task.id not in task_ids]
-
-    def undispatched(self) -> list[Lease]:
-        """Return the leases no fetcher has begun with, and forget them."""
-        leases = [*self._queues.withdraw(), *self.frontier.returned, *self.pool.take_back()]
-        self.frontier.returned = []
-        return leases
 
     def standstill(self) -> Standstill | None:
         """Return why no request has been under way for a moment; None where one has."""
@@ -321,9 +311,15 @@ class Coordinator:
         Where fetchers are left, a timer does so when the next turn has come: whatever the
         coordinator waits for meanwhile.
         """
-        free = self._free()
-        if free <= 0:
+        pool = self.pool
+        free = pool.size - pool.dispatched
+        # First what is most often not so: this is asked several times a page.
+        if free <= 0 or self._stopping or self._paused or self.frontier.uplink.is_blocked:
             return
+        if (most := self._settings.max_pages) is not None:
+            waiting = self._queues.waiting + len(self.frontier.returned)
+            unwritten = max(0, len(self._held) - pool.dispatched - waiting)
+            free = min(free, most - self._stats.pages - pool.dispatched - unwritten)
         now = time.monotonic()
         while free > 0:
             lease = self._queues.take(now=now)
@@ -338,7 +334,7 @@ class Coordinator:
                     )
                 return
             self._asking.add((lease.task.id, lease.fence))
-            self.pool.put(lease)
+            pool.put(lease)
             free -= 1
 
     def _turn_has_come(self) -> None:
@@ -350,25 +346,6 @@ class Coordinator:
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
-
-    def _free(self) -> float:
-        """Return how many more tasks may be begun with."""
-        pool = self.pool
-        free: float = pool.size - pool.dispatched
-        # First what is most often not so: this is asked several times a page.
-        if free <= 0 or self._stopping or self._paused or self.frontier.uplink.is_blocked:
-            return 0
-        if self._settings.max_pages is None:
-            return free
-        return min(free, self._pages_left() - pool.dispatched - self._unwritten())
-
-    def _pages_left(self) -> float:
-        most = self._settings.max_pages
-        return float("inf") if most is None else most - self._stats.pages
-
-    def _unwritten(self) -> int:
-        waiting = self._queues.waiting + len(self.frontier.returned)
-        return max(0, len(self._held) - self.pool.dispatched - waiting)
 
     def _room(self) -> int:
         """Return how many more tasks to hold: of hosts without a delay, and in all.
@@ -388,8 +365,7 @@ class Coordinator:
     async def _hold_nothing(self, background: anyio.abc.TaskGroup) -> None:
         """Give back all that nobody has begun with, and wait for a change or a moment."""
         self._heartbeat.starving(False)
-        if leases := self.undispatched():
-            await self._give_back(leases)
+        await self.give_back_undispatched()
         await self.host_leaser.save()
         self.host_leaser.leave_all()
         await self.host_leaser.give_back(background)
@@ -401,7 +377,9 @@ class Coordinator:
         leaser = self.host_leaser
         # Tasks go back before their hosts: a host that is released while its tasks are
         # still leased would be looked at by its next owner in vain.
-        await self._give_back_tasks()
+        returned, self.frontier.returned = self.frontier.returned, []
+        if returned:
+            await self._give_back(returned)
         # What a host has shown is written before anybody else may lease it.
         await leaser.save()
         leaser.give_up_origins(background)
@@ -413,22 +391,17 @@ class Coordinator:
         await leaser.make_way()
         await leaser.share_out()
         # Claims only where there is room: what waits here nobody else can work on.
-        if not self._is_low():
+        if not self._is_low() or await self._feed(background):
             return False
-        if await self._feed(background):
+        if time.monotonic() < self._look_at or await self._claim_shared():
             return False
-        if time.monotonic() < self._look_at:
-            return False
-        return await self._look_around()
-
-    async def _give_back_tasks(self) -> None:
-        returned, self.frontier.returned = self.frontier.returned, []
-        if returned:
-            await self._give_back(returned)
+        return await self._drained()
 
     async def give_back_undispatched(self) -> int:
         """Give back what no fetcher has begun with; return how many tasks went back."""
-        return await self._give_back(self.undispatched())
+        leases = [*self._queues.withdraw(), *self.frontier.returned, *self.pool.take_back()]
+        self.frontier.returned = []
+        return await self._give_back(leases) if leases else 0
 
     async def _give_back(self, leases: list[Lease]) -> int:
         count = await self._ledger.outcomes.release(leases)
@@ -442,116 +415,101 @@ class Coordinator:
         return count
 
     async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
-        """Page and claim tasks of the hosts held; return whether there were any to look at."""
-        hungry, _ = self.frontier.wanted()
-        if not hungry:
-            return False
-        room = self._room()
-        share = max(1, room // len(hungry))
-        fed = heapq.nsmallest(_HOSTS_A_PAGE, hungry, key=_feeding_order)
-        portions = {host: min(room, self._portion(host, share)) for host in fed}
-        await self._feed_some(portions, room, background)
-        return True
-
-    def _portion(self, host: HeldHost, share: int) -> int:
-        """Return how many tasks to claim for a host: its *share* of the room, or two turns."""
-        # By what it may be asked for now: more for it is less for others, and they wait.
-        turns = 1 if host.delay else 2 * host.allowed or _TURN
-        # Where nothing of it is asked, its pace does not count.
-        most = share if host.state.lost_origins else 0
-        return max(most, min(self._queues.room(host.name), max(share, turns)))
-
-    async def _feed_some(
-        self, portions: dict[HeldHost, int], room: int, background: anyio.abc.TaskGroup
-    ) -> None:
-        """Page the tasks of some hosts, open those that are new, and claim what there is room for.
+        """Page and claim tasks of the hosts held; return whether there were any to look at.
 
         A host of which the page has as many tasks as were asked for may have more: it is looked at
         again.
         """
-        extra = self._most_in_grace(len(portions))
-        now = time.monotonic()
-        for host in portions:
+        hungry, _ = self.frontier.wanted()
+        if not hungry:
+            return False
+        now, room = time.monotonic(), self._room()
+        share = max(1, room // len(hungry))
+        hosts = heapq.nsmallest(_HOSTS_A_PAGE, hungry, key=_feeding_order)
+        portions, extra = dict[str, int](), self._most_in_grace() // len(hosts)
+        for host in hosts:
             # Before the page is read: what is added from here on may be missing in it,
             # and the one that adds it sets this again.
             host.look = False
-        asked = {host.name: portion + extra for host, portion in portions.items()}
+            # Two turns, by what it may be asked for now: more for it is less for others, and they
+            # wait.
+            turns = 1 if host.delay else 2 * host.allowed or _TURN
+            portion = min(self._queues.room(host.name), max(share, turns))
+            # Where nothing of it is asked, its pace does not count.
+            portion = max(portion, share if host.state.lost_origins else 0)
+            portions[host.name] = min(room, portion)
+        asked = {name: portion + extra for name, portion in portions.items()}
         page = await self._ledger.tasks.page_each(asked)
         numbers = Counter(task.host for task in page)
-        left_alone = self._in_grace(page)
-        found = self._claimable(page, left_alone)
-        for host in portions:
+        found, in_grace = self._claimable(page)
+        for host in hosts:
             if tasks := found.get(host.name):
                 host.priority = tasks[0].priority
         wanted: list[Task] = []
-        for host in sorted(portions, key=_feeding_order):
-            portion, tasks = portions[host], found.get(host.name, [])
-            is_full = numbers[host.name] == asked[host.name]
-            host.look = host.look or is_full
-            ready = tasks
-            if not self._is_open(host, tasks, background):
-                # Those for which the host is not asked need not wait for its opening.
-                ready = [task for task in tasks if host.lost_origin(task)]
-            taken = ready[: min(portion, room - len(wanted))]
-            wanted += taken
+        for host in sorted(hosts, key=_feeding_order):
+            tasks = found.get(host.name, [])
+            ready = self._ready(host, tasks, background)
+            taken = ready[: min(portions[host.name], room - len(wanted))]
             if taken:
                 host.fed = now
-            host.look = host.look or len(taken) < len(ready)
-            # Of what is behind those that are not for us nothing is known.
-            in_vain = host.name in left_alone.values() or (is_full and not tasks and not host.lost)
+                wanted += taken
+            is_full = numbers[host.name] == asked[host.name]
+            host.look = host.look or is_full or len(taken) < len(ready)
+            # Tasks that are not for us may hide others behind them.
+            in_vain = host.name in in_grace or (is_full and not tasks and not host.lost)
             if in_vain and not host.busy:
                 host.busy = host.look = True
                 background.start_soon(self._look_later, host)
-        await self._claim_all(wanted)
+        await self._claim(wanted)
+        return True
 
-    def _claimable(
-        self, page: Iterable[Task], left_alone: Container[bytes]
-    ) -> dict[str, list[Task]]:
-        """Return the tasks of a page that may be claimed, by host."""
-        found: dict[str, list[Task]] = {}
+    def _most_in_grace(self) -> int:
+        """Return how many tasks of a page may be left to their holders, after an outage."""
+        return 0 if self._retry.grace_since(self._ledger.now()) is None else _MOST_IN_GRACE
+
+    def _claimable(self, page: Iterable[Task]) -> tuple[dict[str, list[Task]], set[str]]:
+        """Return the tasks of a page that may be claimed, by host, and the hosts to wait for.
+
+        The latter have leases that ran out during an outage.
+        """
+        since = self._retry.grace_since(self._ledger.now())
+        found, in_grace = dict[str, list[Task]](), set[str]()
         for task in page:
-            # A lease of ours that ran out during an outage shows up again.
-            if task.id in self._held or task.id in left_alone:
+            if task.id in self._held:
+                continue  # a lease of ours that ran out during an outage shows up again
+            if ended_since(task, since):
+                in_grace.add(task.host)
                 continue
             # What waits for an origin that was given up is ignored, all of it at once, but for
             # tasks that a method is called for.
             lost = self.frontier.hosts[task.host].lost_origin(task)
             if not lost or self.frontier.policy.calls.include(task.errback):
                 found.setdefault(task.host, []).append(task)
-        return found
+        return found, in_grace
 
-    def _is_open(self, host: HeldHost, tasks: list[Task], background: anyio.abc.TaskGroup) -> bool:
-        """Return whether tasks of a host may be claimed; a new host with any begins to be opened.
+    def _ready(
+        self, host: HeldHost, tasks: list[Task], background: anyio.abc.TaskGroup
+    ) -> list[Task]:
+        """Return which tasks of a host may be claimed; a new host with any begins to be opened.
 
-        Its robots.txt is asked for beside the other hosts; nothing of it is claimed
+        Its robots.txt is asked for beside the other hosts; nothing that it is asked for is claimed
         before that, or leases would run while nobody may begin.
         """
         if host.opened or not tasks:
-            return host.opened
-        asked = [task for task in tasks if not host.lost_origin(task)]
-        ready = [task for task in asked if not host.resting_until(task)]
+            return tasks
+        unasked, ready = list[Task](), list[Task]()
+        for task in tasks:
+            if host.lost_origin(task):
+                unasked.append(task)
+            elif not host.resting_until(task):
+                ready.append(task)
         # Those whose origin rests are put off once they are claimed; asked for its
         # robots.txt it would fail again, and at once again.
         if not ready:
-            return True
+            return tasks
         # Not of an origin that fails, if there is another.
         first = min(ready, key=lambda task: host.origin(task).failures > 0)
-        return self._opening.open(host, first.url, background)
-
-    def _most_in_grace(self, hosts: int = 1) -> int:
-        """Return how many tasks of a page may be there in vain, for each of so many *hosts*."""
-        if self._retry.grace_since(self._ledger.now()) is None:
-            return 0
-        return max(_FEW_IN_GRACE, _MOST_IN_GRACE // hosts)
-
-    def _in_grace(self, page: Iterable[Task]) -> dict[bytes, str]:
-        """Return the tasks, and their hosts, that are left to their holders after an outage."""
-        since = self._retry.grace_since(self._ledger.now())
-        return {
-            task.id: task.host
-            for task in page
-            if ended_since(task, since) and task.id not in self._held
-        }
+        return tasks if self._opening.open(host, first.url, background) else unasked
 
     async def _look_later(self, host: HeldHost) -> None:
         """Let a host rest, for it is neither to be asked about on and on nor to be released."""
@@ -561,34 +519,32 @@ class Coordinator:
             host.busy = False
         self._changed.set()
 
-    async def _claim_all(self, wanted: list[Task]) -> None:
-        # Claims take a while: let fetchers begin with the first ones.
-        at_once = self._ledger.leases.at_once
-        for start in range(0, len(wanted), at_once):
-            await self._claim(wanted[start : start + at_once])
-            self.dispatch()
-
     async def _claim(self, wanted: list[Task]) -> None:
-        claimed = await self._ledger.leases.claim(
-            wanted,
-            worker=self._worker,
-            lease=self._settings.lease,
-            max_lost=self._settings.max_lost,
-        )
-        # At once: a lease that is not in here is neither renewed nor given back.
-        self._held.add(claimed.leases)
-        # After the claim: what the page of a link has changed was written before the link.
-        await self._state.refresh()
-        self._stats.claims += len(wanted)
-        self._stats.claims_missed += claimed.missed
-        self._stats.given_up += claimed.abandoned
-        if claimed.put_off or claimed.abandoned:
-            self._stats.failures[Reason.CRASHED_WORKER] += claimed.put_off + claimed.abandoned
-            self._tell_of_crashes(wanted)
-        # Another coordinator is at the same tasks: begin elsewhere next time.
-        self._shuffles = claimed.missed > len(wanted) // 2
-        for lease in claimed.leases:
-            self._place(lease)
+        # Claims take a while: let fetchers begin with the first ones.
+        at_once, stats = self._ledger.leases.at_once, self._stats
+        for start in range(0, len(wanted), at_once):
+            some = wanted[start : start + at_once]
+            claimed = await self._ledger.leases.claim(
+                some,
+                worker=self._worker,
+                lease=self._settings.lease,
+                max_lost=self._settings.max_lost,
+            )
+            # At once: a lease that is not in here is neither renewed nor given back.
+            self._held.add(claimed.leases)
+            # After the claim: what the page of a link has changed was written before the link.
+            await self._state.refresh()
+            stats.claims += len(some)
+            stats.claims_missed += claimed.missed
+            stats.given_up += claimed.abandoned
+            if claimed.put_off or claimed.abandoned:
+                stats.failures[Reason.CRASHED_WORKER] += claimed.put_off + claimed.abandoned
+                self._tell_of_crashes(some)
+            # Another coordinator is at the same tasks: begin elsewhere next time.
+            self._shuffles = claimed.missed > len(some) // 2
+            for lease in claimed.leases:
+                self._place(lease)
+            self.dispatch()
 
     def _tell_of_crashes(self, wanted: list[Task]) -> None:
         most = self._settings.max_lost
@@ -612,48 +568,45 @@ class Coordinator:
                 },
             )
 
-    async def _look_around(self) -> bool:
-        """Take part in hosts that are shared; return whether the ledger is drained."""
-        if self.frontier.may_share:
-            room = self._room()
-            limit = _PREFETCH * self.pool.size + self._most_in_grace()
-            page = await self._ledger.tasks.page(limit=limit)
-            left_alone = self._in_grace(page)
-            page = [task for task in page if task.id not in left_alone]
-            await self._visit({task.host: task.url for task in page})
-            if self._shuffles:
-                random.shuffle(page)
-            wanted = [task for task in page if self._is_shared(task)][:room]
-            await self._claim_all(wanted)
-            if wanted:
-                self._heartbeat.starving(False)
-                self._idle = _SHORTEST_IDLE
-                return False
-        return await self._drained()
-
-    def _is_shared(self, task: Task) -> bool:
-        host = self.frontier.hosts.get(task.host)
-        is_visited = host is not None and host.lease is None and not host.leaving
-        return is_visited and task.id not in self._held
+    async def _claim_shared(self) -> bool:
+        """Claim tasks of hosts that their owners share; return whether there were any."""
+        if not self.frontier.may_share:
+            return False
+        room = self._room()
+        limit = _PREFETCH * self.pool.size + self._most_in_grace()
+        page = await self._ledger.tasks.page(limit=limit)
+        # Asked again: the outage may have been meanwhile.
+        since = self._retry.grace_since(self._ledger.now())
+        page = [each for each in page if each.id not in self._held and not ended_since(each, since)]
+        await self._visit({task.host: task.url for task in page})
+        if self._shuffles:
+            random.shuffle(page)
+        visited = {
+            host.name
+            for host in self.frontier.hosts.values()
+            if host.lease is None and not host.leaving
+        }
+        wanted = [task for task in page if task.host in visited][:room]
+        await self._claim(wanted)
+        if wanted:
+            self._heartbeat.starving(False)
+            self._idle = _SHORTEST_IDLE
+        return bool(wanted)
 
     async def _visit(self, urls: dict[str, str]) -> None:
-        """Take part in those hosts that their owners share, given a URL of each."""
+        """Take part in hosts that have an owner and are not asked slowly, given a URL of each."""
         held = self.frontier.hosts
         new = [name for name in urls if name not in held and self.frontier.shares(name)]
         if not new:
             return
-        found = await self._ledger.hosts.get(new)
-        for name, state in found.items():
-            if name in held or not self._is_served(state):
+        for name, state in (await self._ledger.hosts.get(new)).items():
+            rests = state.not_before is not None and state.not_before > self._ledger.now()
+            ails = state.delay or state.failures or state.given_up or rests
+            if name in held or state.owner is None or ails:
                 continue
             rules = self._opening.robots.known(urls[name], state.robots)
             if rules is not None and not rules.crawl_delay:
                 self.frontier.visit(state).open()
-
-    def _is_served(self, state: Host) -> bool:
-        """Return whether a host has an owner, and answers without being asked slowly."""
-        rests = state.not_before is not None and state.not_before > self._ledger.now()
-        return not (state.owner is None or state.delay or state.failures or state.given_up or rests)
 
     async def _drained(self) -> bool:
         """Return whether nothing is left, here or in the ledger; else note when to look again."""
@@ -668,34 +621,33 @@ class Coordinator:
             return True
         if not busy:
             await self.internal_errors.end_where_nothing_else_is_left()
-        idle = self._idle
-        now = self._ledger.now()
+        now, idle, until = self._ledger.now(), self._idle, horizon
         others_work = horizon is not None and horizon <= now and not busy
         starves = others_work and not self.frontier.leased and idle >= _HUNGRY_FROM
         self._heartbeat.starving(starves)
         if others_work:
-            idle = min(idle, await self._until_ready())
-        elif horizon is not None and horizon > now:
-            idle = min(idle, (horizon - now).total_seconds())
+            # What is ready already is not for us: another process leases it just now, or all
+            # the hosts that we may hold wait for their turns.
+            until = await self._ledger.hosts.next_ready()
+            if idle >= _SWEEP_FROM:
+                await self.host_leaser.sweep()
+        if until is not None and until > now:
+            idle = min(idle, (until - now).total_seconds())
         if horizon is not None and horizon <= now + self._settings.lease:
-            # Somebody is at work, and may be done, or find more to do, at any time.
+            # Another process is at work, and may be done, or find more to do, at any time.
             idle = min(idle, _IDLE_BESIDE_OTHERS)
         if self._idle >= _SWEEP_FROM:
             # A host that is held waits for its turn, and nobody else for anything.
             waits = not (busy or self.frontier.leased)
-            self._waits_for = await self._waiting(horizon) if waits else None
+            self._waits_for = await self._waiting(horizon, until) if waits else None
         self._look_at = time.monotonic() + max(idle, _SHORTEST_IDLE)
         self.host_leaser.lease_at = self._look_at
         self._idle = min(self._idle * 2, _LONGEST_IDLE)
         return False
 
-    async def _waiting(self, horizon: datetime | None) -> Standstill:
-        """Return what there is to wait for, where this process has nothing to do."""
+    async def _waiting(self, horizon: datetime | None, until: datetime | None) -> Standstill:
+        """Return what there is to wait for, where this process has nothing to do *until* then."""
         now = self._ledger.now()
-        until = horizon
-        if horizon is not None and horizon <= now:
-            # Tasks are due, and their hosts are not ready.
-            until = await self._ledger.hosts.next_ready()
         if horizon is None and not self.frontier.page_limit.seeded:
             return Standstill(start=True)
         workers, _ = await self._heartbeat.neighbours()
@@ -703,16 +655,6 @@ class Coordinator:
         if workers > 1 and (until is None or until <= now + self._settings.lease):
             return Standstill(others=True)
         return Standstill(until=until if until is not None and until > now else None)
-
-    async def _until_ready(self) -> float:
-        """Return the seconds until a host will be ready, where tasks are due of none that is."""
-        ready = await self._ledger.hosts.next_ready()
-        if self._idle >= _SWEEP_FROM:
-            await self.host_leaser.sweep()
-        wait = 0.0 if ready is None else (ready - self._ledger.now()).total_seconds()
-        # What is ready already is not for us: somebody leases it just now, or all
-        # the hosts that we may hold wait for their turns.
-        return wait if wait > 0 else _LONGEST_IDLE
 
     async def _wait(self, *, until: float) -> None:
         """Wait for a change, or *until* then."""
@@ -738,15 +680,6 @@ class Coordinator:
             return until
         return min(until, self._look_at, self.frontier.wanted()[1])
 
-    def _pause(self) -> float:
-        """Return the seconds until the hosts that are held may be looked at again.
-
-        Of thousands some have changed at any time, and are fed by one question. What waits in
-        their queues is dispatched meanwhile.
-        """
-        number = len(self.frontier.hosts)
-        return number * _PAUSE_A_HOST if number >= _MANY_HOSTS else 0.0
-
 
 def _feeding_order(host: HeldHost) -> tuple[bool, float]:
     """Return which place a host has among those whose tasks are wanted, the smallest first.
@@ -756,10 +689,3 @@ def _feeding_order(host: HeldHost) -> tuple[bool, float]:
     each priority of a host's best task counts like a second of waiting.
     """
     return not host.delay, host.fed - bonus(host.priority)
-
-
-def _turn(task: Task, now: datetime) -> datetime:
-    """Return when a task's host is to be ready for it: earlier than others for a priority."""
-    assert task.due is not None
-    earlier = timedelta(seconds=max(0, bonus(task.priority)))
-    return now - earlier if task.due <= now else task.due

@@ -458,8 +458,7 @@ def test_for_a_host_no_more_is_claimed_than_two_turns_of_what_it_may_be_asked_fo
         # So long that none of them has answered yet.
         await around.stopped_after(5, work=60)
 
-        hosts = Counter(lease.task.host for lease in around.coordinator.undispatched())
-        hosts.update(url.split("/")[2] for _, url in around.starts)
+        hosts = Counter(lease.task.host for lease in around.held.all())
         assert len(around.starts) == 20
         assert max(hosts.values()) <= 2
         assert len(hosts) >= 30
@@ -749,10 +748,11 @@ def test_what_is_not_begun_with_is_given_back_when_it_stops(
         around.coordinator.stop()
 
         assert await running == "stopped"
-        undispatched = around.coordinator.undispatched()
-        assert {lease.task.id for lease in undispatched} == ledger.claimed
-        assert around.coordinator.undispatched() == []
+        assert {lease.task.id for lease in around.held.all()} == ledger.claimed
+        assert await around.coordinator.give_back_undispatched() == len(ledger.claimed)
+        assert await around.coordinator.give_back_undispatched() == 0
         assert around.coordinator.pool.dispatched == 0
+        assert (await ledger.queries.counts())[Status.TODO] == 100
 
     quickly(main, tmp_path, monkeypatch)
 
