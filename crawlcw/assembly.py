@@ -19,12 +19,12 @@ from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.control import Steering
 from crawlcw.crawl.coordinator import Coordinator
-from crawlcw.crawl.crawl import Beside, Crawl, Ending, Measured, TasksWay
+from crawlcw.crawl.crawl import Crawl, Ending, Parts
 from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.hosts import Frontier, HostTurns, PageLimit
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.moved import MovedPages
-from crawlcw.crawl.outcomes import Done, Outcomes
+from crawlcw.crawl.outcomes import Outcomes
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.runner import Runner
@@ -220,8 +220,6 @@ class _Parts:
             stats=session.stats,
             stop=self.ending.wished,
         )
-        # A slow ledger must not let results pile up: fetchers wait for room.
-        self.done: asyncio.Queue[Done] = asyncio.Queue(2 * settings.concurrency)
         self.committer = Committer(
             held=session.held,
             stats=session.stats,
@@ -271,13 +269,6 @@ class _Parts:
 
     def crawl(self, fetcher: Fetcher) -> Crawl:
         """Return the crawl."""
-        way = TasksWay(
-            seeder=self.seeder,
-            coordinator=self.coordinator,
-            fetcher=fetcher,
-            done=self.done,
-            committer=self.committer,
-        )
         steering = Steering(
             self.session,
             self.settings,
@@ -288,18 +279,22 @@ class _Parts:
             self.spider,
             self.settings,
             self.session,
-            way=way,
-            beside=Beside(
-                self.robots,
-                self.sessions,
-                self.state,
-                steering,
-                self.parsing,
-                self.browser,
-                self.bodies,
+            parts=Parts(
+                seeder=self.seeder,
+                coordinator=self.coordinator,
+                fetcher=fetcher,
+                committer=self.committer,
+                robots=self.robots,
+                sessions=self.sessions,
+                state=self.state,
+                steering=steering,
+                parsing=self.parsing,
+                browser=self.browser,
+                bodies=self.bodies,
+                meter=self.meter,
+                rests=self.rests,
             ),
             ending=self.ending,
-            measured=None if self.meter is None else Measured(self.meter, self.rests),
         )
 
 

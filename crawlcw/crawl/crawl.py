@@ -103,20 +103,15 @@ class Ending:
 
 
 @dataclass(kw_only=True)
-class TasksWay:
-    """The stations of a task in this process, from the seed to the outcome."""
+class Parts:
+    """The parts of one crawl, as `assembly` has put them together."""
 
+    # The stations of a task, from the seed to the outcome:
     seeder: Seeder
     coordinator: Coordinator
     fetcher: Fetcher
-    done: asyncio.Queue[Done]  #: from the fetchers to the committer
     committer: Committer
-
-
-@dataclass
-class Beside:
-    """The parts that run beside that way, or are to be closed."""
-
+    # What runs beside these, or is closed at the end:
     robots: Robots
     sessions: Sessions
     state: KeptState
@@ -124,13 +119,7 @@ class Beside:
     parsing: Parsing
     browser: Browser
     bodies: Bodies | None  #: where pages are kept, if they are
-
-
-@dataclass
-class Measured:
-    """The instruments of a crawl that is measured."""
-
-    meter: Meter
+    meter: Meter | None  #: of a crawl that is measured
     rests: Rests
 
 
@@ -147,27 +136,23 @@ class Crawl:
         settings: Settings,
         session: Session[Ledger],
         *,
-        way: TasksWay,
-        beside: Beside,
+        parts: Parts,
         ending: Ending,
-        measured: Measured | None,
     ) -> None:
-        """Take the parts that `assembly` has put together; ledger and downloader stay open."""
+        """Crawl for the process of *session*; ledger and downloader stay open."""
         self.spider = spider
         self.ledger = session.opened
         self.settings = settings
         self.stats = session.stats
         self._session = session
-        self._way = way
-        self._beside = beside
+        self._parts = parts
         self._ending = ending
-        self._measured = measured
         self._released = 0  #: leases that were given back
         self._alarms = Alarms(
             spider,
             settings,
             self.stats,
-            standstill=way.coordinator.standstill,
+            standstill=parts.coordinator.standstill,
             stop=ending.wished,
         )
 
@@ -179,7 +164,7 @@ class Crawl:
     @property
     def standstill(self) -> Standstill | None:
         """Why nothing has been under way for a moment; None while something is."""
-        return self._way.coordinator.standstill()
+        return self._parts.coordinator.standstill()
 
     @property
     def ending(self) -> EarlyEnd | None:
@@ -188,10 +173,11 @@ class Crawl:
 
     def measures(self) -> Measures | None:
         """Return what was measured so far; None where the crawl was opened without a meter."""
-        if self._measured is None:
+        meter, rests = self._parts.meter, self._parts.rests
+        if meter is None:
             return None
-        resting = self._measured.rests.number(self.ledger.now())
-        return self._measured.meter.measures(self.stats, held=self.held, resting=resting)
+        resting = rests.number(self.ledger.now())
+        return meter.measures(self.stats, held=self.held, resting=resting)
 
     def stop(self) -> None:
         """End soon: claim nothing more, let fetchers finish within the grace, release the rest."""
@@ -219,16 +205,16 @@ class Crawl:
         `ledger_give_up`, and `SpiderError` where the spider's own `start`,
         `opened` or `closed` raises. Whatever is held is given back first.
         """
-        bodies = self._beside.bodies or nullcontext()
-        browser = aclosing(self._beside.browser)
-        async with self._session.watchdog, self._beside.parsing, browser, bodies:
+        bodies = self._parts.bodies or nullcontext()
+        browser = aclosing(self._parts.browser)
+        async with self._session.watchdog, self._parts.parsing, browser, bodies:
             return await self._run()
 
     async def _run(self) -> Report:
         await self._session.join()
         reason = FinishReason.STOPPED
         try:
-            await self._beside.state.open()
+            await self._parts.state.open()
             with spider_code("opened()", stop=self._ending.wished):
                 await begin(self.spider)
             if self.ending is None:
@@ -252,18 +238,22 @@ class Crawl:
         )
         with spider_code("closed()", stop=self._ending.wished):
             await end(self.spider, report)
-        await in_time(self._beside.state.keep)
+        await in_time(self._parts.state.keep)
         return report
 
     async def _crawl(self) -> FinishReason:
         """Run everything side by side; return why it ended."""
-        state = await self._session.ledger.notes.state()
-        seeded = await self._way.seeder.is_seeded(state)
+        parts, ledger = self._parts, self._session.ledger
+        state = await ledger.notes.state()
+        seeded = await parts.seeder.is_seeded(state)
         # Once: a page that is to be visited again sooner than that waits for the next run.
-        await self._session.ledger.admin.revisit_due()
+        await ledger.admin.revisit_due()
         # A crawl that is paused begins with nothing.
-        await self._beside.steering.look()
-        coordinator, pool = self._way.coordinator, self._way.coordinator.pool
+        await parts.steering.look()
+        coordinator, pool = parts.coordinator, parts.coordinator.pool
+        # From the fetchers to the committer. A slow ledger must not let results pile up: fetchers
+        # wait for room.
+        done: asyncio.Queue[Done] = asyncio.Queue(2 * self.settings.concurrency)
         # Two groups: when the fetchers have ended, what they have handed on still needs the
         # committer, and until it is written its leases need the renewer.
         async with anyio.create_task_group() as background:
@@ -271,39 +261,39 @@ class Crawl:
                 self._session.keep_up, on_lost=coordinator.lost, announce=coordinator.announce
             )
             background.start_soon(renewing)
-            background.start_soon(self._way.committer.run, self._way.done, pool.has_idle_workers)
-            background.start_soon(self._beside.sessions.run)
+            background.start_soon(parts.committer.run, done, pool.has_idle_workers)
+            background.start_soon(parts.sessions.run)
             background.start_soon(self._alarms.run)
-            background.start_soon(self._beside.steering.run)
-            if self._beside.bodies is not None:
-                background.start_soon(self._beside.bodies.mend)
-            background.start_soon(partial(self._way.seeder.run, state, coordinator, seeded=seeded))
+            background.start_soon(parts.steering.run)
+            if parts.bodies is not None:
+                background.start_soon(parts.bodies.mend)
+            background.start_soon(partial(parts.seeder.run, state, coordinator, seeded=seeded))
             reason = await pool.run(
-                partial(self._way.fetcher.run, self._way.done),
+                partial(parts.fetcher.run, done),
                 coordinator.run,
                 give_back=self._give_back,
                 grace=self._ending.grace,
             )
             # What the fetchers have handed on is written before the end.
-            await self._way.done.join()
-            await self._beside.sessions.keep()
-            await self._beside.state.close()
+            await done.join()
+            await parts.sessions.keep()
+            await parts.state.close()
             background.cancel_scope.cancel()
         if reason is FinishReason.DRAINED:
-            await self._way.seeder.end_run()
+            await parts.seeder.end_run()
         return reason
 
     async def _give_back(self) -> None:
-        """Give back what nobody has begun with."""
-        self._released += await self._way.coordinator.give_back_undispatched()
+        """Give back what no fetcher has begun with."""
+        self._released += await self._parts.coordinator.give_back_undispatched()
 
     async def _leave(self) -> None:
         """Give back what is still held, even while being cancelled, and sign off."""
         # The last thing this process does for the others: shielded, but not for
         # ever, since the leases run out anyway.
-        coordinator = self._way.coordinator
+        coordinator = self._parts.coordinator
         self._session.retry.shorten(LAST_WORDS)
-        await self._beside.robots.close()
+        await self._parts.robots.close()
         with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):
             try:
                 held = self._session.held.all()

@@ -21,7 +21,7 @@ from crawlcw.crawl.bans import BannedError
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.hosts import HostTurns
 from crawlcw.crawl.moved import MovedPages
-from crawlcw.crawl.outcomes import REFUSALS, Deferred, Done, Outcomes, PageAttempt, Result
+from crawlcw.crawl.outcomes import REFUSALS, Done, Outcomes, PageAttempt, Result
 from crawlcw.crawl.revisits import NOT_MODIFIED, conditional
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.instruments import UNSEEN
@@ -82,7 +82,7 @@ class Fetcher:
                             finally:
                                 self._held.scopes.pop(lease.task.id, None)
                                 coordinator.done(lease)
-                            if isinstance(result, Deferred):
+                            if isinstance(result, Defer):
                                 state.undo(lease)
                                 self._put_back(lease, result)
                             else:
@@ -98,7 +98,7 @@ class Fetcher:
                         alone.leave(lease)
             self._stats.leases_lost += 1
 
-    async def _work(self, lease: Lease) -> Done | Deferred:
+    async def _work(self, lease: Lease) -> Done | Defer:
         """Return what to write of one task; the only place that makes results of exceptions.
 
         The host's slot is freed as soon as the answer is there and what it shows of the host
@@ -131,11 +131,8 @@ class Fetcher:
                     except REFUSALS as refusal:
                         result = await outcomes.refused(attempt, refusal)
             return outcomes.done(lease, result)
-        except Defer as wish:
-            until = wish.until
-            if isinstance(until, timedelta):
-                until = outcomes.now() + until
-            return Deferred(until, wish.cause)
+        except Defer as deferred:
+            return deferred
         except (LedgerError, UsageError):
             # The last: what is not installed is missing for every page.
             raise
@@ -151,15 +148,19 @@ class Fetcher:
             await self._turns.wait(task.url)
         return session
 
-    def _put_back(self, lease: Lease, result: Deferred) -> None:
+    def _put_back(self, lease: Lease, deferred: Defer) -> None:
         logger.debug(
             "%s is put back: %s",
             printable(lease.task.url),
-            printable(result.cause),
-            extra={"event": "deferred", "url": lease.task.url, "reason": result.cause},
+            printable(deferred.cause),
+            extra={"event": "deferred", "url": lease.task.url, "reason": deferred.cause},
         )
-        back = lease if result.until is None else put_off(lease, until=result.until)
-        self._coordinator.put_back(back, to_ledger=self._run_alone.alone is lease)
+        until, to_ledger = deferred.until, self._run_alone.alone is lease
+        if isinstance(until, timedelta):
+            until = self._outcomes.now() + until
+        if until is not None:
+            lease = put_off(lease, until=until)
+        self._coordinator.put_back(lease, to_ledger=to_ledger)
 
     async def _page(self, attempt: PageAttempt) -> Result:
         """Return what came of a page's answer; raises what comes of none."""

@@ -258,7 +258,7 @@ class MovedPages:
         if self._waited[task.id] <= _MOST_WAITED:
             # Two processes that wait for each other are not to come back together.
             wait = timedelta(seconds=random.uniform(0.5, 1.5) * 2 ** self._waited[task.id])
-            raise Defer("the target is being worked on", until=self._outcomes.now() + wait)
+            raise Defer("the target is being worked on", until=wait)
         del self._waited[task.id]
 
     def _moved(self, lease: Lease, response: Response, target: Task | None = None) -> Moved:

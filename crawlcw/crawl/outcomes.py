@@ -1,8 +1,8 @@
 """From the end of an attempt to its transition: an answer, or why there is none.
 
 What comes of an attempt is one of four results: `Finished`, `Failed`, `Moved` (the page is another
-task's), or `Deferred`, by raising `Defer`: the attempt does not count. `Outcomes.done` is the one
-place where a result becomes what the committer writes.
+task's), or `Defer`, which is raised: the attempt does not count. `Outcomes.done` is the one place
+where a result becomes what the committer writes.
 
 A 429, or a 503 with Retry-After: `Outcomes.no_page`. Where the cause is the host, it rests and the
 page is deferred behind the others, no attempt spent; where it is the page, the attempt has failed.
@@ -124,15 +124,7 @@ class Moved:
     in_hand: tuple[Lease, Finished | Failed] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred:
-    """Nothing of an attempt counts, neither for the page nor for its host: the only "not tried"."""
-
-    until: datetime | None  #: None: as soon as its host may be asked
-    cause: str
-
-
-#: What comes of an attempt that counts.
+#: What comes of an attempt that counts. Of one that does not: `Defer`, the only "not tried".
 Result = Finished | Failed | Moved
 
 
@@ -399,8 +391,7 @@ class Outcomes:
             self._end(FinishReason.FILES_UNWRITABLE, refusal.message)
             raise Defer(refusal.message) from refusal
         if isinstance(refusal, ProxiesAwayError):
-            until = self.now() + timedelta(seconds=refusal.wait)
-            raise Defer(refusal.message, until=until) from refusal
+            raise Defer(refusal.message, until=timedelta(seconds=refusal.wait)) from refusal
         if self.watchdog.explains(refusal, began):
             raise Defer("the event loop stood still") from refusal
         deferred = await self.causes.failed(
@@ -600,7 +591,7 @@ class InternalErrors:
         self._end = end
         self._last = ""
 
-    def deferred(self, lease: Lease, error: Exception) -> Deferred:
+    def deferred(self, lease: Lease, error: Exception) -> Defer:
         """Log an error; return when its page is to be tried again."""
         self._stats.internal_errors += 1
         self.times[lease.task.id] += 1
@@ -616,7 +607,7 @@ class InternalErrors:
             exc_info=error,
             extra={"event": "internal", "url": lease.task.url, "reason": place},
         )
-        return Deferred(self._ledger.now() + wait, self._last)
+        return Defer(self._last, until=wait)
 
     async def end_where_nothing_else_is_left(self) -> None:
         """End the crawl where only pages are left that were tried often enough."""
