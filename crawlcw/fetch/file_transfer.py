@@ -9,7 +9,7 @@ import asyncio
 import errno
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
@@ -71,42 +71,35 @@ class FileTransfers:
         # Its own, so that nothing else waits for a slow disk.
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """Return what *work* does to a disk or a store; raises `FetchError` where it cannot."""
-        with _written():
+    async def in_thread(self, work: Callable[[], T], *, place: str) -> T:
+        """Return what *work* does at a *place*; raises `FetchError` where it cannot."""
+        with _written(place):
             return await to_thread.run_sync(work, limiter=self._limiter)
-
-    async def folder(self, place: str) -> Folder:
-        """Return the folder at *place*; raises `FetchError`."""
-        if place not in self._folders:
-            self._folders[place] = await self.in_thread(partial(folder, place))
-        return self._folders[place]
 
     @asynccontextmanager
     async def transfer(self, attempt: Attempt, request: Request) -> AsyncIterator["FileTransfer"]:
         """Open the file that *request* asks for; what has come is kept for another attempt."""
         place = request.options.save_to
         assert place is not None, "a request for a file"
-        with _naming(place):
-            with attempt.deadline:
-                target = await self.folder(place)
-                key = _key(attempt, request)
-                part = await self.in_thread(partial(PartialFile.open, target.parts, key))
-            transfer = FileTransfer(self, attempt, target, part, url=request.url)
-            close = transfer.suspend
-            try:
-                yield transfer
-            except FetchError as error:
-                if error.reason in _HOPELESS:
-                    close = part.discard
-                raise
-            finally:
-                await self._close(close)
-
-    async def _close(self, close: Callable[[], None]) -> None:
-        # Also of an attempt that is cancelled: the next one goes on from here.
-        with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(partial(_quietly, close), limiter=self._limiter)
+        with attempt.deadline:
+            if place not in self._folders:
+                self._folders[place] = await self.in_thread(partial(folder, place), place=place)
+            target = self._folders[place]
+            begin = partial(PartialFile.open, target.parts, _key(attempt, request))
+            part = await self.in_thread(begin, place=place)
+        transfer = FileTransfer(self, attempt, request, target, part)
+        close = transfer.suspend
+        try:
+            yield transfer
+        except FetchError as error:
+            if error.reason in _HOPELESS:
+                close = part.discard
+            raise
+        finally:
+            # Also of an attempt that is cancelled: the next one goes on from here. What cannot
+            # be kept is fetched again.
+            with anyio.CancelScope(shield=True), suppress(OSError):
+                await to_thread.run_sync(close, limiter=self._limiter)
 
 
 class FileTransfer:
@@ -116,16 +109,15 @@ class FileTransfer:
         self,
         transfers: FileTransfers,
         attempt: Attempt,
+        request: Request,
         target: Folder,
         part: PartialFile,
-        *,
-        url: str,
     ) -> None:
         self._transfers = transfers
         self._attempt = attempt
+        self._request = request
         self._folder = target
         self._part = part
-        self._url = url
         self._buffer = bytearray()
         self._range: _Range | None = None
         self._since_mark = 0
@@ -200,8 +192,7 @@ class FileTransfer:
             self._check_size(total or 0)
             validator = None if coded else _validator(headers)
             begin = partial(self._part.restart, validator=validator, total=total)
-        with self._attempt.deadline:
-            await self._transfers.in_thread(begin)
+        await self._in_thread(begin)
         self._mark()
 
     async def take(self, data: bytes) -> None:
@@ -229,37 +220,31 @@ class FileTransfer:
         body, and no file. Raises `FetchError`.
         """
         await self._write()
-        self._check_whole()
-        accepts = self._attempt.accepts_file
-        if accepts is not None and not accepts(begun := await self._begun(response)):
-            with self._attempt.deadline:
-                await self._transfers.in_thread(self._part.discard)
-            return begun
-        # Not in the thread, whose errors are the disk's: this is what a server says.
-        name = stored_name(
-            "",
-            url=self._url,
-            content_type=response.headers.get("content-type", ""),
-            disposition=response.headers.get("content-disposition", ""),
-        )
-        with self._attempt.deadline:
-            path, sha256 = await self._transfers.in_thread(partial(self._kept, name))
-        file = SavedFile(path=path, sha256=sha256, size=self._part.size)
-        return replaced(response, body=b"", file=file)
-
-    def _check_whole(self) -> None:
         expected, size = self._part.total, self._part.size
         if expected is not None and size != expected:
             message = f"{size:,} bytes of {expected:,} came"
             raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
+        accepts = self._attempt.accepts_file
+        if accepts is not None:
+            body = await self._in_thread(partial(self._part.start, _LOOK))
+            cut = "bytes" if size > len(body) else None
+            if not accepts(begun := replaced(response, body=body, truncated=cut)):
+                await self._in_thread(self._part.discard)
+                return begun
+        # Not in the thread, whose errors are the disk's: this is what a server says.
+        name = stored_name(
+            "",
+            url=self._request.url,
+            content_type=response.headers.get("content-type", ""),
+            disposition=response.headers.get("content-disposition", ""),
+        )
 
-    async def _begun(self, response: Response) -> Response:
-        """Return a response with the first bytes of its file."""
-        with self._attempt.deadline:
-            start = partial(self._part.start, _LOOK)
-            body = await self._transfers.in_thread(start)
-        is_cut = self._part.size > len(body)
-        return replaced(response, body=body, truncated="bytes" if is_cut else None)
+        def keep() -> SavedFile:
+            sha256 = self._part.finish()
+            path = self._folder.keep(self._part, sha256=sha256, name=sha256 + name)
+            return SavedFile(path=path, sha256=sha256, size=size)
+
+        return replaced(response, body=b"", file=await self._in_thread(keep))
 
     def suspend(self) -> None:
         """Keep what has come, where another attempt can go on with it; blocking."""
@@ -267,15 +252,15 @@ class FileTransfer:
             self._part.write(bytes(self._buffer))
         self._part.suspend()
 
-    def _kept(self, name: str) -> tuple[str, str]:
-        sha256 = self._part.finish()
-        return self._folder.keep(self._part, sha256=sha256, name=sha256 + name), sha256
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        place = self._request.options.save_to
+        with self._attempt.deadline:
+            return await self._transfers.in_thread(work, place=place or "")
 
     async def _write(self) -> None:
         if self._buffer:
             data, self._buffer = bytes(self._buffer), bytearray()
-            with self._attempt.deadline:
-                await self._transfers.in_thread(partial(self._part.write, data))
+            await self._in_thread(partial(self._part.write, data))
 
     def _check_size(self, size: int) -> None:
         most = self._transfers.max_file
@@ -325,14 +310,12 @@ def _range_of(headers: Mapping[str, str]) -> _Range | None:
 
 
 @contextmanager
-def _written() -> Iterator[None]:
-    """Raise a `FetchError` for what a disk or a store does not take."""
+def _written(place: str) -> Iterator[None]:
+    """Raise a `FetchError` for what the disk or the store at a *place* does not take."""
     try:
         yield
     except (FetchError, asyncio.CancelledError):
         raise
-    except UsageError as error:
-        raise FetchError(Reason.FILES_UNWRITABLE, str(error)) from None
     except Exception as error:  # a remote store raises what it likes
         number = error.errno if isinstance(error, OSError) else None
         if number in _NO_DESCRIPTORS:
@@ -341,27 +324,8 @@ def _written() -> Iterator[None]:
         message = said or f"{type(error).__name__}: {error}"
         if number == errno.EFBIG:
             raise FetchError(Reason.BODY_TOO_LARGE, message) from error
-        raise FetchError(Reason.FILES_UNWRITABLE, message) from error
-
-
-@contextmanager
-def _naming(place: str) -> Iterator[None]:
-    """Name the place in the `FetchError` that says that nothing can be saved there."""
-    try:
-        yield
-    except FetchError as error:
-        if error.reason is not Reason.FILES_UNWRITABLE:
-            raise
-        raise FetchError(error.reason, f"cannot save to {place}: {error.message}") from error
-
-
-def _quietly(close: Callable[[], None]) -> None:
-    """Close a file that something else has gone wrong with already."""
-    try:
-        close()
-    except OSError:
-        # What it would have kept is fetched again.
-        return
+        message = str(error) if isinstance(error, UsageError) else message
+        raise FetchError(Reason.FILES_UNWRITABLE, f"cannot save to {place}: {message}") from error
 
 
 class SaveFile:
