@@ -140,7 +140,7 @@ class Sessions:
         name = task.options.session or self._of_pool() or self._default
         if name is None:
             return None
-        held = self._held.get(name) or self._new(name)
+        held = self._known(name)
         held.used_at = time.monotonic()
         if held.proxy is not None and self._proxies.health(held.proxy).is_dead:
             held.ready = False
@@ -163,7 +163,7 @@ class Sessions:
 
     async def banned(self, used: Session, why: str) -> None:
         """Have a new session in the place of one that was banned, through another proxy."""
-        held = self._held.get(used.identity.name) or self._new(used.identity.name)
+        held = self._known(used.identity.name)
         async with held.waiting:
             if await self._is_current(held, used):
                 await self._replace(held, why)
@@ -174,11 +174,17 @@ class Sessions:
         proxy = self._proxies.another(used.proxy)
         key = None if proxy is None else proxy.key
         new = identities.replaced(used, why, proxy=key, logs_in=self._logs_in)
-        held.ready = False
-        if await self._ledger.sessions.change(used, new):
+        if await self._changed(held, new):
             extra = {"event": "session_retired"}
             logger.info("session %s is retired: %s", used.name, why, extra=extra)
-            held.identity = new
+
+    async def _changed(self, held: _Held, new: Identity) -> bool:
+        """Take a session out of use; return whether the ledger has it as *new* now."""
+        held.ready = False
+        if not await self._ledger.sessions.change(held.identity, new):
+            return False
+        held.identity = new
+        return True
 
     def answered_well(self, used: Session, task: Task, *, probe: str | None) -> None:
         """Note that a page was answered well; *probe* is its URL, if it may be asked again."""
@@ -198,7 +204,7 @@ class Sessions:
         Where it is not, the page is to be tried again. *told* says that the callback
         has retired the session, which no other page can tell.
         """
-        held = self._held.get(used.identity.name) or self._new(used.identity.name)
+        held = self._known(used.identity.name)
         async with held.waiting:
             if not await self._is_current(held, used):
                 return False
@@ -276,33 +282,25 @@ class Sessions:
 
     async def _retire(self, held: _Held, why: str, *, useful: int) -> None:
         """Let a session be logged in anew; the caller has its lock."""
-        used = held.identity
-        known = replace(used, score=useful)
-        out = identities.retired(known, printable(why), now=self._ledger.now(), policy=self._policy)
-        held.ready = False
-        if not await self._ledger.sessions.change(used, out):
-            return
-        logger.info(
-            "session %s is logged out: %s",
-            used.name,
-            printable(why),
-            extra={"event": "logged_out"},
-        )
-        held.identity = out
-        self._check_given_up(out)
+        known, why = replace(held.identity, score=useful), printable(why)
+        out = identities.retired(known, why, now=self._ledger.now(), policy=self._policy)
+        if await self._changed(held, out):
+            extra = {"event": "logged_out"}
+            logger.info("session %s is logged out: %s", out.name, why, extra=extra)
+            self._check_given_up(out)
 
-    def _check_given_up(self, identity: Identity) -> bool:
-        if not identities.is_given_up(identity, since=self._since):
-            return False
-        self._end(
-            FinishReason.LOGIN_FAILED,
-            f"session {identity.name} was given up after {identity.failures} logins in a row "
-            f"that were of no use, the last: {identity.reason}",
-        )
-        return True
+    def _check_given_up(self, identity: Identity) -> None:
+        if identities.is_given_up(identity, since=self._since):
+            self._end(
+                FinishReason.LOGIN_FAILED,
+                f"session {identity.name} was given up after {identity.failures} logins in a row "
+                f"that were of no use, the last: {identity.reason}",
+            )
 
-    def _new(self, name: str) -> _Held:
-        held = self._held[name] = _Held(Identity(name=name), SiteCookies())
+    def _known(self, name: str) -> _Held:
+        held = self._held.get(name)
+        if held is None:
+            held = self._held[name] = _Held(Identity(name=name), SiteCookies())
         return held
 
     async def _make_ready(self, held: _Held) -> None:
@@ -326,12 +324,9 @@ class Sessions:
         proxy = self._proxies.bound(known.proxy, place=_place(name))
         key = None if proxy is None else proxy.key
         if known.is_ready:
-            if key == known.proxy:
-                self._adopt(held, known, proxy)
-            else:
-                moved = identities.moved(known, proxy=key)
-                if await self._ledger.sessions.change(found, moved):
-                    self._adopt(held, moved, proxy)
+            moved = known if key == known.proxy else identities.moved(known, proxy=key)
+            if moved is known or await self._ledger.sessions.change(found, moved):
+                self._adopt(held, moved, proxy)
             return
         now = self._ledger.now()
         begin = identities.login_from(known, now=now, since=self._since)
@@ -346,18 +341,16 @@ class Sessions:
             begun = identities.login_begun(
                 known, owner=self._worker, now=now, lease=self._lease, proxy=key
             )
-            if await self._ledger.sessions.change(found, begun):
-                await self._log_in(held, begun, proxy)
-
-    async def _log_in(self, held: _Held, begun: Identity, proxy: Proxy | None) -> None:
-        ended = await self._logins.run(begun, proxy=proxy)
-        if ended is None:
-            return
-        held.identity = ended
-        if ended.is_ready:
-            self._adopt(held, ended, proxy)
-        else:
-            self._check_given_up(ended)
+            if not await self._ledger.sessions.change(found, begun):
+                return
+            ended = await self._logins.run(begun, proxy=proxy)
+            if ended is None:
+                return
+            held.identity = ended
+            if ended.is_ready:
+                self._adopt(held, ended, proxy)
+            else:
+                self._check_given_up(ended)
 
     def _adopt(self, held: _Held, known: Identity, proxy: Proxy | None) -> None:
         """Use a session as the ledger has it."""
