@@ -38,27 +38,21 @@ _NAT64_LOCAL = IPv6Network("64:ff9b:1::/48")
 _IPV4_COMPATIBLE = IPv6Network("::/96")
 #: Special by the IANA's registries, though `ipaddress` of some Python that we
 #: run on calls them global.
-_SPECIAL = tuple(
-    map(
-        ipaddress.ip_network,
-        ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20"),
-    )
-)
+_SPECIAL = [
+    ipaddress.ip_network(each)
+    for each in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20")
+]
 #: Where clouds hand out credentials, outside of the link-local networks.
-_METADATA = frozenset(
-    map(
-        ipaddress.ip_address,
-        ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254"),
-    )
-)
+_METADATA = [
+    ipaddress.ip_address(each)
+    for each in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
+]
 
 #: Of more start URLs' names than that none is trusted: nobody has an intranet of
 #: so many, and what is known of each is kept.
 MOST_START_NAMES = 1_000
 #: Names of no start URL that are remembered as public.
 _MOST_OTHERS = 10_000
-
-
 NOT_PUBLIC = "the host is at an address that is not public"
 
 
@@ -79,11 +73,6 @@ class Hop:
     proxy: Proxy | None = None
     url: yarl.URL | None = None  #: what is asked, or only its origin; None: nothing yet
     stage: Stage = Stage.DIALLING
-
-    @property
-    def http_proxy(self) -> Proxy | None:
-        """The proxy that is spoken to by HTTP."""
-        return None if self.proxy is None or self.proxy.is_socks else self.proxy
 
 
 #: The exchange of the request under way in this context, or the one that a user's own

@@ -330,12 +330,8 @@ _REFUSED = (
     *("application/ogg", "application/font-", "application/vnd.ms-fontobject"),
     *("application/zip", "application/x-zip-compressed", "application/java-archive"),
     *("application/x-7z-compressed", "application/vnd.rar", "application/x-rar-compressed"),
-    *(
-        "application/x-tar",
-        "application/x-iso9660-image",
-        "application/vnd.android.package-archive",
-    ),
-    *("application/x-msdownload", "application/wasm"),
+    *("application/x-tar", "application/x-iso9660-image", "application/x-msdownload"),
+    *("application/vnd.android.package-archive", "application/wasm"),
 )
 #: WHATWG MIME Sniffing, section 6, as far as no text begins like this.
 _SIGNATURES = (
@@ -365,31 +361,27 @@ _SIGNED = re.compile(
 _SAYS_NOTHING = ("", "text/html", "text/plain", "application/xhtml+xml", "application/octet-stream")
 
 
-def check_type(kind: str, accepted: Sequence[str]) -> None:
-    """Raise `FetchError` for a body that is announced as *kind*, where that is not to be read.
+def check_type(kind: str, accepted: Sequence[str], *, said: str | None = None) -> None:
+    """Raise `FetchError` for a body of *kind*, or called so by *said*, that is not to be read.
 
     *accepted* are types that are read nevertheless: `image/png`, `image/*`, `*/*`.
     """
-    if _is_refused(kind, accepted):
-        message = f"{printable(kind)} is not read, see `accept_types`"
-        raise FetchError(Reason.CONTENT_TYPE, message)
+    if not kind.startswith(_REFUSED) or kind in _TEXT:
+        return
+    family = kind.partition("/")[0]
+    if any(each.lower() in (kind, f"{family}/*", "*/*") for each in accepted):
+        return
+    told = f"{printable(kind)} is not read, see `accept_types`"
+    if said is not None:
+        told = f"a body {said or 'of no type'} that is {kind} is not read"
+    raise FetchError(Reason.CONTENT_TYPE, told)
 
 
-def check_start(start: bytes, kind: str, accepted: Sequence[str]) -> None:
+def check_start(start: bytes, said: str, accepted: Sequence[str]) -> None:
     """Raise `FetchError` for a body that begins with *start*, where that is not to be read.
 
-    Only of a body whose type, *kind*, is that of pages, or says nothing.
+    Only of a body whose type, as its server has *said*, is that of pages, or says nothing.
     """
-    if _SIGNED.match(start) is None or kind not in _SAYS_NOTHING:
-        return
-    found = next(name for place, mark, name in _SIGNATURES if start.startswith(mark, place))
-    if _is_refused(found, accepted):
-        said = kind or "of no type"
-        raise FetchError(Reason.CONTENT_TYPE, f"a body {said} that is {found} is not read")
-
-
-def _is_refused(kind: str, accepted: Sequence[str]) -> bool:
-    if not kind.startswith(_REFUSED) or kind in _TEXT:
-        return False
-    family = kind.partition("/")[0]
-    return not any(each.lower() in (kind, f"{family}/*", "*/*") for each in accepted)
+    if _SIGNED.match(start) is not None and said in _SAYS_NOTHING:
+        found = next(kind for place, mark, kind in _SIGNATURES if start.startswith(mark, place))
+        check_type(found, accepted, said=said)

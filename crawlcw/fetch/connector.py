@@ -1,33 +1,22 @@
-"""How connections are made and kept.
+"""How connections are made, kept, and used again.
 
-A connection that has spoken out of turn must not answer the next request: its
-bytes would be stored as another page. Nothing in HTTP/1.1 tells a late answer
-from a right one. What is done against it:
+A connection that has spoken out of turn must not answer the next request: its bytes would be
+stored as another page. Nothing in HTTP/1.1 tells a late answer from a right one. So:
 
-- **Idle connections are listened to.** Any byte that comes ends the connection,
-  and no connection to that origin (scheme, host, port) is used twice any more.
-  A `408 Request Timeout` is a goodbye, and ends the connection only.
-- **An answer too many** in the segment of the right one, or before it was
-  taken, counts as such a byte.
-- **Connections rest**, until the endpoint that answered last has shown that it
-  says no more than it should; see `connection`.
-- **Before a request** the socket is looked at: where bytes wait that the event
-  loop has not delivered yet, the connection is passed over.
-- **After it**, the first bytes of the answer must come when the server's kernel
-  has acknowledged the whole request, for the segment that carries an answer
-  acknowledges what it answers (Linux; requests without a body). Bytes that
-  come sooner were sent before: the connection is closed, and the request goes
-  out once more on a new one where its method is idempotent.
+- **Idle connections are listened to.** Any byte ends the connection, and no connection to that
+  origin is used twice any more. A `408 Request Timeout` ends the connection only.
+- **An answer too many**, in the segment of the right one or before it was taken, counts as
+  such a byte.
+- **Connections rest** until the endpoint that answered last is trusted, see `connection`.
+- **Before a request** the socket is looked at for bytes that the event loop has not delivered.
+- **After it** the first bytes of the answer must come when the server's kernel has acknowledged
+  the whole request, for the segment that carries an answer acknowledges what it answers (Linux;
+  requests without a body). Bytes that come sooner were sent before: the connection is closed,
+  and an idempotent request goes out once more.
 
-Guaranteed: bytes that arrive before the next request was sent are never taken
-for its answer, nor are those of an endpoint that is not trusted yet and that
-comes within `REST` seconds of its answer. Not guaranteed: an endpoint that was
-in order as often as that demands, and then answers twice, the second time
-after our next request has arrived; and half a TLS record, which neither the
-socket nor aiohttp shows. The page that could be mistaken is of the
-same origin.
-
-HTTP/2 is not offered (ALPN says `http/1.1`): aiohttp does not speak it.
+Not guaranteed: an endpoint that is trusted, and then answers twice, the second time after our
+next request has arrived; and half a TLS record, which neither the socket nor aiohttp shows. The
+page that could be mistaken is of the same origin. HTTP/2 is not offered: aiohttp has none.
 """
 
 import asyncio
@@ -182,7 +171,8 @@ class RestingConnector(TCPConnector):
         self._release(key, protocol, should_close=not is_wanted)
         if protocol.transport is not None and not self.closed:
             self._idle[protocol] = key
-            self.close_idle(but=_IDLE_IN_TOTAL)
+            if len(self._idle) > _IDLE_IN_TOTAL:
+                self.close_idle(but=_IDLE_IN_TOTAL)
 
     def close_idle(self, *, but: int = 0) -> None:
         """Close idle connections *but* so many, which gives their descriptors back."""
@@ -246,7 +236,7 @@ class RestingConnector(TCPConnector):
         return self._ready(key, origin)
 
     async def _open(self, site: Site, hop: Hop) -> Listener:
-        proxy = hop.http_proxy
+        proxy = None if hop.proxy is not None and hop.proxy.is_socks else hop.proxy
         told = {} if proxy is None else {"User-Agent": self._user_agent, **login_of(proxy)}
         request = ClientRequest(
             "GET",

@@ -17,7 +17,6 @@ from typing import Self
 from urllib.parse import quote_from_bytes
 
 import aiohttp
-import yarl
 
 from crawlcw.api.attempt import Attempt, Jar, asked_at, replaced
 from crawlcw.api.request import Request
@@ -57,6 +56,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NO_HEADER = re.compile(r"[\r\n\0]")
 #: The path begins behind these, and behind those of http.
 _BEFORE_PATH = len("https://")
+_CODINGS = ("content-encoding", "transfer-encoding")
 _MAX_HEADERS_KEPT = 200
 _MOST_ADMITTED = 10_000
 #: A body of this size needs no share of the memory budget.
@@ -193,7 +193,7 @@ class AiohttpDownloader:
         """Return the connection that the head of an answer has come by; it is to be released."""
         attempt = hop.attempt
         # In a tunnel the server would be told its login; without one it goes with each request.
-        proxy = None if site.key.is_ssl else hop.http_proxy
+        proxy = None if site.key.is_ssl or (hop.proxy and hop.proxy.is_socks) else hop.proxy
         if proxy is not None:
             headers = [*headers, *login_of(proxy).items()]
             path = f"{str(site.url)[:-1]}{path}"
@@ -203,9 +203,7 @@ class AiohttpDownloader:
             # With cookies of its own it is asked for as somebody else than all others.
             jar = None if attempt.request.options.cookies else self._jar
         if jar is not None or request.options.cookies:
-            cookies = _cookies_to(urls.parse(request.url), attempt, request, jar)
-            if cookies:
-                headers = _with_cookies(headers, cookies)
+            headers = _with_cookies(headers, attempt, request, jar)
         method, body = request.method.upper(), request.body or b""
         sent = self._head(method, path, site.host, headers, body) + body
         may_repeat = method in _IDEMPOTENT
@@ -274,10 +272,10 @@ class AiohttpDownloader:
         if request.method != "HEAD" and status not in _BODILESS and not is_redirect:
             most = request.options.max_body
             most = self._settings.max_body if most is None else most
-            codings = codings_in(headers)
-            length = None if codings else _length(headers)
-            content = answer.content
-            if not codings and content.is_eof():
+            codings, length, content = codings_in(headers), _length(headers), answer.content
+            if codings:
+                length = None
+            elif content.is_eof():
                 # Most pages are here as soon as their headers are.
                 length = content.total_bytes
             if length is not None and length <= min(most, self._free_body):
@@ -355,28 +353,27 @@ def _lines(headers: Iterable[tuple[str, str]]) -> str:
     return "".join(f"{name}: {value}\r\n" for name, value in headers)
 
 
-def _cookies_to(
-    target: yarl.URL, attempt: Attempt, request: Request, jar: Jar | None
-) -> list[tuple[str, str]]:
-    """Return the cookies to send; of several of one name the request's own."""
-    found = [] if jar is None else jar.sent_to(target)
-    own = dict(request.options.cookies or ())
-    # They are for its own origin, wherever a redirect has led.
-    if own and urls.origin_of(request.url) == urls.origin_of(attempt.request.url):
-        found = [*(pair for pair in found if pair[0] not in own), *own.items()]
-    return found
-
-
 def _with_cookies(
-    headers: Sequence[tuple[str, str]], cookies: Sequence[tuple[str, str]]
-) -> list[tuple[str, str]]:
-    """Return *headers* with a `Cookie`; of a name that theirs has too, the jar's counts."""
-    sent = [f"{name}={value}" if name else value for name, value in cookies]
-    names = {name for name, _ in cookies}
+    headers: Sequence[tuple[str, str]], attempt: Attempt, request: Request, jar: Jar | None
+) -> Sequence[tuple[str, str]]:
+    """Return *headers* with all cookies in one `Cookie`.
+
+    Of several of one name the request's own counts, then the jar's, then that of the headers.
+    """
+    sent = dict(request.options.cookies or ())
+    # They are for its own origin, wherever a redirect has led.
+    if sent and urls.origin_of(request.url) != urls.origin_of(attempt.request.url):
+        sent = {}
+    found = [] if jar is None else jar.sent_to(urls.parse(request.url))
+    pairs = [*(pair for pair in found if pair[0] not in sent), *sent.items()]
+    if not pairs:
+        return headers
+    names = {name for name, _ in pairs}
     given = ";".join(value for name, value in headers if name.lower() == "cookie").split(";")
     own = [pair.strip() for pair in given if pair.partition("=")[0].strip() not in names]
+    own += [f"{name}={value}" if name else value for name, value in pairs]
     others = [pair for pair in headers if pair[0].lower() != "cookie"]
-    return [*others, ("Cookie", "; ".join([*filter(None, own), *sent]))]
+    return [*others, ("Cookie", "; ".join(filter(None, own)))]
 
 
 def _cut(decoder: BodyDecoder, headers: Mapping[str, str], body: bytes) -> str | None:
@@ -400,13 +397,10 @@ def _length(headers: Mapping[str, str]) -> int | None:
 
 def codings_in(headers: Mapping[str, str]) -> list[str]:
     """Return the codings of a body, in the order in which they were applied."""
-    codings = codings_of(headers.get("content-encoding", ""))
-    transfer = headers.get("transfer-encoding", "chunked")
-    if transfer != "chunked":
-        # RFC 9112, section 6.1: applied after those of the content. aiohttp
-        # takes the chunks apart and leaves the others alone.
-        codings += [name for name in codings_of(transfer) if name != "chunked"]
-    return codings
+    # RFC 9112, section 6.1: those of the transfer were applied after those of the content.
+    # aiohttp takes the chunks apart and leaves the others alone.
+    said = [headers[name] for name in _CODINGS if name in headers]
+    return [name for name in codings_of(",".join(said)) if name != "chunked"] if said else []
 
 
 def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
