@@ -1,8 +1,7 @@
-"""Writing what gathers in a queue: many things at a time, and a few groups side by side.
+"""Group commit: write what gathers in a queue, a few groups side by side.
 
-Each group waits for the ledger's journal, and while it does, the next one gathers. Of a ledger
-that is slow, a few are waited for at a time. While no worker waits for what is written, groups
-are a while apart: a large one costs a fast ledger half as much.
+While a group waits for the ledger's journal the next one gathers. While no worker waits for
+what is written, groups are a while apart: a large one costs a fast ledger half as much.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
-"""Writing what a source yields, some of it at a time: what is there does not wait for more.
+"""Write what a source yields in lots: the next one gathers while one is written.
 
-While one lot is written the next one gathers, so a source that is fast is written in large
-lots, and of one that is slow each thing is written soon.
+A fast source is written in large lots; what a slow one has yielded does not wait for more.
 """
 
 import asyncio

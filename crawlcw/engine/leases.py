@@ -92,10 +92,6 @@ class HeldLeases:
                 scope.cancel()
 
 
-async def to_nobody(tasks: Iterable[Task]) -> None:
-    """Tell nobody that tasks are back: who works on tracked ones looks by itself."""
-
-
 class Renewer:
     """Renews what is held every third of a lease, and takes back what dead neighbours held."""
 
@@ -108,7 +104,7 @@ class Renewer:
         retry: LedgerRetry,
         renew_hosts: Callable[[], Awaitable[None]] | None = None,
         on_lost: Callable[[set[bytes]], None],
-        announce: Callable[[Iterable[Task]], Awaitable[None]] = to_nobody,
+        announce: Callable[[Iterable[Task]], Awaitable[None]] | None = None,
         renewing: Callable[[], None] = lambda: None,
     ) -> None:
         """*lease* returns how long a lease is just now; where that changes, call `hurry`.
@@ -157,7 +153,8 @@ class Renewer:
         if orphans:
             await self._retry.insist(lambda: self._ledger.outcomes.release(orphans))
             self._held.end(orphans)
-            await self._retry.insist(lambda: self._announce([each.task for each in orphans]))
+            if (announce := self._announce) is not None:
+                await self._retry.insist(lambda: announce([each.task for each in orphans]))
 
     async def _renew(self) -> None:
         lost = await self._ledger.leases.renew(self._held.all(), lease=self._lease())

@@ -1,11 +1,7 @@
 """A ledger whose operations are repeated while its database is away (Decorator and Retry).
 
-An outage of the database is not a failure of a page: an operation is tried again, with
-exponential backoff, until the ledger answers or a time limit ends. It is not a crash of a
-worker either: leases that run out during an outage have a renewal grace afterwards.
-
-Some operations are tried once: renewals, because the set of held leases changes during the
-wait, and heartbeats and points of rates, because the next one is as good.
+An outage is no failure of a page: operations are tried again, with exponential backoff. It is no
+crash of a worker either: leases that run out during an outage have a renewal grace afterwards.
 """
 
 import logging
@@ -42,6 +38,7 @@ _COMING_BACK = 2 * _LONGEST_WAIT
 
 #: The protocols of a ledger's facets, by name. Other attributes are the ledger's own.
 _FACETS = get_type_hints(TrackedLedger)
+#: Renewals, for the set of held leases changes during the wait, and what is as good the next time.
 _ASKED_ONCE = frozenset(
     {
         (protocol.Leases, "renew"),

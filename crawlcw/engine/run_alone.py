@@ -1,12 +1,8 @@
 """Run a quarantined task alone, so that the task that crashes its workers is found.
 
-A worker that crashes loses every task it holds, and most of them have nothing to do with
-the crash: each is quarantined, and nothing more. A fetcher begins with a quarantined task
-when nothing else is under way in its process, and writes down that it does. Nothing else
-begins until the outcome is recorded, for any page beside it could crash the worker as
-well. Only a crash meanwhile counts against the task. Several of them, at growing
-distances, give it up: a process may be killed for reasons of its own. All other tasks
-cost nothing.
+It begins when nothing else is under way in its process, which is written down, and nothing
+else begins until its outcome is recorded: any page beside it could crash the worker as well.
+Only a crash meanwhile counts against the task.
 """
 
 import anyio

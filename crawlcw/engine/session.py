@@ -1,8 +1,7 @@
-"""A process as one worker on a ledger: its leases, its counters, and its place on the list.
+"""Session: a process as one worker on a ledger, with its leases and counters.
 
-A crawl and everything that works on tracked tasks stand on a session: one name on the
-ledger's list of workers, one renewal, one heartbeat, one watchdog. What they claim,
-and what they do with it, is theirs.
+It has one name on the ledger's list of workers, one renewal, one heartbeat, one watchdog. A
+crawl stands on one, and so does all that works on tracked tasks.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, Generic, Protocol
 import anyio
 
 from crawlcw.engine.heartbeat import Heartbeat
-from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers, to_nobody
+from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers
 from crawlcw.engine.ledger_retry import AnyLedger, LedgerRetry, retrying
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
@@ -153,7 +152,7 @@ class Session(Generic[AnyLedger]):
         self,
         *,
         on_lost: Callable[[set[bytes]], None],
-        announce: Callable[[Iterable[Task]], Awaitable[None]] = to_nobody,
+        announce: Callable[[Iterable[Task]], Awaitable[None]] | None = None,
     ) -> None:
         """Renew and beat until cancelled; *on_lost* is told the tasks that others have now.
 

@@ -1,12 +1,8 @@
 """Watchdog thread beside an event loop, for callbacks that block the loop or never return.
 
-The loop ticks; the thread sees the last tick. While the loop stands still the
-thread logs whose code keeps it, renews over a standby connection what the
-process holds, and ends the process at the limit: crash accounting then finds the page.
-A request that failed because the loop stood still has not failed by itself, see `explains`.
-
-C code may hold the interpreter's lock, as a regular expression that takes for ever does.
-Then neither a thread nor a signal handler of Python runs; a timer of CPU time ends the process.
+The loop ticks; the thread sees the last tick. While the loop stands still the thread logs whose
+code keeps it, renews the leases over a standby connection, and ends the process at the limit.
+Where C code holds the interpreter's lock no thread runs: a timer of CPU time ends the process.
 """
 
 import asyncio

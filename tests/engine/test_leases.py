@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers, to_nobody
+from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers
 from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerUnavailableError
@@ -83,7 +83,7 @@ async def renewed_once(
     held: HeldLeases,
     *,
     renew_hosts: Callable[[], Awaitable[None]] | None = None,
-    announce: Callable[[Iterable[Task]], Awaitable[None]] = to_nobody,
+    announce: Callable[[Iterable[Task]], Awaitable[None]] | None = None,
 ) -> set[bytes]:
     """Let the renewer do its work once; return what it reported as lost."""
     reported: set[bytes] = set()
