@@ -151,7 +151,7 @@ def with_open_shadow_roots(body: bytes) -> bytes:
 
 def tree_size(body: bytes) -> int:
     """Return about how many bytes the tree of a body takes; of odd ones it may be more."""
-    return _tree_size(body.count(b"<"), len(body))
+    return _TREE_PER_TAG * body.count(b"<") + _TREE_PER_BYTE * len(body)
 
 
 def ordinary_tree_size(body: bytes) -> int | None:
@@ -163,7 +163,7 @@ def ordinary_tree_size(body: bytes) -> int | None:
     if len(body) > LARGE:
         return None
     tags = body.count(b"<")
-    size = _tree_size(tags, len(body))
+    size = _TREE_PER_TAG * tags + _TREE_PER_BYTE * len(body)  # as in `tree_size`
     if (
         size > _LARGE_TREE
         or (len(body) > _FEW_ATTRIBUTES and _attributes(body) is not None)
@@ -230,10 +230,6 @@ def suspicion(body: bytes) -> str | None:
         if found is None and opened.most > _SUSPICIOUS:
             found = _depth(body)
     return found
-
-
-def _tree_size(tags: int, length: int) -> int:
-    return _TREE_PER_TAG * tags + _TREE_PER_BYTE * length
 
 
 def _attributes(body: bytes) -> str | None:

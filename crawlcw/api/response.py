@@ -1,6 +1,6 @@
 """What a callback is given: the page, and the way to further requests."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -179,7 +179,9 @@ class Response(Document):
 
     @cached_property
     def _places(self) -> "_Places":
-        return _Places(self.base_url, self.encoding)
+        places = _Places()
+        places.resolve = urls.resolver(self.base_url, encoding=self.encoding)
+        return places
 
     def _place(self, address: str | None, target: "Link") -> Location | Refusal:
         """Return where a link of the page leads; *target* is the node that has the *address*."""
@@ -314,15 +316,13 @@ class Response(Document):
 class _Places(dict[str, Location | Refusal]):
     """Where the addresses on one page lead; each is resolved once."""
 
-    def __init__(self, base: str, encoding: str) -> None:
-        super().__init__()
-        self._resolve = urls.resolver(base, encoding=encoding)
+    resolve: Callable[[str], Location | Refusal]
 
     def __missing__(self, address: str) -> Location | Refusal:
         target, mark, _ = address.partition("#")
         # A space before a fragment is of the address, and not around it.
         whole = not mark or not target or target[-1] <= " "
-        place = self[address] = self._resolve(address) if whole else self[target]
+        place = self[address] = self.resolve(address) if whole else self[target]
         return place
 
 

@@ -130,3 +130,8 @@ class TaskAdder:
         # What was done in this run is not done again, whatever is said of it: a date in
         # the future would let two sitemaps that lead to one another go on for ever.
         return [task.before(began) for task in tasks if isinstance(task, ChangedTask)]
+
+
+def seeded_hosts(state: Mapping[str, Any]) -> frozenset[str]:
+    """Return the hosts where the seeds lead that a ledger's *state* has noted as complete."""
+    return frozenset((state.get("seeds") or {}).get("hosts", ()))

@@ -66,6 +66,7 @@ _SLICE = 0.05
 #: Of one step so many seconds count: in a longer one the loop stood still, which the watchdog sees.
 _LONGEST_STEP = 1.0
 
+Hook = Callable[[Any, Response | None], Any]
 #: Adds links while a callback runs: those to follow, and those that lie too deep.
 WriteLinks = Callable[[list[Task], list[Task]], Awaitable[None]]
 
@@ -127,7 +128,7 @@ class Scope:
 class ItemPolicy:
     """What a spider does with the items of its callbacks."""
 
-    hook: Callable[[Any, Response | None], Any] | None = None  #: its own `item`
+    hook: Hook | None = None  #: its own `item`
     drops_invalid: bool = False  #: an invalid item costs itself, and not its page
     awaits: bool = False  #: the hook says by its form that it may wait
 
@@ -317,8 +318,7 @@ class _Sorter:
     is_writing: bool = False
     produced: Produced = field(default_factory=Produced)
     _spent: float = 0.0
-    #: When it is the turn of all else.
-    _over: float = field(default_factory=lambda: time.monotonic() + _SLICE)
+    _over: float = 0.0  #: when it is the turn of all else
     _things: int = 0  #: of a list of URLs
     _slice_began: float = 0.0  #: by the loop's clock
     _links: int = 0
@@ -329,6 +329,7 @@ class _Sorter:
 
     async def sort(self, result: Any, *, waits: bool) -> None:
         """Sort what a callback yields or returns, at once or asynchronously."""
+        self._over = self._over or time.monotonic() + _SLICE
         if waits and inspect.isawaitable(result):
             result = await result
             waits = isinstance(result, AsyncIterator)
@@ -383,7 +384,11 @@ class _Sorter:
     def _take(self, thing: object) -> Awaitable[None] | None:
         """Make a task or an item of what was yielded, or drop it; return what is to be awaited."""
         if not isinstance(thing, Request):
-            return None if thing is None else self._take_item(thing)
+            if self.items.hook is not None and thing is not None:
+                return self._hooked(self.items.hook, thing)
+            if thing is not None:
+                self._keep(thing)
+            return None
         self._links += 1
         if self._links >= self.scope.max_links and self.write is None:
             for response in self.responses:
@@ -456,16 +461,13 @@ class _Sorter:
         self.produced.dropped.note(reason, request.url or where)
         return reason
 
-    def _take_item(self, thing: object) -> Awaitable[None] | None:
-        """Give an item to the hook, if there is one; return what is to be awaited.
+    def _hooked(self, hook: Hook, thing: object) -> Awaitable[None] | None:
+        """Keep what the hook makes of an item; return what is to be awaited.
 
         Raises `InvalidItemError`, unless such items are dropped; and whatever the hook raises.
         """
-        if self.items.hook is None:
-            self._keep(thing)
-            return None
         try:
-            result = self.items.hook(thing, self.page)
+            result = hook(thing, self.page)
             if inspect.isawaitable(result) or isinstance(result, AsyncIterator):
                 return self._awaited(result)
             self._keep_result(result)

@@ -8,8 +8,8 @@ from crawlcw.api.page_head import product_token
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, scope
 from crawlcw.crawl import robots
+from crawlcw.crawl.adding import seeded_hosts
 from crawlcw.crawl.callbacks import Scope
-from crawlcw.crawl.seeder import seeded_hosts
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import urls

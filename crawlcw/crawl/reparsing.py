@@ -23,12 +23,11 @@ from crawlcw.archive.bodies import folder_of
 from crawlcw.archive.reading import FileMissingError, StoredPages
 from crawlcw.archive.records import Answer, DamagedRecordError
 from crawlcw.crawl import callbacks
-from crawlcw.crawl.adding import RunStart, TaskAdder
+from crawlcw.crawl.adding import RunStart, TaskAdder, seeded_hosts
 from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.runner import Runner
-from crawlcw.crawl.seeder import seeded_hosts
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, SpiderError, StopCrawl

@@ -7,13 +7,13 @@ process that is killed on the way leaves no note, so the next one does all of it
 import logging
 import socket
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path, PurePath
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 
@@ -22,6 +22,7 @@ from crawlcw.api.spider import Spider, arguments_of, has_own_start
 from crawlcw.api.user_code import spider_code
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Scope
+from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.engine.gathering import Gathering
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, LedgerError, SpiderError
@@ -42,19 +43,6 @@ _LAST_WORDS = 2.0
 MOST_HOSTS = 10_000
 _START = "start "
 _PLAIN = (bool, int, float, str, bytes, date, time, timedelta, PurePath, type(None))
-
-
-class Feed(Protocol):
-    """Who is told of tasks that are due: the coordinator."""
-
-    async def announce(self, tasks: Sequence[Task]) -> None:
-        """Wake the hosts of new tasks."""
-
-    def wake(self) -> None:
-        """Look for due tasks now."""
-
-    def seeded(self) -> None:
-        """Note that no more seeds come: an empty ledger is drained from now on."""
 
 
 @dataclass(slots=True)
@@ -133,14 +121,16 @@ class Seeder:
         if self._spider.allowed_hosts is None:
             self._scope.hosts.add(host)
 
-    async def run(self, state: Mapping[str, Any], feed: Feed, *, seeded: bool) -> None:
+    async def run(
+        self, state: Mapping[str, Any], coordinator: Coordinator, *, seeded: bool
+    ) -> None:
         """Let in what lay too deep before, and add the seeds where they are not there."""
-        await self._go_deeper(state.get("depth"), feed)
+        await self._go_deeper(state.get("depth"), coordinator)
         if not seeded:
-            await self._seed(feed)
-        feed.seeded()
+            await self._seed(coordinator)
+        coordinator.seeded()
 
-    async def _go_deeper(self, last: Mapping[str, Any] | None, feed: Feed) -> None:
+    async def _go_deeper(self, last: Mapping[str, Any] | None, coordinator: Coordinator) -> None:
         """Follow the links that only the *last* crawl was not to, and write this one's limit down.
 
         Ledgers of older versions say nothing of it, and kept no such links.
@@ -155,14 +145,16 @@ class Seeder:
                 number,
                 extra={"event": "admitted", "links": number},
             )
-            feed.wake()
+            coordinator.wake()
         # Afterwards: where this process is killed in between, the next one does it again.
         await self._ledger.notes.set_state({"depth": {"limit": limit}})
 
-    async def _seed(self, feed: Feed) -> None:
+    async def _seed(self, coordinator: Coordinator) -> None:
         """Add the spider's start requests, each soon after the spider has yielded it."""
         seeding = _Seeding()
-        gathering = Gathering(partial(self._add_seeds, feed), first=_FIRST_BATCH, largest=_BATCH)
+        gathering = Gathering(
+            partial(self._add_seeds, coordinator), first=_FIRST_BATCH, largest=_BATCH
+        )
         try:
             await gathering.run(self._read(seeding))
         finally:
@@ -229,7 +221,7 @@ class Seeder:
             seeds = {"fingerprint": self._fingerprint, "hosts": sorted(self._start_hosts)}
             await self._ledger.notes.set_state({"seeds": seeds})
 
-    async def _add_seeds(self, feed: Feed, batch: list[Task]) -> None:
+    async def _add_seeds(self, coordinator: Coordinator, batch: list[Task]) -> None:
         origins = self._credentials.origins
         if self._fingerprint is not None and self._origins < origins and len(origins) <= MOST_HOSTS:
             self._origins = origins
@@ -252,8 +244,8 @@ class Seeder:
             )
         rejected = {task.id for task, _ in added.rejected}
         self._adder.seen.add(task.id for task in batch if task.id not in rejected)
-        await feed.announce(batch)
-        feed.wake()
+        await coordinator.announce(batch)
+        coordinator.wake()
 
 
 def _no_request(thing: object) -> str:
@@ -262,11 +254,6 @@ def _no_request(thing: object) -> str:
         f"the spider's start() yielded {what}: it must yield Requests, as `yield Request(url)`; "
         "items come from callbacks"
     )
-
-
-def seeded_hosts(state: Mapping[str, Any]) -> frozenset[str]:
-    """Return the hosts where the seeds lead that a ledger's *state* has noted as complete."""
-    return frozenset((state.get("seeds") or {}).get("hosts", ()))
 
 
 def is_deeper(max_depth: int | None, *, than: int | None) -> bool:

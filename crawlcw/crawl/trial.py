@@ -6,7 +6,7 @@ are not, as a person does not ask often.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -58,13 +58,11 @@ class Trial:
         settings: Settings,
         *,
         sessions: "TrialSessions | None" = None,
-        now: Callable[[], datetime] = _utc_now,
     ) -> None:
         """*sessions* are those of a spider that logs in."""
         self._spider = spider
         self._settings = settings
         self._sessions = sessions
-        self._now = now
         self._browser = Browser(settings)
         self._admission = Admission()
         found = pipeline.layers(
@@ -78,7 +76,7 @@ class Trial:
         )
         self._ways = pipeline.ways(found)
         clock = asyncio.get_running_loop().time
-        self._robots = Robots(self._ways[Purpose.ROBOTS], settings, clock=clock, now=self._now)
+        self._robots = Robots(self._ways[Purpose.ROBOTS], settings, clock=clock, now=_utc_now)
         self._admission.robots = self._robots
         self._state = KeptState(spider, None)
 
@@ -138,7 +136,7 @@ class Trial:
         Raises `SpiderError` where the spider has no such callback.
         """
         method = callback_named(self._spider, response.request.callback)
-        task = response.request.task(now=self._now())
+        task = response.request.task(now=_utc_now())
         allowed = scope(self._spider) or ()
         hosts = {*allowed, urls.locate(response.url).host, task.host}
         with self._state.running(task) as running:
@@ -147,7 +145,7 @@ class Trial:
                 response,
                 task=task,
                 scope=Scope.of(hosts, replace(self._settings, max_depth=None)),
-                now=self._now(),
+                now=_utc_now(),
                 seen={task.id},
                 name=response.request.callback,
                 within=self._settings.callback_timeout.total_seconds(),
