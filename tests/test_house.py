@@ -97,7 +97,7 @@ def test_both_stores_have_their_facets_in_files_of_the_same_names():
 
     assert {
         *("tasks", "leases", "outcomes", "hosts", "host_leases", "workers", "queries", "admin"),
-        *("notes", "blobs", "changes", "inspection", "ledger", "store"),
+        *("blobs", "changes", "inspection", "ledger", "store"),
     } <= facets & beside
 
 
@@ -127,9 +127,7 @@ def test_nobody_spells_the_waiting_for_a_ledger_but_those_that_must():
 
 #: Words of this project alone, for which the field has its own. `witness` is a stored field's name.
 PRIVATE = r"(?i)\b(witness|doubt|vouch|verdict|suspect|convict|excuse|spared?\b|overrul|pardon)\w*"
-STORED = {"ledger/documents.py", "ledger/session_documents.py"} | {
-    f"ledger/{store}/sessions.py" for store in ("mongo", "sqlite")
-}
+STORED = {"ledger/documents.py", "ledger/sessions.py"}
 
 
 def test_no_private_word_stands_where_the_field_has_a_term():

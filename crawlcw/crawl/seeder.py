@@ -28,7 +28,8 @@ from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, LedgerError, SpiderError
 from crawlcw.fetch.addresses import MOST_START_NAMES
 from crawlcw.fetch.credentials import Credentials
-from crawlcw.ledger.protocol import Notes, TaskFilter
+from crawlcw.ledger.notes import Notes
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
 

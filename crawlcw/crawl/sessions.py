@@ -33,7 +33,8 @@ from crawlcw.engine.session import Session as WorkerSession
 from crawlcw.errors import Defer, FetchError, StopCrawl
 from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.fetch.proxies import ProxyPool
-from crawlcw.ledger.protocol import Ledger, Left
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.sessions import Left
 from crawlcw.model import identities
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.identities import POOLED, Identity

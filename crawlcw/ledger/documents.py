@@ -56,6 +56,7 @@ Keys that a spider or a page chose are escaped (`$`, `.`, NUL and `%`
 as `%24`, ...), so they can neither become operators nor field paths.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -98,6 +99,7 @@ _response_values = attrgetter(*_RESPONSE_FIELDS)
 _BLOB = "%aside"
 #: A time without a zone, as its ISO 8601 text: every date of a store is an instant.
 _NAIVE = "%naive"
+_CODE = re.compile("%([0-9A-F]{2})")
 #: Of workers that left, this many are kept: the last ones.
 KEPT_WORKERS = 1_000
 
@@ -603,6 +605,4 @@ def _unescaped_key(key: str) -> str:
         return key
     if key == "%":
         return ""
-    for code, character in (("%24", "$"), ("%00", "\0"), ("%2E", "."), ("%25", "%")):
-        key = key.replace(code, character)
-    return key
+    return _CODE.sub(lambda code: chr(int(code[1], 16)), key)

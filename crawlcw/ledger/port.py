@@ -5,7 +5,7 @@ status and decides nothing. Every operation may raise `LedgerUnavailableError`; 
 applied is then unknown.
 """
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -37,9 +37,18 @@ Where = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A change of a document's fields."""
+    """A change of a document's fields.
 
-    set: Mapping[str, Any] = field(default_factory=dict)
+    The names of members are escaped, see `documents.escaped`, and hold no quote, backslash or
+    control character.
+    """
+
+    set: Mapping[str, Any] = field(default_factory=dict)  #: None: the field is to be absent
+    inc: Mapping[str, int] = field(default_factory=dict)  #: what is added to numbers
+    #: Members that are set, each as a whole, in fields that are documents, beside the others.
+    merge: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Members that are taken away.
+    without: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 class Write(NamedTuple):
@@ -52,7 +61,21 @@ class Write(NamedTuple):
 
 
 class Table(Protocol):
-    """Documents of one kind."""
+    """Documents of one kind. A field that is absent may be read as None, or without members."""
+
+    async def insert(self, documents: Sequence[Document]) -> int:
+        """Insert the documents whose keys no other has; return how many.
+
+        Raises `LedgerError` for a document that the store cannot hold.
+        """
+
+    async def read(
+        self, keys: Sequence[Key], fields: Collection[str] = ()
+    ) -> Mapping[Key, Document]:
+        """Return the documents of those keys that are known, with those fields or all.
+
+        Of a table whose key is one field.
+        """
 
     async def scan(
         self, where: Where, *, limit: int, after: Key | None = None
@@ -80,6 +103,14 @@ class Unit(Protocol):
     """The tables of one ledger, during one unit of work."""
 
     @property
+    def marker(self) -> Table:
+        """The document, named as the ledger, that says what it is, and notes."""
+
+    @property
+    def sessions(self) -> Table:
+        """The sessions that pages are asked for with."""
+
+    @property
     def rates(self) -> Table:
         """The points of workers, whose key is `RATE_KEY`; not durable."""
 
@@ -94,6 +125,8 @@ class Store(Protocol):
     Where the store has transactions, a unit of work is one; elsewhere its writes are applied one
     after the other.
     """
+
+    name: str  #: of the spider or use case
 
     async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a unit of work that writes nothing has read."""

@@ -18,11 +18,12 @@ from typing import Any, Protocol
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.rates import Rates
+from crawlcw.ledger.sessions import Sessions
 from crawlcw.model.counters import Counters as Counters
 from crawlcw.model.counters import Counts as Counts
 from crawlcw.model.hosts import Calls, Host, HostLease
-from crawlcw.model.identities import Cookie, Identity
 from crawlcw.model.rates import Vitals
 from crawlcw.model.spider_state import StoredState
 from crawlcw.model.task import BlobRef, ChangedTask, Lease, Record, Status, Task
@@ -163,15 +164,6 @@ class ItemRow:
     item: dict[str, Any]
     url: str  #: where its page really was
     fetched_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """What pages leave in a session while it is ready."""
-
-    cookies: Mapping[str, Cookie | None]  #: those that have changed; None: gone
-    score: int = 0  #: how many more pages were answered well
-    login_probe: str | None = None  #: the last of them; None: as before
 
 
 class Tasks(Protocol):
@@ -592,61 +584,6 @@ class Admin(Protocol):
         None: however deep. Return how many. Their hosts are woken as by
         `Hosts.wake`. A batch at a time; may be repeated after an error.
         """
-
-
-class Notes(Protocol):
-    """A few values that are written down beside the tasks."""
-
-    async def state(self) -> Mapping[str, Any]:
-        """Return what crawls have written down of themselves, see `set_state`; empty at first.
-
-        Empty again where the tasks were dropped by other means than `Admin.purge`.
-        """
-
-    async def set_state(self, state: Mapping[str, Any]) -> None:
-        """Write clean values down, durably, beside those not named; None takes one away.
-
-        `Admin.purge` takes away `seeds`: what was added before may be gone.
-        """
-
-    async def control(self) -> Mapping[str, Any]:
-        """Return what the crawls that run are told, see `set_control`; one small read."""
-
-    async def set_control(self, control: Mapping[str, Any]) -> None:
-        """Write clean values down, durably, beside those not named; None takes one away."""
-
-    async def policy(self) -> Mapping[str, Any]:
-        """Return the use case's settings as they are written down; empty where none are."""
-
-    async def set_policy(self, policy: Mapping[str, Any]) -> None:
-        """Write settings down, durably, beside those that are not named."""
-
-
-class Sessions(Protocol):
-    """The sessions that pages are asked for with: their cookies, and who logs them in."""
-
-    async def get(self, name: str) -> Identity | None:
-        """Return the session of that name; None: nobody has used it yet."""
-
-    async def all(self) -> list[Identity]:
-        """Return every session, by name."""
-
-    async def change(self, before: Identity | None, after: Identity) -> bool:
-        """Write a session, durably, where it still has the fence of *before*; return whether.
-
-        With None where nobody has written one of that name. Sent again after it was
-        not answered, it is written once, and that is the answer.
-        """
-
-    async def keep(self, name: str, fence: int, left: Left) -> bool:
-        """Write down what pages have left in a session, durably; return whether it was written.
-
-        Cookies that are not named stay as others have written them. Nothing is
-        written where the session has another fence, or is not ready.
-        """
-
-    async def forget(self) -> int:
-        """Delete all sessions; return how many. Who uses one makes it anew."""
 
 
 class SpiderStates(Protocol):

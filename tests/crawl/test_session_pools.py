@@ -15,6 +15,7 @@ from crawlcw.model.proxies import parse
 from tests.support import exit_site
 from tests.support.crawl_process import Process, Store, wait_until
 from tests.support.exit_site import QUICK, ExitSite, ExitSpider
+from tests.support.ledgers import sessions_in
 from tests.support.proxy_servers import ProxyServer
 
 pytestmark = pytest.mark.thorough
@@ -29,7 +30,7 @@ def site() -> Iterator[ExitSite]:
 async def sessions(ledger_url: str) -> dict[str, Identity]:
     ledger = await open_ledger(ledger_url, "exits")
     try:
-        return {each.name: each for each in await ledger.sessions.all()}
+        return {each.name: each for each in await sessions_in(ledger)}
     finally:
         await ledger.close()
 

@@ -1,7 +1,7 @@
 """Every store does with random operations what the dictionaries of the model do."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -34,18 +34,33 @@ class Call:
     async def on(self, unit: Unit) -> Any:
         table: Table = getattr(unit, self.table)
         found = await getattr(table, self.name)(*self.args, **self.options)
+        if self.name == "read":
+            options = self.options.get("fields")
+            return {key: without_nothing(each, options) for key, each in found.items()}
         return found if isinstance(found, int) else [without_nothing(each) for each in found]
 
 
-def without_nothing(document: Document) -> Document:
-    """Return a document without the fields that are None: a store may leave those out."""
-    return {name: value for name, value in document.items() if value is not None}
+def without_nothing(document: Document, fields: Collection[str] | None = None) -> Document:
+    """Return a document without the fields that are not asked for, are None, or have no members.
+
+    A store may leave them out.
+    """
+    return {
+        name: value
+        for name, value in document.items()
+        if value not in (None, {}) and (fields is None or name in fields)
+    }
 
 
 def called(table: str, name: str, *args: Any, **options: Any) -> st.SearchStrategy[Call]:
     return st.builds(
         Call, st.just(table), st.just(name), st.tuples(*args), st.fixed_dictionaries(options)
     )
+
+
+def written(*parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Write]:
+    """Return writes without a new document."""
+    return st.tuples(*parts).map(lambda given: Write(*given))
 
 
 def changes(table: str, *writes: st.SearchStrategy[Write]) -> st.SearchStrategy[Call]:
@@ -99,17 +114,114 @@ rates = (
     called("rates", "delete", some_stretch.map(lambda stretch: {"_id": stretch})),
 )
 
-some_calls = st.lists(st.one_of(*rates), max_size=20)
-TABLES = ("rates",)
+# Sessions, of which SQLite has some fields in columns and the others in one that is JSON.
+
+some_member = st.sampled_from(["c0", "%24a%2Eb", "a b-1", "ü"])
+some_value = st.recursive(
+    st.none()
+    | st.booleans()
+    | some_number
+    | some_time
+    | st.sampled_from(["", "ü'\"\\\0\u2028$", b"\0"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(some_member, inner, max_size=2),
+    max_leaves=4,
+)
+some_members = st.dictionaries(some_member, some_value, max_size=3)
+some_name = st.sampled_from(["ada", "bob"])
+some_session = st.builds(
+    lambda name, values: {"_id": name, "state": "ready", "score": 0, "cookies": {}, **values},
+    some_name,
+    st.fixed_dictionaries(
+        {"fence": some_number},
+        optional={"owner": st.sampled_from(["w", "v"]), "expires": some_time, "data": some_value},
+    ),
+)
+some_fields = st.fixed_dictionaries(
+    {},
+    optional={
+        "fence": some_number,
+        "owner": st.none() | st.just("w"),
+        "expires": st.none() | some_time,
+        "state": st.sampled_from(["fresh", "ready"]),
+        "data": st.none() | some_value,
+        "not_before": st.none() | some_time,
+    },
+)
+some_state = st.fixed_dictionaries(
+    {},
+    optional={
+        "fence": some_number,
+        "owner": st.none() | st.just("w"),
+        "state": st.just("ready"),
+        "not_before": st.none(),
+    },
+)
+
+
+def of_members(field: str, **edit: st.SearchStrategy[Any]) -> st.SearchStrategy[Edit]:
+    """Return edits that set some members of a field, and take others away."""
+    return st.builds(
+        lambda new, gone, edit: Edit(
+            merge={field: new}, without={field: gone - new.keys()}, **edit
+        ),
+        some_members,
+        st.sets(some_member),
+        st.fixed_dictionaries(edit),
+    )
+
+
+some_reading = called(
+    "sessions", "read", st.lists(some_name | st.just("eve"), min_size=1, unique=True)
+)
+sessions = (
+    called("sessions", "insert", st.lists(some_session, max_size=2, unique_by=lambda s: s["_id"])),
+    changes("sessions", written(some_name, some_state, st.builds(Edit, set=some_fields))),
+    changes(
+        "sessions",
+        written(
+            some_name,
+            some_state,
+            of_members(
+                "cookies",
+                inc=st.fixed_dictionaries({"score": some_number}, optional={"fence": some_number}),
+                set=st.fixed_dictionaries({}, optional={"witness": st.just("https://a.example/")}),
+            ),
+        ),
+    ),
+    some_reading,
+    called("sessions", "scan", st.just({}), limit=st.integers(1, 2), after=st.none() | some_name),
+    called("sessions", "delete", st.just({})),
+)
+
+# The marker, of which there is one document.
+
+some_part = st.sampled_from(["state", "control", "policy"])
+marker = (
+    changes(
+        "marker",
+        written(st.sampled_from(["books", "nobody"]), st.just({}), some_part.flatmap(of_members)),
+    ),
+    called("marker", "read", st.just(["books"]), fields=some_part.map(lambda part: [part])),
+)
+
+some_calls = st.lists(st.one_of(*rates, *sessions, *marker), max_size=20)
+TABLES = ("rates", "sessions")
+READING = {"read", "scan"}
+
+
+async def emptied_marker(unit: Unit) -> None:
+    parts = dict.fromkeys(("state", "control", "policy"))
+    await unit.marker.change([Write("books", {}, Edit(set=parts))])
 
 
 async def answers(store: Store, calls: list[Call]) -> list[Any]:
     """Return what a store that is emptied first answers to calls, each of them a unit."""
     for table in TABLES:
         await store.writing(Call(table, "delete", ({},), {}).on)
+    await store.writing(emptied_marker)
     everything = [Call(table, "scan", ({},), {"limit": 100}) for table in TABLES]
     return [
-        await (store.reading if call.name == "scan" else store.writing)(call.on)
+        await (store.reading if call.name in READING else store.writing)(call.on)
         for call in [*calls, *everything]
     ]
 

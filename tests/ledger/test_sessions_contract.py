@@ -3,10 +3,11 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from crawlcw.ledger.protocol import Ledger, Left, Worker
+from crawlcw.ledger.protocol import Ledger, Worker
+from crawlcw.ledger.sessions import Left
 from crawlcw.model import identities
 from crawlcw.model.identities import Cookie, Identity, IdentityState
-from tests.support.ledgers import LEASE, START, FakeClock, Ledgers
+from tests.support.ledgers import LEASE, START, FakeClock, Ledgers, sessions_in
 
 ADA = Identity(name="ada", fence=1)
 
@@ -53,7 +54,7 @@ async def test_a_session_is_read_as_it_was_written(ledger: Ledger):
 
     assert await ledger.sessions.get("ada") == written
     assert await ledger.sessions.get("Ada") is None
-    assert await ledger.sessions.all() == [written]
+    assert await sessions_in(ledger) == [written]
 
 
 async def test_of_two_that_make_a_session_known_one_does(ledger: Ledger):
@@ -142,9 +143,9 @@ async def test_sessions_are_forgotten_and_dropped(store: Ledgers):
     ledger = await store.open()
     await ledger.sessions.change(None, ADA)
     assert await ledger.sessions.forget() == 1
-    assert await ledger.sessions.all() == []
+    assert await sessions_in(ledger) == []
 
     await ledger.sessions.change(None, ADA)
     await ledger.admin.drop()
 
-    assert await (await store.open()).sessions.all() == []
+    assert await sessions_in(await store.open()) == []

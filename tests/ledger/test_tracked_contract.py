@@ -314,10 +314,12 @@ async def test_settings_are_written_down_one_by_one(store: Ledgers):
     assert await ledger.notes.policy() == {}
 
     await ledger.notes.set_policy({"max_retry": 3, "a.b": 1, "$c": {"d.e": 2}})
+    await ledger.notes.set_policy({'"q\\\n': {'"': None}, "%22": 0})
     await ledger.notes.set_policy({"max_retry": 5, "": None})
     await ledger.notes.set_policy({})
 
     expected = {"max_retry": 5, "a.b": 1, "$c": {"d.e": 2}, "": None}
+    expected |= {'"q\\\n': {'"': None}, "%22": 0}
     assert await ledger.notes.policy() == expected
     again: Any = await store.open()
     assert await again.notes.policy() == expected

@@ -1,19 +1,32 @@
 """The model of a store: the port on dictionaries, which do all at once and forget all."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import RATE_KEY, AtMost, Edit, Key, P, T, Where, Within, Work, Write
+from crawlcw.ledger.port import AtMost, Edit, Key, P, T, Where, Within, Work, Write
 
 
 class DictTable:
     """Documents by their keys."""
 
-    def __init__(self, *, key: tuple[str, ...] = ("_id",)) -> None:
-        self._key = key
-        self._documents: dict[Key, Document] = {}
+    def __init__(self, *documents: Document) -> None:
+        self._documents: dict[Key, Document] = {each["_id"]: each for each in documents}
+
+    async def insert(self, documents: Sequence[Document]) -> int:
+        """See `port.Table.insert`."""
+        new = {
+            each["_id"]: deepcopy(each) for each in documents if each["_id"] not in self._documents
+        }
+        self._documents |= new
+        return len(new)
+
+    async def read(
+        self, keys: Sequence[Key], fields: Collection[str] = ()
+    ) -> Mapping[Key, Document]:
+        """See `port.Table.read`."""
+        return {key: deepcopy(self._documents[key]) for key in keys if key in self._documents}
 
     async def scan(
         self, where: Where, *, limit: int, after: Key | None = None
@@ -64,15 +77,27 @@ def _passes(value: Any, test: Any) -> bool:
 
 
 def _apply(document: Document, edit: Edit) -> None:
-    for name, value in edit.set.items():
-        document[name] = deepcopy(value)
+    document |= deepcopy(dict(edit.set))
+    for name in [name for name, value in edit.set.items() if value is None]:
+        del document[name]
+    for name, number in edit.inc.items():
+        document[name] += number
+    for name, gone in edit.without.items():
+        for member in gone:
+            document.setdefault(name, {}).pop(member, None)
+    for name, merged in edit.merge.items():
+        document.setdefault(name, {}).update(deepcopy(merged))
 
 
 class DictStore:
     """The tables of one ledger."""
 
+    name = "books"
+
     def __init__(self) -> None:
-        self.rates = DictTable(key=RATE_KEY)
+        self.marker = DictTable({"_id": self.name})
+        self.sessions = DictTable()
+        self.rates = DictTable()
 
     async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """See `port.Store.reading`."""

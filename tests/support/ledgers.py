@@ -13,9 +13,11 @@ import pytest
 from crawlcw.errors import Reason
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.port import Unit
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model import transitions, urls
+from crawlcw.model.identities import Identity
 from crawlcw.model.item_values import cleaned_item
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import ChangedTask, Lease, ResponseInfo, Task, task_id
@@ -170,6 +172,16 @@ def visit(**overrides: Any) -> Visit:
 
 def make_tasks(number: int, **overrides: Any) -> list[Task]:
     return [make_task(f"http://example.com/{n}", **overrides) for n in range(number)]
+
+
+async def sessions_in(ledger: Any) -> list[Identity]:
+    """Return every session, by name."""
+
+    async def names(unit: Unit) -> list[str]:
+        return [each["_id"] for each in await unit.sessions.scan({}, limit=1000)]
+
+    found = [await ledger.sessions.get(name) for name in await ledger.store.reading(names)]
+    return [each for each in found if each is not None]
 
 
 async def claimed(ledger: Ledger, *, worker: str = "a", limit: int = 1000) -> list[Lease]:

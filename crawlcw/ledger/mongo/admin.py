@@ -16,10 +16,10 @@ from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.counting import among_all, by_index
 from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.indexes import BY_REVISIT, BY_STATUS, BY_TASK, MAY_BE_REVISITED
-from crawlcw.ledger.mongo.notes import Notes
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update, refused_for_depth
 from crawlcw.ledger.mongo.walks import conditions, hosts_too, places, walk
+from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.prefixes import simplified
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model import transitions
@@ -247,12 +247,12 @@ class Admin:
                 store.hosts,
                 store.workers,
                 store.rates.collection,
-                store.sessions,
+                store.sessions.collection,
                 store.state,
                 store.durable,
             ):
                 await collection.drop()
-            await store.schema.delete_one({"_id": store.spider})
+            await store.schema.delete_one({"_id": store.name})
 
     async def admit_to_depth(self, max_depth: int | None) -> int:
         """Walk through what is ignored, some thousand tasks a command, whatever their reasons.

@@ -61,7 +61,7 @@ class Changes:
     async def _watched(self) -> AsyncIterator[Any]:
         """Open a change stream; None where the server has none."""
         async with self._cancellable() as database:
-            watching = database[self._store.spider].watch(
+            watching = database[self._store.name].watch(
                 _PIPELINE, max_await_time_ms=round(_PATIENCE * 1000)
             )
             try:

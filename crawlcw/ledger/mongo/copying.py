@@ -33,7 +33,7 @@ class Copying:
             Part.TASKS: store.durable,
             Part.HOSTS: store.hosts,
             Part.WORKERS: store.workers,
-            Part.SESSIONS: store.sessions,
+            Part.SESSIONS: store.sessions.collection,
             Part.STATE: store.state,
             Part.BLOBS: store.blob_files,
         }

@@ -102,7 +102,7 @@ class Inspection:
             await self._store.set_clock()
             offset = self._store.clock.now() - datetime.now(UTC)
             hello = await self._store.database.command("hello")
-            marker = await self._store.schema.find_one({"_id": self._store.spider})
+            marker = await self._store.schema.find_one({"_id": self._store.name})
             if marker is None:
                 detail = "the schema's version is missing"
                 violations.append(Violation(kind=Kind.STORE_INCOMPLETE, detail=detail))

@@ -17,17 +17,17 @@ from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.inspection import Inspection
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.leases import Leases
-from crawlcw.ledger.mongo.notes import Notes
 from crawlcw.ledger.mongo.outcomes import Outcomes
 from crawlcw.ledger.mongo.queries import Queries
 from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, kind_in
 from crawlcw.ledger.mongo.search import Search
-from crawlcw.ledger.mongo.sessions import Sessions
 from crawlcw.ledger.mongo.spider_states import SpiderStates
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.tasks import Tasks
 from crawlcw.ledger.mongo.workers import Workers
+from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.rates import Rates
+from crawlcw.ledger.sessions import Sessions
 
 
 class MongoLedger:
@@ -53,8 +53,8 @@ class MongoLedger:
         self.groups: protocol.Groups = groups
         self.queries: protocol.Queries = Queries(store, items, groups)
         self.admin: protocol.Admin = Admin(store, hosts, blobs, notes)
-        self.notes: protocol.Notes = notes
-        self.sessions: protocol.Sessions = Sessions(store)
+        self.notes = notes
+        self.sessions = Sessions(store)
         self.spider_state: protocol.SpiderStates = SpiderStates(store)
         self.blobs: tracked.Blobs = blobs
         self.changes: tracked.Changes = Changes(store)
@@ -118,7 +118,7 @@ class MongoLedger:
         return MongoLedger(
             MongoStore(
                 database,
-                store.spider,
+                store.name,
                 claims="batch" if store.batches else "each",
                 clock=store.now,
                 client=client,

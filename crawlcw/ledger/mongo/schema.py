@@ -59,12 +59,10 @@ class Schema:
         with mapped():
             version = await self._check_schema()
             try:
-                await self._store.database.create_collection(
-                    self._store.spider, validator=_VALIDATOR
-                )
+                await self._store.database.create_collection(self._store.name, validator=_VALIDATOR)
                 # Somebody may have dropped the tasks: what was said of them is void.
                 await self._store.schema.update_one(
-                    {"_id": self._store.spider}, {"$unset": {"state": "", "control": ""}}
+                    {"_id": self._store.name}, {"$unset": {"state": "", "control": ""}}
                 )
             except CollectionInvalid:
                 pass  # it is there already, which is the usual case
@@ -102,7 +100,7 @@ class Schema:
 
         Raises as `prepare` does where the collections are of another version or kind.
         """
-        spider = self._store.spider
+        spider = self._store.name
         if marker is not None:
             check_version(marker, spider, upgrades=True)
             check_kind(marker, spider, kind=self._store.kind)
@@ -137,7 +135,7 @@ class Schema:
         except OperationFailure as error:
             if error.code != 27:  # IndexNotFound: another process was faster
                 raise
-        outdated = {"_id": self._store.spider, "version": _UPGRADED_VERSION}
+        outdated = {"_id": self._store.name, "version": _UPGRADED_VERSION}
         await self._store.schema.update_one(outdated, {"$set": {"version": SCHEMA_VERSION}})
 
     def indexes(self) -> list[tuple[Any, Indexes]]:
@@ -148,7 +146,7 @@ class Schema:
             (self._store.workers, WORKER_INDEXES),
             (self._store.rates.collection, {}),
             (self._store.items, ITEM_INDEXES),
-            (self._store.sessions, {}),
+            (self._store.sessions.collection, {}),
         ]
         if self._store.kind.tracked:
             indexes.append((self._store.blob_files, BLOB_INDEXES))
@@ -178,7 +176,7 @@ class Schema:
         if not self._store.only_looks:
             new["tracked"] = self._store.kind.tracked
         marker = await self._store.schema.find_one_and_update(
-            {"_id": self._store.spider}, {"$setOnInsert": new}, upsert=True, return_document=True
+            {"_id": self._store.name}, {"$setOnInsert": new}, upsert=True, return_document=True
         )
         if (
             self._store.kind.tracked
@@ -187,12 +185,12 @@ class Schema:
         ):
             # Somebody has only looked whether there is anything of this name.
             marker = await self._store.schema.find_one_and_update(
-                {"_id": self._store.spider, "tracked": {"$exists": False}},
+                {"_id": self._store.name, "tracked": {"$exists": False}},
                 {"$set": {"tracked": True}},
                 return_document=True,
-            ) or await self._store.schema.find_one({"_id": self._store.spider})
-        check_version(marker, self._store.spider, upgrades=True)
-        check_kind(marker, self._store.spider, kind=self._store.kind)
+            ) or await self._store.schema.find_one({"_id": self._store.name})
+        check_version(marker, self._store.name, upgrades=True)
+        check_kind(marker, self._store.name, kind=self._store.kind)
         version: int = marker["version"]
         return version
 
@@ -200,7 +198,7 @@ class Schema:
         """Return what says what the collections are, if anything does."""
         with mapped():
             marker: Mapping[str, Any] | None = await self._store.schema.find_one(
-                {"_id": self._store.spider}
+                {"_id": self._store.name}
             )
         return marker
 

@@ -64,7 +64,7 @@ class MongoStore:
         self.client = shielded(client)
         self.url = url
         self.driver = driver
-        self.spider = spider
+        self.name = spider
         self.tasks = database.get_collection(spider, write_concern=_QUICK)
         self.durable = database.get_collection(spider, write_concern=_DURABLE)
         # Durable, all of it: a lease that a failover took back would leave a
@@ -75,7 +75,8 @@ class MongoStore:
         rates = database.get_collection(f"{spider}.rates", write_concern=_QUICK)
         self.rates = Table(rates, key=RATE_KEY)
         self.items = database.get_collection(f"{spider}.items", write_concern=_DURABLE)
-        self.sessions = database.get_collection(f"{spider}.sessions", write_concern=_DURABLE)
+        sessions = database.get_collection(f"{spider}.sessions", write_concern=_DURABLE)
+        self.sessions = Table(sessions)
         self.state = database.get_collection(f"{spider}.state", write_concern=_DURABLE)
         self.bucket_name = f"{spider}.asides"
         self.blob_files, self.blob_chunks = (
@@ -83,6 +84,7 @@ class MongoStore:
             for part in ("files", "chunks")
         )
         self.schema = database.get_collection(SCHEMA, write_concern=_DURABLE)
+        self.marker = Table(self.schema)
         self.clock = LedgerClock()
         self.now: Callable[[], datetime] = clock or self.clock.now
         self.own_clock = clock is None
@@ -130,7 +132,7 @@ class MongoStore:
         with mapped():
             answer = await self.database.command(
                 {
-                    "aggregate": self.spider,
+                    "aggregate": self.name,
                     "pipeline": pipeline,
                     "hint": hint,
                     "cursor": {"batchSize": most},
@@ -141,7 +143,7 @@ class MongoStore:
 
     async def count(self, where: dict[str, Any], *, hint: str, most: int = 0, skip: int = 0) -> int:
         """Return how many tasks match behind the first *skip*, *most* at most; 0: however many."""
-        command = {"count": self.spider, "query": where, "hint": hint, "skip": skip}
+        command = {"count": self.name, "query": where, "hint": hint, "skip": skip}
         with mapped():
             answer = await self.database.command({**command, "limit": most} if most else command)
         number: int = answer["n"]
@@ -150,7 +152,7 @@ class MongoStore:
     async def estimate(self) -> int:
         """Return about how many tasks there are: what the server wrote down, without counting."""
         with mapped():
-            answer = await self.database.command({"count": self.spider})
+            answer = await self.database.command({"count": self.name})
         number: int = answer["n"]
         return number
 

@@ -33,7 +33,7 @@ async def counted(
     Each filter is one stretch of an index; *hint* is that of the first one. The server takes none
     for the others, and finds the index that counts without reading by itself.
     """
-    found = await store.aggregate(_pipeline(store.spider, stretches), hint=hint)
+    found = await store.aggregate(_pipeline(store.name, stretches), hint=hint)
     # A stretch without any task has no group.
     numbers = {group["_id"]: group["n"] for group in found}
     all_numbers = iter(numbers.get(n, 0) for n in range(1, 1 + sum(map(len, stretches))))

@@ -153,7 +153,7 @@ class Tasks:
             {"$unwind": "$host"},
             {
                 "$lookup": {
-                    "from": self._store.spider,
+                    "from": self._store.name,
                     "localField": "host",
                     "foreignField": "host",
                     "pipeline": [

@@ -76,7 +76,8 @@ class Workers:
             await self._store.hosts.update_many(
                 owned, {"$set": {"ready_at": now, "owner": None}}, hint=BY_OWNER
             )
-            await self._store.sessions.update_many({"owner": name}, {"$set": {"expires": now}})
+            logins = self._store.sessions.collection
+            await logins.update_many({"owner": name}, {"$set": {"expires": now}})
             if ended and not self._store.kind.tracked:
                 # Hosts of others, too, which come back when the leases would have run out.
                 await self._hosts.wake({each["host"]: now for each in held})

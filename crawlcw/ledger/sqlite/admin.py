@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from crawlcw.errors import Reason
+from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite.chosen import ChosenTasks
 from crawlcw.ledger.sqlite.chosen_statements import ENTERED, ChosenStatements
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction, update_all
 from crawlcw.ledger.sqlite.hosts import Hosts
 from crawlcw.ledger.sqlite.marker import forget
-from crawlcw.ledger.sqlite.notes import Notes
 from crawlcw.ledger.sqlite.rows import INT64, milliseconds
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.ledger.sqlite.walks import (

@@ -8,6 +8,7 @@ from typing import Any
 
 from crawlcw.ledger.copying import Part
 from crawlcw.ledger.documents import Document
+from crawlcw.ledger.port import Unit
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction, snapshot
 from crawlcw.ledger.sqlite.rows import (
     INT64,
@@ -18,12 +19,13 @@ from crawlcw.ledger.sqlite.rows import (
     row_of,
     to_json,
 )
-from crawlcw.ledger.sqlite.sessions import document_of_session, row_of_session
 from crawlcw.ledger.sqlite.spider_states import document_of_state, rows_of_state
 from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
 
 #: What is null in a document, and not left out.
 _NULLS = {Part.TASKS: {"lock", "lock_time"}, Part.HOSTS: {"owner"}, Part.WORKERS: {"left"}}
+#: Each may have thousands of cookies.
+_SESSIONS = 10
 #: Columns that may be large, and are counted while rows are read.
 #: What of a task is in other tables.
 _APART = ("items", "items_from", "versions")
@@ -40,7 +42,6 @@ class Copying:
             Part.TASKS: tables.tasks,
             Part.HOSTS: tables.hosts,
             Part.WORKERS: tables.workers,
-            Part.SESSIONS: tables.sessions,
             Part.BLOBS: tables.blobs,
         }
 
@@ -50,6 +51,12 @@ class Copying:
             state = await self._store.reader.run(document_of_state, self._store.sql)
             if state is not None:
                 yield [state]
+            return
+        if part is Part.SESSIONS:
+            some = await self._store.reading(_sessions, None)
+            while some:
+                yield some
+                some = await self._store.reading(_sessions, some[-1]["_id"])
             return
         last = -INT64
         while True:
@@ -82,8 +89,6 @@ class Copying:
                 "task_id": row["task_id"],
                 "value": from_json(row["content"]),
             }
-        if part is Part.SESSIONS:
-            return document_of_session(row)
         nulls = _NULLS[part]
         found = {
             name: value
@@ -115,6 +120,9 @@ class Copying:
             parts = [row for each in documents for row in rows_of_state(each)]
             await self._store.writer.run(self._write_state, parts)
             return
+        if part is Part.SESSIONS:
+            await self._store.writing(_add_sessions, documents)
+            return
         rows = [self._row(part, each) for each in documents]
         items = [row for each in documents for row in _item_rows(each)]
         versions = [row for each in documents for row in _version_rows(each)]
@@ -135,8 +143,6 @@ class Copying:
                 "content": content,
                 "create_time": now,
             }
-        if part is Part.SESSIONS:
-            return row_of_session(document)
         return row_of({name: value for name, value in document.items() if name not in _APART})
 
     def _write(
@@ -154,6 +160,15 @@ class Copying:
                 db.execute(f"INSERT INTO {self._tables[part]} ({names}) VALUES ({values})", row)
             db.executemany(self._store.sql.add_item, items)
             db.executemany(self._store.sql.copy_version, versions)
+
+
+async def _sessions(unit: Unit, after: str | None) -> Sequence[Document]:
+    some = await unit.sessions.scan({}, limit=_SESSIONS, after=after)
+    return [{name: value for name, value in each.items() if value is not None} for each in some]
+
+
+async def _add_sessions(unit: Unit, documents: Sequence[Document]) -> int:
+    return await unit.sessions.insert(documents)
 
 
 def _item_rows(task: Document) -> list[tuple[Any, ...]]:

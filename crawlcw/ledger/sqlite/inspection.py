@@ -13,9 +13,9 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
 from crawlcw.ledger.sqlite.connection import snapshot, transaction, update
 from crawlcw.ledger.sqlite.file_modes import is_still
-from crawlcw.ledger.sqlite.marker import MARKER, marker_of, names_in
+from crawlcw.ledger.sqlite.marker import marker_of, names_in
 from crawlcw.ledger.sqlite.rows import INT64, TIMES, milliseconds, moment
-from crawlcw.ledger.sqlite.schema import SCHEMA_VERSION, Tables
+from crawlcw.ledger.sqlite.schema import MARKER, SCHEMA_VERSION, Tables
 from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
 from crawlcw.model.invariants import Kind, Violation
 

@@ -12,7 +12,9 @@ from anyio import to_thread
 
 from crawlcw.ledger import copying, examination, protocol, searching, tracked
 from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.rates import Rates
+from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.sqlite.admin import Admin
 from crawlcw.ledger.sqlite.blobs import Blobs
 from crawlcw.ledger.sqlite.changes import Changes
@@ -25,12 +27,10 @@ from crawlcw.ledger.sqlite.hosts import Hosts
 from crawlcw.ledger.sqlite.inspection import Inspection
 from crawlcw.ledger.sqlite.leases import Leases
 from crawlcw.ledger.sqlite.marker import check_marker, names_in
-from crawlcw.ledger.sqlite.notes import Notes
 from crawlcw.ledger.sqlite.outcomes import Outcomes
 from crawlcw.ledger.sqlite.queries import Queries
 from crawlcw.ledger.sqlite.rows import EPOCH, moment
 from crawlcw.ledger.sqlite.search import Search
-from crawlcw.ledger.sqlite.sessions import Sessions
 from crawlcw.ledger.sqlite.spider_states import SpiderStates
 from crawlcw.ledger.sqlite.statements import Statements
 from crawlcw.ledger.sqlite.store import SqliteStore
@@ -60,8 +60,8 @@ class SqliteLedger:
         self.groups: protocol.Groups = Groups(store)
         self.queries: protocol.Queries = Queries(store, self.groups)
         self.admin: protocol.Admin = Admin(store, hosts, notes)
-        self.notes: protocol.Notes = notes
-        self.sessions: protocol.Sessions = Sessions(store)
+        self.notes = notes
+        self.sessions = Sessions(store)
         self.spider_state: protocol.SpiderStates = SpiderStates(store)
         self.blobs: tracked.Blobs = Blobs(store)
         self.changes: tracked.Changes = Changes(store)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from crawlcw.errors import LedgerConfigurationError, LedgerKindError
-from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sqlite.connection import (
     MISCONFIGURED,
@@ -22,10 +21,8 @@ from crawlcw.ledger.sqlite.connection import (
     durable_transaction,
     enter_wal_mode,
 )
-from crawlcw.ledger.sqlite.rows import from_json, to_json
-from crawlcw.ledger.sqlite.schema import SCHEMA_VERSION, Tables, quoted
+from crawlcw.ledger.sqlite.schema import MARKER, SCHEMA_VERSION, Tables, quoted
 
-MARKER = "crawlcw.schema"
 _TABLE = quoted(MARKER)
 #: What the marker of an older version does not have.
 _NEWER = {
@@ -171,54 +168,6 @@ def _marker(db: sqlite3.Connection, name: str) -> Mapping[str, Any]:
     return marker
 
 
-def policy_of(db: sqlite3.Connection, name: str) -> dict[str, Any]:
-    """Return the policy that is written down."""
-    return _read(db, name, "policy")
-
-
-def state_of(db: sqlite3.Connection, name: str) -> dict[str, Any]:
-    """Return what crawls have written down of themselves."""
-    return _read(db, name, "state")
-
-
-def control_of(db: sqlite3.Connection, name: str) -> dict[str, Any]:
-    """Return what the crawls that run are told."""
-    return _read(db, name, "control")
-
-
 def forget(db: Database, name: str) -> None:
     """Take away what is written down of the tables of *name*, which are gone."""
     db.execute(f"DELETE FROM {_TABLE} WHERE spider = ?", (name,))
-
-
-def _read(db: sqlite3.Connection, name: str, column: str) -> dict[str, Any]:
-    text = _marker(db, name)[column]
-    found: dict[str, Any] = documents.unescaped(from_json(text)) if text else {}
-    return found
-
-
-def add_to_policy(db: Database, name: str, policy: Mapping[str, Any]) -> None:
-    """Write settings down beside those that are not named."""
-    _write(db, name, "policy", {**policy_of(db, name), **policy})
-
-
-def change_state(db: Database, name: str, state: Mapping[str, Any]) -> None:
-    """Write values down beside those that are not named; None takes one away."""
-    _change(db, name, "state", state)
-
-
-def change_control(db: Database, name: str, control: Mapping[str, Any]) -> None:
-    """Write down what the crawls that run are told, as `change_state` does."""
-    _change(db, name, "control", control)
-
-
-def _change(db: Database, name: str, column: str, values: Mapping[str, Any]) -> None:
-    whole = {**_read(db, name, column), **values}
-    _write(db, name, column, {key: value for key, value in whole.items() if value is not None})
-
-
-def _write(db: sqlite3.Connection, name: str, column: str, values: Mapping[str, Any]) -> None:
-    db.execute(
-        f"UPDATE {_TABLE} SET {column} = :text WHERE spider = :name",
-        {"name": name, "text": to_json(documents.escaped(values))},
-    )

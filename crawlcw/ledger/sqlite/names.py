@@ -6,8 +6,8 @@ import sqlite3
 from pathlib import Path
 
 from crawlcw.ledger.sqlite.connection import Connection
-from crawlcw.ledger.sqlite.marker import MARKER, names_in
-from crawlcw.ledger.sqlite.schema import quoted
+from crawlcw.ledger.sqlite.marker import names_in
+from crawlcw.ledger.sqlite.schema import MARKER, quoted
 
 
 async def recorded_names(path: Path) -> list[str]:

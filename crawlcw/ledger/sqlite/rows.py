@@ -31,6 +31,7 @@ TIMES = frozenset(
         "time",
         "heartbeat",
         "left",
+        "expires",
     }
 )
 _JSON = frozenset(
@@ -38,6 +39,7 @@ _JSON = frozenset(
         *("headers", "context", "options", "errors", "response", "visit", "stored"),
         *("data", "results", "trace"),
         *("robots", "counts", "origins", "tally", "vitals"),
+        *("state", "control", "policy"),
     }
 )
 

@@ -6,6 +6,8 @@ from crawlcw.model.task import Status
 from crawlcw.model.transitions import REVISIT
 
 SCHEMA_VERSION = 7
+#: The table that says what the tables of each name are.
+MARKER = "crawlcw.schema"
 #: The condition of a task that may be visited again, as the index of those has it.
 MAY_BE_REVISITED = f"status IN ({', '.join(f'{status:d}' for status in REVISIT.from_statuses)})"
 #: The HTTP status of a task's last answer, and the condition that it is done and has one.
@@ -85,6 +87,7 @@ class Tables:
         )
         self.versions = quoted(f"{name}.versions")
         self.state = quoted(f"{name}.state")
+        self.marker = quoted(MARKER)
         self.due, self.host_due, self.changed, self.ready, self.owned = (
             quoted(f"{name}.{index}")
             for index in ("due", "host_due", "status_update_time", "hosts_ready_at", "hosts_owner")

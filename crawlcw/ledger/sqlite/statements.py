@@ -16,7 +16,6 @@ from crawlcw.ledger.sqlite.schema import (
     Tables,
 )
 from crawlcw.model import transitions
-from crawlcw.model.identities import IdentityState
 from crawlcw.model.task import DONE, WAITING, Status
 from crawlcw.model.transitions import (
     ADMIT,
@@ -382,25 +381,7 @@ class Statements:
     def _of_sessions(self, tables: Tables) -> None:
         """Those of the sessions that pages are asked for with."""
         sessions = tables.sessions
-        self.session = f"SELECT * FROM {sessions} WHERE id = :id"
-        self.sessions = f"SELECT * FROM {sessions} ORDER BY id"
-        self.add_session = (
-            f"INSERT INTO {sessions} (id, fence, owner, expires, content) "
-            "VALUES (:id, :fence, :owner, :expires, :content) ON CONFLICT (id) DO NOTHING"
-        )
-        self.change_session = (
-            f"UPDATE {sessions} SET fence = :fence, owner = :owner, expires = :expires, "
-            "content = :content WHERE id = :id AND fence = :held_fence"
-        )
-        # By a patch (RFC 7396), which takes a tenth of what reading it in Python takes: that of
-        # a broad crawl has some thousand cookies, and is written with each group of outcomes.
-        self.keep_session = (
-            f"UPDATE {sessions} SET content = json_set(json_patch(content, :patch), '$.score', "
-            "json_extract(content, '$.score') + :score) WHERE id = :id AND fence = :fence "
-            f"AND json_extract(content, '$.state') = '{IdentityState.READY}'"
-        )
         self.end_logins = f"UPDATE {sessions} SET expires = :now WHERE owner = :name"
-        self.forget_sessions = f"DELETE FROM {sessions}"
 
     def _of_state(self, tables: Tables) -> None:
         """Those of what a spider keeps between its pages."""

@@ -6,23 +6,29 @@ A unit of work is a coroutine that never waits, for each primitive is done at on
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+import json
+from collections import defaultdict
+from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import RATE_KEY, AtMost, Key, Where, Within, Write
+from crawlcw.ledger.port import RATE_KEY, AtMost, Edit, Key, Where, Within, Write
 from crawlcw.ledger.sqlite.connection import Database
-from crawlcw.ledger.sqlite.rows import documents_of, row_of
+from crawlcw.ledger.sqlite.rows import documents_of, from_json, row_of, to_json
 from crawlcw.ledger.sqlite.schema import Tables
 
 _T = TypeVar("_T")
+#: A function of SQL takes 127 values: one is the JSON, and each path has one or two.
+_AT_ONCE = 60
 
 
 class Unit:
     """The tables of one ledger on one connection."""
 
     def __init__(self, db: Database, tables: Tables) -> None:
-        self.rates = Table(db, tables.rates, key=RATE_KEY)
+        self.marker = Table(db, tables.marker, key=("spider",))
+        self.rates = Table(db, tables.rates, key=RATE_KEY, durable=False)
+        self.sessions = Table(db, tables.sessions, columns=("_id", "fence", "owner", "expires"))
 
 
 def driven(work: Coroutine[Any, Any, _T]) -> _T:
@@ -37,47 +43,129 @@ def driven(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 class Table:
-    """A table whose columns are the fields of its documents."""
+    """A table whose columns are the fields of its documents.
 
-    def __init__(self, db: Database, name: str, *, key: tuple[str, ...]) -> None:
+    With *columns* those alone are, and all others are members of the column `content`.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        name: str,
+        *,
+        key: tuple[str, ...] = ("id",),
+        columns: Collection[str] | None = None,
+        durable: bool = True,
+    ) -> None:
         self._db = db
         self._name = name
         self._key = key
+        self._columns = columns
+        self._durable = durable
+
+    async def insert(self, documents: Sequence[Document]) -> int:
+        """See `port.Table.insert`."""
+        return sum(
+            self._execute(f"{text} ON CONFLICT DO NOTHING", values)
+            for text, values in map(self._insertion, documents)
+        )
+
+    def _insertion(self, document: Document) -> tuple[str, list[Any]]:
+        row = row_of({name: v for name, v in document.items() if self._is_column(name)})
+        if self._columns is not None:
+            rest = {name: v for name, v in document.items() if not self._is_column(name)}
+            row["content"] = to_json(rest)
+        marks = ", ".join("?" * len(row))
+        return f"INSERT INTO {self._name} ({', '.join(row)}) VALUES ({marks})", list(row.values())
+
+    async def read(
+        self, keys: Sequence[Key], fields: Collection[str] = ()
+    ) -> Mapping[Key, Document]:
+        """See `port.Table.read`."""
+        (key,) = self._key
+        shown = ", ".join((f"{key} AS id", *fields)) if fields else "*"
+        found = self._documents(
+            f"SELECT {shown} FROM {self._name} WHERE {key} IN ({', '.join('?' * len(keys))})", keys
+        )
+        return {each["_id"]: each for each in found}
 
     async def scan(
         self, where: Where, *, limit: int, after: Key | None = None
     ) -> Sequence[Document]:
         """See `port.Table.scan`: one stretch of the primary key."""
         tests, values = self._tests(where, after)
-        found = self._db.execute(
-            f"SELECT * FROM {self._name} WHERE {tests} ORDER BY {', '.join(self._key)} LIMIT ?",
-            (*values, limit),
+        order = ", ".join(self._key)
+        return self._documents(
+            f"SELECT * FROM {self._name} WHERE {tests} ORDER BY {order} LIMIT ?", [*values, limit]
         )
-        return list(documents_of([name for name, *_ in found.description], found))
+
+    def _documents(self, statement: str, values: Sequence[Any]) -> list[Document]:
+        rows = self._db.execute(statement, values)
+        found = list(documents_of([name for name, *_ in rows.description], rows))
+        if self._columns is None:
+            return found
+        return [from_json(each.pop("content")) | each for each in found]
 
     async def change(self, writes: Sequence[Write]) -> int:
         """See `port.Table.change`: a statement each."""
-        return sum(self._change(write) for write in writes)
+        return sum(map(self._change, writes))
 
     def _change(self, write: Write) -> int:
-        row = row_of(write.edit.set)
-        changes = ", ".join(f"{name} = ?" for name in row)
+        changes, values = self._changes(write.edit)
         if write.new is None:
-            tests, values = self._tests({"_id": write.key, **write.where})
+            tests, tested = self._tests({"_id": write.key, **write.where})
             statement = f"UPDATE {self._name} SET {changes} WHERE {tests}"
-            return self._db.execute(statement, (*row.values(), *values)).rowcount
-        new = row_of(write.new)
-        tests, values = self._tests(write.where)
-        statement = (
-            f"INSERT INTO {self._name} ({', '.join(new)}) VALUES ({', '.join('?' * len(new))}) "
-            f"ON CONFLICT ({', '.join(self._key)}) DO UPDATE SET {changes} WHERE {tests}"
-        )
-        return self._db.execute(statement, (*new.values(), *row.values(), *values)).rowcount
+            return self._execute(statement, [*values, *tested])
+        insertion, new = self._insertion(write.new)
+        tests, tested = self._tests(write.where)
+        known = f"ON CONFLICT ({', '.join(self._key)}) DO UPDATE SET {changes} WHERE {tests}"
+        return self._execute(f"{insertion} {known}", [*new, *values, *tested])
+
+    def _changes(self, edit: Edit) -> tuple[str, list[Any]]:
+        """Return what a statement sets, and its values."""
+        # Something is set in any case.
+        texts, values = [f"{self._key[0]} = {self._key[0]}"], list[Any]()
+        inside: dict[str, list[_Assigned]] = defaultdict(list)
+        for column, assigned in self._assigned(edit):
+            if assigned.path:
+                inside[column].append(assigned)
+            else:
+                texts.append(f"{column} = {assigned.expression}")
+                values.append(assigned.value)
+        for column, edits in inside.items():
+            text, within = _edited(column, edits)
+            texts.append(f"{column} = {text}")
+            values += within
+        return ", ".join(texts), values
+
+    def _assigned(self, edit: Edit) -> Iterator[tuple[str, "_Assigned"]]:
+        for name, value in edit.set.items():
+            column, path = self._place(name)
+            if not path:
+                yield column, _Assigned("", "?", *row_of({name: value}).values())
+            else:
+                yield column, _Assigned(path, "json(?)", None if value is None else to_json(value))
+        for name, number in edit.inc.items():
+            column, path = self._place(name)
+            yield column, _Assigned(path, f"{self._column(name)} + ?", number)
+        for name, members in edit.without.items():
+            column, path = self._place(name)
+            for member in members:
+                yield column, _Assigned(f"{path or '$'}.{_label(member)}", "", None)
+        for name, merged in edit.merge.items():
+            column, path = self._place(name)
+            for member, value in merged.items():
+                place = f"{path or '$'}.{_label(member)}"
+                yield column, _Assigned(place, "json(?)", to_json(value))
 
     async def delete(self, where: Where) -> int:
         """See `port.Table.delete`."""
         tests, values = self._tests(where)
-        return self._db.execute(f"DELETE FROM {self._name} WHERE {tests}", values).rowcount
+        return self._execute(f"DELETE FROM {self._name} WHERE {tests}", values)
+
+    def _execute(self, statement: str, values: Sequence[Any]) -> int:
+        self._db.unsynced |= self._durable
+        return self._db.execute(statement, values).rowcount
 
     def _tests(self, where: Where, after: Key | None = None) -> tuple[str, list[Any]]:
         """Return the condition of rows that pass all tests, and its values."""
@@ -98,11 +186,59 @@ class Table:
                     yield "<", self._keyed(end)
                 case AtMost(value):
                     yield "<=", row_of({name: value})
+                case _ if name == "_id":
+                    yield "IS", self._keyed(test)
+                case _ if self._is_column(name):
+                    yield "IS", row_of({name: test})
                 case _:
-                    yield "IS", self._keyed(test) if name == "_id" else row_of({name: test})
+                    yield "IS", {self._column(name): test}
         if after is not None:
             yield ">", self._keyed(after)
 
     def _keyed(self, key: Key) -> dict[str, Any]:
         """Return the columns of a key, or of the beginning of one."""
-        return row_of(dict(zip(self._key, key, strict=False)))
+        (first, *more) = self._key
+        return row_of(dict(zip(self._key, key, strict=False)) if more else {first: key})
+
+    def _is_column(self, name: str) -> bool:
+        return self._columns is None or name in self._columns
+
+    def _column(self, name: str) -> str:
+        return name if self._is_column(name) else f"json_extract(content, '$.{name}')"
+
+    def _place(self, name: str) -> tuple[str, str]:
+        """Return the column of a field, and its path where that one is JSON."""
+        return (name, "") if self._is_column(name) else ("content", f"$.{name}")
+
+
+class _Assigned(NamedTuple):
+    """What is put into a column, or at a path in one that is JSON."""
+
+    path: str
+    expression: str
+    value: Any  #: None: what is at the path is taken away
+
+
+def _edited(column: str, edits: Sequence[_Assigned]) -> tuple[str, list[Any]]:
+    """Return the expression of a column that is JSON after edits, and its values."""
+    text, values = f"coalesce({column}, '{{}}')", list[Any]()
+    gone = [each.path for each in edits if each.value is None]
+    new = [each for each in edits if each.value is not None]
+    for start in range(0, len(gone), _AT_ONCE):
+        some = gone[start : start + _AT_ONCE]
+        text = f"json_remove({text}{', ?' * len(some)})"
+        values += some
+    for start in range(0, len(new), _AT_ONCE):
+        placed = new[start : start + _AT_ONCE]
+        text = f"json_set({text}{''.join(f', ?, {each.expression}' for each in placed)})"
+        values += [value for each in placed for value in (each.path, each.value)]
+    return text, values
+
+
+def _label(member: str) -> str:
+    """Return a member's name as a path has it."""
+    label = f'"{member}"'
+    # SQLite compares it with the text of the JSON, and escapes nothing.
+    if label != json.dumps(member, ensure_ascii=False):
+        raise ValueError(f"a member has a name that no path holds: {member!r}")
+    return label

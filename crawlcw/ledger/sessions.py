@@ -1,0 +1,140 @@
+"""Sessions that pages are asked for with, each changed by its fence alone.
+
+A session is the document
+
+    _id          its name
+    fence        the number of changes of its state
+    state        fresh, ready or retired
+    cookies      {digest: {name, value, coded, domain, host_only, path, port, secure, expires}}
+    headers, origins, proxy, data   as in `Identity`
+    score, witness                  what pages have left; the second is `login_probe`
+    owner, expires                  who logs it in, and until when; absent: nobody does
+    failures, not_before, given_up, reason   of its last logins
+
+A cookie stands under a digest of what tells it from others, for its name is a
+server's text, which never becomes a field's name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from crawlcw.ledger.documents import Document, escaped, unescaped
+from crawlcw.ledger.port import Edit, Store, Unit, Write
+from crawlcw.model.frozen import frozen
+from crawlcw.model.identities import Cookie, Identity, IdentityState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What pages leave in a session while it is ready."""
+
+    cookies: Mapping[str, Cookie | None]  #: those that have changed; None: gone
+    score: int = 0  #: how many more pages were answered well
+    login_probe: str | None = None  #: the last of them; None: as before
+
+
+class Sessions:
+    """The sessions that pages are asked for with: their cookies, and who logs them in."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def get(self, name: str) -> Identity | None:
+        """Return the session of that name; None: nobody has used it yet."""
+        return await self._store.reading(_get, name)
+
+    async def change(self, before: Identity | None, after: Identity) -> bool:
+        """Write a session, durably, where it still has the fence of *before*; return whether.
+
+        With None where nobody has written one of that name. Sent again after it was
+        not answered, it is written once, and that is the answer.
+        """
+        return await self._store.writing(_change, before, after)
+
+    async def keep(self, name: str, fence: int, left: Left) -> bool:
+        """Write down what pages have left in a session, durably; return whether it was written.
+
+        Cookies that are not named stay as others have written them. Nothing is
+        written where the session has another fence, or is not ready.
+        """
+        return await self._store.writing(_keep, name, fence, left)
+
+    async def forget(self) -> int:
+        """Delete all sessions; return how many. Who uses one makes it anew."""
+        return await self._store.writing(_forget)
+
+
+async def _get(unit: Unit, name: str) -> Identity | None:
+    found = await unit.sessions.read([name])
+    return _session(found[name]) if name in found else None
+
+
+async def _change(unit: Unit, before: Identity | None, after: Identity) -> bool:
+    document = _document(after)
+    if before is None:
+        present = {name: value for name, value in document.items() if value is not None}
+        written = await unit.sessions.insert([present])
+    else:
+        del document["_id"]
+        write = Write(before.name, {"fence": before.fence}, Edit(set=document))
+        written = await unit.sessions.change([write])
+    # The answer to a change that was written may have been lost.
+    return written == 1 or await _get(unit, after.name) == after
+
+
+async def _keep(unit: Unit, name: str, fence: int, left: Left) -> bool:
+    cookies = {n: _cookie_document(each) for n, each in left.cookies.items() if each is not None}
+    edit = Edit(
+        set={} if left.login_probe is None else {"witness": left.login_probe},
+        inc={"score": left.score},
+        merge={"cookies": cookies},
+        without={"cookies": left.cookies.keys() - cookies.keys()},
+    )
+    ready = {"fence": fence, "state": str(IdentityState.READY)}
+    return await unit.sessions.change([Write(name, ready, edit)]) == 1
+
+
+async def _forget(unit: Unit) -> int:
+    return await unit.sessions.delete({})
+
+
+def _document(identity: Identity) -> Document:
+    """Return a session as its document, with None for fields that are to be absent."""
+    found = {field.name: getattr(identity, field.name) for field in fields(Identity)}
+    found["_id"] = found.pop("name")
+    found["witness"] = found.pop("login_probe")
+    found["state"] = str(identity.state)
+    found["cookies"] = {key: _cookie_document(each) for key, each in identity.cookies.items()}
+    found["headers"] = [list(pair) for pair in identity.headers]
+    found["origins"] = list(identity.origins)
+    found["data"] = escaped(dict(identity.data))
+    return found
+
+
+def _cookie_document(cookie: Cookie) -> Document:
+    found = {field.name: getattr(cookie, field.name) for field in fields(Cookie)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _session(found: Mapping[str, Any]) -> Identity:
+    """Return the session of a document; what a newer crawlcw has added is left out."""
+    known = {field.name for field in fields(Identity)}
+    values = {name: value for name, value in found.items() if name in known}
+    return Identity(
+        **{
+            **values,
+            "name": found["_id"],
+            "login_probe": found.get("witness"),
+            "state": IdentityState(found["state"]),
+            "cookies": {key: _cookie(each) for key, each in found.get("cookies", {}).items()},
+            "headers": tuple((name, value) for name, value in found.get("headers", ())),
+            "origins": tuple(found.get("origins", ())),
+            "data": frozen(unescaped(found.get("data") or {})),
+        }
+    )
+
+
+def _cookie(found: Mapping[str, Any]) -> Cookie:
+    known = {field.name for field in fields(Cookie)}
+    return Cookie(**{name: value for name, value in found.items() if name in known})
