@@ -24,6 +24,12 @@ class AtMost(NamedTuple):
     value: Any
 
 
+class Not(NamedTuple):
+    """The test of a field that has not the value; one that is absent passes."""
+
+    value: Any
+
+
 class Within(NamedTuple):
     """The test of a key from *first* on and before *end*, each a key or the beginning of one."""
 
@@ -60,8 +66,8 @@ class Write(NamedTuple):
     new: Document | None = None  #: inserted where no document has the key
 
 
-class Table(Protocol):
-    """Documents of one kind. A field that is absent may be read as None, or without members."""
+class Documents(Protocol):
+    """Documents by their keys. A field that is absent may be read as None, or without members."""
 
     async def insert(self, documents: Sequence[Document]) -> int:
         """Insert the documents whose keys no other has; return how many.
@@ -70,12 +76,22 @@ class Table(Protocol):
         """
 
     async def read(
-        self, keys: Sequence[Key], fields: Collection[str] = ()
+        self, keys: Sequence[Key], fields: Collection[str] = (), where: Where | None = None
     ) -> Mapping[Key, Document]:
-        """Return the documents of those keys that are known, with those fields or all.
+        """Return the documents of those keys that are as *where* says, with those fields or all.
 
-        Of a table whose key is one field.
+        Of documents whose key is one field.
         """
+
+    async def change(self, writes: Sequence[Write]) -> int:
+        """Apply writes, each of them atomic; return how many were applied, inserted ones included.
+
+        Raises `LedgerError` for a document that the store cannot hold.
+        """
+
+
+class Table(Documents, Protocol):
+    """Documents of one kind, ordered by their keys."""
 
     async def scan(
         self, where: Where, *, limit: int, after: Key | None = None
@@ -83,12 +99,6 @@ class Table(Protocol):
         """Return the first *limit* documents by their keys, or the first behind *after*.
 
         *where* tests nothing but the key, and *after* is a key that passes.
-        """
-
-    async def change(self, writes: Sequence[Write]) -> int:
-        """Apply writes, each of them atomic; return how many were applied, inserted ones included.
-
-        Raises `LedgerError` for a document that the store cannot hold.
         """
 
     async def delete(self, where: Where) -> int:
@@ -103,8 +113,12 @@ class Unit(Protocol):
     """The tables of one ledger, during one unit of work."""
 
     @property
-    def marker(self) -> Table:
+    def marker(self) -> Documents:
         """The document, named as the ledger, that says what it is, and notes."""
+
+    @property
+    def state(self) -> Documents:
+        """The state of a spider, which is one document."""
 
     @property
     def sessions(self) -> Table:

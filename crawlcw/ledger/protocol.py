@@ -21,11 +21,11 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
+from crawlcw.ledger.spider_states import SpiderStates
 from crawlcw.model.counters import Counters as Counters
 from crawlcw.model.counters import Counts as Counts
 from crawlcw.model.hosts import Calls, Host, HostLease
 from crawlcw.model.rates import Vitals
-from crawlcw.model.spider_state import StoredState
 from crawlcw.model.task import BlobRef, ChangedTask, Lease, Record, Status, Task
 from crawlcw.model.transitions import BulkChange, Settlement
 from crawlcw.model.workers import Worker as Worker
@@ -584,23 +584,6 @@ class Admin(Protocol):
         None: however deep. Return how many. Their hosts are woken as by
         `Hosts.wake`. A batch at a time; may be repeated after an error.
         """
-
-
-class SpiderStates(Protocol):
-    """What a spider keeps between its pages: one state, changed as a whole by its revision."""
-
-    async def read(self, *, known: int = 0) -> StoredState | None:
-        """Return the state; None where its revision is the one that is *known*."""
-
-    async def change(self, before: StoredState, after: StoredState) -> bool:
-        """Write what is other in *after*, durably, where the revision is that of *before*.
-
-        Return whether it was written. Sent again after it was not answered, it is written
-        once; where others have written meanwhile, the answer is that it was not.
-        """
-
-    async def forget(self) -> bool:
-        """Let there be no state any more, by another revision; return whether there was one."""
 
 
 class Ledger(Protocol):

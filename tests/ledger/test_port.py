@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import RATE_KEY, AtMost, Edit, Key, Store, Table, Unit, Within, Write
+from crawlcw.ledger.port import RATE_KEY, AtMost, Edit, Key, Not, Store, Table, Unit, Within, Write
 from tests.support.dict_store import DictStore
 from tests.support.ledgers import BACKENDS, START, on_backend
 
@@ -204,21 +204,62 @@ marker = (
     called("marker", "read", st.just(["books"]), fields=some_part.map(lambda part: [part])),
 )
 
-some_calls = st.lists(st.one_of(*rates, *sessions, *marker), max_size=20)
+# The state of a spider, of which SQLite has a row for each member.
+
+some_revision = st.integers(1, 3)
+some_state_test = st.fixed_dictionaries(
+    {},
+    optional={
+        "revision": some_revision | some_revision.map(Not),
+        "values": st.just(Not({})),
+    },
+)
+some_named = st.dictionaries(some_member | st.just('"q'), some_value, max_size=3)
+state = (
+    called(
+        "state",
+        "insert",
+        st.tuples(
+            st.builds(
+                lambda **fields: {"_id": "state", **fields},
+                revision=some_revision,
+                values=some_named,
+                pending=some_named,
+            )
+        ),
+    ),
+    changes(
+        "state",
+        written(
+            st.just("state"),
+            some_state_test,
+            of_members("values", set=st.fixed_dictionaries({"revision": some_revision}))
+            | of_members("pending", inc=st.fixed_dictionaries({"revision": some_revision}))
+            | st.just(Edit(set={"values": {}, "pending": {}}, inc={"revision": 1})),
+        ),
+    ).filter(lambda call: len(call.args[0]) == 1),
+    called("state", "read", st.just(["state"]), where=some_state_test),
+)
+
+some_calls = st.lists(st.one_of(*rates, *sessions, *marker, *state), max_size=20)
 TABLES = ("rates", "sessions")
 READING = {"read", "scan"}
 
 
-async def emptied_marker(unit: Unit) -> None:
+async def emptied(unit: Unit) -> None:
+    """Empty the documents that nothing deletes."""
     parts = dict.fromkeys(("state", "control", "policy"))
     await unit.marker.change([Write("books", {}, Edit(set=parts))])
+    first = {"revision": 1, "values": {}, "pending": {}}
+    await unit.state.insert([{"_id": "state", **first}])
+    await unit.state.change([Write("state", {}, Edit(set=first))])
 
 
 async def answers(store: Store, calls: list[Call]) -> list[Any]:
     """Return what a store that is emptied first answers to calls, each of them a unit."""
     for table in TABLES:
         await store.writing(Call(table, "delete", ({},), {}).on)
-    await store.writing(emptied_marker)
+    await store.writing(emptied)
     everything = [Call(table, "scan", ({},), {"limit": 100}) for table in TABLES]
     return [
         await (store.reading if call.name in READING else store.writing)(call.on)

@@ -5,7 +5,7 @@ from copy import deepcopy
 from typing import Any
 
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import AtMost, Edit, Key, P, T, Where, Within, Work, Write
+from crawlcw.ledger.port import AtMost, Edit, Key, Not, P, T, Where, Within, Work, Write
 
 
 class DictTable:
@@ -15,7 +15,7 @@ class DictTable:
         self._documents: dict[Key, Document] = {each["_id"]: each for each in documents}
 
     async def insert(self, documents: Sequence[Document]) -> int:
-        """See `port.Table.insert`."""
+        """See `port.Documents.insert`."""
         new = {
             each["_id"]: deepcopy(each) for each in documents if each["_id"] not in self._documents
         }
@@ -23,10 +23,11 @@ class DictTable:
         return len(new)
 
     async def read(
-        self, keys: Sequence[Key], fields: Collection[str] = ()
+        self, keys: Sequence[Key], fields: Collection[str] = (), where: Where | None = None
     ) -> Mapping[Key, Document]:
-        """See `port.Table.read`."""
-        return {key: deepcopy(self._documents[key]) for key in keys if key in self._documents}
+        """See `port.Documents.read`."""
+        matching = set(self._matching(where or {}))
+        return {key: deepcopy(self._documents[key]) for key in keys if key in matching}
 
     async def scan(
         self, where: Where, *, limit: int, after: Key | None = None
@@ -36,7 +37,7 @@ class DictTable:
         return [deepcopy(self._documents[key]) for key in found[:limit]]
 
     async def change(self, writes: Sequence[Write]) -> int:
-        """See `port.Table.change`."""
+        """See `port.Documents.change`."""
         return sum(self._change(write) for write in writes)
 
     def _change(self, write: Write) -> bool:
@@ -70,6 +71,8 @@ def _passes(value: Any, test: Any) -> bool:
     match test:
         case Within(first, end):
             return bool(first <= value < end)
+        case Not(other):
+            return bool(value != other)
         case AtMost(most):
             return value is not None and bool(value <= most)
         case _:
@@ -96,6 +99,7 @@ class DictStore:
 
     def __init__(self) -> None:
         self.marker = DictTable({"_id": self.name})
+        self.state = DictTable()
         self.sessions = DictTable()
         self.rates = DictTable()
 

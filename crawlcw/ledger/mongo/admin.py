@@ -248,7 +248,7 @@ class Admin:
                 store.workers,
                 store.rates.collection,
                 store.sessions.collection,
-                store.state,
+                store.state.collection,
                 store.durable,
             ):
                 await collection.drop()

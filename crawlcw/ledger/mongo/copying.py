@@ -34,7 +34,7 @@ class Copying:
             Part.HOSTS: store.hosts,
             Part.WORKERS: store.workers,
             Part.SESSIONS: store.sessions.collection,
-            Part.STATE: store.state,
+            Part.STATE: store.state.collection,
             Part.BLOBS: store.blob_files,
         }
 

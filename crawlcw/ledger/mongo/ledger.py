@@ -21,13 +21,13 @@ from crawlcw.ledger.mongo.outcomes import Outcomes
 from crawlcw.ledger.mongo.queries import Queries
 from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, kind_in
 from crawlcw.ledger.mongo.search import Search
-from crawlcw.ledger.mongo.spider_states import SpiderStates
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.tasks import Tasks
 from crawlcw.ledger.mongo.workers import Workers
 from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
+from crawlcw.ledger.spider_states import SpiderStates
 
 
 class MongoLedger:
@@ -55,7 +55,7 @@ class MongoLedger:
         self.admin: protocol.Admin = Admin(store, hosts, blobs, notes)
         self.notes = notes
         self.sessions = Sessions(store)
-        self.spider_state: protocol.SpiderStates = SpiderStates(store)
+        self.spider_state = SpiderStates(store)
         self.blobs: tracked.Blobs = blobs
         self.changes: tracked.Changes = Changes(store)
         self.search: searching.Search = Search(store)

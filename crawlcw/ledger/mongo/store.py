@@ -77,7 +77,8 @@ class MongoStore:
         self.items = database.get_collection(f"{spider}.items", write_concern=_DURABLE)
         sessions = database.get_collection(f"{spider}.sessions", write_concern=_DURABLE)
         self.sessions = Table(sessions)
-        self.state = database.get_collection(f"{spider}.state", write_concern=_DURABLE)
+        state = database.get_collection(f"{spider}.state", write_concern=_DURABLE)
+        self.state = Table(state)
         self.bucket_name = f"{spider}.asides"
         self.blob_files, self.blob_chunks = (
             database.get_collection(f"{self.bucket_name}.{part}", write_concern=_DURABLE)

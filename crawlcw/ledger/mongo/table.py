@@ -10,7 +10,7 @@ from pymongo.errors import BulkWriteError
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.mongo.connection import mapped, refusals
-from crawlcw.ledger.port import AtMost, Key, Where, Within, Write
+from crawlcw.ledger.port import AtMost, Key, Not, Where, Within, Write
 
 
 class Table:
@@ -21,7 +21,7 @@ class Table:
         self._key = key
 
     async def insert(self, documents: Sequence[Document]) -> int:
-        """See `port.Table.insert`: one command for all."""
+        """See `port.Documents.insert`: one command for all."""
         updates = [
             UpdateOne({"_id": each["_id"]}, {"$setOnInsert": each}, upsert=True, hint="_id_")
             for each in documents
@@ -30,11 +30,12 @@ class Table:
         return inserted
 
     async def read(
-        self, keys: Sequence[Key], fields: Collection[str] = ()
+        self, keys: Sequence[Key], fields: Collection[str] = (), where: Where | None = None
     ) -> Mapping[Key, Document]:
-        """See `port.Table.read`."""
+        """See `port.Documents.read`."""
         shown = dict.fromkeys(fields, 1)
-        found = await self._found({"_id": {"$in": list(keys)}}, shown, limit=len(keys))
+        chosen = {"_id": {"$in": list(keys)}, **self._filter(where or {})}
+        found = await self._found(chosen, shown, limit=len(keys))
         return {each["_id"]: each for each in found}
 
     async def scan(
@@ -53,7 +54,7 @@ class Table:
         return found
 
     async def change(self, writes: Sequence[Write]) -> int:
-        """See `port.Table.change`: one command for all."""
+        """See `port.Documents.change`: one command for all."""
         return sum(await self._written([self._update(write) for write in writes]))
 
     def _update(self, write: Write) -> UpdateOne:
@@ -91,6 +92,8 @@ class Table:
                 case Within(first, end):
                     begin = {"$gte": self._value(name, first)}
                     found[name] = found.get(name, begin) | {"$lt": self._value(name, end)}
+                case Not(value):
+                    found[name] = {"$ne": value}
                 case AtMost(value):
                     found[name] = {"$lte": value}
                 case _:

@@ -238,11 +238,25 @@ def _translated(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
     """Write all that is done inside, or nothing."""
-    # At once, for a transaction that begins by reading cannot always go on to write.
-    db.execute("BEGIN IMMEDIATE")
+    with finished(db):
+        begin(db)
+        yield
+
+
+def begin(db: sqlite3.Connection) -> None:
+    """Begin a transaction that writes, unless one is under way."""
+    if not db.in_transaction:
+        # At once, for a transaction that begins by reading cannot always go on to write.
+        db.execute("BEGIN IMMEDIATE")
+
+
+@contextmanager
+def finished(db: sqlite3.Connection) -> Iterator[None]:
+    """Commit what is begun inside, or undo it."""
     try:
         yield
-        db.execute("COMMIT")
+        if db.in_transaction:
+            db.execute("COMMIT")
     except BaseException:
         # A full disk may have rolled it back already.
         if db.in_transaction:

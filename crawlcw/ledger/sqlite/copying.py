@@ -9,6 +9,7 @@ from typing import Any
 from crawlcw.ledger.copying import Part
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import Unit
+from crawlcw.ledger.spider_states import STATE_ID
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction, snapshot
 from crawlcw.ledger.sqlite.rows import (
     INT64,
@@ -19,7 +20,6 @@ from crawlcw.ledger.sqlite.rows import (
     row_of,
     to_json,
 )
-from crawlcw.ledger.sqlite.spider_states import document_of_state, rows_of_state
 from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
 
 #: What is null in a document, and not left out.
@@ -48,9 +48,8 @@ class Copying:
     async def read(self, part: Part) -> AsyncIterator[Sequence[Document]]:
         """See `copying.Copying.read`."""
         if part is Part.STATE:
-            state = await self._store.reader.run(document_of_state, self._store.sql)
-            if state is not None:
-                yield [state]
+            if state := await self._store.reading(_state):
+                yield state
             return
         if part is Part.SESSIONS:
             some = await self._store.reading(_sessions, None)
@@ -117,8 +116,7 @@ class Copying:
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
         """See `copying.Copying.write`."""
         if part is Part.STATE:
-            parts = [row for each in documents for row in rows_of_state(each)]
-            await self._store.writer.run(self._write_state, parts)
+            await self._store.writing(_add_state, documents)
             return
         if part is Part.SESSIONS:
             await self._store.writing(_add_sessions, documents)
@@ -127,11 +125,6 @@ class Copying:
         items = [row for each in documents for row in _item_rows(each)]
         versions = [row for each in documents for row in _version_rows(each)]
         await self._store.writer.run(self._write, part, rows, items, versions)
-
-    def _write_state(self, db: Database, parts: Sequence[tuple[str, str, str]]) -> None:
-        with durable_transaction(db):
-            rows = [{"part": part, "name": name, "content": text} for part, name, text in parts]
-            db.executemany(self._store.sql.put_state, rows)
 
     def _row(self, part: Part, document: Document) -> dict[str, Any]:
         if part is Part.BLOBS:
@@ -160,6 +153,14 @@ class Copying:
                 db.execute(f"INSERT INTO {self._tables[part]} ({names}) VALUES ({values})", row)
             db.executemany(self._store.sql.add_item, items)
             db.executemany(self._store.sql.copy_version, versions)
+
+
+async def _state(unit: Unit) -> Sequence[Document]:
+    return list((await unit.state.read([STATE_ID])).values())
+
+
+async def _add_state(unit: Unit, documents: Sequence[Document]) -> int:
+    return await unit.state.insert(documents)
 
 
 async def _sessions(unit: Unit, after: str | None) -> Sequence[Document]:

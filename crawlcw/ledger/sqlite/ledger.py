@@ -15,6 +15,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
+from crawlcw.ledger.spider_states import SpiderStates
 from crawlcw.ledger.sqlite.admin import Admin
 from crawlcw.ledger.sqlite.blobs import Blobs
 from crawlcw.ledger.sqlite.changes import Changes
@@ -31,7 +32,6 @@ from crawlcw.ledger.sqlite.outcomes import Outcomes
 from crawlcw.ledger.sqlite.queries import Queries
 from crawlcw.ledger.sqlite.rows import EPOCH, moment
 from crawlcw.ledger.sqlite.search import Search
-from crawlcw.ledger.sqlite.spider_states import SpiderStates
 from crawlcw.ledger.sqlite.statements import Statements
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.ledger.sqlite.tasks import Tasks
@@ -62,7 +62,7 @@ class SqliteLedger:
         self.admin: protocol.Admin = Admin(store, hosts, notes)
         self.notes = notes
         self.sessions = Sessions(store)
-        self.spider_state: protocol.SpiderStates = SpiderStates(store)
+        self.spider_state = SpiderStates(store)
         self.blobs: tracked.Blobs = Blobs(store)
         self.changes: tracked.Changes = Changes(store)
         self.search: searching.Search = Search(store)

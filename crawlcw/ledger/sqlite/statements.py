@@ -94,7 +94,6 @@ class Statements:
         self._of_workers(tables)
         self._of_rates(tables)
         self._of_sessions(tables)
-        self._of_state(tables)
         self._of_examination(tables)
 
     def _of_tasks(self, tables: Tables) -> None:
@@ -382,15 +381,6 @@ class Statements:
         """Those of the sessions that pages are asked for with."""
         sessions = tables.sessions
         self.end_logins = f"UPDATE {sessions} SET expires = :now WHERE owner = :name"
-
-    def _of_state(self, tables: Tables) -> None:
-        """Those of what a spider keeps between its pages."""
-        state = tables.state
-        self.revision = f"SELECT content FROM {state} WHERE part = 'revision'"
-        self.state = f"SELECT part, name, content FROM {state}"
-        self.put_state = f"INSERT OR REPLACE INTO {state} VALUES (:part, :name, :content)"
-        self.drop_state = f"DELETE FROM {state} WHERE part = :part AND name = :name"
-        self.forget_state = f"DELETE FROM {state} WHERE part <> 'revision'"
 
     def _of_examination(self, tables: Tables) -> None:
         """Those of what `doctor` looks at, and mends."""

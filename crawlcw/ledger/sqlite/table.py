@@ -12,10 +12,11 @@ from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import RATE_KEY, AtMost, Edit, Key, Where, Within, Write
-from crawlcw.ledger.sqlite.connection import Database
+from crawlcw.ledger.port import RATE_KEY, AtMost, Edit, Key, Not, Where, Within, Write
+from crawlcw.ledger.sqlite.connection import Database, begin
 from crawlcw.ledger.sqlite.rows import documents_of, from_json, row_of, to_json
 from crawlcw.ledger.sqlite.schema import Tables
+from crawlcw.ledger.sqlite.state_table import StateTable
 
 _T = TypeVar("_T")
 #: A function of SQL takes 127 values: one is the JSON, and each path has one or two.
@@ -28,6 +29,7 @@ class Unit:
     def __init__(self, db: Database, tables: Tables) -> None:
         self.marker = Table(db, tables.marker, key=("spider",))
         self.rates = Table(db, tables.rates, key=RATE_KEY, durable=False)
+        self.state = StateTable(db, tables.state)
         self.sessions = Table(db, tables.sessions, columns=("_id", "fence", "owner", "expires"))
 
 
@@ -64,7 +66,7 @@ class Table:
         self._durable = durable
 
     async def insert(self, documents: Sequence[Document]) -> int:
-        """See `port.Table.insert`."""
+        """See `port.Documents.insert`."""
         return sum(
             self._execute(f"{text} ON CONFLICT DO NOTHING", values)
             for text, values in map(self._insertion, documents)
@@ -79,13 +81,15 @@ class Table:
         return f"INSERT INTO {self._name} ({', '.join(row)}) VALUES ({marks})", list(row.values())
 
     async def read(
-        self, keys: Sequence[Key], fields: Collection[str] = ()
+        self, keys: Sequence[Key], fields: Collection[str] = (), where: Where | None = None
     ) -> Mapping[Key, Document]:
-        """See `port.Table.read`."""
+        """See `port.Documents.read`."""
         (key,) = self._key
         shown = ", ".join((f"{key} AS id", *fields)) if fields else "*"
+        tests, values = self._tests(where or {})
+        chosen = f"{key} IN ({', '.join('?' * len(keys))}) AND {tests}"
         found = self._documents(
-            f"SELECT {shown} FROM {self._name} WHERE {key} IN ({', '.join('?' * len(keys))})", keys
+            f"SELECT {shown} FROM {self._name} WHERE {chosen}", [*keys, *values]
         )
         return {each["_id"]: each for each in found}
 
@@ -107,7 +111,7 @@ class Table:
         return [from_json(each.pop("content")) | each for each in found]
 
     async def change(self, writes: Sequence[Write]) -> int:
-        """See `port.Table.change`: a statement each."""
+        """See `port.Documents.change`: a statement each."""
         return sum(map(self._change, writes))
 
     def _change(self, write: Write) -> int:
@@ -164,6 +168,8 @@ class Table:
         return self._execute(f"DELETE FROM {self._name} WHERE {tests}", values)
 
     def _execute(self, statement: str, values: Sequence[Any]) -> int:
+        # What is written is encoded by now: a transaction keeps all others waiting.
+        begin(self._db)
         self._db.unsynced |= self._durable
         return self._db.execute(statement, values).rowcount
 
@@ -185,15 +191,19 @@ class Table:
                         yield ">=", self._keyed(first)
                     yield "<", self._keyed(end)
                 case AtMost(value):
-                    yield "<=", row_of({name: value})
-                case _ if name == "_id":
-                    yield "IS", self._keyed(test)
-                case _ if self._is_column(name):
-                    yield "IS", row_of({name: test})
+                    yield "<=", self._row(name, value)
+                case Not(value):
+                    yield "IS NOT", self._row(name, value)
                 case _:
-                    yield "IS", {self._column(name): test}
+                    yield "IS", self._row(name, test)
         if after is not None:
             yield ">", self._keyed(after)
+
+    def _row(self, name: str, value: Any) -> dict[str, Any]:
+        """Return the columns of a field and their values, as statements have them."""
+        if name == "_id":
+            return self._keyed(value)
+        return row_of({name: value}) if self._is_column(name) else {self._column(name): value}
 
     def _keyed(self, key: Key) -> dict[str, Any]:
         """Return the columns of a key, or of the beginning of one."""

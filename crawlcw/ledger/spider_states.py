@@ -1,0 +1,137 @@
+"""State of a spider, changed as a whole by its revision.
+
+It is one document:
+
+    _id          "state"
+    revision     the number of times that it was written
+    values       {name: {value, place}}
+    pending      {run: {name: {kind, place, value}}}, a run as `<task id in hex>-<fence>`
+
+Names and the keys in values are escaped, for they may be any text.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from crawlcw.ledger.documents import Document, escaped, unescaped
+from crawlcw.ledger.port import Edit, Not, Store, Unit, Write
+from crawlcw.model.frozen import frozen
+from crawlcw.model.spider_state import Change, Kind, Operation, Run, StoredState, Value, sized
+from crawlcw.model.values import size
+
+STATE_ID = "state"
+
+
+class SpiderStates:
+    """What a spider keeps between its pages: one state, changed as a whole by its revision."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def read(self, *, known: int = 0) -> StoredState | None:
+        """Return the state; None where its revision is the one that is *known*."""
+        return await self._store.reading(_read, known)
+
+    async def change(self, before: StoredState, after: StoredState) -> bool:
+        """Write what is other in *after*, durably, where the revision is that of *before*.
+
+        Return whether it was written. Sent again after it was not answered, it is written
+        once; where others have written meanwhile, the answer is that it was not.
+        """
+        return await self._store.writing(_change, before, after)
+
+    async def forget(self) -> bool:
+        """Let there be no state any more, by another revision; return whether there was one."""
+        return await self._store.writing(_forget)
+
+
+async def _read(unit: Unit, known: int) -> StoredState | None:
+    found = await unit.state.read([STATE_ID], where={"revision": Not(known)})
+    return _stored_state(found[STATE_ID]) if found else None
+
+
+async def _change(unit: Unit, before: StoredState, after: StoredState) -> bool:
+    if not before.revision:
+        written = await unit.state.insert([_document(after)])
+    else:
+        write = Write(STATE_ID, {"revision": before.revision}, _edit(before, after))
+        written = await unit.state.change([write])
+    # The answer to a change that was written may have been lost.
+    return written == 1 or await _read(unit, 0) == after
+
+
+def _edit(before: StoredState, after: StoredState) -> Edit:
+    """Return what sets the values and the pending changes that are other in *after*."""
+    values = {n: each for n, each in after.values.items() if before.values.get(n) is not each}
+    pending = {r: each for r, each in after.pending.items() if before.pending.get(r) != each}
+    changed = _document(StoredState(revision=after.revision, values=values, pending=pending))
+    return Edit(
+        set={"revision": changed["revision"]},
+        merge={"values": changed["values"], "pending": changed["pending"]},
+        without={
+            "values": escaped(dict.fromkeys(before.values.keys() - after.values.keys())).keys(),
+            "pending": [_run_text(run) for run in before.pending.keys() - after.pending.keys()],
+        },
+    )
+
+
+async def _forget(unit: Unit) -> bool:
+    nothing = Edit(set={"values": {}, "pending": {}}, inc={"revision": 1})
+    if await unit.state.change([Write(STATE_ID, {"values": Not({})}, nothing)]):
+        return True
+    await unit.state.change([Write(STATE_ID, {}, nothing)])
+    return False
+
+
+def _document(state: StoredState) -> Document:
+    """Return a state as it is stored."""
+    values = {n: {"value": each.value, "place": each.place} for n, each in state.values.items()}
+    return {
+        "_id": STATE_ID,
+        "revision": state.revision,
+        "values": escaped(values),
+        "pending": {_run_text(run): _change_document(each) for run, each in state.pending.items()},
+    }
+
+
+def _stored_state(found: Mapping[str, Any]) -> StoredState:
+    """Return the state of a document."""
+    return StoredState(
+        revision=found["revision"],
+        values={name: _value(each) for name, each in unescaped(found["values"]).items()},
+        pending={_run(run): _page_change(each) for run, each in found["pending"].items()},
+    )
+
+
+def _change_document(change: Change) -> Document:
+    """Return what a page has changed as it is stored."""
+    found: Document = escaped({name: _operation_document(each) for name, each in change.items()})
+    return found
+
+
+def _run_text(run: Run) -> str:
+    """Return the name of a run."""
+    return f"{run[0].hex()}-{run[1]}"
+
+
+def _operation_document(operation: Operation) -> Document:
+    found: Document = {"kind": str(operation.kind), "place": operation.place}
+    if operation.kind is not Kind.DELETE:
+        found["value"] = operation.value
+    return found
+
+
+def _value(found: Mapping[str, Any]) -> Value:
+    return sized(frozen(found["value"]), found["place"])
+
+
+def _run(text: str) -> Run:
+    task_id, _, fence = text.rpartition("-")
+    return bytes.fromhex(task_id), int(fence)
+
+
+def _page_change(found: Mapping[str, Any]) -> Change:
+    return {
+        name: Operation(Kind(each["kind"]), each["place"], frozen(each.get("value")), size(each))
+        for name, each in unescaped(dict(found)).items()
+    }
