@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 
 from crawlcw.api.attempt import Downloader, Purpose
@@ -42,7 +41,6 @@ from crawlcw.fetch.recording import Recorder
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
 from crawlcw.model.counters import FinishReason, Report
-from crawlcw.model.hosts import Calls
 from crawlcw.model.standstill import Rests
 from crawlcw.telemetry.meter import Meter
 
@@ -158,17 +156,11 @@ class _Parts:
     def make_hosts(self) -> None:
         """Make the hosts of this process, and the coordinator of its tasks that are due."""
         settings, session = self.settings, self.session
-        self.start_hosts = set[str]()
         self.frontier = Frontier(
             self.spider,
             settings,
             held=session.held,
-            policy=replace(settings.host_policy, calls=_calls(self.spider)),
-            page_limit=PageLimit(
-                most=settings.max_pages_per_host,
-                unlimited=self.start_hosts,
-                full=self.scope.full,
-            ),
+            page_limit=PageLimit(most=settings.max_pages_per_host, full=self.scope.full),
             clock=time.monotonic,
             ledger_now=self.now,
         )
@@ -215,7 +207,7 @@ class _Parts:
             self.spider,
             self.adder,
             scope=self.scope,
-            start_hosts=self.start_hosts,
+            start_hosts=self.frontier.page_limit.unlimited,
             credentials=self.credentials,
             stats=session.stats,
             stop=self.ending.wished,
@@ -269,16 +261,11 @@ class _Parts:
 
     def crawl(self, fetcher: Fetcher) -> Crawl:
         """Return the crawl."""
-        steering = Steering(
-            self.session,
-            self.settings,
-            coordinator=self.coordinator,
-            end=self.ending.end,
-        )
+        settings, session = self.settings, self.session
         return Crawl(
             self.spider,
-            self.settings,
-            self.session,
+            settings,
+            session,
             parts=Parts(
                 seeder=self.seeder,
                 coordinator=self.coordinator,
@@ -287,7 +274,9 @@ class _Parts:
                 robots=self.robots,
                 sessions=self.sessions,
                 state=self.state,
-                steering=steering,
+                steering=Steering(
+                    session, settings, coordinator=self.coordinator, end=self.ending.end
+                ),
                 parsing=self.parsing,
                 browser=self.browser,
                 bodies=self.bodies,
@@ -302,12 +291,6 @@ def _instruments(settings: Settings, meter: Meter | None) -> Instruments | None:
     if not settings.trace:
         return meter
     return _tracing() if meter is None else SeveralInstruments(meter, _tracing())
-
-
-def _calls(spider: Spider) -> Calls:
-    """Return for which pages of an origin given up one of the spider's methods is called."""
-    inherits = getattr(spider.on_error, "__func__", None) is Spider.on_error
-    return Calls.ERRBACK if inherits else Calls.ALL
 
 
 def _tracing() -> Instruments:

@@ -16,7 +16,7 @@ it goes on as if it had been away.
 """
 
 import asyncio
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
@@ -32,7 +32,7 @@ from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Reason
 from crawlcw.model import urls
 from crawlcw.model.health import Origin, SlowStart, Uplink
-from crawlcw.model.hosts import Host, HostLease, HostPolicy, RobotsRecord
+from crawlcw.model.hosts import Calls, Host, HostLease, RobotsRecord
 from crawlcw.model.task import Lease, Task
 
 #: Hosts that are not held are forgotten above so many, once their delay has passed.
@@ -199,8 +199,8 @@ class PageLimit:
     """The most pages of a host; the hosts that have had them are *full*."""
 
     most: int | None
-    unlimited: Container[str]  #: hosts that it does not hold for
     full: set[str]
+    unlimited: set[str] = field(default_factory=set)  #: hosts that it does not hold for
     #: Whether all start URLs are known: before that nobody knows the crawl's own hosts.
     seeded: bool = False
 
@@ -222,13 +222,14 @@ class Frontier:
         settings: Settings,
         *,
         held: HeldLeases,
-        policy: HostPolicy,
         page_limit: PageLimit,
         clock: Callable[[], float],
         ledger_now: Callable[[], datetime],
     ) -> None:
         """Hold no host yet. *held* are the tasks' leases; *clock* is monotonic, in seconds."""
-        self.policy = policy
+        # Where the spider has no `on_error` of its own, only pages with an errback are told of.
+        has_own = getattr(spider.on_error, "__func__", None) is not Spider.on_error
+        self.policy = replace(settings.host_policy, calls=Calls.ALL if has_own else Calls.ERRBACK)
         self.page_limit = page_limit
         self.clock = clock
         self.ledger_now = ledger_now

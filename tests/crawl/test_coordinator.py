@@ -184,8 +184,7 @@ class Around:
             Spider(),
             self.settings,
             held=self.held,
-            policy=self.settings.host_policy,
-            page_limit=PageLimit(most=None, unlimited=(), full=set()),
+            page_limit=PageLimit(most=None, full=set()),
             clock=loop.time,
             ledger_now=ledger.now,
         )

@@ -14,7 +14,7 @@ from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Defer, FetchError, Reason
 from crawlcw.fetch.proxies import ProxyPool
-from crawlcw.model.hosts import Host, HostLease, HostPolicy, RobotsRecord
+from crawlcw.model.hosts import Host, HostLease, RobotsRecord
 from crawlcw.model.standstill import Rests
 from crawlcw.model.task import Lease
 from tests.support.ledgers import START, make_task
@@ -63,7 +63,6 @@ class Process:
             spider,
             settings,
             held=self.held,
-            policy=HostPolicy(),
             page_limit=pages,
             clock=lambda: self.now,
             ledger_now=self.ledger_now,
