@@ -366,30 +366,21 @@ class Coordinator:
         """Give back all that nobody has begun with, and wait for a change or a moment."""
         self._heartbeat.starving(False)
         await self.give_back_undispatched()
-        await self.host_leaser.save()
-        self.host_leaser.leave_all()
-        await self.host_leaser.give_back(background)
+        await self.host_leaser.leave_all(background)
         with anyio.move_on_after(_IDLE_BESIDE_OTHERS):
             await self._changed.wait()
 
     async def _look(self, background: anyio.abc.TaskGroup) -> bool:
         """Give back, lease, page and claim; return whether the ledger is drained."""
-        leaser = self.host_leaser
         # Tasks go back before their hosts: a host that is released while its tasks are
         # still leased would be looked at by its next owner in vain.
         returned, self.frontier.returned = self.frontier.returned, []
         if returned:
             await self._give_back(returned)
-        # What a host has shown is written before anybody else may lease it.
-        await leaser.save()
-        leaser.give_up_origins(background)
         for host in self.frontier.half_open():
             self._opening.probe(host, background)
-        await leaser.give_back(background)
-        if await leaser.lease(hungry=self.pool.has_idle_workers()):
+        if await self.host_leaser.look(background, hungry=self.pool.has_idle_workers()):
             self._idle = _SHORTEST_IDLE
-        await leaser.make_way()
-        await leaser.share_out()
         # Claims only where there is room: what waits here nobody else can work on.
         if not self._is_low() or await self._feed(background):
             return False

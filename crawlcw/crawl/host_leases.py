@@ -7,7 +7,7 @@ that have none.
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
@@ -76,7 +76,34 @@ class HostLeaser:
         soonest = self.lease_at if often else self.lease_at + _OTHERS_PAUSE
         return max(soonest, self._shared_until)
 
-    async def lease(self, *, hungry: bool) -> bool:
+    async def look(self, background: anyio.abc.TaskGroup, *, hungry: bool) -> bool:
+        """Do what is due about hosts; return whether any was leased."""
+        frontier = self._frontier
+        # What a host has shown is written before anybody else may lease it.
+        await self._save(frontier.unsaved)
+        for host in list(frontier.losing):
+            if host.lease is not None and not host.busy:
+                frontier.losing.discard(host)
+                schemes, host.lost = host.lost, set()
+                # It is neither fed nor released before that is done.
+                host.busy = True
+                background.start_soon(self._give_up_origins, host, schemes)
+        await self._give_back(background)
+        leased = await self._lease_some(hungry=hungry)
+        number, now = len(frontier.leased), time.monotonic()
+        if number >= self._capacity and now >= self._others_at:
+            await self._make_way(now)
+        if number >= 2 and now >= max(self._share_at, self._shared_until):
+            await self._share_out(now)
+        return leased
+
+    async def leave_all(self, background: anyio.abc.TaskGroup) -> None:
+        """Leave all hosts: they go back when what is under way has ended."""
+        await self._save(self._frontier.unsaved)
+        self._hand_on([host for host in self._frontier.leased.values() if not host.leaving])
+        await self._give_back(background)
+
+    async def _lease_some(self, *, hungry: bool) -> bool:
         """Lease hosts that are ready, often if there are few or fetchers are *hungry*; say if any.
 
         And now and then in any case: others may wait while the hosts that are
@@ -129,17 +156,12 @@ class HostLeaser:
         )
         self._frontier.lose(name)
 
-    async def save(self) -> None:
-        """Write what the ledger is to know at once: a host has failed, or was opened for others."""
-        if self._frontier.unsaved:
-            await self._save(list(self._frontier.unsaved))
-
-    async def _save(self, hosts: Sequence[HeldHost]) -> None:
+    async def _save(self, hosts: Iterable[HeldHost]) -> None:
         # Copies: what is learned while the ledger writes is not written with it.
         states = [(host.lease, host.state.copy()) for host in hosts if host.lease is not None]
         if not states:
             return
-        self._frontier.unsaved.difference_update(hosts)
+        self._frontier.unsaved -= {*hosts}
         lost = await self._ledger.host_leases.save(states)
         for lease, state in states:
             name = lease.host.name
@@ -156,7 +178,7 @@ class HostLeaser:
         idle = self._frontier.idle()
         return bool(idle) and (self._idle_since is None or len(idle) >= _MANY_IDLE)
 
-    async def give_back(self, background: anyio.abc.TaskGroup) -> None:
+    async def _give_back(self, background: anyio.abc.TaskGroup) -> None:
         """Release the hosts with nothing left to do, many at a time."""
         now = time.monotonic()
         going: list[HeldHost] = []
@@ -205,17 +227,6 @@ class HostLeaser:
         await self._release([host])
         self._frontier.look_wanted.set()
 
-    def give_up_origins(self, background: anyio.abc.TaskGroup) -> None:
-        """Begin to ignore what waits for origins that nobody will ask any more."""
-        for host in list(self._frontier.losing):
-            if host.lease is None or host.busy:
-                continue
-            self._frontier.losing.discard(host)
-            schemes, host.lost = host.lost, set()
-            # It is neither fed nor released before that is done.
-            host.busy = True
-            background.start_soon(self._give_up_origins, host, schemes)
-
     async def _give_up_origins(self, host: HeldHost, schemes: Iterable[str]) -> None:
         calls = self._frontier.policy.calls
         try:
@@ -234,11 +245,8 @@ class HostLeaser:
         host.look = True
         self._frontier.look_wanted.set()
 
-    async def make_way(self) -> None:
+    async def _make_way(self, now: float) -> None:
         """Leave hosts whose slice is over, where other hosts wait and there is no room for them."""
-        now = time.monotonic()
-        if len(self._frontier.leased) < self._capacity or now < self._others_at:
-            return
         self._others_at = now + _OTHERS_PAUSE
         over = [
             host
@@ -251,11 +259,8 @@ class HostLeaser:
         if ready is not None and ready <= self._ledger.now():
             self._hand_on(over[: self._capacity // _HOSTS_A_FETCHER])
 
-    async def share_out(self) -> None:
+    async def _share_out(self, now: float) -> None:
         """Leave some hosts to workers that have none, for they may have come later."""
-        now = time.monotonic()
-        if len(self._frontier.leased) < 2 or now < max(self._share_at, self._shared_until):
-            return
         self._share_at = now + _SHARE_PAUSE
         workers, hungry = await self._session.heartbeat.neighbours()
         owned = list(self._frontier.leased.values())
@@ -264,10 +269,6 @@ class HostLeaser:
             self._hand_on(owned[:share])
             # Or they would be taken back before anybody else has seen them.
             self._shared_until = now + 2 * _OTHERS_PAUSE
-
-    def leave_all(self) -> None:
-        """Leave all hosts: they go back when what is under way has ended."""
-        self._hand_on([host for host in self._frontier.leased.values() if not host.leaving])
 
     def _hand_on(self, hosts: Iterable[HeldHost]) -> None:
         for host in hosts:

@@ -46,42 +46,48 @@ async def ledger(tmp_path: Path) -> AsyncIterator[GivingUpLedger]:
     await ledger.close()
 
 
-def leaser_of(ledger: SqliteLedger, process: Process) -> HostLeaser:
+async def leaser_of(ledger: SqliteLedger, process: Process) -> HostLeaser:
+    """The leaser of a process that has leased its host."""
     session = Session(ledger, lease=lambda: LEASE, give_up=LEASE)
     session.held = process.held
-    return HostLeaser(session, process.frontier, Settings(concurrency=8, lease=LEASE))
+    leaser = HostLeaser(session, process.frontier, Settings(concurrency=8, lease=LEASE))
+    assert await look(leaser)
+    return leaser
+
+
+async def look(leaser: HostLeaser) -> bool:
+    """Look as a coordinator does, and wait for what that has begun in the background."""
+    async with anyio.create_task_group() as background:
+        return await leaser.look(background, hungry=True)
 
 
 async def test_a_host_that_is_lost_while_it_is_given_up_is_parted_with(ledger: GivingUpLedger):
     """Or it could never be leased and served by this process again."""
     process = Process()
-    host_leaser = leaser_of(ledger, process)
-    assert await host_leaser.lease(hungry=True)
+    host_leaser = await leaser_of(ledger, process)
     for _ in range(5):
         process.now += 1000
         process.failed()
 
     async with anyio.create_task_group() as background:
-        host_leaser.give_up_origins(background)
+        await host_leaser.look(background, hungry=False)
         await ledger.begun.wait()
         process.lose()
         ledger.go.set()
     assert process.frontier.hosts[HOST].state.origin("http").given_up is Reason.HOST_UNREACHABLE
-    async with anyio.create_task_group() as background:
-        await host_leaser.give_back(background)
+    await look(host_leaser)
 
     assert HOST not in process.frontier.hosts
 
 
 async def test_what_was_saved_is_what_the_ledger_has(ledger: GivingUpLedger):
     process = Process()
-    host_leaser = leaser_of(ledger, process)
-    assert await host_leaser.lease(hungry=True)
+    host_leaser = await leaser_of(ledger, process)
     host = process.frontier.hosts[HOST]
     process.answered()
     host.save_soon()
 
-    await host_leaser.save()
+    await look(host_leaser)
 
     assert host.lease is not None
     assert host.lease.host.finished == 1
@@ -100,8 +106,7 @@ async def test_a_host_that_is_lost_while_leases_are_renewed_is_asked_for_nothing
         return await renew(*given, **named)
 
     ledger.host_leases = Instead(ledger.host_leases, renew=lost_meanwhile)
-    host_leaser = leaser_of(ledger, process)
-    assert await host_leaser.lease(hungry=True)
+    host_leaser = await leaser_of(ledger, process)
 
     await host_leaser.renew()
 
