@@ -256,15 +256,13 @@ class Origin(Breaker):
             for page in () if limited else probe.pages:
                 if page in marks:
                     marks[page].own = True
-        elif self.state is State.CLOSED or self._outlasts(sent):
+        elif self.state is State.CLOSED or (
+            self.state is not State.DEAD and self.is_counted(sent)
+        ):
             return False
         self.close()
         self.nameless, self.given_up = 0, None
         return limited
-
-    def _outlasts(self, sent: float) -> bool:
-        """Return whether it stays open after a good answer to what was *sent* then."""
-        return self.state is not State.DEAD and self.is_counted(sent)
 
     def refused(
         self,
@@ -361,7 +359,7 @@ class Origin(Breaker):
         closed = reason is Reason.DNS_NXDOMAIN or (beside and reason in PAST_THE_NAME)
         if closed and self.good_at is None:
             most = min(most, _FEW_FAILURES)
-        return failures - self.nameless >= most
+        return self.strikes + 1 >= most
 
 
 def _jittered(rest: float, jitter: float, policy: Policy) -> float:
