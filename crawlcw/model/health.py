@@ -256,9 +256,7 @@ class Origin(Breaker):
             for page in () if limited else probe.pages:
                 if page in marks:
                     marks[page].own = True
-        elif self.state is State.CLOSED or (
-            self.state is not State.DEAD and self.is_counted(sent)
-        ):
+        elif self.state is State.CLOSED or (self.state is not State.DEAD and self.is_counted(sent)):
             return False
         self.close()
         self.nameless, self.given_up = 0, None
