@@ -39,8 +39,9 @@ _MAX_COOKIE = 4096
 _MAX_ATTRIBUTE = 1024
 _LONGEST = timedelta(days=400)  # section 5.5
 _BLANK = " \t"
-#: No header with one of these sets a cookie.
-_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+#: No header with one of these sets a cookie: controls, and bytes that are no UTF-8. Browsers keep
+#: the latter, but no store holds them.
+_REFUSED = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 #: Section 5.6.2; `-` alone is no number.
 _MAX_AGE = re.compile(r"-?[0-9]+")
 _DEFAULT_PORTS = frozenset({80, 443})
@@ -111,9 +112,6 @@ class SiteCookies:
             secure=url.scheme == "https",
         )
         self._set(cookie, now=datetime.now(UTC))
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
     def keep(self, headers: Iterable[str], url: yarl.URL) -> None:
         """Keep what `Set-Cookie` headers of *url* say, as far as it is of use."""
@@ -240,8 +238,7 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
     """
     pair, _, rest = header.partition(";")
     named = _named(pair)
-    # Only bytes that are no UTF-8 are left out though browsers keep them: no store holds them.
-    if named is None or _CONTROLS.search(header) or not _is_unicode(header):
+    if named is None or _REFUSED.search(header):
         return None
     attributes = _attributes(rest)
     host = (url.raw_host or "").lower()
@@ -250,13 +247,16 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
         return None
     name, value = named
     path = attributes.get("path", "")
+    if not path.startswith("/"):
+        # Section 5.1.4: the folder of the page.
+        path = url.raw_path[: url.raw_path.rfind("/")] or "/"
     return Cookie(
         name=name,
         value=value,
         coded=value,
         domain=domain or host,
         host_only=not domain,
-        path=path if path.startswith("/") else default_path(url),
+        path=path,
         port=port_of(url),
         # Stricter than browsers: what came over TLS goes back over TLS only.
         secure=url.scheme == "https",
@@ -271,10 +271,6 @@ def _named(pair: str) -> tuple[str, str] | None:
         name, value = "", name
     size = len((name + value).encode("utf-8", "replace"))
     return (name, value) if 0 < size <= _MAX_COOKIE else None
-
-
-def _is_unicode(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _domain(attributes: dict[str, str], host: str) -> str | None:
@@ -310,16 +306,13 @@ def _attributes(text: str) -> dict[str, str]:
     for piece in text.split(";"):
         name, _, value = (part.strip(_BLANK) for part in piece.partition("="))
         name = name.lower()
-        if len(value.encode()) <= _MAX_ATTRIBUTE and _is_read(name, value):
+        # An end that is none leaves the one before it.
+        is_no_end = (name == "max-age" and not _MAX_AGE.fullmatch(value)) or (
+            name == "expires" and cookie_date(value) is None
+        )
+        if len(value.encode()) <= _MAX_ATTRIBUTE and not is_no_end:
             found[name] = value
     return found
-
-
-def _is_read(name: str, value: str) -> bool:
-    """Return whether an attribute counts: an end that is none leaves the one before it."""
-    if name == "max-age":
-        return _MAX_AGE.fullmatch(value) is not None
-    return name != "expires" or cookie_date(value) is not None
 
 
 def _end(attributes: dict[str, str], *, now: datetime) -> datetime | None:
@@ -357,12 +350,6 @@ def cookie_date(text: str) -> datetime | None:
         return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:
         return None
-
-
-def default_path(url: yarl.URL) -> str:
-    """Return the path of a cookie that names none: the folder of *url* (section 5.1.4)."""
-    path = url.raw_path
-    return path[: path.rfind("/")] or "/"
 
 
 def port_of(url: yarl.URL) -> int:

@@ -7,7 +7,7 @@ are no pages, are in no file, nor is an answer that a hook made up.
 
 import errno
 import os
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -52,22 +52,25 @@ class Recorder:
 
         None where nothing was noted. Raises `FetchError` (`files-unwritable`).
         """
-        noted = _taken(attempt)
-        if self.bodies is None or not noted:
-            return None
-        return await _written(self.bodies, self.bodies.keep(noted))
+        return await self._written(Bodies.keep, _taken(attempt))
 
     async def keep_redirects(self, attempt: Attempt) -> None:
         """Keep what led to a page that is somebody else's; raises as `keep` does."""
-        redirects = _taken(attempt)[:-1]
-        if self.bodies is not None and redirects:
-            await _written(self.bodies, self.bodies.keep(redirects))
+        await self._written(Bodies.keep, _taken(attempt)[:-1])
 
     async def keep_unchanged(self, attempt: Attempt) -> None:
         """Keep that the page of *attempt* is as it was; raises as `keep` does."""
-        noted = _taken(attempt)
-        if self.bodies is not None and noted:
-            await _written(self.bodies, self.bodies.keep_unchanged(noted))
+        await self._written(Bodies.keep_unchanged, _taken(attempt))
+
+    async def _written(
+        self, write: Callable[[Bodies, Sequence[Exchange]], Awaitable[T]], noted: Sequence[Exchange]
+    ) -> T | None:
+        if self.bodies is None or not noted:
+            return None
+        try:
+            return await write(self.bodies, noted)
+        except OSError as error:
+            raise unwritable(self.bodies, error) from error
 
 
 def _taken(attempt: Attempt) -> Sequence[Exchange]:
@@ -76,13 +79,6 @@ def _taken(attempt: Attempt) -> Sequence[Exchange]:
         return ()
     taken, attempt.exchanges = attempt.exchanges, []
     return taken
-
-
-async def _written(bodies: Bodies, writing: Awaitable[T]) -> T:
-    try:
-        return await writing
-    except OSError as error:
-        raise unwritable(bodies, error) from error
 
 
 def unwritable(bodies: Bodies, error: OSError) -> FetchError:
