@@ -66,50 +66,40 @@ def layers(
         default.proxies,
         Transport(default.client),
     ]
-    default.ways = ways(_without_none(below_own))
-    return _without_none(
-        [
-            # Once for an attempt: its deadline spans all hops.
-            TimeLimit(settings),
-            # Admits each target before anything is spent on it: scope, robots.txt, the host's turn.
-            FollowRedirects(settings, admission),
-            # ---- Below: once for each hop.
-            # `login_when` judges the answer as hooks and browser have made it.
-            CheckAnswer(spider) if logs_in(spider) else None,
-            # The layers of the spider and the settings see the rendered page, and no secrets.
-            *(layer for layer in users if not layer.is_wire),
-            # Hooks are nearest to the page; a layer judges what they have made of it.
-            hooks if hooks.is_needed else None,
-            # The WARC files have the answer before a hook changes it.
-            Record() if keeps_bodies else None,
-            # The parts of a rendered page go through all layers below.
-            Render(browser, settings, admission),
-            # Below all that the spider sees.
-            credentials,
-            # What has not streamed the file by itself returns it in memory.
-            SaveFile(settings) if wire or default.own or not streams(default.client) else None,
-            default.own,
-            *below_own,
-        ]
-    )
-
-
-def _without_none(found: Sequence[Layer | None]) -> list[Layer]:
+    default.ways = ways(below_own)
+    found: list[Layer | None] = [
+        # Once for an attempt: its deadline spans all hops.
+        TimeLimit(settings),
+        # Admits each target before anything is spent on it: scope, robots.txt, the host's turn.
+        FollowRedirects(settings, admission),
+        # ---- Below: once for each hop.
+        # `login_when` judges the answer as hooks and browser have made it.
+        CheckAnswer(spider) if logs_in(spider) else None,
+        # The layers of the spider and the settings see the rendered page, and no secrets.
+        *(layer for layer in users if not layer.is_wire),
+        # Hooks are nearest to the page; a layer judges what they have made of it.
+        hooks if hooks.is_needed else None,
+        # The WARC files have the answer before a hook changes it.
+        Record() if keeps_bodies else None,
+        # The parts of a rendered page go through all layers below.
+        Render(browser, settings, admission),
+        # Below all that the spider sees.
+        credentials,
+        # What has not streamed the file by itself returns it in memory.
+        SaveFile(settings) if wire or default.own or not streams(default.client) else None,
+        default.own,
+        *below_own,
+    ]
     return [layer for layer in found if layer is not None]
 
 
-def ways(found: Sequence[Layer]) -> dict[Purpose, Next]:
-    """Return the way through the layers, the outermost first, for each purpose."""
-    return {purpose: compose(found, purpose=purpose) for purpose in Purpose}
-
-
-def compose(found: Sequence[Layer], *, purpose: Purpose) -> Next:
-    """Return the way through the layers for requests of one *purpose*."""
-    way: Next = _no_layer
-    for layer in reversed(found):
-        if purpose in getattr(layer, "purposes", Purpose):
-            way = _above(layer, way)
-    return way
+def ways(found: Sequence[Layer | None]) -> dict[Purpose, Next]:
+    """Return the way through the layers, the outermost first, for the requests of each purpose."""
+    made: dict[Purpose, Next] = dict.fromkeys(Purpose, _no_layer)
+    for layer in filter(None, reversed(found)):
+        for purpose in getattr(layer, "purposes", Purpose):
+            made[purpose] = _above(layer, made[purpose])
+    return made
 
 
 def _above(layer: Layer, call_next: Next) -> Next:
@@ -135,7 +125,7 @@ class DefaultDownloader:
         self.cache = cache
         self.own: OwnDownloader | None = None  #: what the spider has made of it
         #: From here down; a crawl has layers of its own there.
-        self.ways = ways(_without_none([cache, proxies, Transport(client)]))
+        self.ways = ways([cache, proxies, Transport(client)])
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         """Return the response; see `Downloader`."""

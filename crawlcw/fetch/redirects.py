@@ -1,7 +1,6 @@
 """One attempt: its deadline, and its redirects, each of them a new decision of the layers below."""
 
 import asyncio
-from collections import Counter
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -80,7 +79,7 @@ class FollowRedirects:
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         """Return the response; raises `FetchError`."""
         hop, elapsed = request, timedelta(0)
-        visits = Counter({(hop.method, hop.url): 1})
+        visits = {(hop.method, hop.url): 1}
         while True:
             attempt.url = hop.url
             try:
@@ -99,8 +98,8 @@ class FollowRedirects:
                 hop = onto
                 # Cookies of its own are sent again where it is led back to its origin.
                 hop.options = request.options
-                visits[hop.method, hop.url] += 1
-                self._check_end(attempt, hop.url, visits=visits[hop.method, hop.url])
+                visit = visits[hop.method, hop.url] = visits.get((hop.method, hop.url), 0) + 1
+                self._check_end(attempt, hop.url, visit=visit)
                 if attempt.purpose is not Purpose.ROBOTS:
                     await self._admission.admit(attempt, hop.url)
             except FetchError as error:
@@ -113,11 +112,11 @@ class FollowRedirects:
             self._check_cut(attempt, response)
         return response
 
-    def _check_end(self, attempt: Attempt, url: str, *, visits: int) -> None:
+    def _check_end(self, attempt: Attempt, url: str, *, visit: int) -> None:
         """Raise `FetchError` for redirects that come to no end."""
         # A server that sets a cookie often sends the visitor back for the page.
         cookies = attempt.session is not None or self._settings.cookies
-        if visits > 1 + cookies:
+        if visit > 1 + cookies:
             raise FetchError(Reason.REDIRECT_LOOP, loop_message(url, cookies=cookies))
         most = self._settings.max_redirects
         if attempt.purpose is Purpose.ROBOTS:
