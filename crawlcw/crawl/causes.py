@@ -133,7 +133,7 @@ class Causes:
     def _settle(self, host: HeldHost) -> None:
         """Pace a host anew, and ask no more of one that has had its pages."""
         limit = self._frontier.page_limit
-        if limit.most is not None and limit.seeded and limit.is_reached(host.state):
+        if limit.seeded and limit.is_reached(host.state):
             limit.full.add(host.name)
             host.state.given_up = Reason.HOST_FULL
             host.enter(Phase.LEAVING)

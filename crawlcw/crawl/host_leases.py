@@ -80,7 +80,8 @@ class HostLeaser:
         """Do what is due about hosts; return whether any was leased."""
         frontier = self._frontier
         # What a host has shown is written before anybody else may lease it.
-        await self._save(frontier.unsaved)
+        if frontier.unsaved:
+            await self._save(frontier.unsaved)
         for host in list(frontier.losing):
             if host.lease is not None and not host.busy:
                 frontier.losing.discard(host)

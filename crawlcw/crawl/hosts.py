@@ -206,7 +206,8 @@ class PageLimit:
 
     def is_reached(self, state: Host) -> bool:
         """Return whether a host is full."""
-        return self.limits(state.name) and state.finished >= (self.most or 0)
+        reached = self.most is not None and state.finished >= self.most
+        return reached and self.limits(state.name)
 
     def limits(self, name: str) -> bool:
         """Return whether the pages of a host are to be counted."""
@@ -452,6 +453,8 @@ class Frontier:
     def idle(self) -> list[HeldHost]:
         """Return the hosts with nothing under way and nothing left to look at."""
         self._sort()
+        if not self._ended:  # what is most often so
+            return []
         return [
             host
             for host in self._ended

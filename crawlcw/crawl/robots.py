@@ -94,8 +94,7 @@ class Robots:
             return ALLOW_ALL
         origin = origin_of(url)
         expires, answer = self._known.get(origin, (0.0, None))
-        current = answer is not None and self._clock() < expires
-        if answer is not None and answer.done() and current:
+        if answer is not None and answer.done() and self._clock() < expires:
             return answer.result()
         if answer is None or answer.done():
             # A task of its own: a caller that is cancelled must not take the
@@ -167,10 +166,9 @@ class Robots:
         except FetchError as error:
             if error.reason in (Reason.REDIRECT_LIMIT, Reason.REDIRECT_LOOP):
                 return ALLOW_ALL  # RFC 9309, section 2.3.1.2: as if there were none
-            if error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT):
-                raise  # its pages are refused for the same reason, for good
-            if isinstance(error, ProxiesAwayError):
-                raise  # nobody has asked for it
+            is_for_good = error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
+            if is_for_good or isinstance(error, ProxiesAwayError):
+                raise  # its pages are refused for the same reason, or no server was asked
             unknown = FetchError(
                 Reason.ROBOTS_UNAVAILABLE, f"{error.reason} {printable(error.message)}".strip()
             )
@@ -216,23 +214,18 @@ def _without_others(text: str, *, agent: str) -> str:
     protego keeps the rules of a group once for each of its agents: a thousand
     of them, and a thousand rules, were 50 s and 500 MiB.
     """
-    return "\n".join(
-        _without_other(line, agent=agent)
-        for line in text.splitlines()
-        if _RULE.match(line) or _USER_AGENT.match(line)
-    )
-
-
-def _without_other(line: str, *, agent: str) -> str:
-    found = _USER_AGENT.match(line)
-    if found is None:
-        return line
-    names = [name.strip() for name in found[1].partition("#")[0].split(",")]
-    # The whole product token, whatever its version (RFC 9309, section 2.2.1). protego would
-    # take `crawl` for `crawler` as well, and `goo*gle` for `google`.
-    tokens = {product_token(name).rstrip("*").lower() for name in names if name}
-    ours = agent if agent.lower() in tokens else "*" if "*" in names else _NOBODY
-    return f"User-agent: {ours}"
+    lines = []
+    for line in text.splitlines():
+        if found := _USER_AGENT.match(line):
+            names = [name.strip() for name in found[1].partition("#")[0].split(",")]
+            # The whole product token, whatever its version (RFC 9309, section 2.2.1). protego
+            # would take `crawl` for `crawler` as well, and `goo*gle` for `google`.
+            tokens = {product_token(name).rstrip("*").lower() for name in names if name}
+            ours = agent if agent.lower() in tokens else "*" if "*" in names else _NOBODY
+            lines.append(f"User-agent: {ours}")
+        elif _RULE.match(line):
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def origin_of(url: str) -> str:
