@@ -31,7 +31,7 @@ from crawlcw.api.settings_fields import (
 )
 from crawlcw.api.url_traps import TrapPolicy
 from crawlcw.errors import Reason, SettingsError
-from crawlcw.model.hosts import HostPolicy
+from crawlcw.model.health import Policy
 from crawlcw.model.identities import LoginPolicy
 from crawlcw.model.retry import RETRY_STATUSES, RetryPolicy
 from crawlcw.model.visits import RevisitPolicy
@@ -312,9 +312,9 @@ class Settings:
         )
 
     @property
-    def host_policy(self) -> HostPolicy:
+    def host_policy(self) -> Policy:
         """The settings about hosts, as the pure core takes them."""
-        return HostPolicy(
+        return Policy(
             backoff_base=self.host_backoff_base,
             backoff_max=self.host_backoff_max,
             max_failures=self.host_max_failures,

@@ -281,7 +281,7 @@ class Coordinator:
         elif not host.lost_origin(task):
             until = host.resting_until(task) or self._ledger.now()
             returned.append(put_off(lease, until=until))
-        elif self.frontier.policy.calls.include(task.errback):
+        elif self.frontier.calls.include(task.errback):
             # It is settled unasked.
             self._queues.add(lease, now=time.monotonic(), asks=False)
         else:
@@ -474,7 +474,7 @@ class Coordinator:
             # What waits for an origin that was given up is ignored, all of it at once, but for
             # tasks that a method is called for.
             lost = self.frontier.hosts[task.host].lost_origin(task)
-            if not lost or self.frontier.policy.calls.include(task.errback):
+            if not lost or self.frontier.calls.include(task.errback):
                 found.setdefault(task.host, []).append(task)
         return found, in_grace
 

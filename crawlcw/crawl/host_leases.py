@@ -229,7 +229,7 @@ class HostLeaser:
         self._frontier.look_wanted.set()
 
     async def _give_up_origins(self, host: HeldHost, schemes: Iterable[str]) -> None:
-        calls = self._frontier.policy.calls
+        calls = self._frontier.calls
         try:
             for scheme in schemes:
                 reason = host.state.origin(scheme).given_up

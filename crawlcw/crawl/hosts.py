@@ -169,7 +169,7 @@ class HeldHost:
         Where the task is ignored with all others of its origin, that is begun with.
         """
         reason = self.origin(task).given_up
-        if reason is not None and not self.frontier.policy.calls.include(task.errback):
+        if reason is not None and not self.frontier.calls.include(task.errback):
             self.lose_origin(urls.scheme_of(task.url))
         return reason
 
@@ -230,7 +230,9 @@ class Frontier:
         """Hold no host yet. *held* are the tasks' leases; *clock* is monotonic, in seconds."""
         # Where the spider has no `on_error` of its own, only pages with an errback are told of.
         has_own = getattr(spider.on_error, "__func__", None) is not Spider.on_error
-        self.policy = replace(settings.host_policy, calls=Calls.ALL if has_own else Calls.ERRBACK)
+        self.policy = settings.host_policy
+        #: Tasks of a lost origin that are settled one by one.
+        self.calls = Calls.ALL if has_own else Calls.ERRBACK
         self.page_limit = page_limit
         self.clock = clock
         self.ledger_now = ledger_now
@@ -402,7 +404,7 @@ class Frontier:
         host = self.hosts.get(task.host)
         if host is None or host.origin(task).given_up is None:  # what is most often so
             return None
-        return host.lost_origin(task) if self.policy.calls.include(task.errback) else None
+        return host.lost_origin(task) if self.calls.include(task.errback) else None
 
     # --- work left to do
 

@@ -207,10 +207,3 @@ class Calls(Enum):
     def include(self, errback: str | None) -> bool:
         """Return whether a method is called for a task with this *errback*, if it has one."""
         return self is Calls.ALL or (self is Calls.ERRBACK and errback is not None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostPolicy(Policy):
-    """The settings about hosts, as the decisions take them."""
-
-    calls: Calls = Calls.ERRBACK  #: no setting: the spider's methods tell

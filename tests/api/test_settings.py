@@ -18,7 +18,7 @@ from crawlcw.api.settings import (
     unknown_variables,
 )
 from crawlcw.errors import SettingsError
-from crawlcw.model.hosts import HostPolicy
+from crawlcw.model.health import Policy
 from crawlcw.model.retry import RetryPolicy
 
 pytestmark = pytest.mark.quick
@@ -198,7 +198,7 @@ def test_the_defaults_are_those_of_the_readme():
     assert settings.retry_policy == RetryPolicy(
         max_retry=3, max_lost=5, base=timedelta(seconds=5), ceiling=timedelta(hours=1)
     )
-    assert settings.host_policy == HostPolicy(
+    assert settings.host_policy == Policy(
         backoff_base=timedelta(seconds=10),
         backoff_max=timedelta(hours=1),
         max_failures=5,
@@ -211,7 +211,7 @@ def test_the_settings_about_hosts_are_those_of_the_host_policy():
         host_backoff_base="1s", host_backoff_max="1m", host_max_failures=2, auto_throttle=False
     )
 
-    assert settings.host_policy == HostPolicy(
+    assert settings.host_policy == Policy(
         backoff_base=timedelta(seconds=1),
         backoff_max=timedelta(minutes=1),
         max_failures=2,

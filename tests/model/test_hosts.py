@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from crawlcw.errors import Reason
 from crawlcw.model import health
-from crawlcw.model.health import LONGEST_DELAY, Origin
-from crawlcw.model.hosts import Host, HostPolicy
+from crawlcw.model.health import LONGEST_DELAY, Origin, Policy
+from crawlcw.model.hosts import Host
 
 pytestmark = pytest.mark.quick
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(days=1)
-POLICY = HostPolicy()
+POLICY = Policy()
 HOST = Host(name="example.com")
 
 
@@ -30,20 +30,20 @@ def failed(host: Host, reason: Reason = Reason.CONNECT, *, scheme: str = "http",
 
 
 def succeeded(
-    host: Host, *, latency: float, policy: HostPolicy = POLICY, sent: datetime = LATER
+    host: Host, *, latency: float, policy: Policy = POLICY, sent: datetime = LATER
 ) -> Host:
     host = host.copy()
     host.origin_answered("http", latency=latency, sent=sent, marks=OrderedDict(), policy=policy)
     return host
 
 
-def page_failed(host: Host, *, policy: HostPolicy) -> Host:
+def page_failed(host: Host, *, policy: Policy) -> Host:
     host = host.copy()
     host.page_failed(policy)
     return host
 
 
-def slowed(host: Host, *, policy: HostPolicy) -> Host:
+def slowed(host: Host, *, policy: Policy) -> Host:
     return replace(host, delay=health.slowed(host.delay, policy=policy))
 
 
@@ -352,7 +352,7 @@ def test_slow_answers_double_the_delay_up_to_one_request_at_a_time():
 
 
 def test_without_auto_throttle_no_delay_changes():
-    policy = HostPolicy(auto_throttle=False)
+    policy = Policy(auto_throttle=False)
     host = replace(HOST, delay=3.0)
 
     assert slowed(host, policy=policy).delay == 3.0

@@ -5,12 +5,11 @@ from datetime import timedelta
 import pytest
 
 from crawlcw.errors import SettingsError
-from crawlcw.model.health import LONGEST_OUTAGE, ProxyBreaker, State
-from crawlcw.model.hosts import HostPolicy
+from crawlcw.model.health import LONGEST_OUTAGE, Policy, ProxyBreaker, State
 from crawlcw.model.proxies import NoProxy, Proxy, ProxyEnvironment, address_of, is_loopback, parse
 
 pytestmark = pytest.mark.quick
-POLICY = HostPolicy(
+POLICY = Policy(
     backoff_base=timedelta(seconds=10), backoff_max=timedelta(seconds=60), max_failures=3
 )
 
