@@ -145,16 +145,13 @@ def web(
     *,
     public_names: PublicNames | None = None,
     also: Iterable[str] = (),
-    proxies: ProxyPool | None = None,
+    proxies: ProxyPool,
 ) -> DefaultDownloader:
-    """Return the downloader that a crawl of *spider* uses; *also* are URLs beside its own.
-
-    Its requests go through *proxies*, by default those of the settings and the environment.
-    """
+    """Return the downloader that a crawl of *spider* uses; *also* are URLs beside its own."""
     origins = {urls.locate(url).host for url in [*entry_urls(spider), *also]}
     client = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
     cache = None if settings.cache == "off" else DevCache(settings)
-    return DefaultDownloader(client, proxies=Proxies(proxies or proxy_pool(settings)), cache=cache)
+    return DefaultDownloader(client, proxies=Proxies(proxies), cache=cache)
 
 
 def proxy_pool(settings: Settings) -> ProxyPool:

@@ -83,7 +83,7 @@ class ProxyPool:
 
     def asks_for(self, url: str) -> bool:
         """Return whether a URL is asked for through a proxy, unless its request says otherwise."""
-        return not self.is_empty and bool(self._candidates(urls.parse(url)))
+        return bool(self._candidates(urls.parse(url)))
 
     def _candidates(self, target: yarl.URL) -> tuple[Proxy, ...]:
         host = target.raw_host or ""

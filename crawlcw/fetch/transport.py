@@ -38,10 +38,10 @@ from crawlcw.fetch.connector import RestingConnector, login_of, site_of
 from crawlcw.fetch.failures import failure_in, login_refused
 from crawlcw.fetch.file_transfer import FileTransfers
 from crawlcw.fetch.memory_budget import BodyRoom, MemoryBudget
+from crawlcw.fetch.redirects import REDIRECTS
 from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy
 
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: RFC 9110, sections 9.3.2, 15.3.5, 15.3.6 and 15.4.5: these have no body.
 _BODILESS = frozenset({204, 205, 304})
 #: RFC 9110, section 9.2.2: requests that may be sent again where their connection ends.
@@ -268,7 +268,7 @@ class AiohttpDownloader:
         check_type(kind, accepted)
         body, truncated, waited = b"", None, 0.0
         # The body of a redirect is a courtesy to people, and may be endless.
-        is_redirect = status in _REDIRECTS and "location" in headers
+        is_redirect = status in REDIRECTS and "location" in headers
         if request.method != "HEAD" and status not in _BODILESS and not is_redirect:
             most = request.options.max_body
             most = self._settings.max_body if most is None else most

@@ -15,6 +15,7 @@ from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import layered
 from crawlcw.assembly import assemble, run_spider
 from crawlcw.fetch.pipeline import downloader_of, web
+from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Committed, Ledger
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.identities import IdentityState
@@ -434,7 +435,9 @@ async def test_no_outcome_is_written_before_the_cookies_of_its_page(
         return committed
 
     ledger.outcomes = Instead(outcomes, commit=commit)
-    async with downloader_of(spider, web(spider, settings)) as downloader:
+    async with downloader_of(
+        spider, web(spider, settings, proxies=ProxyPool(settings))
+    ) as downloader:
         report = await assemble(spider, ledger, downloader, settings).run()
     await ledger.close()
 
