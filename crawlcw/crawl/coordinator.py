@@ -367,8 +367,7 @@ class Coordinator:
         self._heartbeat.starving(False)
         await self.give_back_undispatched()
         await self.host_leaser.leave_all(background)
-        with anyio.move_on_after(_IDLE_BESIDE_OTHERS):
-            await self._changed.wait()
+        await self._wait(until=time.monotonic() + _IDLE_BESIDE_OTHERS)
 
     async def _look(self, background: anyio.abc.TaskGroup) -> bool:
         """Give back, lease, page and claim; return whether the ledger is drained."""
@@ -390,7 +389,10 @@ class Coordinator:
 
     async def give_back_undispatched(self) -> int:
         """Give back what no fetcher has begun with; return how many tasks went back."""
-        leases = [*self._queues.withdraw(), *self.frontier.returned, *self.pool.take_back()]
+        leases = self.pool.take_back()
+        for lease in leases:
+            self.fetched(lease)
+        leases += [*self._queues.withdraw(), *self.frontier.returned]
         self.frontier.returned = []
         return await self._give_back(leases) if leases else 0
 

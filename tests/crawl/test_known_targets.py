@@ -1,4 +1,4 @@
-"""Pages that are linked directly and by a URL that redirects to them, asked for once each."""
+"""Pages that are linked directly and by a URL that redirects to them, recorded once each."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -84,3 +84,18 @@ async def test_a_page_that_a_redirect_leads_to_is_asked_for_once(
     assert paths == sorted(["", *(f"page/{n}" for n in range(PAGES))])
     assert report.counts.by_status == {Status.FINISHED: 2 * PAGES + 1}
     assert seen.total() == 2 * PAGES + 2, seen.most_common(3)  # with / and robots.txt
+
+
+@pytest.mark.thorough
+async def test_a_page_that_redirects_in_place_lead_to_is_recorded_once(tmp_path: Path):
+    """With cookies the way may matter, so each is asked for, and one of them has the items."""
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    async with served(lambda n: [f"/to/{n}", f"/page/{n}"]) as (home, _):
+        spider = Pages(start_urls=[home])
+        report = await run_spider(spider, ledger=url, settings=Settings(delay=0.0, cookies=True))
+    ledger = await open_ledger(url, Pages.name)
+    paths = sorted([row.item["path"] async for row in ledger.queries.items()])
+    await ledger.close()
+
+    assert paths == sorted(["", *(f"page/{n}" for n in range(PAGES))])
+    assert (report.pages, report.redirects) == (1 + PAGES, PAGES)
