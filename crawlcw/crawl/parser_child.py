@@ -6,13 +6,12 @@ imports nothing of crawlcw, so that it starts within a tenth of a second.
 
 import ctypes
 import os
-import queue
 import resource
 import signal
 import socket
 import struct
 import sys
-import threading
+from contextlib import suppress
 from pathlib import Path
 
 from selectolax.lexbor import LexborHTMLParser
@@ -28,20 +27,10 @@ TOO_LARGE = -2
 #: What ends it when the time is over.
 TIME_IS_OVER = signal.SIGPROF
 _NICE = 5
+#: See prctl(2).
+_PR_SET_PDEATHSIG = 1
 #: Of Linux.
 _FIGURES = Path("/proc/self/statm")
-
-
-def _listen(
-    channel: socket.socket, pages: "queue.SimpleQueue[tuple[bytes, int, float, int]]"
-) -> None:
-    # A thread, for the parser may be busy when the parent goes.
-    while True:
-        try:
-            length, room, seconds, parser = PAGE.unpack(_exactly(channel, PAGE.size))
-            pages.put((_exactly(channel, length), room, seconds, parser))
-        except (EOFError, OSError):
-            os._exit(0)
 
 
 def _exactly(channel: socket.socket, size: int) -> bytes:
@@ -127,12 +116,16 @@ def main(number: int) -> None:
     # A page that this process dies of leaves no core behind.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICE)
+    # The parser may be busy when the parent goes. Elsewhere than on Linux its time ends that.
+    with suppress(AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = socket.socket(fileno=number)
-    pages: queue.SimpleQueue[tuple[bytes, int, float, int]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(channel, pages), daemon=True).start()
     channel.sendall(ANSWER.pack(READY))
-    while True:
-        channel.sendall(ANSWER.pack(_tree(*pages.get())))
+    with suppress(EOFError, OSError):
+        while True:
+            length, room, seconds, parser = PAGE.unpack(_exactly(channel, PAGE.size))
+            answer = _tree(_exactly(channel, length), room, seconds, parser)
+            channel.sendall(ANSWER.pack(answer))
 
 
 if __name__ == "__main__":

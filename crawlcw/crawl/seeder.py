@@ -43,7 +43,7 @@ _LAST_WORDS = 2.0
 #: With seeds on more hosts than that, a crawl seeds again each time.
 MOST_HOSTS = 10_000
 _START = "start "
-_PLAIN = (bool, int, float, str, bytes, date, time, timedelta, PurePath, type(None))
+_PLAIN = (bool, int, float, str, date, time, timedelta, PurePath, type(None))
 
 
 @dataclass(slots=True)
@@ -274,7 +274,7 @@ def fingerprint(spider: Spider) -> str | None:
         told = [_plain(arguments_of(spider))]
         for kind in kinds[: kinds.index(Spider)]:
             module = sys.modules[kind.__module__]
-            told += [kind.__qualname__, Path(str(module.__file__)).read_bytes()]
+            told += [kind.__qualname__, _plain(Path(str(module.__file__)).read_bytes())]
             told += [_named(vars(module)), _named(vars(kind))]
     except (_NotPlainError, AttributeError, KeyError, OSError):
         return None
@@ -299,6 +299,8 @@ def _plain(value: object) -> object:
             return "mapping", [(_plain(key), _plain(each)) for key, each in value.items()]
         case list() | tuple():
             return [_plain(each) for each in value]
+        case bytes():
+            return "bytes", blake2b(value).digest()  # there may be megabytes
         case set() | frozenset():
             # Their order depends on how strings are hashed in this process.
             return "set", sorted(repr(_plain(each)) for each in value)

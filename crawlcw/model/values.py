@@ -33,7 +33,7 @@ def clean(value: object, *, depth: int = 0) -> Any:
     """
     kind = type(value)
     if kind is str:
-        return text(value)  # type: ignore[arg-type]  # narrowed by `kind`, which mypy does not follow
+        return value if value.isascii() else text(value)  # type: ignore[attr-defined,arg-type]  # narrowed by `kind`, which mypy does not follow
     if value is None or kind is bool:
         return value
     if kind is int:
@@ -43,7 +43,10 @@ def clean(value: object, *, depth: int = 0) -> Any:
     # Most of what is nested, told without a look at all that it might be.
     if depth < MAX_DEPTH:
         if kind is dict:
-            return {_key(k): clean(v, depth=depth + 1) for k, v in value.items()}  # type: ignore[attr-defined]  # as above
+            return {
+                k if type(k) is str and k.isascii() else _key(k): clean(v, depth=depth + 1)
+                for k, v in value.items()  # type: ignore[attr-defined]  # as above
+            }
         if kind is list:
             return [clean(each, depth=depth + 1) for each in value]  # type: ignore[attr-defined]  # as above
     return _clean_other(value, depth)
