@@ -9,7 +9,7 @@ from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite.chosen import ChosenTasks
 from crawlcw.ledger.sqlite.chosen_statements import ENTERED, ChosenStatements
-from crawlcw.ledger.sqlite.connection import Database, durable_transaction, update_all
+from crawlcw.ledger.sqlite.connection import Database, transaction, update_all
 from crawlcw.ledger.sqlite.hosts import Hosts
 from crawlcw.ledger.sqlite.marker import forget
 from crawlcw.ledger.sqlite.rows import INT64, milliseconds
@@ -139,7 +139,7 @@ class Admin:
         await self._store.writer.run(self._drop)
 
     def _drop(self, db: Database) -> None:
-        with durable_transaction(db):
+        with transaction(db, durable=True):
             for statement in self._store.tables.drop:
                 db.execute(statement)
             forget(db, self._store.name)

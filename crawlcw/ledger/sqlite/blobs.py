@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from crawlcw.errors import LedgerError
 from crawlcw.ledger import documents
-from crawlcw.ledger.sqlite.connection import Database, durable_transaction, update
+from crawlcw.ledger.sqlite.connection import Database, transaction, update
 from crawlcw.ledger.sqlite.rows import (
     from_json,
     milliseconds,
@@ -52,5 +52,5 @@ class Blobs:
             await self._store.writer.run(self._drop, [(blob.id,) for blob in blobs])
 
     def _drop(self, db: Database, ids: Collection[tuple[str]]) -> None:
-        with durable_transaction(db):
+        with transaction(db, durable=True):
             db.executemany(self._store.sql.drop_blob, ids)

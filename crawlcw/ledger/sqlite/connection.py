@@ -99,8 +99,11 @@ class Connection:
         def locked() -> tuple[_T, int]:
             with self._lock:
                 try:
-                    db = self._opened()
-                    self._check_there()
+                    db = self._db or self._opened()
+                    # SQLite goes on with a file that has no name any more, and all that is
+                    # written there ends with the process.
+                    if _identity(self._file) != self._identity:
+                        raise self._gone()
                     result = work(db, *args, **kwargs)
                     if not db.unsynced:
                         return result, 0
@@ -134,7 +137,7 @@ class Connection:
             if self._wal is None:
                 # SQLite knows where a link leads to.
                 with self._lock:
-                    (name,) = self._opened().execute(_FILE).fetchone()
+                    (name,) = (self._db or self._opened()).execute(_FILE).fetchone()
                 file = Path(os.fsdecode(name))
                 # It may be a new file, and then its name is to survive as well.
                 _sync_folder(file.parent)
@@ -149,40 +152,31 @@ class Connection:
     def _opened(self) -> Database:
         if self._closed:
             raise LedgerUnavailableError(f"The ledger {self._path} was closed.")
-        if self._db is None:
-            make_private(self._path)
-            # Otherwise SQLite would make a `-wal` and a `-shm`: in vain in a read-only folder, and
-            # as read-only as the file, which would stay so when that has become writable.
-            still = is_still(self._path)
-            name = f"file:{quote(bytes(self._file))}?immutable=1" if still else self._path
-            self._db = sqlite3.connect(
-                name,
-                uri=still,
-                timeout=_BUSY_TIMEOUT,
-                isolation_level=None,
-                check_same_thread=False,
-                factory=Database,
-            )
-            self._db.row_factory = sqlite3.Row
-            self._identity = _identity(self._file)
+        make_private(self._path)
+        # Otherwise SQLite would make a `-wal` and a `-shm`: in vain in a read-only folder, and
+        # as read-only as the file, which would stay so when that has become writable.
+        still = is_still(self._path)
+        name = f"file:{quote(bytes(self._file))}?immutable=1" if still else self._path
+        self._db = sqlite3.connect(
+            name,
+            uri=still,
+            timeout=_BUSY_TIMEOUT,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=Database,
+        )
+        self._db.row_factory = sqlite3.Row
+        self._identity = _identity(self._file)
         return self._db
 
-    def _check_there(self) -> None:
-        """Find out whether the open file is still the one of its name.
-
-        SQLite itself does not: it goes on with a file that has no name any more,
-        and all that is written there ends with the process.
-        """
-        found = _identity(self._file)
-        if found == self._identity:
-            return
-        if found is None:
-            raise LedgerGoneError(
+    def _gone(self) -> LedgerGoneError:
+        if _identity(self._file) is None:
+            return LedgerGoneError(
                 f"The ledger {self._path} was moved or removed while it was in use. If it was "
                 "moved, put it back to its `-wal` file before anything else: that has the newest "
                 "results. If it is gone, bring back a copy, or run the command again to begin anew."
             )
-        raise LedgerGoneError(
+        return LedgerGoneError(
             f"The ledger {self._path} was replaced by another file while it was in use, and what "
             "was recorded since is gone: run the command again to go on from what that file holds."
         )
@@ -195,6 +189,7 @@ class Connection:
                 self._closed = True
                 if self._db is not None:
                     self._db.close()
+                    self._db = None
 
         await to_thread.run_sync(locked, limiter=self._limiter)
         async with self._turn_to_sync:
@@ -236,23 +231,14 @@ def _translated(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
 
 
 @contextmanager
-def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Write all that is done inside, or nothing."""
-    with finished(db):
-        begin(db)
-        yield
+def transaction(db: Database, *, durable: bool = False, begun: bool = True) -> Iterator[None]:
+    """Write all that is done inside, or nothing; *durable*: let it survive a power cut too.
 
-
-def begin(db: sqlite3.Connection) -> None:
-    """Begin a transaction that writes, unless one is under way."""
-    if not db.in_transaction:
+    Not *begun*, the first write begins it, see `begin`.
+    """
+    if begun:
         # At once, for a transaction that begins by reading cannot always go on to write.
         db.execute("BEGIN IMMEDIATE")
-
-
-@contextmanager
-def finished(db: sqlite3.Connection) -> Iterator[None]:
-    """Commit what is begun inside, or undo it."""
     try:
         yield
         if db.in_transaction:
@@ -262,20 +248,19 @@ def finished(db: sqlite3.Connection) -> Iterator[None]:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+    db.unsynced |= durable
+
+
+def begin(db: Database) -> None:
+    """Begin a transaction that writes, unless one is under way."""
+    if not db.in_transaction:
+        db.execute("BEGIN IMMEDIATE")
 
 
 def begin_anew(db: sqlite3.Connection) -> None:
     """Undo all that was done in a transaction, and go on in a new one."""
     db.execute("ROLLBACK")
     db.execute("BEGIN IMMEDIATE")
-
-
-@contextmanager
-def durable_transaction(db: Database) -> Iterator[None]:
-    """Write all that is done inside, or nothing, and let it survive a power cut too."""
-    with transaction(db):
-        yield
-    db.unsynced = True
 
 
 @contextmanager
@@ -323,11 +308,11 @@ def number_of(db: sqlite3.Connection, statement: str, values: Mapping[str, Any])
 
 def update(db: Database, statement: str, values: Mapping[str, Any]) -> int:
     """Change rows by one statement, durably; return how many."""
-    with durable_transaction(db):
+    with transaction(db, durable=True):
         return db.execute(statement, values).rowcount
 
 
 def update_all(db: Database, statement: str, rows: Sequence[Mapping[str, Any]]) -> int:
     """Change rows by one statement each, durably; return how many were changed."""
-    with durable_transaction(db):
+    with transaction(db, durable=True):
         return db.executemany(statement, rows).rowcount if rows else 0

@@ -10,7 +10,7 @@ from crawlcw.ledger.copying import Part
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import Unit
 from crawlcw.ledger.spider_states import STATE_ID
-from crawlcw.ledger.sqlite.connection import Database, durable_transaction, snapshot
+from crawlcw.ledger.sqlite.connection import Database, snapshot, transaction
 from crawlcw.ledger.sqlite.rows import (
     INT64,
     document_of,
@@ -146,7 +146,7 @@ class Copying:
         items: Sequence[Sequence[Any]],
         versions: Sequence[Sequence[Any]],
     ) -> None:
-        with durable_transaction(db):
+        with transaction(db, durable=True):
             for row in rows:
                 names = ", ".join(f'"{name}"' for name in row)
                 values = ", ".join(f":{name}" for name in row)

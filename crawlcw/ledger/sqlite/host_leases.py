@@ -1,12 +1,11 @@
 """Leasing hosts: taking many at once, and what their owner writes while it holds them."""
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from crawlcw.ledger import documents
-from crawlcw.ledger.sqlite.connection import transaction
+from crawlcw.ledger.sqlite.connection import Database, transaction
 from crawlcw.ledger.sqlite.hosts import NEW_HOST, earliest_due
 from crawlcw.ledger.sqlite.rows import document_of, milliseconds, row_of
 from crawlcw.ledger.sqlite.store import SqliteStore
@@ -30,7 +29,7 @@ class HostLeases:
         }
         return await self._store.writer.run(self._lease, bounds)
 
-    def _lease(self, db: sqlite3.Connection, bounds: Mapping[str, Any]) -> list[HostLease]:
+    def _lease(self, db: Database, bounds: Mapping[str, Any]) -> list[HostLease]:
         # Most looks find nothing, and those must not take the writers' turn.
         if not db.execute(self._store.sql.ready_hosts, bounds).fetchone():
             return []
@@ -69,7 +68,7 @@ class HostLeases:
 
     def _release(
         self,
-        db: sqlite3.Connection,
+        db: Database,
         writes: Sequence[tuple[HostLease, Host, Mapping[str, Any]]],
         now: int,
     ) -> set[str]:
@@ -96,7 +95,7 @@ class HostLeases:
 
     def _write(
         self,
-        db: sqlite3.Connection,
+        db: Database,
         statement: str,
         writes: Sequence[tuple[HostLease, Mapping[str, Any]]],
     ) -> set[str]:

@@ -11,9 +11,9 @@ from crawlcw.ledger.protocol import Counts, Dimension
 from crawlcw.ledger.sqlite.connection import (
     Database,
     all_rows,
-    durable_transaction,
     number_of,
     snapshot,
+    transaction,
     update,
 )
 from crawlcw.ledger.sqlite.priorities import priorities_of_host
@@ -53,7 +53,7 @@ class Hosts:
         ]
         if late:
             # As durable as the task, which nobody would look for without it.
-            with durable_transaction(db):
+            with transaction(db, durable=True):
                 db.executemany(self._store.sql.wake_host, late)
 
     async def wake_all(self) -> int:
@@ -104,7 +104,7 @@ class Hosts:
         db: Database, walk: str, change: str, bounds: Mapping[str, Any]
     ) -> tuple[int, int]:
         """Change the next tasks of one priority; return how many, and the last one's `due`."""
-        with durable_transaction(db):
+        with transaction(db, durable=True):
             rows = db.execute(walk, {**bounds, "limit": _BATCH}).fetchall()
             for row in rows:
                 db.execute(change, {**bounds, "id": row["id"]})

@@ -11,7 +11,7 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
-from crawlcw.ledger.sqlite.connection import snapshot, transaction, update
+from crawlcw.ledger.sqlite.connection import Database, snapshot, transaction, update
 from crawlcw.ledger.sqlite.file_modes import is_still
 from crawlcw.ledger.sqlite.marker import marker_of, names_in
 from crawlcw.ledger.sqlite.rows import INT64, TIMES, milliseconds, moment
@@ -185,7 +185,7 @@ class Inspection:
         return changed == 1
 
 
-def _write_refusal(db: sqlite3.Connection, path: Path) -> str | None:
+def _write_refusal(db: Database, path: Path) -> str | None:
     for place in (path, path.parent):
         if not os.access(place, os.W_OK):
             return f"{place} is read-only"

@@ -9,7 +9,7 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Claimed
-from crawlcw.ledger.sqlite.connection import Database, durable_transaction, transaction, update
+from crawlcw.ledger.sqlite.connection import Database, transaction, update
 from crawlcw.ledger.sqlite.rows import document_of, milliseconds
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.ledger.sqlite.writes import apply_each, mine, unmoved, written
@@ -55,7 +55,7 @@ class Leases:
         ]
         # To give a task up is an outcome: the crawl may be at its end with it.
         outcome = any(change.event is Event.ABANDON for _, change in decided)
-        with durable_transaction(db) if outcome else transaction(db):
+        with transaction(db, durable=outcome):
             for (task, change), is_ours in zip(
                 decided, apply_each(db, self._store.sql, writes), strict=True
             ):
@@ -77,7 +77,7 @@ class Leases:
         """See `protocol.Leases.begin`."""
         return await self._store.writer.run(self._begin, lease)
 
-    def _begin(self, db: sqlite3.Connection, lease: Lease) -> bool:
+    def _begin(self, db: Database, lease: Lease) -> bool:
         with transaction(db):
             return (
                 db.execute(self._store.sql.begin, mine(lease) | {"id": lease.task.id}).rowcount == 1
@@ -89,7 +89,7 @@ class Leases:
             self._renew, leases, milliseconds(self._store.now() + lease)
         )
 
-    def _renew(self, db: sqlite3.Connection, leases: Sequence[Lease], due: int) -> set[bytes]:
+    def _renew(self, db: Database, leases: Sequence[Lease], due: int) -> set[bytes]:
         with transaction(db):
             return {
                 held.task.id

@@ -18,8 +18,8 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sqlite.connection import (
     MISCONFIGURED,
     Database,
-    durable_transaction,
     enter_wal_mode,
+    transaction,
 )
 from crawlcw.ledger.sqlite.schema import MARKER, SCHEMA_VERSION, Tables, quoted
 
@@ -54,7 +54,7 @@ def create(
     # A statement on many rows may have to be undone alone: what it needs for that is written to a
     # file of its own otherwise.
     db.execute("PRAGMA temp_store = MEMORY")
-    with durable_transaction(db):
+    with transaction(db, durable=True):
         # SQLite takes "Books" and "books" for the same table, so the marker does too.
         db.execute(
             f"CREATE TABLE IF NOT EXISTS {_TABLE} "

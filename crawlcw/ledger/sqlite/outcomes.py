@@ -6,7 +6,7 @@ from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Committed
-from crawlcw.ledger.sqlite.connection import Database, durable_transaction
+from crawlcw.ledger.sqlite.connection import Database, transaction
 from crawlcw.ledger.sqlite.rows import UNHOLDABLE, describe_sqlite_error
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.ledger.sqlite.writes import Write, add_items, apply_each, mine, unmoved, written
@@ -30,7 +30,7 @@ class Outcomes:
         rejected: list[tuple[Lease, str]] = []
         # Encoded before the transaction begins, for it keeps all others waiting.
         writes = [(settlement, *_storable(settlement)) for settlement in settlements]
-        with durable_transaction(db):
+        with transaction(db, durable=True):
             settled = self._apply(db, [(s.lease, write, mine(s.lease)) for s, write, _ in writes])
             for (settlement, _, refusal), held in zip(writes, settled, strict=True):
                 lease = settlement.lease
@@ -91,7 +91,7 @@ class Outcomes:
 
     def _replace(self, db: Database, writes: Sequence[tuple[Lease, Write]]) -> list[Lease]:
         """Write what is as it was read; return the leases of the rest."""
-        with durable_transaction(db):
+        with transaction(db, durable=True):
             replaced = self._apply(
                 db, [(each, write, unmoved(each.task)) for each, write in writes]
             )
@@ -109,7 +109,7 @@ class Outcomes:
 
     def _release(self, db: Database, settlements: Sequence[Settlement]) -> int:
         writes = [(s.lease, written(s.lease.task, s.change), mine(s.lease)) for s in settlements]
-        with durable_transaction(db):
+        with transaction(db, durable=True):
             return self._apply(db, writes).count(True)
 
 

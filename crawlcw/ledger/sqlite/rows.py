@@ -130,7 +130,8 @@ def to_json(value: Any) -> str:
     Crawled keys are escaped by `documents.escaped`, so none begins with `$`.
     """
     text = _ENCODER.encode(value)
-    _check_size(text)
+    if len(text) > _LARGEST_VALUE or not text.isascii():
+        _check_size(text)
     return text
 
 

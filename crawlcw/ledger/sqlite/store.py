@@ -12,7 +12,7 @@ from anyio import to_thread
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.port import P, T, Work
-from crawlcw.ledger.sqlite.connection import Connection, Database, finished, snapshot
+from crawlcw.ledger.sqlite.connection import Connection, Database, snapshot, transaction
 from crawlcw.ledger.sqlite.file_modes import shut_out_others
 from crawlcw.ledger.sqlite.marker import create
 from crawlcw.ledger.sqlite.rows import UNHOLDABLE, describe_sqlite_error, to_json
@@ -60,7 +60,7 @@ class SqliteStore:
         """See `port.Store.writing`: one transaction, from its first write on."""
 
         def written(db: Database) -> T:
-            with finished(db):
+            with transaction(db, begun=False):
                 return driven(work(Unit(db, self.tables), *args, **kwargs))
 
         return await self.writer.run(written)

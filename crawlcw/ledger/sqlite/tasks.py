@@ -8,7 +8,7 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Added
-from crawlcw.ledger.sqlite.connection import Database, durable_transaction, update_all
+from crawlcw.ledger.sqlite.connection import Database, transaction, update_all
 from crawlcw.ledger.sqlite.priorities import descending, priorities
 from crawlcw.ledger.sqlite.rows import (
     UNHOLDABLE,
@@ -43,7 +43,7 @@ class Tasks:
                 rows.append(row_of(documents.document(task)))
             except UNHOLDABLE as error:
                 rejected.append((task, describe_sqlite_error(error)))
-        with durable_transaction(db):
+        with transaction(db, durable=True):
             new = insert(db, self._store.tables.tasks, rows)
         return Added(new=new, known=len(rows) - new, rejected=tuple(rejected))
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from crawlcw.ledger.prefixes import Range, beginning_with
 from crawlcw.ledger.protocol import Cursor, TaskFilter
-from crawlcw.ledger.sqlite.connection import Database, durable_transaction
+from crawlcw.ledger.sqlite.connection import Database, transaction
 from crawlcw.ledger.sqlite.rows import INT64, milliseconds
 from crawlcw.ledger.sqlite.store import SqliteStore
 
@@ -87,7 +87,7 @@ def _some(db: sqlite3.Connection, statement: str, values: Row) -> list[sqlite3.R
 
 def _change_some(db: Database, change: Callable[[Database, Row], int], rows: Sequence[Row]) -> int:
     """Make a change with each row, in one durable transaction; return how many were changed."""
-    with durable_transaction(db):
+    with transaction(db, durable=True):
         return sum(change(db, row) for row in rows)
 
 

@@ -9,7 +9,6 @@ from crawlcw.ledger.protocol import Counters, Worker
 from crawlcw.ledger.sqlite.connection import (
     Database,
     all_rows,
-    durable_transaction,
     snapshot,
     transaction,
     update,
@@ -52,7 +51,7 @@ class Workers:
         await self._store.writer.run(self._beat, row_of({**news, "vitals": shown}))
 
     def _beat(self, db: Database, news: Mapping[str, Any]) -> None:
-        with durable_transaction(db):
+        with transaction(db, durable=True):
             db.execute(self._store.sql.beat, news)
             if news["vitals"] is not None:
                 db.execute(self._store.sql.show, news)
@@ -66,7 +65,7 @@ class Workers:
         """See `protocol.Workers.leave`."""
         return await self._store.writer.run(self._leave, name, milliseconds(self._store.now()))
 
-    def _leave(self, db: sqlite3.Connection, name: str, now: int) -> int:
+    def _leave(self, db: Database, name: str, now: int) -> int:
         tokens = {"name": name, "first": f"{name}:", "end": f"{name};", "now": now}
         with transaction(db):
             db.execute(self._store.sql.leave, tokens)
