@@ -71,7 +71,8 @@ def condition(spider: object, name: str) -> Callable[[Response], bool]:
     """Return what the spider's attribute *name* says of a response; raises `SpiderError`.
 
     The attribute is a status, several, or a function of the response: a method, or
-    a function that was assigned. None: no response.
+    a function that was assigned. None: no response. What is returned raises `FetchError`
+    (`parse-error`) where the spider's function raises.
     """
     wanted = inspect.getattr_static(spider, name)
     if isinstance(wanted, staticmethod):
@@ -84,7 +85,15 @@ def condition(spider: object, name: str) -> Callable[[Response], bool]:
         # A function that was assigned in the class is a method to Python.
         takes = len(inspect.signature(wanted).parameters)
         asked = getattr(spider, name) if inspect.isfunction(wanted) and takes > 1 else wanted
-        return lambda response: bool(asked(response))
+
+        def says(response: Response) -> bool:
+            try:
+                return bool(asked(response))
+            except Exception as error:  # the user's code may raise anything
+                message = f"{name} raised {type(error).__name__}: {error}"
+                raise FetchError(Reason.PARSE_ERROR, message) from error
+
+        return says
     if isinstance(wanted, Iterable) and not isinstance(wanted, str):
         statuses = frozenset(wanted)
         if all(isinstance(status, int) for status in statuses):

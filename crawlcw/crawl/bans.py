@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy
@@ -42,13 +41,7 @@ class Bans:
 
     def is_ban(self, response: Response) -> bool:
         """Return whether an answer is a ban; raises `FetchError` where the spider's code raises."""
-        if response.status in self._statuses:
-            return True
-        try:
-            return self._banned_when(response)
-        except Exception as error:
-            message = f"banned_when raised {type(error).__name__}: {error}"
-            raise FetchError(Reason.PARSE_ERROR, message) from error
+        return response.status in self._statuses or self._banned_when(response)
 
     def note(self, task: Task, proxy: Proxy | None) -> bool:
         """Note that a page was banned, through a *proxy* of no session; return whose that is.

@@ -21,7 +21,7 @@ from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, entry_urls, logs_in
 from crawlcw.engine.watchdog import Watchdog
-from crawlcw.errors import FetchError, Reason
+from crawlcw.errors import FetchError
 from crawlcw.fetch.addresses import Hop, PublicNames, current_hop
 from crawlcw.fetch.browser import Browser, Render
 from crawlcw.fetch.credentials import Credentials
@@ -200,20 +200,13 @@ class CheckAnswer:
             return await call_next(attempt, request)
         attempt.accepts_file = self._is_accepted
         response = await call_next(attempt, request)
-        if response.file is None and self._is_logged_out(response):
+        if response.file is None and self._login_when(response):
             raise LoggedOutError(response)
         return response
 
-    def _is_logged_out(self, response: Response) -> bool:
-        try:
-            return self._login_when(response)
-        except Exception as error:
-            message = f"login_when raised {type(error).__name__}: {error}"
-            raise FetchError(Reason.PARSE_ERROR, message) from error
-
     def _is_accepted(self, begun: Response) -> bool:
         try:
-            return not self._is_logged_out(begun)
+            return not self._login_when(begun)
         except FetchError:  # the same is raised for the answer that is returned then
             return False
 

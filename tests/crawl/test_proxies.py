@@ -90,6 +90,20 @@ async def test_the_spider_may_say_which_answers_are_bans(
 
 
 @pytest.mark.representative("sqlite")
+async def test_a_banned_when_that_raises_fails_its_page(
+    three: list[ProxyServer], crawl: Callable[..., Any]
+):
+    class Broken(ExitSpider):
+        def banned_when(self, response: Any) -> bool:
+            raise KeyError("no such field")
+
+    report = await crawl(three, Broken(), max_retry=1)
+
+    assert report.finish_reason is FinishReason.DRAINED
+    assert set(report.failures) == {"parse-error"}
+
+
+@pytest.mark.representative("sqlite")
 async def test_a_page_that_is_refused_to_every_proxy_fails_by_itself(
     site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
 ):

@@ -302,6 +302,16 @@ async def test_a_callback_that_retires_its_session_is_called_again_with_a_new_on
     assert (report.failures, len(site.logins)) == ({}, 2)
 
 
+async def test_a_login_when_that_raises_fails_its_page(crawl: Callable[..., Any]):
+    class Broken(Members):
+        def login_when(self, response: Any) -> bool:
+            raise KeyError("no such field")
+
+    report = await crawl(Broken(), max_retry=1)
+
+    assert set(report.failures) == {"parse-error"}
+
+
 async def test_a_callback_that_always_retires_its_session_fails_by_itself(
     crawl: Callable[..., Any], site: MemberSite
 ):
