@@ -15,11 +15,14 @@ from typing import Any
 
 VARIABLE = "CRAWLCW_TEST_MUTANT"
 
+_LEDGER = "crawlcw.ledger"
 _MONGO = "crawlcw.ledger.mongo"
 _UPDATES = "crawlcw.ledger.mongo.updates"
 _COMMITTER = "crawlcw.crawl.committer"
 _CONTRACT = "tests/ledger/test_ledger_contract.py::test_"
 _WRITING = "tests/crawl/test_committer.py::test_"
+_SESSIONS = "sessions_contract.py::test_"
+_MODEL = "tests/ledger/test_port.py::test_a_store_answers_as_the_model_does"
 _OPERATIONS = "tests/faults/test_operations.py::test_"
 _LATE = _OPERATIONS + "what_arrives_after_the_operation_was_repeated_changes_nothing"
 
@@ -187,10 +190,61 @@ MUTANTS = [
 ]
 
 
+def _on_each_store(test: str) -> tuple[str, ...]:
+    return tuple(f"tests/ledger/test_{test}[{store}]" for store in ("sqlite", "motor"))
+
+
+#: Facets that are written once, and the stores' tables: the model has none of them.
+PORT_MUTANTS = [
+    Mutant(
+        name="a-late-point-takes-back-a-later-one",
+        edits=(Edit(f"{_LEDGER}.rates", "_record", ('{"time": AtMost(point.time)}', "{}")),),
+        caught_by=_on_each_store(
+            "rates_contract.py::test_a_worker_has_one_point_a_minute_the_latest"
+        ),
+    ),
+    Mutant(
+        name="a-session-is-changed-whatever-its-fence",
+        edits=(Edit(f"{_LEDGER}.sessions", "_change", ('{"fence": before.fence}', "{}")),),
+        caught_by=_on_each_store(f"{_SESSIONS}a_change_is_written_where_the_fence_is_as_it_was"),
+    ),
+    Mutant(
+        name="cookies-of-an-earlier-login-are-kept",
+        edits=(Edit(f"{_LEDGER}.sessions", "_keep", ('"fence": fence, ', "")),),
+        caught_by=_on_each_store(f"{_SESSIONS}cookies_of_an_earlier_login_are_not_kept"),
+    ),
+    Mutant(
+        name="a-state-is-changed-whatever-its-revision",
+        edits=(
+            Edit(f"{_LEDGER}.spider_states", "_change", ('{"revision": before.revision}', "{}")),
+        ),
+        caught_by=_on_each_store(
+            "spider_state_contract.py::test_of_two_changes_of_one_revision_one_is_written"
+        ),
+    ),
+    Mutant(
+        name="mongodb-writes-without-a-guard",
+        edits=(Edit(f"{_MONGO}.table", "Table._update", (", **write.where", "")),),
+        caught_by=(
+            f"tests/ledger/test_{_SESSIONS}nothing_is_kept_of_a_session_that_is_not_ready[motor]",
+            _MODEL + "[motor]",
+        ),
+    ),
+    Mutant(
+        name="sqlite-writes-without-a-guard",
+        edits=(Edit(f"{_LEDGER}.sqlite.table", "Table._change", (", **write.where", "")),),
+        caught_by=(
+            f"tests/ledger/test_{_SESSIONS}nothing_is_kept_of_a_session_that_is_not_ready[sqlite]",
+            _MODEL + "[sqlite]",
+        ),
+    ),
+]
+
+
 def pytest_configure() -> None:
     """Let the tests of this process run against the mutant that the environment names."""
     name = os.environ.get(VARIABLE)
-    for mutant in MUTANTS:
+    for mutant in [*MUTANTS, *PORT_MUTANTS]:
         if mutant.name == name:
             for edit in mutant.edits:
                 edit.apply()

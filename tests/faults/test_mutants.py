@@ -7,13 +7,14 @@ import sys
 
 import pytest
 
-from tests.faults.mutants import MUTANTS, VARIABLE, Edit, Mutant
+from tests.faults.mutants import MUTANTS, PORT_MUTANTS, VARIABLE, Edit, Mutant
 from tests.support import mongod
 from tests.support.docs import REPOSITORY
 
 pytestmark = pytest.mark.thorough
 
 WITHIN = 120.0
+EVERY = [*MUTANTS, *PORT_MUTANTS]
 
 
 def outcome(uri: str, tests: tuple[str, ...], *, mutant: str = "") -> tuple[dict[str, int], str]:
@@ -34,14 +35,14 @@ def outcome(uri: str, tests: tuple[str, ...], *, mutant: str = "") -> tuple[dict
 
 
 def test_the_tests_that_catch_mutants_pass_without_them(mongodb_uri: str):
-    tests = tuple({test for mutant in MUTANTS for test in mutant.caught_by})
+    tests = tuple({test for mutant in EVERY for test in mutant.caught_by})
 
     numbers, output = outcome(mongodb_uri, tests)
 
     assert numbers == {"passed": len(tests)}, output
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", EVERY, ids=lambda mutant: mutant.name)
 def test_every_mutant_is_caught(mongodb_uri: str, mutant: Mutant):
     numbers, output = outcome(mongodb_uri, mutant.caught_by, mutant=mutant.name)
 

@@ -276,7 +276,13 @@ def test_a_store_answers_as_the_model_does(
     with asyncio.Runner() as runner:
         store = runner.run(ledgers.open()).store
 
-        @settings(max_examples=100, derandomize=True, database=None, deadline=None)
+        @settings(
+            max_examples=100,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            report_multiple_bugs=False,
+        )
         @given(some_calls)
         def check(calls: list[Call]) -> None:
             expected = runner.run(answers(DictStore(), calls))
