@@ -286,8 +286,8 @@ class Origin(Breaker):
         if len(marks) > _REMEMBERED:
             marks.popitem(last=False)
         # What was known of a page before the origin opened is void.
-        known = before is not None and before.at >= self.opened_at
-        if known and before is not None and before.own:
+        known = before if before is not None and before.at >= self.opened_at else None
+        if known is not None and known.own:
             mark.own = True
             return Cause.PAGE
         if self.state is State.DEAD or self.is_counted(sent):
@@ -302,7 +302,7 @@ class Origin(Breaker):
             self.probe.pages.setdefault(page, before is None)
             self.probe.retry_after = max(self.probe.retry_after, retry_after or 0.0)
             return None
-        if known and before is not None and self.good_at is not None and self.good_at > before.at:
+        if known is not None and self.good_at is not None and self.good_at > known.at:
             mark.own = True
             return Cause.PAGE
         return Cause.ORIGIN
@@ -609,11 +609,10 @@ class Uplink:
     ) -> Cause | None:
         """Return whether a failure counts: ORIGIN; or UPLINK: it does not; None: ask after a check.
 
-        The breaker is CHECKING then, and the good pages are to be asked.
-
-        It counts where any host answered while it was under way, and in a crawl where no other
-        host ever did. What was sent before an outage had ended may have been lost in it. A *page*
-        that would pay for a silence that is over, and was not checked, is deferred once.
+        The breaker is CHECKING then, and the good pages are to be asked. A failure counts
+        where any host answered while it was under way, and in a crawl where no other host ever
+        did. What was sent before an outage had ended may have been lost in it. A *page* that would
+        pay for a silence that is over, and was not checked, is deferred once.
         """
         state = self.breaker.state
         if reason not in _UPLINK_FAILURES or state is State.DEAD:
@@ -627,12 +626,8 @@ class Uplink:
         if several and not answered and now >= self._checked_until:
             self.breaker.on(Event.SILENCE)
             return None
-        if several and page is not None and sent < self._silent_until:
-            return self._deferred_once(page)
-        return Cause.ORIGIN
-
-    def _deferred_once(self, page: bytes) -> Cause:
-        if page in self._deferred:
+        in_silence = several and sent < self._silent_until
+        if page is None or not in_silence or page in self._deferred:
             return Cause.ORIGIN
         self._deferred[page] = None
         if len(self._deferred) > _REMEMBERED:
