@@ -402,9 +402,8 @@ class Frontier:
         None where that is not so.
         """
         host = self.hosts.get(task.host)
-        if host is None or host.origin(task).given_up is None:  # what is most often so
-            return None
-        return host.lost_origin(task) if self.calls.include(task.errback) else None
+        reason = None if host is None else host.origin(task).given_up
+        return reason if reason is not None and self.calls.include(task.errback) else None
 
     # --- work left to do
 
