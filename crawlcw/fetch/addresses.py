@@ -48,8 +48,8 @@ _METADATA = [
     for each in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
 ]
 
-#: Of more start URLs' names than that none is trusted: nobody has an intranet of
-#: so many, and what is known of each is kept.
+#: Of more start URLs' names than that none is trusted: no intranet has so many, and
+#: each costs memory.
 MOST_START_NAMES = 1_000
 #: Names of no start URL that are remembered as public.
 _MOST_OTHERS = 10_000
@@ -71,7 +71,7 @@ class Hop:
 
     attempt: Attempt
     proxy: Proxy | None = None
-    url: yarl.URL | None = None  #: what is asked, or only its origin; None: nothing yet
+    url: yarl.URL | None = None  #: the origin, or a page of it; None: no request yet
     stage: Stage = Stage.DIALLING
 
 

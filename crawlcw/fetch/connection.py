@@ -1,6 +1,6 @@
 """One connection to a server: its receiving end, and how far its origin is trusted.
 
-aiohttp's parser reads the answers. Here is what a server may do besides answering:
+aiohttp's parser reads the answers. A server may do more than answer:
 
 - **Bytes while nothing was asked for**, or more than one answer: the connection ends, and its
   origin is remembered.
@@ -70,7 +70,7 @@ REST = 0.1
 CLEAN_RESTS = 2
 CLEAN_ENDPOINTS = 24
 
-#: Bounds of what is remembered. What was forgotten has to be shown again.
+#: Bounds of the memory. A forgotten origin or endpoint has to show its behaviour again.
 _ORIGINS = 4_000
 _OUTSPOKEN = 50_000
 _COUNTS = 64  #: of one origin
@@ -85,7 +85,7 @@ class Site:
 
     url: yarl.URL
     host: str  #: as the header says it
-    #: By this connections are kept, and what they have shown: it may be the proxy's doing.
+    #: Of kept connections and of `Origin`; the proxy is part of it, for a fault may be the proxy's.
     key: ConnectionKey
 
 
@@ -155,7 +155,7 @@ class Origins:
         return found
 
     def spoke_unasked(self, key: ConnectionKey) -> None:
-        """Note that bytes came from an origin which nobody had asked for."""
+        """Note that bytes came from an origin without a request."""
         self.of(key).spoke_unasked = True
         self._outspoken[key] = None
         self._outspoken.move_to_end(key)
@@ -163,7 +163,7 @@ class Origins:
             self._outspoken.popitem(last=False)
 
     def broke_http(self, key: ConnectionKey) -> None:
-        """Note that what came from an origin was no HTTP."""
+        """Note that an answer of an origin was no HTTP."""
         self.of(key).broke_http = True
 
 
@@ -183,7 +183,7 @@ class Listener(ResponseHandler):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, origins: Origins) -> None:
         super().__init__(loop)
-        self.site: Site | None = None  #: what it was opened for; None: a tunnel is to be
+        self.site: Site | None = None  #: its origin; None: a tunnel is not open yet
         self.endpoint = Endpoint(0, 0)
         self.is_resting = False  #: whether nothing is to come until the next request
         #: When the request was sent, by the monotonic clock, and never earlier than it was.
@@ -199,7 +199,7 @@ class Listener(ResponseHandler):
         self._wire = 0  #: bytes that have come since the request
         self._interim = 0
         self._awaits_another = False  #: what came last was an interim response
-        #: What has come of the head that is awaited; None while none is.
+        #: Bytes of a head that has no end yet; None: no head is awaited.
         self._head: bytes | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

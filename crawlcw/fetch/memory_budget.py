@@ -1,9 +1,8 @@
-"""How much memory the pages that are under way may take, and waiting for one's share of it.
+"""Memory budget of the pages under way.
 
-A budget counts bytes. Who needs some takes a share and gives it back; those
-that have to wait get theirs in the order in which they came, so that a large one
-is not kept waiting by small ones. Nobody may wait for a share of a budget while
-it holds another of the same: two that did could wait for each other.
+A budget counts bytes. Shares of it are given in the order in which they were asked for, so small
+ones do not keep a large one waiting. A holder of a share never waits for another share of the
+same budget: two holders could wait for each other.
 """
 
 import asyncio

@@ -103,7 +103,7 @@ class AiohttpDownloader:
             ("Accept", "*/*"),
         )
         self._usual_head = _lines(self._usual)
-        #: The cookies of what is asked for without any session.
+        #: Cookies of requests without a session.
         self._jar: Jar | None = None
 
     async def open(self) -> None:
@@ -200,7 +200,7 @@ class AiohttpDownloader:
         if attempt.session is not None:
             jar = attempt.session.jar
         else:
-            # With cookies of its own it is asked for as somebody else than all others.
+            # A request with cookies of its own shares none with others.
             jar = None if attempt.request.options.cookies else self._jar
         if jar is not None or request.options.cookies:
             headers = _with_cookies(headers, attempt, request, jar)
@@ -263,7 +263,7 @@ class AiohttpDownloader:
         if not 100 <= status <= 599:
             raise FetchError(Reason.HTTP_STATUS, f"{status} is no status of HTTP", status=status)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        # What comes with an error is read whatever it is.
+        # The body of an error is read, whatever its type.
         accepted = self._settings.accept_types if 200 <= status < 300 else ("*/*",)
         check_type(kind, accepted)
         body, truncated, waited = b"", None, 0.0
