@@ -101,7 +101,8 @@ def endpoint_of(address: str) -> Endpoint:
     path, _, query = address.partition("?")
     folder, _, name = _NUMBER.sub("0", path).rpartition("/")
     # Hashes, for a server chooses how long its paths are.
-    return Endpoint(hash((folder, None)), hash((folder, name, _VALUE.sub("", query))))
+    names = _VALUE.sub("", query) if query else ""
+    return Endpoint(hash((folder, None)), hash((folder, name, names)))
 
 
 @dataclass(slots=True)
