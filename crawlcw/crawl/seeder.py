@@ -8,7 +8,6 @@ import logging
 import socket
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from datetime import date, time, timedelta
 from functools import partial
 from hashlib import blake2b
@@ -46,15 +45,6 @@ _START = "start "
 _PLAIN = (bool, int, float, str, date, time, timedelta, PurePath, type(None))
 
 
-@dataclass(slots=True)
-class _Seeding:
-    """One run of `start`."""
-
-    number: int = 0  #: of the requests so far
-    is_whole: bool = False  #: `start` has come to its end
-    is_repeated: bool = False  #: it is to be run by each crawl
-
-
 class Seeder:
     """Adds the seeds of one crawl; knows on which hosts it starts."""
 
@@ -81,6 +71,9 @@ class Seeder:
         self._credentials = credentials
         self._stats = stats
         self._stop = stop
+        self._number = 0  #: of the requests of `start` so far
+        self._is_whole = False  #: `start` has come to its end
+        self._is_repeated = False  #: it is to be run by each crawl
         #: Of what the spider starts with; None: it is to start with it each time.
         self._fingerprint: str | None = None
         #: The hosts of `start` are written down for the guard of every process.
@@ -152,19 +145,18 @@ class Seeder:
 
     async def _seed(self, coordinator: Coordinator) -> None:
         """Add the spider's start requests, each soon after the spider has yielded it."""
-        seeding = _Seeding()
         gathering = Gathering(
             partial(self._add_seeds, coordinator), first=_FIRST_BATCH, largest=_BATCH
         )
         try:
-            await gathering.run(self._read(seeding))
+            await gathering.run(self._read())
         finally:
             # A crawl may end before that, and a spider may have its seeds from where they
             # are no more. Shielded, but not for ever: a crawl that goes on seeds again.
             try:
                 with anyio.move_on_after(_LAST_WORDS, shield=True):
                     await gathering.finish()
-                    await self._note_seeded(seeding)
+                    await self._note_seeded()
             finally:
                 if gathering.left:
                     logger.warning(
@@ -173,14 +165,14 @@ class Seeder:
                         extra={"event": "not_seeded", "requests": gathering.left},
                     )
 
-    async def _read(self, seeding: "_Seeding") -> AsyncIterator[Task]:
+    async def _read(self) -> AsyncIterator[Task]:
         start = self._spider.start()
         with spider_code("start()", stop=self._stop):
             try:
                 async for request in start:
                     if not isinstance(request, Request):
                         raise SpiderError(_no_request(request))
-                    if (task := self._task(request, seeding)) is None:
+                    if (task := self._task(request)) is None:
                         continue
                     try:
                         yield task
@@ -189,17 +181,17 @@ class Seeder:
             finally:
                 if isinstance(start, AsyncGenerator):
                     await start.aclose()
-            seeding.is_whole = True  # a spider that stops the crawl in `start` does not come here
+            self._is_whole = True  # a spider that stops the crawl in `start` does not come here
 
-    def _task(self, request: Request, seeding: "_Seeding") -> Task | None:
-        seeding.number += 1
+    def _task(self, request: Request) -> Task | None:
+        self._number += 1
         # The same for every process of a run, and after a crash: one task for each request.
-        salt = f"run {self._adder.run.number} seed {seeding.number}".encode()
+        salt = f"run {self._adder.run.number} seed {self._number}".encode()
         try:
             task = request.task(now=self._ledger.now(), salt=salt)
             # A password is not written down, so each process asks `start` for it.
             if self._credentials.learn(request.url):
-                seeding.is_repeated = True
+                self._is_repeated = True
         except FetchError as error:
             logger.warning(
                 "no URL to start from: %s",
@@ -211,12 +203,12 @@ class Seeder:
         # One that is not to be filtered asks for another task in each run, and one that
         # may have changed for its own once more.
         if request.dont_filter or request.changed is not None:
-            seeding.is_repeated = True
+            self._is_repeated = True
         return task
 
-    async def _note_seeded(self, seeding: "_Seeding") -> None:
+    async def _note_seeded(self) -> None:
         """Note that `start` need not be run again: all that it has yielded is written."""
-        if not seeding.is_whole or seeding.is_repeated or len(self._start_hosts) > MOST_HOSTS:
+        if not self._is_whole or self._is_repeated or len(self._start_hosts) > MOST_HOSTS:
             return
         if self._fingerprint is not None:
             seeds = {"fingerprint": self._fingerprint, "hosts": sorted(self._start_hosts)}
