@@ -361,7 +361,9 @@ _SIGNED = re.compile(
 _SAYS_NOTHING = ("", "text/html", "text/plain", "application/xhtml+xml", "application/octet-stream")
 
 
-def check_type(kind: str, accepted: Sequence[str], *, said: str | None = None) -> None:
+def check_type(
+    kind: str, accepted: Sequence[str], *, status: int | None = None, said: str | None = None
+) -> None:
     """Raise `FetchError` for a body of *kind*, or called so by *said*, that is not to be read.
 
     *accepted* are types that are read nevertheless: `image/png`, `image/*`, `*/*`.
@@ -374,7 +376,7 @@ def check_type(kind: str, accepted: Sequence[str], *, said: str | None = None) -
     told = f"{printable(kind)} is not read, see `accept_types`"
     if said is not None:
         told = f"a body {said or 'of no type'} that is {kind} is not read"
-    raise FetchError(Reason.CONTENT_TYPE, told)
+    raise FetchError(Reason.CONTENT_TYPE, told, status=status)
 
 
 def check_start(start: bytes, said: str, accepted: Sequence[str]) -> None:

@@ -100,8 +100,8 @@ def endpoint_of(address: str) -> Endpoint:
     """Return the endpoint of a URL, or of its path and query."""
     path, _, query = address.partition("?")
     folder, _, name = _NUMBER.sub("0", path).rpartition("/")
-    # Hashes, for a server chooses how long its paths are.
     names = _VALUE.sub("", query) if query else ""
+    # Hashes, for a server chooses how long its paths are.
     return Endpoint(hash((folder, None)), hash((folder, name, names)))
 
 

@@ -300,6 +300,15 @@ async def test_what_goes_wrong_has_a_name(
     assert (await get(downloader, server.url("/ok"))).body == PAGE
 
 
+async def test_a_refused_type_has_the_status_of_its_answer(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    with pytest.raises(FetchError) as caught:
+        await get(downloader, server.url("/video"))
+
+    assert (caught.value.reason, caught.value.status) == (Reason.CONTENT_TYPE, 200)
+
+
 async def test_a_refused_connection_is_named(downloader: AiohttpDownloader) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
