@@ -1,4 +1,4 @@
-"""Permission to ask for URLs that are no tasks of their own, and what comes of that.
+"""Permission to ask for URLs that are no tasks of their own, and notes of their requests.
 
 These are targets of redirects, parts of rendered pages, requests of a user's layers that are
 repeated, login probes, and logins: a few requests beside the pages of a host. They keep the

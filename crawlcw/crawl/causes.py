@@ -319,7 +319,7 @@ class Causes:
         host.pace()
         given_up = host.state.origin(scheme).given_up
         if given_up is not None:
-            # What is left to do asks nothing, whichever process has the host next.
+            # The work that is left asks nothing: any process may have the host next.
             host.state.not_before = rested_until
             self._stats.host_given_up(f"{scheme}://{name}", str(given_up))
             host.lose_origin(scheme)

@@ -49,7 +49,7 @@ _IDLE_BESIDE_OTHERS = 1.0
 _HOSTS_A_PAGE = 100
 #: Tasks held ahead for each fetcher.
 _PREFETCH = 2
-#: What a host without limits is given at least.
+#: The least number of tasks for a host without limits.
 _TURN = 8
 #: Of many hosts, so many tasks of each may be held beyond the prefetch.
 _A_FEW = 8
@@ -118,7 +118,7 @@ class Coordinator:
         self._shuffles = False
         self._idle = _SHORTEST_IDLE
         self._moved_at = time.monotonic()  #: when the last request ended
-        #: What the last look at the ledger found that there is to wait for.
+        #: The reason to wait that the last look at the ledger found.
         self._waits_for: Standstill | None = None
         self._turn: asyncio.TimerHandle | None = None  #: until the next turn of a host
         self._turn_at = 0.0
@@ -237,7 +237,7 @@ class Coordinator:
         self.dispatch()
 
     def done(self, lease: Lease) -> None:
-        """Note that nobody works on a dispatched lease any more."""
+        """Note the end of the work on a dispatched lease."""
         self.fetched(lease)
         self.pool.done()
         now = self._moved_at = time.monotonic()
@@ -313,7 +313,7 @@ class Coordinator:
         """
         pool = self.pool
         free = pool.size - pool.dispatched
-        # First what is most often not so: this is asked several times a page.
+        # The likeliest reasons first: this runs several times a page.
         if free <= 0 or self._stopping or self._paused or self.frontier.uplink.is_blocked:
             return
         if (most := self._settings.max_pages) is not None:
@@ -380,7 +380,7 @@ class Coordinator:
             self._opening.probe(host, background)
         if await self.host_leaser.look(background, hungry=self.pool.has_idle_workers()):
             self._idle = _SHORTEST_IDLE
-        # Claims only where there is room: what waits here nobody else can work on.
+        # Claims only where there is room: no other process can work on a task that waits here.
         if not self._is_low() or await self._feed(background):
             return False
         if time.monotonic() < self._look_at or await self._claim_shared():

@@ -201,7 +201,7 @@ class PageLimit:
     most: int | None
     full: set[str]
     unlimited: set[str] = field(default_factory=set)  #: hosts that it does not hold for
-    #: Whether all start URLs are known: before that nobody knows the crawl's own hosts.
+    #: Whether all start URLs are known: before that the crawl's own hosts are not.
     seeded: bool = False
 
     def is_reached(self, state: Host) -> bool:
@@ -286,7 +286,7 @@ class Frontier:
             rest = (state.not_before - self.ledger_now()).total_seconds()
             self.queues.rest(name, until=now + rest)
         if not lease.clean:
-            # When the owner before has made its last request, nobody knows.
+            # The time of the last request by the owner before is not known.
             self.sent(name, at=now)
         if host.queue.next_start - now > AHEAD or state.given_up is not None:
             host.enter(Phase.LEAVING)

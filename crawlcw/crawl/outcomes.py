@@ -1,6 +1,6 @@
 """From the end of an attempt to its transition: an answer, or why there is none.
 
-What comes of an attempt is one of four results: `Finished`, `Failed`, `Moved` (the page is another
+An attempt has one of four results: `Finished`, `Failed`, `Moved` (the page is another
 task's), or `Defer`, which is raised: the attempt does not count. `Outcomes.done` is the one place
 where a result becomes what the committer writes.
 
@@ -124,7 +124,7 @@ class Moved:
     in_hand: tuple[Lease, Finished | Failed] | None = None
 
 
-#: What comes of an attempt that counts. Of one that does not: `Defer`, the only "not tried".
+#: Result of an attempt that counts. One that does not count raises `Defer`, the only "not tried".
 Result = Finished | Failed | Moved
 
 
@@ -342,7 +342,7 @@ class Outcomes:
                 if self.errors.is_broken(method):
                     raise Defer(f"{method} is broken")
                 self._note_raised(method, raised, attempt.lease)
-                # Of the host it says nothing.
+                # It is no evidence about the host.
                 failed = replace(raised, message=refusal.message)
                 return await self.failed(attempt, failed, refusal)
             case LoggedOutError() | BannedError():
@@ -437,7 +437,7 @@ class Outcomes:
         self, error: FetchError, response: ResponseInfo | None = None
     ) -> transitions.Failed:
         """Return the outcome that an error is; *response* is what was answered, if anything."""
-        # What a page asks for is no longer than what its host may ask for.
+        # A page's wait is no longer than its host's longest one.
         longest = self.settings.host_backoff_max.total_seconds()
         asked = error.retry_after
         return transitions.Failed(
@@ -454,7 +454,7 @@ class Outcomes:
         """Settle a failure; where it is final, the spider is told and may still yield."""
         lease, task, request = attempt.lease, attempt.lease.task, attempt.request
         again = self.revisits.after_failure(task, now=self.now())
-        # Before the errback: only what is settled tells whether the failure is final.
+        # Before the errback: only the settlement tells whether the failure is final.
         settlement = self._settled(lease, replace(failed, revisit=again))
         if settlement.change.status is not Status.IGNORED:
             return Failed(settlement=settlement)

@@ -334,7 +334,7 @@ class Listener(ResponseHandler):
             self.start_timeout()
 
     def feed_data(self, data: Any, size: int = 0) -> None:
-        """Take the head of a response; a second one nobody has asked for."""
+        """Take the head of a response; a second one answers no request."""
         status = data[0].code
         self._awaits_another = 100 <= status < 200 and status != 101
         if self._awaits_another:

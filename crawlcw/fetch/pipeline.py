@@ -85,7 +85,7 @@ def layers(
         Render(browser, settings, admission),
         # Below all that the spider sees.
         credentials,
-        # What has not streamed the file by itself returns it in memory.
+        # A downloader that does not stream the file returns it in memory.
         SaveFile(settings) if wire or default.own or not streams(default.client) else None,
         default.own,
         *below_own,
@@ -123,7 +123,7 @@ class DefaultDownloader:
         self.client = client
         self.proxies = proxies
         self.cache = cache
-        self.own: OwnDownloader | None = None  #: what the spider has made of it
+        self.own: OwnDownloader | None = None  #: the spider's own around it
         #: From here down; a crawl has layers of its own there.
         self.ways = ways([cache, proxies, Transport(client)])
 

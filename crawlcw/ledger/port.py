@@ -37,7 +37,7 @@ class Within(NamedTuple):
     end: Key
 
 
-#: What a document must be: each field, with the key as `_id`, has the value or passes the test.
+#: Tests of a document: each field, with the key as `_id`, has the value or passes the test.
 Where = Mapping[str, Any]
 
 
@@ -50,7 +50,7 @@ class Edit:
     """
 
     set: Mapping[str, Any] = field(default_factory=dict)  #: None: the field is to be absent
-    inc: Mapping[str, int] = field(default_factory=dict)  #: what is added to numbers
+    inc: Mapping[str, int] = field(default_factory=dict)  #: numbers to add to fields
     #: Members that are set, each as a whole, in fields that are documents, beside the others.
     merge: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Members that are taken away.
@@ -114,7 +114,7 @@ class Unit(Protocol):
 
     @property
     def marker(self) -> Documents:
-        """The document, named as the ledger, that says what it is, and notes."""
+        """The document that is named as the ledger: the kind of the ledger, and notes."""
 
     @property
     def state(self) -> Documents:

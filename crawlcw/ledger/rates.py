@@ -1,4 +1,4 @@
-"""Points that workers leave of what they have counted, minute by minute, for the last week.
+"""Points of the workers' counters, minute by minute, for the last week.
 
 A point is the document
 
@@ -9,7 +9,7 @@ A point is the document
     time     when exactly
     vitals   as of a worker, see `documents`
 
-and its key is the first three. So what is read or dropped is one range of keys.
+and its key is the first three. So each read, and each deletion, is one range of keys.
 """
 
 from datetime import datetime, timedelta
@@ -44,7 +44,7 @@ class Rates:
 
         A worker has one point a minute, the latest. A week of them is kept: of the last
         day all, of the days before one in ten minutes, and each worker's last one. Not
-        durable: what a crash takes away, the next point makes up for.
+        durable: the next point makes up for one that a crash takes away.
         """
         await self._store.writing(_record, point)
 

@@ -8,7 +8,7 @@ A session is the document
     cookies      {digest: {name, value, coded, domain, host_only, path, port, secure, expires}}
     headers, origins, proxy, data   as in `Identity`
     score, witness                  what pages have left; the second is `login_probe`
-    owner, expires                  who logs it in, and until when; absent: nobody does
+    owner, expires                  the worker that logs it in, and until when; else absent
     failures, not_before, given_up, reason   of its last logins
 
 A cookie stands under a digest of what tells it from others, for its name is a
@@ -35,19 +35,19 @@ class Left:
 
 
 class Sessions:
-    """The sessions that pages are asked for with: their cookies, and who logs them in."""
+    """The sessions that pages are asked for with: their cookies and their logins."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def get(self, name: str) -> Identity | None:
-        """Return the session of that name; None: nobody has used it yet."""
+        """Return the session of that name; None before its first use."""
         return await self._store.reading(_get, name)
 
     async def change(self, before: Identity | None, after: Identity) -> bool:
         """Write a session, durably, where it still has the fence of *before*; return whether.
 
-        With None where nobody has written one of that name. Sent again after it was
+        With None where there is none of that name. Sent again after it was
         not answered, it is written once, and that is the answer.
         """
         return await self._store.writing(_change, before, after)
@@ -61,7 +61,7 @@ class Sessions:
         return await self._store.writing(_keep, name, fence, left)
 
     async def forget(self) -> int:
-        """Delete all sessions; return how many. Who uses one makes it anew."""
+        """Delete all sessions; return how many. The next use of one makes it anew."""
         return await self._store.writing(_forget)
 
 
@@ -118,7 +118,7 @@ def _cookie_document(cookie: Cookie) -> Document:
 
 
 def _session(found: Mapping[str, Any]) -> Identity:
-    """Return the session of a document; what a newer crawlcw has added is left out."""
+    """Return the session of a document, without the fields of a newer crawlcw."""
     known = {field.name for field in fields(Identity)}
     values = {name: value for name, value in found.items() if name in known}
     return Identity(

@@ -1,4 +1,4 @@
-"""The port's tables in an SQLite file: what they are asked for, as statements.
+"""The port's tables in an SQLite file: each primitive as a statement.
 
 A unit of work is a coroutine that never waits, for each primitive is done at once: one
 `send` on the connection's thread is the whole of it, in one transaction.
@@ -126,7 +126,7 @@ class Table:
         return self._execute(f"{insertion} {known}", [*new, *values, *tested])
 
     def _changes(self, edit: Edit) -> tuple[str, list[Any]]:
-        """Return what a statement sets, and its values."""
+        """Return the assignments of a statement, and their values."""
         # Something is set in any case.
         texts, values = [f"{self._key[0]} = {self._key[0]}"], list[Any]()
         inside: dict[str, list[_Assigned]] = defaultdict(list)
@@ -168,7 +168,7 @@ class Table:
         return self._execute(f"DELETE FROM {self._name} WHERE {tests}", values)
 
     def _execute(self, statement: str, values: Sequence[Any]) -> int:
-        # What is written is encoded by now: a transaction keeps all others waiting.
+        # The values are encoded by now: a transaction keeps all others waiting.
         begin(self._db)
         self._db.unsynced |= self._durable
         return self._db.execute(statement, values).rowcount
@@ -222,11 +222,11 @@ class Table:
 
 
 class _Assigned(NamedTuple):
-    """What is put into a column, or at a path in one that is JSON."""
+    """A value for a column, or for a path in one that is JSON."""
 
     path: str
     expression: str
-    value: Any  #: None: what is at the path is taken away
+    value: Any  #: None: the member at the path is taken away
 
 
 def _edited(column: str, edits: Sequence[_Assigned]) -> tuple[str, list[Any]]:
