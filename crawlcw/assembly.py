@@ -29,8 +29,8 @@ from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seeder import Seeder, StartNames
 from crawlcw.crawl.sessions import Sessions
-from crawlcw.engine.instruments import Instruments, SeveralInstruments
 from crawlcw.engine.session import Session
+from crawlcw.engine.stats import Instruments, SeveralInstruments
 from crawlcw.errors import UsageError
 from crawlcw.fetch import pipeline
 from crawlcw.fetch.browser import Browser

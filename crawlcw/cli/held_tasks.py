@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from crawlcw.engine.leases import dead_workers
+from crawlcw.engine.workers import dead_workers
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.task import Status
 

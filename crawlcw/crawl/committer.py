@@ -23,9 +23,8 @@ from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done, End
 from crawlcw.engine.batching import write_in_groups
-from crawlcw.engine.instruments import UNSEEN, Instruments
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.stats import FinishReason, Stats
+from crawlcw.engine.stats import UNSEEN, FinishReason, Instruments, Stats
 from crawlcw.fetch.recording import unwritable
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import ChangedTask, Lease, Task

@@ -24,9 +24,9 @@ from crawlcw.crawl.moved import MovedPages
 from crawlcw.crawl.outcomes import REFUSALS, Done, Outcomes, PageAttempt, Result
 from crawlcw.crawl.revisits import NOT_MODIFIED, conditional
 from crawlcw.crawl.robots import Robots
-from crawlcw.engine.instruments import UNSEEN
-from crawlcw.engine.run_alone import RunAlone
+from crawlcw.engine.pool import RunAlone
 from crawlcw.engine.session import Session
+from crawlcw.engine.stats import UNSEEN
 from crawlcw.errors import Defer, FetchError, LedgerError, UsageError
 from crawlcw.fetch import browser, dev_cache
 from crawlcw.fetch.redirects import REDIRECTS, is_page

@@ -35,9 +35,8 @@ from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.revisits import NOT_MODIFIED, Revisits
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.sessions import Sessions
-from crawlcw.engine.instruments import UNSEEN, Instruments
 from crawlcw.engine.session import Session
-from crawlcw.engine.stats import FinishReason
+from crawlcw.engine.stats import UNSEEN, FinishReason, Instruments
 from crawlcw.errors import (
     FAILURE_REASONS,
     Defer,

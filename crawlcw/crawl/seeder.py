@@ -22,7 +22,7 @@ from crawlcw.api.user_code import spider_code
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.coordinator import Coordinator
-from crawlcw.engine.gathering import Gathering
+from crawlcw.engine.batching import Gathering
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, LedgerError, SpiderError
 from crawlcw.fetch.addresses import MOST_START_NAMES

@@ -8,9 +8,9 @@ from datetime import timedelta
 import anyio
 
 from crawlcw.engine.ledger_retry import LedgerRetry
-from crawlcw.engine.workers import is_dead, is_gone
+from crawlcw.engine.workers import reap_dead_workers
 from crawlcw.errors import LedgerUnavailableError
-from crawlcw.ledger.protocol import Ledger, Worker
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease, Task
 
@@ -167,27 +167,3 @@ class Renewer:
             )
             self._on_lost(gone)
             self._held.lose(gone)
-
-
-async def reap_dead_workers(ledger: Ledger) -> int:
-    """End the leases of workers that are no more; return how many leases of tasks.
-
-    Of other machines' workers nobody knows that but by a very long silence;
-    their leases have run out before.
-    """
-    ended = 0
-    for worker in await dead_workers(ledger):
-        ended += await ledger.workers.leave(worker.name)
-        logger.info(
-            "took back the leases of %s, which is dead",
-            printable(worker.name),
-            extra={"event": "worker_dead", "worker": worker.name},
-        )
-    return ended
-
-
-async def dead_workers(ledger: Ledger) -> list[Worker]:
-    """Return the workers that are on the list of those at work and are no more."""
-    now = ledger.now()
-    listed = await ledger.workers.all()
-    return [each for each in listed if is_dead(each) or is_gone(each, now=now)]

@@ -1,6 +1,7 @@
 """Pool of coroutines that work on one queue of leases: fetchers, or handlers of tracked tasks.
 
-Its source puts leases as it gets them, and returns when there is nothing more to do.
+Its source puts leases as it gets them, and returns when there is nothing more to do. A
+quarantined task runs alone, so that the task that crashes its workers is found.
 """
 
 import asyncio
@@ -8,13 +9,22 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
+from anyio.lowlevel import checkpoint
 
+from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import UsageError
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.task import Lease
+from crawlcw.model.transitions import is_quarantined
+
+T = TypeVar("T")
+
+#: Seconds until a task that does not end is cancelled once more.
+_CANCELLED_WITHIN = 0.5
 
 
 class Pool:
@@ -118,3 +128,88 @@ async def _unless_others_cancel(work: Callable[[], Awaitable[None]]) -> None:
             "code of yours has cancelled a task of crawlcw's own: cancel those alone that it has "
             "made itself, not all of asyncio.all_tasks()"
         ) from error
+
+
+class RunAlone:
+    """The tasks under way in one process, and the one that is alone, if any."""
+
+    def __init__(self, ledger: Ledger, held: HeldLeases) -> None:
+        self._ledger = ledger
+        self._held = held
+        #: Ids and fences: tasks that were claimed together have one token.
+        self._under_way: set[tuple[bytes, int]] = set()
+        self._left = anyio.Event()  #: set when nothing is under way any more
+        self.alone: Lease | None = None  #: of the task that has begun alone and has not left
+        self._free = anyio.Event()
+
+    async def enter(self, lease: Lease) -> bool:
+        """Return whether to begin with a task now; what has begun is to `leave`.
+
+        False: another one had to end first, which it has, and the turn that the
+        task's host had is over. Where the lease turns out to be lost, the
+        work under it is cancelled, here.
+        """
+        if self.alone is not None:
+            await self._free.wait()
+            return False
+        alone = is_quarantined(lease.task)
+        try:
+            if alone:
+                self.alone = lease
+                self._free = anyio.Event()
+                while self._under_way:
+                    self._left = anyio.Event()
+                    await self._left.wait()
+            self._under_way.add((lease.task.id, lease.fence))
+            if alone and not await self._ledger.leases.begin(lease):
+                self._held.lose([lease.task.id])
+                await checkpoint()
+        except BaseException:
+            self.leave(lease)
+            raise
+        return True
+
+    def leave(self, lease: Lease) -> None:
+        """Note that the work on a task has ended, whatever came of it; it may not have begun."""
+        self._under_way.discard((lease.task.id, lease.fence))
+        if not self._under_way:
+            self._left.set()
+        if self.alone is lease:
+            self.alone = None
+            self._free.set()
+
+
+async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Return what *work* returns; who is cancelled meanwhile is so when it is over."""
+    working = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    # anyio's shield holds off its own scopes only, and `asyncio.Task.cancel` not at all.
+    with anyio.CancelScope(shield=True):
+        while not working.done():
+            try:
+                await asyncio.wait([working])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return working.result()
+
+
+async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Return what *function* returns; who is cancelled waits until it has ended for it.
+
+    In a scope of anyio that is cancelled every wait is, and a driver that is
+    stopped in the middle could not even close its sockets.
+    """
+    working = asyncio.ensure_future(function())
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        with anyio.CancelScope(shield=True):
+            while not working.done():
+                working.cancel()
+                # A driver may take it for a broken connection, and try again.
+                await asyncio.wait([working], timeout=_CANCELLED_WITHIN)
+        if not working.cancelled():
+            working.exception()  # nobody is to hear of it any more
+        raise

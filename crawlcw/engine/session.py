@@ -11,12 +11,11 @@ from typing import Any, Generic, Protocol
 
 import anyio
 
-from crawlcw.engine.heartbeat import Heartbeat
-from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers
+from crawlcw.engine.leases import HeldLeases, Renewer
 from crawlcw.engine.ledger_retry import AnyLedger, LedgerRetry, retrying
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
-from crawlcw.engine.workers import this_worker
+from crawlcw.engine.workers import Heartbeat, reap_dead_workers, this_worker
 from crawlcw.errors import LedgerConfigurationError, Reason
 from crawlcw.ledger import copying
 from crawlcw.ledger.protocol import Ledger

@@ -5,9 +5,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from crawlcw.engine.heartbeat import resident_memory
-from crawlcw.engine.instruments import Seen
-from crawlcw.engine.stats import Stats
+from crawlcw.engine.stats import Seen, Stats
+from crawlcw.engine.workers import resident_memory
 from crawlcw.model.histogram import Histogram
 from crawlcw.model.task import Lease
 from crawlcw.telemetry import metrics

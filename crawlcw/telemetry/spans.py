@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from opentelemetry import trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer
 
-from crawlcw.engine.instruments import Seen
+from crawlcw.engine.stats import Seen
 from crawlcw.errors import FetchError
 from crawlcw.model.sanitize import printable, redacted
 from crawlcw.model.task import Lease

@@ -18,7 +18,7 @@ import anyio
 
 from crawlcw.engine import session as engine
 from crawlcw.engine.batching import write_in_groups
-from crawlcw.engine.shielding import run_shielded
+from crawlcw.engine.pool import run_shielded
 from crawlcw.errors import LeaseLostError, LedgerError, LedgerUnavailableError, SettingsError
 from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.tracked import TrackedLedger

@@ -17,8 +17,8 @@ from typing import Any, Self, TypeVar
 
 import anyio
 
-from crawlcw.engine.gathering import Gathering
-from crawlcw.engine.shielding import run_shielded
+from crawlcw.engine.batching import Gathering
+from crawlcw.engine.pool import run_shielded
 from crawlcw.errors import (
     LeaseLostError,
     TaskFinishedError,

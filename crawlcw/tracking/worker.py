@@ -18,9 +18,7 @@ import anyio
 from anyio import CapacityLimiter
 
 from crawlcw.api.user_code import Cancellation, EscapedError
-from crawlcw.engine.pool import Pool
-from crawlcw.engine.run_alone import RunAlone
-from crawlcw.engine.shielding import cancelled_gently
+from crawlcw.engine.pool import Pool, RunAlone, cancelled_gently
 from crawlcw.errors import (
     LeaseLostError,
     LedgerError,

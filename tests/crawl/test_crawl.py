@@ -19,7 +19,7 @@ from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble, run_spider
 from crawlcw.crawl import seeder
 from crawlcw.crawl.crawl import Crawl
-from crawlcw.engine import gathering
+from crawlcw.engine import batching
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason, SpiderError, StopCrawl
 from crawlcw.ledger.protocol import Added, Committed, Counts, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -1365,7 +1365,7 @@ async def test_start_has_closed_what_it_has_open_before_the_spider_is_closed(
 async def test_a_crawl_that_ends_writes_the_seeds_that_it_has_read(
     ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(gathering, "_A_WHILE", 1000.0)
+    monkeypatch.setattr(batching, "_A_WHILE", 1000.0)
     home = make_task(HOME)  # as an earlier crawl has left it
     await ledger.tasks.add([home])
     await ledger.hosts.wake({home.host: home.due})

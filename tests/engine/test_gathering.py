@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.engine import gathering
-from crawlcw.engine.gathering import Gathering
+from crawlcw.engine import batching
+from crawlcw.engine.batching import Gathering
 
 
 class Slow:
@@ -63,7 +63,7 @@ async def test_what_is_there_does_not_wait_for_more():
 async def test_a_source_that_blocks_the_loop_does_not_keep_what_it_has_yielded(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(gathering, "_A_WHILE", 0.0)
+    monkeypatch.setattr(batching, "_A_WHILE", 0.0)
     lots: list[list[int]] = []
 
     async def write(lot: list[int]) -> None:
@@ -154,7 +154,7 @@ async def test_a_source_that_is_read_no_further_closes_what_it_has_open():
 async def test_a_source_that_does_not_end_is_told_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(gathering, "_TO_CLOSE", 0.05)
+    monkeypatch.setattr(batching, "_TO_CLOSE", 0.05)
     is_over = anyio.Event()
 
     async def stubborn() -> AsyncIterator[int]:

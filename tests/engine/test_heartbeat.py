@@ -11,10 +11,9 @@ from typing import Any
 import anyio
 import pytest
 
-from crawlcw.engine import heartbeat
-from crawlcw.engine.heartbeat import Heartbeat
+from crawlcw.engine import workers
 from crawlcw.engine.stats import Stats
-from crawlcw.engine.workers import this_worker
+from crawlcw.engine.workers import Heartbeat, this_worker
 from crawlcw.errors import LedgerError, LedgerUnavailableError
 from crawlcw.ledger.protocol import Counters, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -73,7 +72,7 @@ async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[BeatenLedger
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever beats within the hour does so for a reason of its own."""
-    monkeypatch.setattr(heartbeat, "_LONGEST_SILENCE", 3600.0)
+    monkeypatch.setattr(workers, "_LONGEST_PAUSE", 3600.0)
 
 
 async def joined(
@@ -153,8 +152,8 @@ async def test_it_beats_three_times_in_a_lease(ledger: BeatenLedger):
 async def test_it_beats_every_few_seconds_however_long_the_lease_is(
     ledger: BeatenLedger, monkeypatch: pytest.MonkeyPatch
 ):
-    assert heartbeat._LONGEST_SILENCE == 5
-    monkeypatch.setattr(heartbeat, "_LONGEST_SILENCE", 0.01)
+    assert workers._LONGEST_PAUSE == 5
+    monkeypatch.setattr(workers, "_LONGEST_PAUSE", 0.01)
     me = await joined(ledger, lease=HOUR)
 
     async with running(me):

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers
+from crawlcw.engine.leases import HeldLeases, Renewer
 from crawlcw.engine.ledger_retry import LedgerRetry
-from crawlcw.engine.workers import this_worker
+from crawlcw.engine.workers import reap_dead_workers, this_worker
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore

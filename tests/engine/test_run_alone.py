@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
-from crawlcw.engine.run_alone import RunAlone
+from crawlcw.engine.pool import RunAlone
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore

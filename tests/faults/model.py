@@ -36,10 +36,10 @@ from crawlcw.crawl.adding import RunStart, TaskAdder
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
-from crawlcw.engine import leases, run_alone
+from crawlcw.engine import leases, pool
 from crawlcw.engine.leases import HeldLeases, Renewer
 from crawlcw.engine.ledger_retry import retrying
-from crawlcw.engine.run_alone import RunAlone
+from crawlcw.engine.pool import RunAlone
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo import MongoLedger
@@ -790,7 +790,7 @@ class Schedule:
 
     def run(self) -> None:
         """Let everything happen; raises `ProtocolError`."""
-        with virtual(self.timeline, mongo_leases, committer, leases, run_alone):
+        with virtual(self.timeline, mongo_leases, committer, leases, pool):
             for _ in range(self.plan.workers):
                 self.timeline.after(self.chance.random() * 5.0, self._start)
             self._plan_faults()

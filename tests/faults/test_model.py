@@ -119,19 +119,19 @@ WITHOUT |= {
         ),
         (
             "work-begins-unwritten",
-            "crawlcw.engine.run_alone",
+            "crawlcw.engine.pool",
             "RunAlone.enter",
             ("await self._ledger.leases.begin(lease)", "True"),
         ),
         (
             "a-quarantined-task-begins-beside-others",
-            "crawlcw.engine.run_alone",
+            "crawlcw.engine.pool",
             "RunAlone.enter",
             ("while self._under_way:", "while False:"),
         ),
         (
             "others-begin-beside-a-quarantined-task",
-            "crawlcw.engine.run_alone",
+            "crawlcw.engine.pool",
             "RunAlone.enter",
             ("if self.alone is not None:", "if False:"),
         ),

@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import crawlcw
 from crawlcw.cli.processes.channel import WorkerState
-from crawlcw.engine.heartbeat import resident_memory
 from crawlcw.engine.stats import Stats
+from crawlcw.engine.workers import resident_memory
 from crawlcw.model.histogram import BOUNDS, Histogram, added
 from crawlcw.model.transitions import Event
 from crawlcw.telemetry import metrics

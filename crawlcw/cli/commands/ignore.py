@@ -14,7 +14,7 @@ from crawlcw.cli.selection import (
     tell_changed,
 )
 from crawlcw.cli.terminal import logs
-from crawlcw.engine.leases import reap_dead_workers
+from crawlcw.engine.workers import reap_dead_workers
 from crawlcw.errors import Reason
 from crawlcw.model.transitions import WITHDRAW
 

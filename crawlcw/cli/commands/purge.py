@@ -19,7 +19,7 @@ from crawlcw.cli.selection import (
     tell_count,
 )
 from crawlcw.cli.terminal import logs
-from crawlcw.engine.leases import reap_dead_workers
+from crawlcw.engine.workers import reap_dead_workers
 from crawlcw.model.task import Status
 
 

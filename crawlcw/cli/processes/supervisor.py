@@ -27,8 +27,8 @@ from crawlcw.cli.processes.silent_workers import LOOK_EVERY, SilentWorkers
 from crawlcw.cli.processes.worker_process import WorkerProcess
 from crawlcw.cli.showing import Output, report_fields, sum_up, watched
 from crawlcw.crawl.control import Control
-from crawlcw.engine.leases import dead_workers, reap_dead_workers
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
+from crawlcw.engine.workers import dead_workers, reap_dead_workers
 from crawlcw.errors import (
     LedgerError,
     LedgerGoneError,
