@@ -33,9 +33,8 @@ from crawlcw.engine.session import Session
 from crawlcw.engine.stats import Instruments, SeveralInstruments
 from crawlcw.errors import UsageError
 from crawlcw.fetch import pipeline
-from crawlcw.fetch.browser import Browser
 from crawlcw.fetch.credentials import Credentials
-from crawlcw.fetch.pipeline import DefaultDownloader, downloader_of, proxy_pool, web
+from crawlcw.fetch.pipeline import DefaultDownloader, Render, downloader_of, proxy_pool, web
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.fetch.recording import Recorder
 from crawlcw.ledger.protocol import Ledger
@@ -131,20 +130,20 @@ class _Parts:
     def make_layers(self, downloader: Downloader) -> None:
         """Make the way through the layers for each purpose, and those that ask by it themselves."""
         spider, settings = self.spider, self.settings
-        self.browser = Browser(settings)
         self.credentials = Credentials(
             entry_urls(spider), headers=settings.headers, auth=settings.auth
         )
         if not isinstance(downloader, DefaultDownloader):
             downloader = DefaultDownloader(downloader)
         self.admission = Admission(self.scope)
+        self.render = Render(settings, self.admission)
         layers = pipeline.layers(
             spider,
             settings,
             downloader,
             credentials=self.credentials,
             admission=self.admission,
-            browser=self.browser,
+            render=self.render,
             watch=self.session.watchdog,
             keeps_bodies=self.bodies is not None,
         )
@@ -249,7 +248,7 @@ class _Parts:
         )
         return Fetcher(
             session,
-            ask=self.ways[Purpose.PAGE],
+            ways=self.ways,
             robots=self.robots,
             turns=self.turns,
             coordinator=self.coordinator,
@@ -278,7 +277,7 @@ class _Parts:
                     session, settings, coordinator=self.coordinator, end=self.ending.end
                 ),
                 parsing=self.parsing,
-                browser=self.browser,
+                render=self.render,
                 bodies=self.bodies,
                 meter=self.meter,
                 rests=self.rests,

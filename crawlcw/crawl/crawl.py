@@ -34,7 +34,7 @@ from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.engine.session import Session
 from crawlcw.errors import LedgerUnavailableError, single_errors
-from crawlcw.fetch.browser import Browser
+from crawlcw.fetch.pipeline import Render
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import EarlyEnd, FinishReason, Report, failed_pages
 from crawlcw.model.durations import format_duration
@@ -117,7 +117,7 @@ class Parts:
     state: KeptState
     steering: Steering
     parsing: Parsing
-    browser: Browser
+    render: Render
     bodies: Bodies | None  #: where pages are kept, if they are
     meter: Meter | None  #: of a crawl that is measured
     rests: Rests
@@ -206,8 +206,8 @@ class Crawl:
         `opened` or `closed` raises. Whatever is held is given back first.
         """
         bodies = self._parts.bodies or nullcontext()
-        browser = aclosing(self._parts.browser)
-        async with self._session.watchdog, self._parts.parsing, browser, bodies:
+        render = aclosing(self._parts.render)
+        async with self._session.watchdog, self._parts.parsing, render, bodies:
             return await self._run()
 
     async def _run(self) -> Report:

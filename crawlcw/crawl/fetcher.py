@@ -8,12 +8,13 @@ no outcome: the page is put back, see `InternalErrors`.
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 
 import anyio
 
-from crawlcw.api.attempt import LoggedOutError, Next
+from crawlcw.api.attempt import LoggedOutError, Next, Purpose
 from crawlcw.api.attempt import Session as SiteSession
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -28,7 +29,8 @@ from crawlcw.engine.pool import RunAlone
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import UNSEEN
 from crawlcw.errors import Defer, FetchError, LedgerError, UsageError
-from crawlcw.fetch import browser, dev_cache
+from crawlcw.fetch import dev_cache
+from crawlcw.fetch.pipeline import RENDERED
 from crawlcw.fetch.redirects import REDIRECTS, is_page
 from crawlcw.fetch.user_layers import HOOKS
 from crawlcw.ledger.protocol import Ledger
@@ -46,18 +48,18 @@ class Fetcher:
         self,
         session: Session[Ledger],
         *,
-        ask: Next,
+        ways: Mapping[str, Next],
         robots: Robots,
         turns: HostTurns,
         coordinator: Coordinator,
         outcomes: Outcomes,
         moved: MovedPages,
     ) -> None:
-        """Work on what *coordinator* dispatches; *ask* is a page's way through the layers."""
+        """Work on what *coordinator* dispatches; *ways* lead through the layers."""
         self._held = session.held
         self._stats = session.stats
         self._run_alone = RunAlone(session.ledger, session.held)
-        self._ask = ask
+        self._ask, self._ask_rendered = ways[Purpose.PAGE], ways[RENDERED]
         self._robots = robots
         self._turns = turns
         self._coordinator = coordinator
@@ -199,14 +201,18 @@ class Fetcher:
         if session is None:
             # With one every redirect is followed in place.
             attempt.follows = partial(self._moved.follows, attempt)
-        if task.visit is not None:
+        ask, is_rendered = self._ask, asked.options.browser
+        if self._settings.browser if is_rendered is None else is_rendered:
+            ask = self._ask_rendered
+        elif task.visit is not None:
+            # Of a page that scripts make, the document alone says nothing.
             asked = self._conditional(attempt)
         # Its turn came before it waited in the queue, and for the loop.
         frontier.sent(task.host, at=attempt.began)
         watched = self._outcomes.instruments
         try:
             with UNSEEN if watched is None else watched.fetch(attempt.lease) as seen:
-                response = await self._ask(attempt, asked)
+                response = await ask(attempt, asked)
                 if seen is not None:
                     seen.answered(status=response.status, size=response.size)
         except (FetchError, LoggedOutError):
@@ -232,11 +238,10 @@ class Fetcher:
         request, task = attempt.request, attempt.lease.task
         # A 304 has no body to be kept.
         is_missing = self._keeps_pages and task.stored is None
-        # Of a page that scripts make, the document alone says nothing; and a cache for
-        # development is to have the page: a 304 would have its server asked each time.
+        # A cache for development is to have the page: a 304 would have its server asked each time.
         anybody = attempt.session is None and not request.options.cookies
         cached = self._settings.cache != "off" and anybody and dev_cache.may_keep(request)
-        if is_missing or cached or browser.wants_browser(request, self._settings):
+        if is_missing or cached:
             return request
         asked = conditional(request, task)
         attempt.is_conditional = asked is not request

@@ -32,6 +32,7 @@ from crawlcw.crawl.logins import Logins
 from crawlcw.engine.session import Session as WorkerSession
 from crawlcw.errors import Defer, FetchError, StopCrawl
 from crawlcw.fetch.cookies import SiteCookies
+from crawlcw.fetch.pipeline import RENDERED
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sessions import Left
@@ -95,7 +96,7 @@ class Sessions:
         spider: Spider,
         settings: Settings,
         process: WorkerSession[Ledger],
-        ways: Mapping[Purpose, Next],
+        ways: Mapping[str, Next],
         *,
         admission: Admission,
         proxies: ProxyPool,
@@ -114,7 +115,7 @@ class Sessions:
             stalled=process.watchdog.stalled,
             end=end,
         )
-        self._ask_page = ways[Purpose.PAGE]
+        self._ask_page = ways[RENDERED if settings.browser else Purpose.PAGE]
         self._admission = admission
         self._policy = settings.login_policy
         self._lease = settings.lease

@@ -26,10 +26,16 @@ from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
 from crawlcw.fetch import pipeline
-from crawlcw.fetch.browser import Browser
 from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.fetch.credentials import Credentials
-from crawlcw.fetch.pipeline import DefaultDownloader, downloader_of, proxy_pool, web
+from crawlcw.fetch.pipeline import (
+    RENDERED,
+    DefaultDownloader,
+    Render,
+    downloader_of,
+    proxy_pool,
+    web,
+)
 from crawlcw.fetch.redirects import is_page
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import identities, urls
@@ -63,15 +69,15 @@ class Trial:
         self._spider = spider
         self._settings = settings
         self._sessions = sessions
-        self._browser = Browser(settings)
         self._admission = Admission()
+        self._render = Render(settings, self._admission)
         found = pipeline.layers(
             spider,
             settings,
             downloader,
             credentials=credentials,
             admission=self._admission,
-            browser=self._browser,
+            render=self._render,
             watch=Watchdog(Stats(), limit=settings.callback_timeout),
         )
         self._ways = pipeline.ways(found)
@@ -120,7 +126,10 @@ class Trial:
     async def _answer(self, request: Request, session: Session | None) -> Response:
         # What is not ended stays open for who looks at it: its memory is no crawl's.
         attempt = Attempt(request=request, session=session)
-        response = await self._ways[Purpose.PAGE](attempt, request)
+        is_rendered = request.options.browser
+        is_rendered = self._settings.browser if is_rendered is None else is_rendered
+        ask = self._ways[RENDERED if is_rendered else Purpose.PAGE]
+        response = await ask(attempt, request)
         if session is not None:
             response = replaced(response, session=session.page_session())
         return response
@@ -158,7 +167,7 @@ class Trial:
 
     async def close(self) -> None:
         """End what is under way."""
-        await self._browser.aclose()
+        await self._render.aclose()
         await self._robots.close()
 
 

@@ -1,8 +1,10 @@
 """The way of a request through the crawl: the one list of its layers, in their order."""
 
+import importlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from crawlcw.api import own_layers
 from crawlcw.api.attempt import (
@@ -21,9 +23,8 @@ from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, entry_urls, logs_in
 from crawlcw.engine.watchdog import Watchdog
-from crawlcw.errors import FetchError
+from crawlcw.errors import FetchError, UsageError
 from crawlcw.fetch.addresses import Hop, PublicNames, current_hop
-from crawlcw.fetch.browser import Browser, Render
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.dev_cache import DevCache
 from crawlcw.fetch.file_transfer import SaveFile
@@ -35,6 +36,9 @@ from crawlcw.fetch.user_layers import Hooks, OwnDownloader, UserLayer, made_by
 from crawlcw.model import urls
 from crawlcw.model.proxies import ProxyEnvironment
 
+#: The way of a page that a browser renders, beside the ways of the purposes.
+RENDERED = "rendered"
+
 
 def layers(
     spider: Spider,
@@ -43,7 +47,7 @@ def layers(
     *,
     credentials: Credentials,
     admission: Admission,
-    browser: Browser,
+    render: "Render",
     watch: Watchdog,
     keeps_bodies: bool = False,
 ) -> list[Layer]:
@@ -82,7 +86,7 @@ def layers(
         # The WARC files have the answer before a hook changes it.
         Record() if keeps_bodies else None,
         # The parts of a rendered page go through all layers below.
-        Render(browser, settings, admission),
+        render,
         # Below all that the spider sees.
         credentials,
         # A downloader that does not stream the file returns it in memory.
@@ -93,11 +97,17 @@ def layers(
     return [layer for layer in found if layer is not None]
 
 
-def ways(found: Sequence[Layer | None]) -> dict[Purpose, Next]:
-    """Return the way through the layers, the outermost first, for the requests of each purpose."""
-    made: dict[Purpose, Next] = dict.fromkeys(Purpose, _no_layer)
+def ways(found: Sequence[Layer | None]) -> dict[str, Next]:
+    """Return the way through the layers, the outermost first, for the requests of each purpose.
+
+    A page that a browser renders has a way of its own, `RENDERED`: others pass nothing of it.
+    """
+    made: dict[str, Next] = dict.fromkeys((*Purpose, RENDERED), _no_layer)
     for layer in filter(None, reversed(found)):
-        for purpose in getattr(layer, "purposes", Purpose):
+        purposes: set[str] = set(getattr(layer, "purposes", Purpose))
+        if Purpose.PAGE in purposes:
+            purposes.add(RENDERED)
+        for purpose in purposes:
             made[purpose] = _above(layer, made[purpose])
     return made
 
@@ -180,6 +190,37 @@ async def downloader_of(spider: Spider, default: Downloader) -> AsyncIterator[De
                 await default.own.close()
     finally:
         await default.close()
+
+
+class Render:
+    """The layer of `crawlcw.browser`, an extra that is loaded for the first page that wants it."""
+
+    purposes = frozenset({RENDERED})
+
+    def __init__(self, settings: Settings, admission: Admission) -> None:
+        self._settings = settings
+        self._admission = admission
+        self._loaded: Any = None
+
+    def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
+        """Return the rendered page."""
+        if self._loaded is None:
+            try:
+                rendering = importlib.import_module("crawlcw.browser.rendering")
+            except ImportError:
+                raise UsageError(
+                    "a page is to be rendered in a browser: install `pip install "
+                    "'crawlcw[browser]'`, and a Chromium (`apt-get install chromium`, or "
+                    "`playwright install chromium`)"
+                ) from None
+            self._loaded = rendering.Render(self._settings, self._admission)
+        answer: Awaitable[Response] = self._loaded(attempt, request, call_next)
+        return answer
+
+    async def aclose(self) -> None:
+        """End the browser, if there is one."""
+        if self._loaded is not None:
+            await self._loaded.aclose()
 
 
 class CheckAnswer:

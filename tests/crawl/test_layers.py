@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import re
+import sys
 import time
 from datetime import timedelta
 from hashlib import sha256
@@ -21,13 +22,13 @@ from crawlcw import (
     SettingsError,
     Spider,
     SpiderError,
+    UsageError,
     run_spider,
 )
 from crawlcw.api import spider as spiders
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.fetch import pipeline
-from crawlcw.fetch.browser import Browser
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.dev_cache import DevCache
 from crawlcw.fetch.proxies import Proxies, ProxyPool
@@ -288,7 +289,7 @@ async def test_the_guide_has_the_order_of_the_code():
         default,
         credentials=Credentials(),
         admission=unused,
-        browser=Browser(settings),
+        render=pipeline.Render(settings, unused),
         watch=Watchdog(Stats(), limit=timedelta(0)),
         keeps_bodies=True,
     )
@@ -304,6 +305,19 @@ async def test_the_guide_has_the_order_of_the_code():
     table = guide[guide.index("| layer |") :].partition("\n\n")[0]
     told = [row.split("|")[1].strip().replace("`", "") for row in table.splitlines()[2:]]
     assert told == order
+
+
+async def test_the_browser_is_loaded_for_the_first_page_that_is_rendered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "crawlcw.browser.rendering", None)
+    web = ReplayDownloader({HOME: "page"})
+
+    report = await crawled(crawler(), web, tmp_path)
+    with pytest.raises(UsageError, match=r"install `pip install 'crawlcw\[browser\]'`"):
+        await crawled(crawler(name="rendered"), web, tmp_path, browser=True)
+
+    assert report.items == 1
 
 
 class TestSeen(LayerContract):
