@@ -1,20 +1,18 @@
-"""The cookies of a crawl: none reaches another site than the one that set it.
+"""Cookie jar whose cookies go back to their own site alone, and parser of `Set-Cookie`.
 
-They are parsed, kept and sent as browsers do it (RFC 6265bis, section 5), but that a server
-on another port, or the same one without TLS, is another origin. A jar also tells what has
+They are parsed, kept and sent as browsers do it (RFC 6265bis, section 5), with two exceptions: a
+server on another port, or the same one without TLS, is another origin. A jar also tells what has
 changed in it, so that a session's cookies can be kept, and takes them back.
 """
 
 import logging
 import re
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
 from http.cookies import CookieError, SimpleCookie
-from ipaddress import ip_address
 from itertools import count
 
 import yarl
@@ -27,7 +25,7 @@ logger = logging.getLogger(__name__)
 #: Of a whole jar, and of one domain in it, as Chromium has them.
 MOST_COOKIES = 3_300
 _MOST_OF_A_DOMAIN = 180
-#: What the cookies of one jar may amount to: a session is one document of a ledger.
+#: Characters of one jar: a session is one document of a ledger.
 _MOST_CHARACTERS = 2 << 20
 #: A value that a `Cookie` header can hold as it is: neither it nor the cookie ends in it.
 _IN_ONE_COOKIE = re.compile(r"[^\x00-\x1f\x7f;]*")
@@ -67,12 +65,11 @@ class SiteCookies:
 
     def __init__(self) -> None:
         #: By a digest of what tells each from others, the one that was set longest ago first.
-        self._kept: OrderedDict[str, Cookie] = OrderedDict()
-        #: Which of two was there first: one that is set anew keeps its place.
-        self._order: dict[str, int] = {}
+        self._kept: dict[str, Cookie] = {}
+        #: By port and domain, the digests of their cookies, each with its rank: which of two was
+        #: there first. One that is set anew keeps it.
+        self._places: dict[tuple[int, str], dict[str, int]] = {}
         self._next = count()
-        #: The digests of those of one port and domain, as `_kept` has them.
-        self._places: dict[tuple[int, str], dict[str, None]] = {}
         self._size = 0  #: characters of all
         #: What responses have changed since `take_changes`.
         self.changed: set[str] = set()
@@ -101,15 +98,16 @@ class SiteCookies:
         except CookieError as error:
             raise ValueError(str(error)) from None
         sent = value if _IN_ONE_COOKIE.fullmatch(value) else made[name].coded_value
+        host, port, is_safe = _origin(url)
         cookie = Cookie(
             name=name,
             value=sent,
             coded=sent,
-            domain=(url.raw_host or "").lower(),
+            domain=host,
             host_only=True,
             path="/",
-            port=port_of(url),
-            secure=url.scheme == "https",
+            port=port,
+            secure=is_safe,
         )
         self._set(cookie, now=datetime.now(UTC))
 
@@ -129,36 +127,30 @@ class SiteCookies:
 
     def sent_to(self, url: yarl.URL) -> list[tuple[str, str]]:
         """Return the names and values of the cookies for *url*, in their order (section 5.8.3)."""
-        now, port, path, is_safe = (
-            datetime.now(UTC),
-            port_of(url),
-            url.raw_path,
-            url.scheme == "https",
-        )
-        host = (url.raw_host or "").lower()
-        found = []
-        for domain in _domains(host):
-            for key in tuple(self._places.get((port, domain), ())):
+        now, path, (host, port, is_safe) = datetime.now(UTC), url.raw_path, _origin(url)
+        found, domain = [], host
+        while domain:
+            for key, rank in tuple(self._places.get((port, domain), {}).items()):
                 cookie = self._kept[key]
                 if cookie.expires is not None and cookie.expires <= now:
                     self._drop(key)
                 elif (
                     (domain == host or not cookie.host_only)
                     and (is_safe or not cookie.secure)
-                    and _is_below(path, cookie.path)
+                    # Section 5.1.4: it is for a whole folder.
+                    and (
+                        path == cookie.path or path.startswith(f"{cookie.path.removesuffix('/')}/")
+                    )
                 ):
-                    found.append((-len(cookie.path), self._order[key], cookie))
-        return [(cookie.name, cookie.coded) for *_, cookie in sorted(found, key=lambda e: e[:2])]
+                    found.append((-len(cookie.path), rank, cookie.name, cookie.coded))
+            # Those of the names that the host is below of, too.
+            domain = "" if _is_address(host) else domain.partition(".")[2]
+        return [(name, value) for *_, name, value in sorted(found)]
 
     def _set(self, cookie: Cookie, *, now: datetime) -> None:
         """Keep a cookie that a response, or the spider, has set, or delete it."""
-        key = _digest(cookie, host_only=cookie.host_only)
+        key = _digest(cookie)
         known = self._kept.get(key)
-        if not cookie.host_only:
-            # A session of an older crawlcw has it under the digest of a host's own cookie.
-            other = _digest(cookie, host_only=True)
-            if other in self._kept and not self._kept[other].host_only:
-                self._forget(other)
         if cookie.expires is not None and cookie.expires <= now:
             if known is not None:
                 self._forget(key)
@@ -173,11 +165,10 @@ class SiteCookies:
             self._forget(next(iter(self._kept)))
 
     def _keep(self, key: str, cookie: Cookie) -> None:
-        order = self._order.get(key)
-        self._drop(key)
+        rank = self._drop(key)
         self._kept[key] = cookie
-        self._order[key] = next(self._next) if order is None else order
-        self._places.setdefault((cookie.port, cookie.domain), {})[key] = None
+        place = self._places.setdefault((cookie.port, cookie.domain), {})
+        place[key] = next(self._next) if rank is None else rank
         self._size += _size(cookie)
 
     def _forget(self, key: str) -> None:
@@ -185,39 +176,42 @@ class SiteCookies:
         self._drop(key)
         self.changed.add(key)
 
-    def _drop(self, key: str) -> None:
+    def _drop(self, key: str) -> int | None:
+        """Take away a cookie; return the rank that it had."""
         cookie = self._kept.pop(key, None)
         if cookie is None:
-            return
-        del self._order[key]
-        place = self._places[cookie.port, cookie.domain]
-        del place[key]
-        if not place:
-            del self._places[cookie.port, cookie.domain]
+            return None
+        at = cookie.port, cookie.domain
+        rank = self._places[at].pop(key)
+        if not self._places[at]:
+            del self._places[at]
         self._size -= _size(cookie)
+        return rank
 
 
-def _domains(host: str) -> Iterator[str]:
-    """Yield a host, and the names that it is below of, whose cookies it may have."""
-    yield host
-    if not is_address(host):
-        while host := host.partition(".")[2]:
-            yield host
+def _origin(url: yarl.URL) -> tuple[str, int, bool]:
+    """Return the host of *url*, the port that its cookies are for, and whether it has TLS.
+
+    The port is 0 for 80 and 443: sites lead from one to the other, and take cookies along.
+    """
+    port = url.port or 0
+    return (
+        (url.raw_host or "").lower(),
+        0 if port in _DEFAULT_PORTS else port,
+        url.scheme == "https",
+    )
 
 
-def _is_below(path: str, folder: str) -> bool:
-    """Return whether a cookie for *folder* is sent to *path* (section 5.1.4)."""
-    if not path.startswith(folder):
-        return False
-    return folder.endswith("/") or path[len(folder) : len(folder) + 1] in ("", "/")
+def _is_address(host: str) -> bool:
+    # The URL Standard lets no other host end in a number.
+    return ":" in host or host.rpartition(".")[2].isdigit()
 
 
 def _is_the_same(known: Cookie | None, cookie: Cookie) -> bool:
-    if known is None or known != replace(cookie, expires=known.expires):
-        return False
-    if known.expires is None or cookie.expires is None:
-        return known.expires == cookie.expires
-    return abs(cookie.expires - known.expires) < _NEWS
+    if known is None or known.expires is None or cookie.expires is None:
+        return known == cookie
+    is_near = abs(cookie.expires - known.expires) < _NEWS
+    return is_near and replace(known, expires=cookie.expires) == cookie
 
 
 def _size(cookie: Cookie) -> int:
@@ -225,9 +219,9 @@ def _size(cookie: Cookie) -> int:
     return sum(map(len, texts))
 
 
-def _digest(cookie: Cookie, *, host_only: bool) -> str:
+def _digest(cookie: Cookie) -> str:
     of = (cookie.name, cookie.domain, cookie.path, str(cookie.port))
-    told = "\0".join(of if host_only else (*of, "below"))
+    told = "\0".join(of if cookie.host_only else (*of, "below"))
     return blake2b(told.encode(), digest_size=10).hexdigest()
 
 
@@ -237,16 +231,33 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
     One whose end is not after *now* is to be deleted.
     """
     pair, _, rest = header.partition(";")
-    named = _named(pair)
-    if named is None or _REFUSED.search(header):
+    name, equals, value = (part.strip(_BLANK) for part in pair.partition("="))
+    if not equals:
+        name, value = "", name
+    if _REFUSED.search(header) or not 0 < len((name + value).encode()) <= _MAX_COOKIE:
         return None
     attributes = _attributes(rest)
-    host = (url.raw_host or "").lower()
-    domain = _domain(attributes, host)
-    if domain is None or not _is_kept(named, attributes, url):
+    host, port, is_safe = _origin(url)
+    domain = attributes.get("domain", "").removeprefix(".").lower()
+    # In a domain with many owners, and at an IP address, a cookie is for the very host.
+    is_shared = (
+        bool(domain)
+        and f".{host}".endswith(f".{domain}")
+        and not _is_address(host)
+        and _suffixes().privatesuffix(domain) is not None
+    )
+    if domain not in ("", host) and not is_shared:
         return None
-    name, value = named
-    path = attributes.get("path", "")
+    path, is_secure = attributes.get("path", ""), "secure" in attributes
+    # A prefix counts in the value of a nameless cookie too: it would be read as its name.
+    prefixed = (name or value).lower()
+    is_host = prefixed.startswith("__host-")
+    if (
+        (is_secure and not is_safe)
+        or ((is_host or prefixed.startswith("__secure-")) and not (name and is_secure))
+        or (is_host and (attributes.get("domain") or path != "/"))
+    ):
+        return None
     if not path.startswith("/"):
         # Section 5.1.4: the folder of the page.
         path = url.raw_path[: url.raw_path.rfind("/")] or "/"
@@ -255,49 +266,13 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
         value=value,
         coded=value,
         domain=domain or host,
-        host_only=not domain,
+        host_only=not is_shared,
         path=path,
-        port=port_of(url),
+        port=port,
         # Stricter than browsers: what came over TLS goes back over TLS only.
-        secure=url.scheme == "https",
+        secure=is_safe,
         expires=_end(attributes, now=now),
     )
-
-
-def _named(pair: str) -> tuple[str, str] | None:
-    """Return the name, which may be empty, and the value; None where they are no cookie."""
-    name, equals, value = (part.strip(_BLANK) for part in pair.partition("="))
-    if not equals:
-        name, value = "", name
-    size = len((name + value).encode("utf-8", "replace"))
-    return (name, value) if 0 < size <= _MAX_COOKIE else None
-
-
-def _domain(attributes: dict[str, str], host: str) -> str | None:
-    """Return the domain of a cookie that *host* sets, "" for that host, None for another site's.
-
-    Of a name with many owners, and of an IP address, it is for that very host.
-    """
-    domain = attributes.get("domain", "").removeprefix(".").lower()
-    if not domain:
-        return ""
-    is_whole = is_address(host) or is_public_suffix(domain)
-    if domain == host:
-        return "" if is_whole else domain
-    return domain if host.endswith(f".{domain}") and not is_whole else None
-
-
-def _is_kept(named: tuple[str, str], attributes: dict[str, str], url: yarl.URL) -> bool:
-    """Return whether a cookie came as securely as it, or the prefix of its name, says."""
-    name, value = (text.lower() for text in named)
-    if not name and value.startswith(("__secure-", "__host-")):
-        return False
-    is_secure = "secure" in attributes
-    if is_secure and url.scheme != "https":
-        return False
-    if name.startswith("__host-"):
-        return is_secure and not attributes.get("domain") and attributes.get("path") == "/"
-    return is_secure or not name.startswith("__secure-")
 
 
 def _attributes(text: str) -> dict[str, str]:
@@ -350,28 +325,6 @@ def cookie_date(text: str) -> datetime | None:
         return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:
         return None
-
-
-def port_of(url: yarl.URL) -> int:
-    """Return which cookies are for *url*: sites lead from port 80 to 443, and take them along."""
-    port = url.port or 0
-    return 0 if port in _DEFAULT_PORTS else port
-
-
-@lru_cache(maxsize=1 << 12)
-def is_address(host: str) -> bool:
-    """Return whether *host* is an IP address, an IPv6 one without its brackets."""
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-@lru_cache(maxsize=1 << 12)
-def is_public_suffix(domain: str) -> bool:
-    """Return whether hosts below *domain* belong to many owners; also of a name with no dot."""
-    return _suffixes().privatesuffix(domain) is None
 
 
 @lru_cache(maxsize=1)

@@ -144,20 +144,6 @@ async def test_a_jar_amounts_to_so_much_and_no_more():
     assert f"h{MOST_COOKIES + 9}.example" in {each.domain for each in kept}
 
 
-async def test_a_cookie_that_an_older_crawlcw_has_kept_is_replaced():
-    header = "k=v; Path=/; Domain=a.example"
-    (cookie,) = given(header).kept().values()
-    (key,) = given("k=v; Path=/").kept()  # older ones told it by name, domain and path alone
-    jar = SiteCookies()
-    jar.restore({key: cookie})
-
-    jar.keep([header.replace("=v", "=w")], HOME)
-
-    assert sent(jar, HOME) == {"k": "w"}
-    changes = jar.take_changes()
-    assert [each and each.value for each in (changes.pop(key), *changes.values())] == [None, "w"]
-
-
 async def test_a_spiders_own_cookie_is_for_that_host():
     jar = SiteCookies()
 
