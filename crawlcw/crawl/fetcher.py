@@ -29,7 +29,6 @@ from crawlcw.engine.pool import RunAlone
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import UNSEEN
 from crawlcw.errors import Defer, FetchError, LedgerError, UsageError
-from crawlcw.fetch import dev_cache
 from crawlcw.fetch.pipeline import RENDERED
 from crawlcw.fetch.redirects import REDIRECTS, is_page
 from crawlcw.fetch.user_layers import HOOKS
@@ -239,9 +238,7 @@ class Fetcher:
         # A 304 has no body to be kept.
         is_missing = self._keeps_pages and task.stored is None
         # A cache for development is to have the page: a 304 would have its server asked each time.
-        anybody = attempt.session is None and not request.options.cookies
-        cached = self._settings.cache != "off" and anybody and dev_cache.may_keep(request)
-        if is_missing or cached:
+        if is_missing or self._settings.cache != "off":
             return request
         asked = conditional(request, task)
         attempt.is_conditional = asked is not request

@@ -5,12 +5,10 @@ same strong validator (RFC 9110, sections 13.1.5 and 15.3.7.3); whatever answers
 otherwise begins anew. Disk and checksum are worked on in threads.
 """
 
-import asyncio
 import errno
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -50,15 +48,6 @@ _HOPELESS = (Reason.BODY_TOO_LARGE, Reason.FILES_UNWRITABLE)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """What a 206 says that it holds."""
-
-    first: int
-    last: int
-    total: int | None
-
-
 class FileTransfers:
     """All files of one downloader; in its event loop."""
 
@@ -71,22 +60,39 @@ class FileTransfers:
         # Its own, so that nothing else waits for a slow disk.
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
-    async def in_thread(self, work: Callable[[], T], *, place: str) -> T:
-        """Return what *work* does at a *place*; raises `FetchError` where it cannot."""
-        with _written(place):
-            return await to_thread.run_sync(work, limiter=self._limiter)
+    async def in_thread(self, attempt: Attempt, place: str, work: Callable[[], T]) -> T:
+        """Return the result of *work* on the disk or the store at a *place*.
+
+        Raises `FetchError` for what the place does not take. The attempt's deadline stands still.
+        """
+        try:
+            with attempt.deadline:
+                return await to_thread.run_sync(work, limiter=self._limiter)
+        except FetchError:
+            raise
+        except Exception as error:  # a remote store raises what it likes
+            number = error.errno if isinstance(error, OSError) else None
+            if number in _NO_DESCRIPTORS:
+                raise
+            said = error.strerror if isinstance(error, OSError) else None
+            message = said or f"{type(error).__name__}: {error}"
+            if number == errno.EFBIG:
+                raise FetchError(Reason.BODY_TOO_LARGE, message) from error
+            message = str(error) if isinstance(error, UsageError) else message
+            message = f"cannot save to {place}: {message}"
+            raise FetchError(Reason.FILES_UNWRITABLE, message) from error
 
     @asynccontextmanager
     async def transfer(self, attempt: Attempt, request: Request) -> AsyncIterator["FileTransfer"]:
         """Open the file that *request* asks for; what has come is kept for another attempt."""
         place = request.options.save_to
         assert place is not None, "a request for a file"
-        with attempt.deadline:
-            if place not in self._folders:
-                self._folders[place] = await self.in_thread(partial(folder, place), place=place)
-            target = self._folders[place]
-            begin = partial(PartialFile.open, target.parts, _key(attempt, request))
-            part = await self.in_thread(begin, place=place)
+        in_thread = partial(self.in_thread, attempt, place)
+        if place not in self._folders:
+            self._folders[place] = await in_thread(partial(folder, place))
+        target = self._folders[place]
+        begin = partial(PartialFile.open, target.parts, _key(attempt, request))
+        part = await in_thread(begin)
         transfer = FileTransfer(self, attempt, request, target, part)
         close = transfer.suspend
         try:
@@ -114,12 +120,14 @@ class FileTransfer:
         part: PartialFile,
     ) -> None:
         self._transfers = transfers
+        self._in_thread = partial(transfers.in_thread, attempt, request.options.save_to or "")
         self._attempt = attempt
         self._request = request
         self._folder = target
         self._part = part
         self._buffer = bytearray()
-        self._range: _Range | None = None
+        #: The last byte of an answer that goes on with this file, and the size of the whole.
+        self._rest: tuple[int, int] | None = None
         self._since_mark = 0
         # What is whole already is asked for as well: it may have changed.
         whole = part.total is not None and part.size >= part.total
@@ -136,12 +144,12 @@ class FileTransfer:
 
     def is_contradicted(self, status: int, headers: Mapping[str, str]) -> bool:
         """Return whether an answer to a range is of no use; the file begins anew then."""
-        self._range = None
+        self._rest = None
         if not self._offset:
             return False
         if status == 206:
-            self._range = _range_of(headers)
-            if self._range is not None and self._goes_on(self._range, headers):
+            self._rest = self._rest_in(headers)
+            if self._rest is not None:
                 return False
         elif status != 416:
             return False
@@ -152,21 +160,24 @@ class FileTransfer:
         """Return whether an answer is the file, and no page that says why there is none."""
         return 200 <= status < 300
 
-    def _goes_on(self, found: _Range, headers: Mapping[str, str]) -> bool:
-        validator = self._part.validator
-        dated = validator is not None and not validator.startswith('"')
-        known = self._part.total
-        total = found.total if known is None else known
-        return (
-            found.first == self._offset
+    def _rest_in(self, headers: Mapping[str, str]) -> tuple[int, int] | None:
+        match = _CONTENT_RANGE.match(headers.get("content-range", ""))
+        validator, known = self._part.validator, self._part.total
+        if match is None or validator is None:
+            return None
+        last, told = int(match[2]), None if match[3] == "*" else int(match[3])
+        total = told if known is None else known
+        goes_on = (
+            int(match[1]) == self._offset <= last
             # A part without it may be of another version: nodes of one server differ.
-            and headers.get("last-modified" if dated else "etag") == validator
+            and headers.get("etag" if validator.startswith('"') else "last-modified") == validator
             # Without a total there is no telling when the file is whole.
             and total is not None
-            and found.total in (None, total)
-            and found.last < total
+            and told in (None, total)
+            and last < total
             and headers.get("content-encoding", "identity").lower() == "identity"
         )
+        return (last, total) if goes_on and total is not None else None
 
     async def begin(
         self, status: int, headers: Mapping[str, str], *, length: int | None, coded: bool
@@ -179,19 +190,16 @@ class FileTransfer:
         if status in _CONTENTLESS:
             message = f"HTTP {status}: there is no file"
             raise FetchError(Reason.HTTP_STATUS, message, status=status)
-        if status == 206 and self._range is None:
+        if status == 206 and self._rest is None:
             raise FetchError(Reason.PROTOCOL, "a part of the file came that was not asked for")
-        if self._range is not None:
-            total = self._part.total
-            if total is None:
-                total = self._range.total
-            self._check_size(total or 0)
+        total = None if coded else length
+        if self._rest is not None:
+            total = self._rest[1]
             begin = partial(self._part.resume, self._offset, total=total)
         else:
-            total = None if coded else length
-            self._check_size(total or 0)
             validator = None if coded else _validator(headers)
             begin = partial(self._part.restart, validator=validator, total=total)
+        self._check_size(total or 0)
         await self._in_thread(begin)
         self._mark()
 
@@ -200,9 +208,9 @@ class FileTransfer:
         self._buffer += data
         size = self._part.size + len(self._buffer)
         self._check_size(size)
-        if self._range is not None and size > self._range.last + 1:
+        if self._rest is not None and size > self._rest[0] + 1:
             self._part.validator = None  # what has come of such an answer is not gone on with
-            message = f"more than the range up to byte {self._range.last:,} came"
+            message = f"more than the range up to byte {self._rest[0]:,} came"
             raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
         if len(self._buffer) >= self._transfers.buffer:
             await self._write()
@@ -252,11 +260,6 @@ class FileTransfer:
             self._part.write(bytes(self._buffer))
         self._part.suspend()
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        place = self._request.options.save_to
-        with self._attempt.deadline:
-            return await self._transfers.in_thread(work, place=place or "")
-
     async def _write(self) -> None:
         if self._buffer:
             data, self._buffer = bytes(self._buffer), bytearray()
@@ -297,35 +300,6 @@ def _validator(headers: Mapping[str, str]) -> str | None:
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
     return changed if settled else None
-
-
-def _range_of(headers: Mapping[str, str]) -> _Range | None:
-    match = _CONTENT_RANGE.match(headers.get("content-range", ""))
-    if match is None:
-        return None
-    first, last = int(match[1]), int(match[2])
-    total = None if match[3] == "*" else int(match[3])
-    is_sound = first <= last and (total is None or last < total)
-    return _Range(first, last, total) if is_sound else None
-
-
-@contextmanager
-def _written(place: str) -> Iterator[None]:
-    """Raise a `FetchError` for what the disk or the store at a *place* does not take."""
-    try:
-        yield
-    except (FetchError, asyncio.CancelledError):
-        raise
-    except Exception as error:  # a remote store raises what it likes
-        number = error.errno if isinstance(error, OSError) else None
-        if number in _NO_DESCRIPTORS:
-            raise
-        said = error.strerror if isinstance(error, OSError) else None
-        message = said or f"{type(error).__name__}: {error}"
-        if number == errno.EFBIG:
-            raise FetchError(Reason.BODY_TOO_LARGE, message) from error
-        message = str(error) if isinstance(error, UsageError) else message
-        raise FetchError(Reason.FILES_UNWRITABLE, f"cannot save to {place}: {message}") from error
 
 
 class SaveFile:
