@@ -1,4 +1,4 @@
-"""Keeping pages while a crawl fetches them: on the disk before any outcome names one."""
+"""Keep the pages of a crawl on the disk before an outcome names one, and read them back."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -11,8 +11,8 @@ from anyio import to_thread
 
 from crawlcw.api.settings import Settings
 from crawlcw.archive.exchange import Exchange
-from crawlcw.archive.files import LARGEST_FILE, WarcFiles
-from crawlcw.archive.records import Packer, check_installed
+from crawlcw.archive.files import LARGEST_FILE, OPEN, WarcFiles
+from crawlcw.archive.records import Answer, DamagedRecordError, Packer, check_installed, read
 from crawlcw.model.sanitize import printable
 from crawlcw.model.stored_page import StoredPage
 
@@ -125,3 +125,37 @@ def _pairs_and_revisit(packer: Packer, exchanges: Sequence[Exchange]) -> list[by
     """Return the records of redirects, and that of a page which is as it was."""
     redirects = [each for hop in exchanges[:-1] for each in packer.pair(hop)]
     return [*redirects, packer.revisit(exchanges[-1])]
+
+
+class FileMissingError(Exception):
+    """The file of a record is not in the folder, or cannot be opened; the text says which."""
+
+
+def read_stored(folder: Path, place: StoredPage, *, most: int) -> Answer:
+    """Return the answer at *place* in a folder of WARC files; blocking, see `records.read`.
+
+    Raises `FileMissingError` or `DamagedRecordError`.
+    """
+    if not place.is_sound:
+        raise DamagedRecordError("the ledger names no place of a record")
+    # It loses the second name when its process ends, perhaps between two looks.
+    for name in (place.file, f"{place.file}{OPEN}", place.file):
+        try:
+            stream = (folder / name).open("rb")
+            break
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            message = f"{place.file} cannot be opened: {error.strerror}"
+            raise FileMissingError(message) from None
+    else:
+        raise FileMissingError(f"{place.file} is not in {folder}")
+    try:
+        with stream:
+            stream.seek(place.offset)
+            packed = stream.read(place.length)
+    except OSError as error:
+        raise DamagedRecordError(f"it cannot be read: {error.strerror}") from None
+    if len(packed) < place.length:
+        raise DamagedRecordError("the file ends before it")
+    return read(packed, most=most)

@@ -6,22 +6,19 @@ record may be torn: the next process cuts that off and gives the file its name. 
 that tasks name were synced before, so none of them is ever cut.
 """
 
-import errno
 import os
 import secrets
-import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
-from crawlcw.files.partial import sync_folder
+from crawlcw.files.partial import locked, sync_folder
 from crawlcw.model.stored_page import StoredPage
-
-if sys.platform != "win32":
-    import fcntl
 
 SUFFIX = ".warc.gz"
 OPEN = ".open"
@@ -142,7 +139,7 @@ class _OpenFile:
         self.size = 0  #: of all that was taken
         self._path = folder / f"{name}{OPEN}"
         self._waiting: list[bytes] = []
-        self._descriptor: int | None = None
+        self._stream: BinaryIO | None = None
         self._written = 0
 
     def take(self, record: bytes) -> StoredPage:
@@ -162,9 +159,13 @@ class _OpenFile:
         """Write *content*, whole and synced, or as good as nothing of it."""
         if not content:
             return
-        is_new = self._descriptor is None
-        descriptor = self._opened()
-        rest = memoryview(content)
+        if is_new := self._stream is None:
+            # Pages may hold secrets; these are nobody else's to read.
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        while self._stream is None:
+            # For a moment another process may take it for one that a crash has left.
+            self._stream = locked(self._path, mode=0o600)
+        descriptor, rest = self._stream.fileno(), memoryview(content)
         try:
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
@@ -180,79 +181,40 @@ class _OpenFile:
 
     def finish(self) -> None:
         """Give the file its name, or take it away where nothing is in it."""
-        if self._descriptor is None:
+        if self._stream is None:
             return
-        descriptor, self._descriptor = self._descriptor, None
-        try:
-            if os.fstat(descriptor).st_size > self._written:
+        stream, self._stream = self._stream, None
+        with stream:
+            if os.fstat(stream.fileno()).st_size > self._written:
                 return  # torn: the next process mends it
             if self._written:
                 self._path.replace(self._path.with_suffix(""))
             else:
                 self._path.unlink()
             sync_folder(self._path.parent)
-        finally:
-            os.close(descriptor)
-
-    def _opened(self) -> int:
-        if self._descriptor is None:
-            _check_locks()
-            # Pages may hold secrets; these are nobody else's to read.
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._descriptor = _locked(self._path)
-        return self._descriptor
-
-
-def _locked(path: Path) -> int:
-    """Make a file and lock it, before anybody may take it for one that a crash has left."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    while True:
-        descriptor = os.open(path, flags, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(path.stat(), os.fstat(descriptor)):
-                return descriptor
-        os.close(descriptor)
-
-
-def _check_locks() -> None:
-    if sys.platform == "win32":
-        raise OSError(errno.ENOTSUP, "bodies are kept where there are locks of POSIX")
 
 
 def _mended(path: Path) -> bool:
     """Cut off what a crash has torn, and give the file its name, unless somebody writes it."""
-    _check_locks()
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        stream = locked(path, mode=None)
     except FileNotFoundError:
         return False  # another process was faster
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Its writer may have been about to rename it.
-        if not os.path.samestat(path.stat(), os.fstat(descriptor)):
-            return False
-        size = whole_size(_pieces(descriptor))
+    if stream is None:
+        return False
+    with stream:
+        size = whole_size(iter(partial(stream.read, _PIECE), b""))
         if not size:
             path.unlink()
             return False
-        os.ftruncate(descriptor, size)
-        os.fsync(descriptor)
+        stream.truncate(size)
+        os.fsync(stream.fileno())
         path.replace(path.with_suffix(""))
         sync_folder(path.parent)
-    except (BlockingIOError, FileNotFoundError):
-        return False
-    finally:
-        os.close(descriptor)
     return True
 
 
-def _pieces(descriptor: int) -> Iterator[bytes]:
-    while piece := os.read(descriptor, _PIECE):
-        yield piece
-
-
-def whole_size(pieces: Iterator[bytes]) -> int:
+def whole_size(pieces: Iterable[bytes]) -> int:
     """Return how many bytes the whole records take that a file begins with."""
     whole = read = 0
     member = zlib.decompressobj(_GZIP)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any
 
-from crawlcw.archive.exchange import Exchange
-from crawlcw.archive.http_text import parsed, request_head, response_head, uri
+from crawlcw.archive.exchange import Exchange, parsed, request_head, response_head, uri
 from crawlcw.errors import UsageError
 
 _SPECIFICATION = "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 from anyio import to_thread
 
@@ -19,9 +20,8 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, scope
-from crawlcw.archive.bodies import folder_of
-from crawlcw.archive.reading import FileMissingError, StoredPages
-from crawlcw.archive.records import Answer, DamagedRecordError
+from crawlcw.archive.bodies import FileMissingError, folder_of, read_stored
+from crawlcw.archive.records import Answer, DamagedRecordError, check_installed
 from crawlcw.crawl import callbacks
 from crawlcw.crawl.adding import RunStart, TaskAdder, seeded_hosts
 from crawlcw.crawl.callbacks import Produced, Scope
@@ -80,7 +80,7 @@ class Reparser:
     """Reads stored pages and gives them to the callbacks of a spider."""
 
     settings: Settings
-    pages: StoredPages
+    folder: Path  #: of the WARC files
     runner: Runner
 
     async def reparsed(self, record: Record, *, callback: str | None = None) -> Reparsed:
@@ -116,7 +116,7 @@ class Reparser:
         assert place is not None
         known = 0 if record.response is None else record.response.bytes
         most = max(self.settings.max_body, options.max_body or 0, known)
-        return self.pages.read(place, most=most)
+        return read_stored(self.folder, place, most=most)
 
 
 def _response(record: Record, request: Request, answer: Answer) -> Response:
@@ -217,22 +217,22 @@ async def open_reparser(
     # It is read, and what pages change in it stays here.
     state = KeptState(spider, ledger)
     await state.open()
-    with StoredPages(folder_of(spider.name, settings)) as pages:
-        async with Parsing(settings) as parsing:
-            yield Reparser(
-                settings=settings,
-                pages=pages,
-                runner=Runner(
-                    spider=spider,
-                    scope=Scope.of(hosts, settings),
-                    seen=frozenset() if saving is None else saving.adder.seen,
-                    now=ledger.now,
-                    watch=Watchdog(Stats(), limit=settings.callback_timeout),
-                    parsing=parsing,
-                    state=state,
-                    write=_dropping if saving is None else saving.add_links,
-                ),
-            )
+    check_installed()
+    async with Parsing(settings) as parsing:
+        yield Reparser(
+            settings=settings,
+            folder=folder_of(spider.name, settings),
+            runner=Runner(
+                spider=spider,
+                scope=Scope.of(hosts, settings),
+                seen=frozenset() if saving is None else saving.adder.seen,
+                now=ledger.now,
+                watch=Watchdog(Stats(), limit=settings.callback_timeout),
+                parsing=parsing,
+                state=state,
+                write=_dropping if saving is None else saving.add_links,
+            ),
+        )
 
 
 def saving_to(ledger: Ledger, settings: Settings) -> Saving:

@@ -58,7 +58,7 @@ class PartialFile:
         folder.mkdir(parents=True, exist_ok=True)
         for slot in itertools.count():
             path = folder / (f"{key}.{slot}.part" if slot else f"{key}.part")
-            stream = _locked(path)
+            stream = locked(path)
             if stream is not None:
                 return cls(path, stream)
         raise AssertionError("there is always a further one")
@@ -207,12 +207,16 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _locked(path: Path) -> BinaryIO | None:
-    """Open a file and lock it, or return None where somebody has locked it."""
+def locked(path: Path, *, mode: int | None = 0o666) -> BinaryIO | None:
+    """Open a file and lock it, or return None where another process has locked it.
+
+    It is made with this *mode*; None: it has to be there.
+    """
     _check_locks()
+    made = 0 if mode is None else os.O_CREAT
     while True:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        stream = os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0)
+        flags = os.O_RDWR | made | os.O_CLOEXEC | os.O_NOFOLLOW
+        stream = os.fdopen(os.open(path, flags, mode or 0), "r+b", buffering=0)
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

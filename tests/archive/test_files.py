@@ -11,8 +11,8 @@ import pytest
 from warcio.archiveiterator import ArchiveIterator
 
 from crawlcw.archive import files
+from crawlcw.archive.bodies import FileMissingError, read_stored
 from crawlcw.archive.files import OPEN, WarcFiles
-from crawlcw.archive.reading import FileMissingError, StoredPages
 from crawlcw.archive.records import DamagedRecordError
 from crawlcw.model.stored_page import StoredPage
 from tests.archive.test_records import MOST, PACKER, exchange
@@ -31,8 +31,7 @@ def answer(number: int, *, size: int = 10) -> bytes:
 
 
 def is_there(folder: Path, place: StoredPage, number: int) -> bool:
-    with StoredPages(folder) as pages:
-        return pages.read(place, most=MOST).body.startswith(b"%d" % number)
+    return read_stored(folder, place, most=MOST).body.startswith(b"%d" % number)
 
 
 def kinds(path: Path) -> list[str]:
@@ -196,6 +195,7 @@ def test_syncs_that_come_together_are_one(tmp_path: Path, monkeypatch: pytest.Mo
         warc.sync()
 
     assert len(synced) == 1
+    warc.close()
 
 
 def test_after_a_sync_that_failed_nothing_is_taken_for_synced(
@@ -217,6 +217,7 @@ def test_after_a_sync_that_failed_nothing_is_taken_for_synced(
         warc.sync()
     with pytest.raises(OSError, match="Input/output"):
         warc.append([answer(2)])
+    warc.close()
 
 
 def test_a_torn_end_that_cannot_be_cut_off_is_left_to_whoever_comes_next(
@@ -259,26 +260,23 @@ def test_a_place_leads_to_no_other_file(tmp_path: Path, name: str):
     (tmp_path / "secret").write_bytes(answer(1))
     (tmp_path / "folder").mkdir()
 
-    with (
-        StoredPages(tmp_path / "folder") as pages,
-        pytest.raises(DamagedRecordError, match="names no place"),
-    ):
-        pages.read(StoredPage(file=name, offset=0, length=10), most=MOST)
+    with pytest.raises(DamagedRecordError, match="names no place"):
+        read_stored(tmp_path / "folder", StoredPage(file=name, offset=0, length=10), most=MOST)
 
 
 def test_a_file_that_is_not_there_is_missing(tmp_path: Path):
     place = StoredPage(file="books-1.warc.gz", offset=0, length=10)
 
-    with StoredPages(tmp_path) as pages, pytest.raises(FileMissingError, match="is not in"):
-        pages.read(place, most=MOST)
+    with pytest.raises(FileMissingError, match="is not in"):
+        read_stored(tmp_path, place, most=MOST)
 
 
 def test_a_file_that_is_too_short_is_damaged(tmp_path: Path):
     (tmp_path / "a.warc.gz").write_bytes(b"short")
     place = StoredPage(file="a.warc.gz", offset=2, length=10)
 
-    with StoredPages(tmp_path) as pages, pytest.raises(DamagedRecordError, match="ends before it"):
-        pages.read(place, most=MOST)
+    with pytest.raises(DamagedRecordError, match="ends before it"):
+        read_stored(tmp_path, place, most=MOST)
 
 
 def test_any_number_of_files_is_read(tmp_path: Path):
@@ -288,8 +286,7 @@ def test_any_number_of_files_is_read(tmp_path: Path):
         places += warc.append([answer(number)])
         warc.close()
 
-    with StoredPages(tmp_path) as pages:
-        bodies = [pages.read(place, most=MOST).body for place in [*places, *places]]
+    bodies = [read_stored(tmp_path, place, most=MOST).body for place in [*places, *places]]
 
     assert all(body.startswith(b"%d" % (n % 40)) for n, body in enumerate(bodies))
 

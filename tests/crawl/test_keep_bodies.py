@@ -11,7 +11,7 @@ import pytest
 from warcio.archiveiterator import ArchiveIterator
 
 from crawlcw import FinishReason, Reason, Report, Request, Response, Settings, Spider, run_spider
-from crawlcw.archive.reading import StoredPages
+from crawlcw.archive.bodies import read_stored
 from crawlcw.archive.records import Answer
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
@@ -67,8 +67,7 @@ async def found(ledger_url: str, url: str = HOME) -> Record:
 async def stored(ledger_url: str, folder: Path, url: str = HOME) -> Answer:
     place = (await found(ledger_url, url)).task.stored
     assert place is not None
-    with StoredPages(folder) as pages:
-        return pages.read(place, most=1 << 20)
+    return read_stored(folder, place, most=1 << 20)
 
 
 def records(folder: Path) -> list[tuple[str, str]]:
