@@ -5,24 +5,26 @@ moment later, and only what is still there is reported; every mend repeats what
 was found as its condition, so what changed meanwhile is left alone.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
-from crawlcw.doctor.report import Report, Written
 from crawlcw.engine.workers import is_dead, is_gone
 from crawlcw.ledger.examination import ExaminedLedger, Health
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Worker
 from crawlcw.model import invariants
-from crawlcw.model.invariants import Kind, Violation
+from crawlcw.model.invariants import ADVICE, Kind, Violation
+from crawlcw.model.sanitize import printable
 from crawlcw.model.task import BlobRef
 
 #: A crawl wakes hosts a moment after it has added their tasks.
 SECOND_LOOK = timedelta(seconds=1)
 #: So many candidates are kept in memory, and then looked at again.
-_SUSPECTS = 10_000
+_CANDIDATES = 10_000
 #: The hosts of one look for tasks that nobody was told of.
 _HOSTS = 100
 #: Who sets a value aside writes it into its task right after.
@@ -33,7 +35,60 @@ _PREPARED = (Kind.STORE_INCOMPLETE, Kind.NOT_WAL)
 #: Where one of these holds, a look at the rest would only raise.
 _UNREADABLE = (Kind.STORE_INCOMPLETE, Kind.STORE_DIFFERENT)
 
+T = TypeVar("T")
 Found = Mapping[str, Any]
+#: The id of a document, and the token of a lease whose holder is not at work.
+_Candidate = tuple[Any, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One of the findings of a kind; every text is printable."""
+
+    where: Mapping[str, str]  #: `task` (its id in hex) and `url`, or `host`, or `worker`
+    detail: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Finding:
+    """All findings of one kind."""
+
+    kind: Kind
+    count: int = 0
+    mended: int = 0
+    examples: list[Example] = field(default_factory=list)
+
+    @property
+    def note(self) -> bool:
+        """Whether it is worth knowing, and no violation."""
+        return ADVICE[self.kind].note
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """What was looked at, and what was found."""
+
+    facts: Mapping[str, str]  #: of the store, for people
+    most_examples: int  #: of each kind; the rest is counted
+    kind: LedgerKind = LedgerKind.SPIDER
+    tasks: int = 0
+    hosts: int = 0
+    workers: int = 0
+    findings: dict[Kind, Finding] = field(default_factory=dict)
+
+    @property
+    def clean(self) -> bool:
+        """Whether no violation is left."""
+        return all(each.note or each.mended == each.count for each in self.findings.values())
+
+    def add(self, violation: Violation, where: Mapping[str, str], *, mended: bool = False) -> None:
+        """Count a violation, and keep it as an example while there are few of its kind."""
+        finding = self.findings.setdefault(violation.kind, Finding(kind=violation.kind))
+        finding.count += 1
+        finding.mended += mended
+        if len(finding.examples) < self.most_examples:
+            shown = {name: printable(text) for name, text in where.items()}
+            finding.examples.append(Example(where=shown, detail=printable(violation.detail)))
 
 
 async def examine(
@@ -58,7 +113,7 @@ async def examine(
     facts = dict(health.facts)
     if offset is not None:
         facts["clock offset"] = f"{offset.total_seconds():+.3f} s"
-    report = Written(Report(facts=facts, kind=ledger.kind), examples=examples)
+    report = Report(facts=facts, most_examples=examples, kind=ledger.kind)
     for violation in invariants.of_clock(offset or timedelta(0)):
         report.add(violation, {})
     if await _is_readable(ledger, health, report, repair=repair):
@@ -67,11 +122,11 @@ async def examine(
             ledger, report, repair=repair, limits=limits, second_look=second_look
         )
         await examination.run()
-    return report.report
+    return report
 
 
 async def _is_readable(
-    ledger: ExaminedLedger, health: Health, report: Written, *, repair: bool
+    ledger: ExaminedLedger, health: Health, report: Report, *, repair: bool
 ) -> bool:
     """Report how the store is and make what is missing; say whether the rest can be read."""
     kinds = {each.kind for each in health.violations}
@@ -91,65 +146,74 @@ class _Examination:
     def __init__(
         self,
         ledger: ExaminedLedger,
-        written: Written,
+        report: Report,
         *,
         repair: bool,
         limits: Mapping[str, int | None],
         second_look: timedelta,
     ) -> None:
         self._ledger = ledger
-        self._written = written
-        self._report = written.report
+        self._report = report
         self._repair = repair
         self._limits = limits
         self._second_look = second_look
         self._at_work: dict[str, Worker] = {}
-        #: By the text of their ids, which may be of any type: the id, and the
-        #: token of a lease whose holder is not at work.
-        self._tasks: dict[str, tuple[Any, str | None]] = {}
-        self._hosts: dict[str, tuple[Any, str | None]] = {}
-        self._asleep: list[str] = []
-        self._blobs: list[str] = []
         #: Workers that are not at work and hold leases.
         self._absent: set[str] = set()
 
     async def run(self) -> None:
+        ledger = self._ledger
         await self._read_workers()
         self._report.workers = len(self._at_work)
-        await self._look_at_tasks()
-        await self._look_at_hosts()
-        await self._look_again()
-        if self._ledger.kind.tracked:
+        await self._twice(self._candidate_tasks(), self._look_at_tasks)
+        await self._twice(self._candidate_hosts(), self._look_at_hosts)
+        for name in self._absent:
+            # Only now, for it ends all that the worker holds.
+            await ledger.workers.leave(name)
+        malformed = self._report.findings.get(Kind.MALFORMED)
+        if ledger.kind.tracked:
             # Stages are no hosts: there is none to be woken.
-            await self._look_at_blobs()
-        else:
-            await self._look_for_hosts_asleep()
+            blobs = (each["_id"] async for each in ledger.inspection.unreferenced_blobs())
+            await self._twice(blobs, self._look_at_blobs)
+        # A `due` that is no time has no place in an order.
+        elif malformed is None or malformed.mended == malformed.count:
+            await self._twice(self._candidate_sleepers(), self._look_at_sleepers)
         await self._look_at_workers()
 
-    async def _look_for_hosts_asleep(self) -> None:
-        malformed = self._report.findings.get(Kind.MALFORMED)
-        # A `due` that is no time has no place in an order.
-        if malformed is None or malformed.mended == malformed.count:
-            await self._look_for_sleepers()
+    async def _twice(
+        self, first: AsyncIterator[T], again: Callable[[list[T]], Awaitable[None]]
+    ) -> None:
+        """Look a second time, a moment later, at the candidates of the *first* look."""
+        candidates: list[T] = []
+
+        async def look_again() -> None:
+            if candidates:
+                await anyio.sleep(self._second_look.total_seconds())
+                await again(candidates)
+                candidates.clear()
+
+        async for each in first:
+            candidates.append(each)
+            if len(candidates) >= _CANDIDATES:
+                await look_again()
+        await look_again()
 
     async def _read_workers(self) -> None:
         self._at_work = {worker.name: worker for worker in await self._ledger.workers.all()}
 
-    async def _look_at_tasks(self) -> None:
+    async def _candidate_tasks(self) -> AsyncIterator[_Candidate]:
         async for found in self._ledger.inspection.examine():
             self._report.tasks += 1
             token = self._orphan(found, found.get("lock"))
             if token or any(self._of_task(found)):
-                self._tasks[repr(found["_id"])] = (found["_id"], token)
-                await self._look_again_if_many()
+                yield found["_id"], token
 
-    async def _look_at_hosts(self) -> None:
+    async def _candidate_hosts(self) -> AsyncIterator[_Candidate]:
         async for found in self._ledger.inspection.examine_hosts():
             self._report.hosts += 1
             token = self._orphan(found, found.get("owner"))
             if token or any(self._of_host(found)):
-                self._hosts[repr(found["_id"])] = (found["_id"], token)
-                await self._look_again_if_many()
+                yield found["_id"], token
 
     def _of_task(self, found: Found) -> Iterator[Violation]:
         now, tracked = self._ledger.now(), self._ledger.kind.tracked
@@ -163,84 +227,80 @@ class _Examination:
         holder = invariants.holder(found, now=self._ledger.now())
         return None if holder is None or holder in self._at_work else str(token)
 
-    async def _look_again_if_many(self) -> None:
-        if len(self._tasks) + len(self._hosts) >= _SUSPECTS:
-            await self._look_again()
-
-    async def _look_again(self) -> None:
-        """Look at the candidates a second time: report what is still there, and mend it."""
-        if not self._tasks and not self._hosts:
-            return
-        tasks, self._tasks = self._tasks, {}
-        hosts, self._hosts = self._hosts, {}
-        await anyio.sleep(self._second_look.total_seconds())
+    async def _tokens(self, candidates: list[_Candidate]) -> dict[str, str | None]:
+        """Return the tokens by the text of their ids, which may be of any type."""
         # A worker that held a lease at the first look had joined before it.
         await self._read_workers()
-        async for found in self._ledger.inspection.examine(
-            only=[identity for identity, _ in tasks.values()]
-        ):
-            await self._report_task(found, tasks[repr(found["_id"])][1])
-        async for found in self._ledger.inspection.examine_hosts(
-            only=[name for name, _ in hosts.values()]
-        ):
-            await self._report_host(found, hosts[repr(found["_id"])][1])
-        absent, self._absent = self._absent, set()
-        for name in absent:
-            # Only now, for it ends all that the worker holds.
-            await self._ledger.workers.leave(name)
+        return {repr(identity): token for identity, token in candidates}
 
-    async def _report_task(self, found: Found, token: str | None) -> None:
-        violations = list(self._of_task(found))
-        where = _where(found)
-        change = _merged(violations)
-        mended = bool(self._repair and change) and await self._ledger.inspection.mend(found, change)
-        due = change.get("due")
-        if mended and isinstance(due, datetime) and not self._ledger.kind.tracked:
-            await self._ledger.hosts.wake({found["host"]: due})
+    async def _look_at_tasks(self, candidates: list[_Candidate]) -> None:
+        tokens = await self._tokens(candidates)
+        only = [identity for identity, _ in candidates]
+        mend, tracked = self._ledger.inspection.mend, self._ledger.kind.tracked
+        async for found in self._ledger.inspection.examine(only=only):
+            where, violations = _where(found), list(self._of_task(found))
+            change = await self._report_all(found, violations, where, mend)
+            due = change.get("due")
+            if isinstance(due, datetime) and not tracked:
+                await self._ledger.hosts.wake({found["host"]: due})
+            self._report_orphan(found, found.get("lock"), tokens[repr(found["_id"])], where)
+
+    async def _look_at_hosts(self, candidates: list[_Candidate]) -> None:
+        tokens = await self._tokens(candidates)
+        only = [name for name, _ in candidates]
+        mend = self._ledger.inspection.mend_host
+        async for found in self._ledger.inspection.examine_hosts(only=only):
+            where = {"host": str(found["_id"])}
+            await self._report_all(found, list(self._of_host(found)), where, mend)
+            self._report_orphan(found, found.get("owner"), tokens[repr(found["_id"])], where)
+
+    async def _report_all(
+        self,
+        found: Found,
+        violations: list[Violation],
+        where: Mapping[str, str],
+        mend: Callable[[Found, dict[str, Any]], Awaitable[bool]],
+    ) -> dict[str, Any]:
+        """Report the violations of one document; return how it was mended, nothing if it was not.
+
+        Of two mends that set a field the later one counts.
+        """
+        change: dict[str, Any] = {}
+        for violation in violations if self._repair else ():
+            change |= violation.mend or {}
+        if change and not await mend(found, change):
+            change = {}
         for violation in violations:
-            self._written.add(violation, where, mended=mended and violation.mend is not None)
-        if token is not None and self._orphan(found, found.get("lock")) == token:
-            self._report_orphan(found, where)
+            mended = bool(change) and violation.mend is not None
+            self._report.add(violation, where, mended=mended)
+        return change
 
-    async def _report_host(self, found: Found, token: str | None) -> None:
-        violations = list(self._of_host(found))
-        where = {"host": str(found["_id"])}
-        change = _merged(violations)
-        mended = bool(self._repair and change) and await self._ledger.inspection.mend_host(
-            found, change
-        )
-        for violation in violations:
-            self._written.add(violation, where, mended=mended and violation.mend is not None)
-        if token is not None and self._orphan(found, found.get("owner")) == token:
-            self._report_orphan(found, where)
-
-    def _report_orphan(self, found: Found, where: Mapping[str, str]) -> None:
+    def _report_orphan(
+        self, found: Found, token: Any, first: str | None, where: Mapping[str, str]
+    ) -> None:
+        """Report a lease that had the token *first* at the first look, and has it still."""
+        if first is None or self._orphan(found, token) != first:
+            return
         ends = found.get("due") or found.get("ready_at")
         worker = str(invariants.holder(found, now=self._ledger.now()))
         if self._repair:
             self._absent.add(worker)
         violation = Violation(kind=Kind.LEASE_ORPHANED, detail=f"held by {worker} until {ends}")
-        self._written.add(violation, where, mended=self._repair)
+        self._report.add(violation, where, mended=self._repair)
 
-    async def _look_for_sleepers(self) -> None:
-        """Look for hosts that have tasks and would not be leased in time for them."""
+    async def _candidate_sleepers(self) -> AsyncIterator[str]:
+        """Yield the hosts that have tasks and would not be leased in time for them."""
         after = ""
         while names := await self._ledger.hosts.due(after=after, limit=_HOSTS):
             after = names[-1]
-            self._asleep += [name async for name, _, _ in self._sleepers(names)]
-            if len(self._asleep) >= _SUSPECTS:
-                await self._look_at_sleepers_again()
-        await self._look_at_sleepers_again()
+            async for name, _, _ in self._sleepers(names):
+                yield name
 
-    async def _look_at_sleepers_again(self) -> None:
-        names, self._asleep = self._asleep, []
-        if not names:
-            return
-        await anyio.sleep(self._second_look.total_seconds())
+    async def _look_at_sleepers(self, names: list[str]) -> None:
         async for name, due, violation in self._sleepers(names):
             if self._repair:
                 await self._ledger.hosts.wake({name: due})
-            self._written.add(violation, {"host": name}, mended=self._repair)
+            self._report.add(violation, {"host": name}, mended=self._repair)
 
     async def _sleepers(self, names: list[str]) -> AsyncIterator[tuple[str, datetime, Violation]]:
         found = {
@@ -259,19 +319,8 @@ class _Examination:
             for violation in invariants.of_wake_up(host, due=due):
                 yield name, due, violation
 
-    async def _look_at_blobs(self) -> None:
-        """Look for values that were set aside and that nothing refers to."""
-        async for found in self._ledger.inspection.unreferenced_blobs():
-            self._blobs.append(found["_id"])
-            if len(self._blobs) >= _SUSPECTS:
-                await self._look_at_blobs_again()
-        await self._look_at_blobs_again()
-
-    async def _look_at_blobs_again(self) -> None:
-        candidates, self._blobs = self._blobs, []
-        if not candidates:
-            return
-        await anyio.sleep(self._second_look.total_seconds())
+    async def _look_at_blobs(self, candidates: list[Any]) -> None:
+        """Look at values that were set aside and that nothing refers to."""
         async for found in self._ledger.inspection.unreferenced_blobs(only=candidates):
             identity, made = found["_id"], found["create_time"]
             old = made <= self._ledger.now() - _REFERRED_WITHIN
@@ -279,7 +328,7 @@ class _Examination:
                 await self._ledger.blobs.drop([BlobRef(id=identity, size=0)])
             violation = Violation(kind=Kind.BLOB_LEFT, detail=f"{identity} of {made}")
             where = {"task": found["task_id"].hex()}
-            self._written.add(violation, where, mended=self._repair and old)
+            self._report.add(violation, where, mended=self._repair and old)
 
     async def _look_at_workers(self) -> None:
         first = self._dead()
@@ -290,19 +339,11 @@ class _Examination:
             worker = self._at_work[name]
             detail = f"process {worker.pid} on {worker.host}, last heard of {worker.heartbeat}"
             violation = Violation(kind=Kind.WORKER_DEAD, detail=detail)
-            self._written.add(violation, {"worker": name}, mended=self._repair)
+            self._report.add(violation, {"worker": name}, mended=self._repair)
 
     def _dead(self) -> set[str]:
         now = self._ledger.now()
         return {n for n, w in self._at_work.items() if is_dead(w) or is_gone(w, now=now)}
-
-
-def _merged(violations: list[Violation]) -> dict[str, Any]:
-    """Return one change for all; of two that set a field the later one counts."""
-    change: dict[str, Any] = {}
-    for violation in violations:
-        change |= violation.mend or {}
-    return change
 
 
 def _where(found: Found) -> dict[str, str]:
