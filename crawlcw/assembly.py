@@ -11,11 +11,10 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, check, entry_urls, has_own_start
 from crawlcw.api.spider import scope as spider_scope
 from crawlcw.archive.bodies import Bodies
-from crawlcw.crawl.adding import RunStart, TaskAdder
 from crawlcw.crawl.admission import Admission
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.causes import Causes
-from crawlcw.crawl.committer import Committer
+from crawlcw.crawl.committer import Committer, TaskAdder
 from crawlcw.crawl.control import Steering
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.crawl import Crawl, Ending, Parts
@@ -198,9 +197,10 @@ class _Parts:
         )
         self.adder = TaskAdder(
             ledger=self.ledger,
-            beside=[self.sessions, self.state],
+            stats=session.stats,
+            announce=self.coordinator.announce,
             max_depth=settings.max_depth,
-            run=RunStart(self.ledger, lease=settings.lease),
+            beside=[self.sessions, self.state],
         )
         self.seeder = Seeder(
             self.spider,
@@ -208,7 +208,7 @@ class _Parts:
             scope=self.scope,
             start_hosts=self.frontier.page_limit.unlimited,
             credentials=self.credentials,
-            stats=session.stats,
+            lease=settings.lease,
             stop=self.ending.wished,
         )
         self.committer = Committer(

@@ -14,11 +14,14 @@ again adds no link twice, for links are known by their identity.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import Protocol
 
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl import callbacks
-from crawlcw.crawl.adding import SeenFilter, TaskAdder
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done, End
@@ -26,11 +29,115 @@ from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import UNSEEN, FinishReason, Instruments, Stats
 from crawlcw.fetch.recording import unwritable
+from crawlcw.ledger.protocol import Added, Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import ChangedTask, Lease, Task
 from crawlcw.model.transitions import Settlement
 
 logger = logging.getLogger(__name__)
+
+#: Two generations of this many ids of 16 bytes: about 20 MB.
+_GENERATION = 100_000
+
+
+class Beside(Protocol):
+    """What pages change besides their outcomes."""
+
+    async def keep(self) -> None:
+        """Write what pages have changed so far, durably."""
+
+
+class SeenFilter(dict[bytes, None]):
+    """A bounded set of the ids of tasks that the ledger has, which forgets the oldest.
+
+    A hint that saves a write: most links of a page lead to pages already known. A
+    task that is not in here may be in the ledger all the same. Each link is looked up
+    here, which a dictionary does without a call of Python's.
+    """
+
+    def __init__(self, *, generation: int = _GENERATION) -> None:
+        super().__init__()
+        self._generation = generation
+
+    def add(self, task_ids: Iterable[bytes]) -> None:
+        """Remember ids that the ledger has acknowledged."""
+        self.update(dict.fromkeys(task_ids))
+        if len(self) > 2 * self._generation:
+            for each in [*islice(self, self._generation)]:
+                del self[each]
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskAdder:
+    """Adds what is found to the ledger of one crawl: start requests, links, targets of redirects.
+
+    Known tasks may be to be done after all: links that were kept as too deep and lie nearer now,
+    and pages that have changed since they were done.
+    """
+
+    ledger: Ledger
+    stats: Stats
+    announce: Callable[[Iterable[Task]], Awaitable[None]]  #: wakes the hosts of tasks
+    max_depth: int | None  #: how deep the crawl goes, for links may have been refused for it before
+    beside: Sequence[Beside] = ()
+    began: datetime | None = None  #: the beginning of this run; None: it is not known yet
+    seen: SeenFilter = field(default_factory=SeenFilter)  #: tasks that need not be added again
+    #: Links that are kept and lie too deep. Not among those seen: found nearer they count.
+    kept: SeenFilter = field(default_factory=SeenFilter)
+
+    async def keep(self) -> None:
+        """Write what pages have changed: before what they have found, and their outcomes."""
+        for each in self.beside:
+            await each.keep()
+
+    async def add(self, tasks: Iterable[Task]) -> int:
+        """Add tasks, wake their hosts; return how many are to be done that were not before."""
+        # Two pages of one group often have the same new links.
+        fresh = {
+            task.id: task
+            for task in tasks
+            if task.id not in self.seen or isinstance(task, ChangedTask)
+        }
+        if not fresh:
+            return 0
+        added, new = await self.put([*fresh.values()])
+        self.stats.links_added += new
+        for task, why in added.rejected:
+            self._tell_of_rejected(fresh.pop(task.id), why)
+        # Known or new: the process that added it may have been killed before it woke the host.
+        await self.announce(fresh.values())
+        self.seen.add(fresh)
+        return new
+
+    async def add_too_deep(self, tasks: Iterable[Task]) -> None:
+        """Write down links that lie too deep; none of them is due, so no host is woken."""
+        fresh = {
+            task.id: task for task in tasks if task.id not in self.seen and task.id not in self.kept
+        }
+        if fresh:
+            added = await self.ledger.tasks.add([*fresh.values()])
+            for task, why in added.rejected:
+                self._tell_of_rejected(fresh.pop(task.id), why)
+            self.kept.add(fresh)
+
+    async def put(self, tasks: Sequence[Task]) -> tuple[Added, int]:
+        """Add tasks and wake no host; return how many are to be done that were not before, too."""
+        added = await self.ledger.tasks.add(tasks)
+        number = added.new
+        if added.known:
+            if self.max_depth is not None:
+                number += await self.ledger.tasks.admit_nearer(tasks)
+            changed = [task for task in tasks if isinstance(task, ChangedTask)]
+            if changed and (began := self.began) is not None:
+                # What was done in this run is not done again, whatever is said of it: a date in
+                # the future would let two sitemaps that lead to one another go on for ever.
+                changed = [task.before(began) for task in changed]
+                number += await self.ledger.tasks.reopen_changed(changed)
+        return added, number
+
+    def _tell_of_rejected(self, task: Task, why: str) -> None:
+        self.stats.dropped.note("store-rejected", task.url)
+        _warn(task, why)
 
 
 class Committer:
@@ -61,8 +168,6 @@ class Committer:
         self._bodies = bodies
         self._end = end
         self._instruments = instruments
-        #: Links that are kept and lie too deep. Not among those seen: found nearer they count.
-        self._kept = SeenFilter()
 
     async def run(self, done: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
         """Write what is *done* until cancelled; at once while *workers_wait* for tasks."""
@@ -71,8 +176,8 @@ class Committer:
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
         """Add links of a page whose callback still runs; its outcome comes later."""
         await self._adder.keep()
-        await self._keep(too_deep)
-        if await self._add(tasks):
+        await self._adder.add_too_deep(too_deep)
+        if await self._adder.add(tasks):
             self._coordinator.written(more=True, again=())
 
     async def _write(self, group: list[Done]) -> None:
@@ -92,8 +197,8 @@ class Committer:
             self._state.settling(settlements)
             await self._adder.keep()
             if too_deep:
-                await self._keep(too_deep)
-            added = await self._add(links)
+                await self._adder.add_too_deep(too_deep)
+            added = await self._adder.add(links)
             await self._commit(settlements)
         self._held.end(leases)
         for done in group:
@@ -119,41 +224,6 @@ class Committer:
         self._state.settled(settlements, lost={lease.task.id for lease in leases})
         await self._coordinator.announce(lease.task for lease in leases)
         self._held.end(leases)
-
-    async def _add(self, tasks: list[Task]) -> int:
-        # Two pages of one group often have the same new links.
-        fresh = {
-            task.id: task
-            for task in tasks
-            if task.id not in self._adder.seen or isinstance(task, ChangedTask)
-        }
-        if not fresh:
-            return 0
-        added, new = await self._adder.add(list(fresh.values()))
-        self._stats.links_added += new
-        for task, why in added.rejected:
-            self._tell_of_rejected(fresh.pop(task.id), why)
-        # Known or new: the process that added it may have been killed before it woke the host.
-        await self._coordinator.announce(fresh.values())
-        self._adder.seen.add(fresh)
-        return new
-
-    async def _keep(self, tasks: list[Task]) -> None:
-        """Write down links that lie too deep; nothing of them is due, so nobody is told."""
-        fresh = {
-            task.id: task
-            for task in tasks
-            if task.id not in self._adder.seen and task.id not in self._kept
-        }
-        if fresh:
-            added = await self._ledger.tasks.add(list(fresh.values()))
-            for task, why in added.rejected:
-                self._tell_of_rejected(fresh.pop(task.id), why)
-            self._kept.add(fresh)
-
-    def _tell_of_rejected(self, link: Task, why: str) -> None:
-        self._stats.dropped.note("store-rejected", link.url)
-        _warn(link, why)
 
     async def _commit(self, settlements: list[Settlement]) -> None:
         committed = await self._ledger.outcomes.commit(settlements)

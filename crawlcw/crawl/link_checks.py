@@ -8,7 +8,6 @@ from crawlcw.api.page_head import product_token
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, scope
 from crawlcw.crawl import robots
-from crawlcw.crawl.adding import seeded_hosts
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Ledger
@@ -77,3 +76,8 @@ class LinkChecks:
         return Refusal(
             reason=Reason.REFUSED_ROBOTS, why=f"the robots.txt of {host.name} forbids it"
         )
+
+
+def seeded_hosts(state: Mapping[str, Any]) -> frozenset[str]:
+    """Return the hosts where the seeds lead that a ledger's *state* has noted as complete."""
+    return frozenset((state.get("seeds") or {}).get("hosts", ()))

@@ -14,8 +14,8 @@ import anyio
 
 from crawlcw.api.request import EACH_RUN, Request
 from crawlcw.api.response import Response
-from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Scope
+from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.outcomes import Failed, Finished, Moved, Outcomes, PageAttempt, info_of
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.session import Session
@@ -161,7 +161,7 @@ class MovedPages:
         """Add the task of a page in hand and lease it, unless it is leased or done."""
         # A cancelled claim would leave a lease that no process knows of.
         with anyio.CancelScope(shield=True):
-            await self._adder.add([target])
+            await self._adder.put([target])
             self._adder.seen.add([target.id])
             record = await self._ledger.tasks.get(target.id)
             if record is None or record.task.status not in WAITING or is_quarantined(record.task):

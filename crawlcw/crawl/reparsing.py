@@ -6,7 +6,7 @@ callback raises, keeps what it has.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -23,9 +23,10 @@ from crawlcw.api.spider import Spider, scope
 from crawlcw.archive.bodies import FileMissingError, folder_of, read_stored
 from crawlcw.archive.records import Answer, DamagedRecordError, check_installed
 from crawlcw.crawl import callbacks
-from crawlcw.crawl.adding import RunStart, TaskAdder, seeded_hosts
 from crawlcw.crawl.callbacks import Produced, Scope
+from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.kept_state import KeptState
+from crawlcw.crawl.link_checks import seeded_hosts
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.runner import Runner
 from crawlcw.engine.stats import Stats
@@ -168,22 +169,8 @@ class Saving:
 
     async def add_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
         """Add links at once; see `Runner.write`."""
-        kept = [task for task in too_deep if task.id not in self.adder.seen]
-        if kept:
-            await self.ledger.tasks.add(kept)
-        fresh = {task.id: task for task in tasks if task.id not in self.adder.seen}
-        if not fresh:
-            return
-        added, new = await self.adder.add(list(fresh.values()))
-        self.links += new
-        dues: dict[str, datetime] = {}
-        for task in fresh.values():
-            if task.due is not None:
-                dues[task.host] = min(task.due, dues.get(task.host, task.due))
-        # As the crawl does it: the process that added them may not have come to that.
-        await self.ledger.hosts.wake(dues)
-        rejected = {task.id for task, _ in added.rejected}
-        self.adder.seen.add(task_id for task_id in fresh if task_id not in rejected)
+        await self.adder.add_too_deep(too_deep)
+        self.links += await self.adder.add(tasks)
 
     async def flush(self) -> None:
         """Record what was taken."""
@@ -237,8 +224,15 @@ async def open_reparser(
 
 def saving_to(ledger: Ledger, settings: Settings) -> Saving:
     """Return what records the items and the links of stored pages."""
-    run = RunStart(ledger, lease=settings.lease)
-    adder = TaskAdder(ledger=ledger, max_depth=settings.max_depth, run=run)
+
+    async def announce(tasks: Iterable[Task]) -> None:
+        dues: dict[str, datetime] = {}
+        for task in tasks:
+            if task.due is not None:
+                dues[task.host] = min(task.due, dues.get(task.host, task.due))
+        await ledger.hosts.wake(dues)
+
+    adder = TaskAdder(ledger=ledger, stats=Stats(), announce=announce, max_depth=settings.max_depth)
     return Saving(ledger=ledger, settings=settings, adder=adder)
 
 

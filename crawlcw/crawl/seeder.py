@@ -8,7 +8,7 @@ import logging
 import socket
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from datetime import date, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path, PurePath
@@ -19,18 +19,17 @@ import anyio
 from crawlcw.api.request import Request
 from crawlcw.api.spider import Spider, arguments_of, has_own_start
 from crawlcw.api.user_code import spider_code
-from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Scope
+from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.engine.batching import Gathering
-from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, LedgerError, SpiderError
 from crawlcw.fetch.addresses import MOST_START_NAMES
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.ledger.notes import Notes
-from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Task
+from crawlcw.model.task import WAITING, Status, Task
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +41,59 @@ _LAST_WORDS = 2.0
 #: With seeds on more hosts than that, a crawl seeds again each time.
 MOST_HOSTS = 10_000
 _START = "start "
+_LEFT = (*WAITING, Status.PROCESSING)
+#: Workers that were silent for so many leases are not there.
+_SILENT_LEASES = 3
 _PLAIN = (bool, int, float, str, date, time, timedelta, PurePath, type(None))
+
+
+class RunStart:
+    """The beginning of this run, found by what crawls have noted in the ledger."""
+
+    def __init__(self, ledger: Ledger, *, lease: timedelta) -> None:
+        self._ledger = ledger
+        self._silence = _SILENT_LEASES * lease
+        self._began: datetime | None = None
+        #: Which run of the ledger it is. Processes that begin one together find the same number.
+        self.number = 0
+
+    async def find(self, state: Mapping[str, Any]) -> datetime:
+        """Take part in the run of the ledger's *state*, or begin one; return when it began.
+
+        This process is on the list of workers already.
+        """
+        noted = state.get("run") or {}
+        self.number = noted.get("number", 0)
+        if noted:
+            began = self._began = datetime.fromtimestamp(noted["began"] / 1000, UTC)
+            over = noted.get("over") or not await self._ledger.queries.has(_LEFT)
+            # Of several processes that start together the first has begun it just now.
+            if not over or began >= await self._first_started():
+                return began
+        began = self._began = self._ledger.now()
+        self.number += 1
+        await self._note(began)
+        return began
+
+    async def end(self) -> None:
+        """Note that the ledger is drained."""
+        if self._began is not None:
+            await self._note(self._began, over=True)
+
+    async def _note(self, began: datetime, **more: bool) -> None:
+        run = {"began": round(began.timestamp() * 1000), "number": self.number, **more}
+        await self._ledger.notes.set_state({"run": run})
+
+    async def _first_started(self) -> datetime:
+        now = self._ledger.now()
+        return min(
+            (
+                worker.started
+                for worker in await self._ledger.workers.all()
+                if worker.heartbeat is None or now - worker.heartbeat < self._silence
+            ),
+            default=now,
+        )
 
 
 class Seeder:
@@ -56,7 +107,7 @@ class Seeder:
         scope: Scope,
         start_hosts: set[str],
         credentials: Credentials,
-        stats: Stats,
+        lease: timedelta,
         stop: Callable[[str], None],
     ) -> None:
         """*start_hosts* is filled, and *scope* widened by it; *stop* is told of a `StopCrawl`.
@@ -69,7 +120,7 @@ class Seeder:
         self._scope = scope
         self._start_hosts = start_hosts
         self._credentials = credentials
-        self._stats = stats
+        self._run = RunStart(adder.ledger, lease=lease)
         self._stop = stop
         self._number = 0  #: of the requests of `start` so far
         self._is_whole = False  #: `start` has come to its end
@@ -86,7 +137,7 @@ class Seeder:
 
         From now on it is known when this run began.
         """
-        await self._adder.run.find(state)
+        self._adder.began = await self._run.find(state)
         if not self._spider.start_again:
             with spider_code("start_urls", stop=self._stop):
                 self._fingerprint = fingerprint(self._spider)
@@ -108,7 +159,7 @@ class Seeder:
 
     async def end_run(self) -> None:
         """Note that the ledger is drained: the next crawl begins another run."""
-        await self._adder.run.end()
+        await self._run.end()
 
     def _note_start(self, host: str) -> None:
         self._start_hosts.add(host)
@@ -186,7 +237,7 @@ class Seeder:
     def _task(self, request: Request) -> Task | None:
         self._number += 1
         # The same for every process of a run, and after a crash: one task for each request.
-        salt = f"run {self._adder.run.number} seed {self._number}".encode()
+        salt = f"run {self._run.number} seed {self._number}".encode()
         try:
             task = request.task(now=self._ledger.now(), salt=salt)
             # A password is not written down, so each process asks `start` for it.
@@ -226,18 +277,7 @@ class Seeder:
             self._noted_hosts |= hosts
             await self._ledger.notes.set_state({f"{_START}{host}": True for host in hosts})
         await self._adder.keep()
-        added, new = await self._adder.add(batch)
-        self._stats.links_added += new
-        for task, why in added.rejected:
-            logger.warning(
-                "cannot store %s: %s",
-                printable(task.url),
-                printable(why),
-                extra={"event": "store_rejected", "url": task.url},
-            )
-        rejected = {task.id for task, _ in added.rejected}
-        self._adder.seen.add(task.id for task in batch if task.id not in rejected)
-        await coordinator.announce(batch)
+        await self._adder.add(batch)
         coordinator.wake()
 
 

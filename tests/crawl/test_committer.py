@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from crawlcw.api.spider import Spider
-from crawlcw.crawl.adding import RunStart, TaskAdder
-from crawlcw.crawl.committer import Committer
+from crawlcw.crawl.committer import Committer, TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
 from crawlcw.engine import batching
@@ -24,7 +23,6 @@ from crawlcw.model.task import Lease, ResponseInfo, Status, Task
 from crawlcw.model.transitions import Event, Moved, Settlement
 from crawlcw.model.visits import Visit
 from tests.support.ledgers import (
-    LEASE,
     FakeClock,
     Instead,
     claimed,
@@ -75,9 +73,9 @@ class Writing:
         self.ledger = ledger
         self.done: asyncio.Queue[Done] = asyncio.Queue()
         self.held = HeldLeases()
-        adder = TaskAdder(ledger=ledger, max_depth=None, run=RunStart(ledger, lease=LEASE))
-        self.seen = adder.seen
         self.stats = Stats()
+        adder = TaskAdder(ledger=ledger, stats=self.stats, announce=self.announce, max_depth=None)
+        self.seen = adder.seen
         self.told: list[tuple[bool, set[str]]] = []
         self.announced: set[str] = set()
         self.is_killed = False  #: before anything is announced

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crawlcw.crawl.adding import SeenFilter
+from crawlcw.crawl.committer import SeenFilter
 
 pytestmark = pytest.mark.quick
 

@@ -32,8 +32,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from crawlcw.api.spider import Spider
 from crawlcw.crawl import committer
-from crawlcw.crawl.adding import RunStart, TaskAdder
-from crawlcw.crawl.committer import Committer
+from crawlcw.crawl.committer import Committer, TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
 from crawlcw.engine import leases, pool
@@ -575,11 +574,12 @@ class Worker(Process):
         self._done: list[Done] = []
         self._writing = 0
         self._changed = Signal()
+        stats = Stats()
         self._committer = Committer(
             held=self._held,
-            stats=Stats(),
+            stats=stats,
             coordinator=self,
-            adder=TaskAdder(ledger=waiting, max_depth=None, run=RunStart(waiting, lease=LEASE)),
+            adder=TaskAdder(ledger=waiting, stats=stats, announce=self.announce, max_depth=None),
             state=KeptState(Spider(), waiting),
             bodies=None,
             end=lambda *_: None,

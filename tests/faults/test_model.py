@@ -114,8 +114,8 @@ WITHOUT |= {
         (
             "links-are-known-before-they-are-there",
             "crawlcw.crawl.committer",
-            "Committer._add",
-            ("    added, new = await", "    self._adder.seen.add(fresh)\n    added, new = await"),
+            "TaskAdder.add",
+            ("    added, new = await", "    self.seen.add(fresh)\n    added, new = await"),
         ),
         (
             "work-begins-unwritten",
