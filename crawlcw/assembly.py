@@ -225,14 +225,13 @@ class _Parts:
     def fetcher(self) -> Fetcher:
         """Return the fetchers, from a lease to what comes of its page."""
         session = self.session
-        self.parsing = Parsing(self.settings)
         runner = Runner(
             spider=self.spider,
             scope=self.scope,
             seen=self.adder.seen,
             now=self.now,
             watch=session.watchdog,
-            parsing=self.parsing,
+            parsing=Parsing(self.settings),
             state=self.state,
             write=self.committer.write_links,
         )
@@ -276,7 +275,6 @@ class _Parts:
                 steering=Steering(
                     session, settings, coordinator=self.coordinator, end=self.ending.end
                 ),
-                parsing=self.parsing,
                 render=self.render,
                 bodies=self.bodies,
                 meter=self.meter,

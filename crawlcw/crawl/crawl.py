@@ -27,7 +27,6 @@ from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
-from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder
 from crawlcw.crawl.sessions import Sessions
@@ -116,7 +115,6 @@ class Parts:
     sessions: Sessions
     state: KeptState
     steering: Steering
-    parsing: Parsing
     render: Render
     bodies: Bodies | None  #: where pages are kept, if they are
     meter: Meter | None  #: of a crawl that is measured
@@ -207,7 +205,7 @@ class Crawl:
         """
         bodies = self._parts.bodies or nullcontext()
         render = aclosing(self._parts.render)
-        async with self._session.watchdog, self._parts.parsing, render, bodies:
+        async with self._session.watchdog, render, bodies:
             return await self._run()
 
     async def _run(self) -> Report:

@@ -205,21 +205,20 @@ async def open_reparser(
     state = KeptState(spider, ledger)
     await state.open()
     check_installed()
-    async with Parsing(settings) as parsing:
-        yield Reparser(
-            settings=settings,
-            folder=folder_of(spider.name, settings),
-            runner=Runner(
-                spider=spider,
-                scope=Scope.of(hosts, settings),
-                seen=frozenset() if saving is None else saving.adder.seen,
-                now=ledger.now,
-                watch=Watchdog(Stats(), limit=settings.callback_timeout),
-                parsing=parsing,
-                state=state,
-                write=_dropping if saving is None else saving.add_links,
-            ),
-        )
+    yield Reparser(
+        settings=settings,
+        folder=folder_of(spider.name, settings),
+        runner=Runner(
+            spider=spider,
+            scope=Scope.of(hosts, settings),
+            seen=frozenset() if saving is None else saving.adder.seen,
+            now=ledger.now,
+            watch=Watchdog(Stats(), limit=settings.callback_timeout),
+            parsing=Parsing(settings),
+            state=state,
+            write=_dropping if saving is None else saving.add_links,
+        ),
+    )
 
 
 def saving_to(ledger: Ledger, settings: Settings) -> Saving:
