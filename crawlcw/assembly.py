@@ -12,7 +12,7 @@ from crawlcw.api.spider import Spider, check, entry_urls, has_own_start
 from crawlcw.api.spider import scope as spider_scope
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl.admission import Admission
-from crawlcw.crawl.callbacks import Scope
+from crawlcw.crawl.callbacks import Runner, Scope
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.committer import Committer, TaskAdder
 from crawlcw.crawl.control import Steering
@@ -25,7 +25,6 @@ from crawlcw.crawl.moved import MovedPages
 from crawlcw.crawl.outcomes import Outcomes
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
-from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seeder import Seeder, StartNames
 from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.session import Session

@@ -30,10 +30,9 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.user_code import Raised
 from crawlcw.crawl import callbacks
 from crawlcw.crawl.bans import BannedError, Bans
-from crawlcw.crawl.callbacks import Produced
+from crawlcw.crawl.callbacks import Produced, Runner
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.revisits import NOT_MODIFIED, Revisits
-from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import UNSEEN, FinishReason, Instruments

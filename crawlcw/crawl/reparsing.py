@@ -23,12 +23,11 @@ from crawlcw.api.spider import Spider, scope
 from crawlcw.archive.bodies import FileMissingError, folder_of, read_stored
 from crawlcw.archive.records import Answer, DamagedRecordError, check_installed
 from crawlcw.crawl import callbacks
-from crawlcw.crawl.callbacks import Produced, Scope
+from crawlcw.crawl.callbacks import Produced, Runner, Scope
 from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.link_checks import seeded_hosts
 from crawlcw.crawl.parsing import Parsing
-from crawlcw.crawl.runner import Runner
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, SpiderError, StopCrawl

@@ -15,12 +15,12 @@ from crawlcw.api.attempt import Attempt, LoggedOutError, Next, Purpose, Session,
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, callback_named, entry_urls, scope
-from crawlcw.crawl import callbacks
+from crawlcw.api.spider import Spider, entry_urls, scope
 from crawlcw.crawl.admission import Admission
-from crawlcw.crawl.callbacks import ItemPolicy, Produced, Scope
+from crawlcw.crawl.callbacks import Produced, Runner, Scope
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.logins import Logins
+from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
@@ -70,6 +70,8 @@ class Trial:
         self._settings = settings
         self._sessions = sessions
         self._admission = Admission()
+        self._watch = Watchdog(Stats(), limit=settings.callback_timeout)
+        self._parsing = Parsing(settings)
         self._render = Render(settings, self._admission)
         found = pipeline.layers(
             spider,
@@ -78,7 +80,7 @@ class Trial:
             credentials=credentials,
             admission=self._admission,
             render=self._render,
-            watch=Watchdog(Stats(), limit=settings.callback_timeout),
+            watch=self._watch,
         )
         self._ways = pipeline.ways(found)
         clock = asyncio.get_running_loop().time
@@ -144,26 +146,20 @@ class Trial:
         Requests lead where a crawl's would: the page's own host is in the scope.
         Raises `SpiderError` where the spider has no such callback.
         """
-        method = callback_named(self._spider, response.request.callback)
-        task = response.request.task(now=_utc_now())
-        allowed = scope(self._spider) or ()
-        hosts = {*allowed, urls.locate(response.url).host, task.host}
-        with self._state.running(task) as running:
-            produced = await callbacks.run(
-                method,
-                response,
-                task=task,
-                scope=Scope.of(hosts, replace(self._settings, max_depth=None)),
-                now=_utc_now(),
-                seen={task.id},
-                name=response.request.callback,
-                within=self._settings.callback_timeout.total_seconds(),
-                items=ItemPolicy.of(self._spider),
-                rules=self._spider.rules,
-            )
-            if isinstance(produced, Produced):
-                produced.state = running.keep()
-        return produced
+        request = response.request
+        task = request.task(now=_utc_now())
+        hosts = {*(scope(self._spider) or ()), urls.locate(response.url).host, task.host}
+        runner = Runner(
+            spider=self._spider,
+            scope=Scope.of(hosts, replace(self._settings, max_depth=None)),
+            seen={task.id},
+            now=_utc_now,
+            watch=self._watch,
+            parsing=self._parsing,
+            state=self._state,
+            write=None,
+        )
+        return await runner.run(request.callback, response, task=task)
 
     async def close(self) -> None:
         """End what is under way."""

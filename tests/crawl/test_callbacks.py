@@ -13,7 +13,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import TOO_MANY_LINKS, Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.user_code import Raised
-from crawlcw.crawl.callbacks import Produced, Scope, run
+from crawlcw.crawl.callbacks import CallbackRun, Produced, Scope
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.model import urls
 from crawlcw.model.task import Task
@@ -29,11 +29,18 @@ def scope(*hosts: str, **settings: Any) -> Scope:
     return Scope.of(hosts or ("a.example",), Settings(**settings))
 
 
+async def run(
+    callback: Callable[..., Any], *arguments: object, **options: Any
+) -> Produced | Failed:
+    given = {"task": PAGE, "scope": scope(), "now": START, **options}
+    return await CallbackRun(**given).result(callback, *arguments)
+
+
 async def ran(
     callback: Callable[..., Any], *, task: Task = PAGE, within: Scope | None = None, **options: Any
 ) -> Produced:
     """What came of a callback that does not fail."""
-    result = await run(callback, task=task, scope=within or scope(), now=START, **options)
+    result = await run(callback, task=task, scope=within or scope(), **options)
     assert isinstance(result, Produced), result
     return result
 

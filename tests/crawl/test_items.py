@@ -12,10 +12,9 @@ from crawlcw.api.user_code import Raised
 from crawlcw.crawl.callbacks import (
     MOST_REASONS,
     OTHER_REASONS,
-    ItemPolicy,
+    CallbackRun,
     Produced,
     Scope,
-    run,
 )
 from crawlcw.errors import Reason, SpiderError
 from crawlcw.ledger_opening import open_ledger
@@ -42,15 +41,14 @@ class Teas(Spider):
 async def ran(spider: Spider) -> Produced | Failed:
     response = Response(HOME, request=Request(HOME), body=b"<h1>Tea</h1>")
     check(spider)
-    return await run(
-        spider.parse,
-        response,
+    run = CallbackRun(
         task=PAGE,
         scope=Scope.of(["a.example"], Settings()),
         now=START,
-        items=ItemPolicy.of(spider),
+        spider=spider,
         within=10.0,
     )
+    return await run.result(spider.parse, response)
 
 
 async def produced_by(spider: Spider) -> Produced:

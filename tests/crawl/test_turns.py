@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from crawlcw.crawl.runner import Turns
+from crawlcw.crawl.callbacks import Turns
 
 pytestmark = pytest.mark.quick
 
