@@ -15,7 +15,6 @@ from crawlcw.ledger.copying import CopiedLedger
 from crawlcw.ledger.examination import ExaminedLedger
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.ledger.searching import SearchedLedger
 from crawlcw.ledger.tracked import TrackedLedger
 
 if TYPE_CHECKING:
@@ -107,9 +106,7 @@ async def _open(
     return await SqliteLedger.open(path, name, kind=kind)
 
 
-async def open_to_search(
-    url: str, name: str, *, settings: Settings | None = None
-) -> SearchedLedger:
+async def open_to_search(url: str, name: str, *, settings: Settings | None = None) -> Ledger:
     """Return the ledger of the spider or use case named *name* at *url*: nothing is made.
 
     The arguments and errors are those of `open_ledger` without *create*.

@@ -8,7 +8,7 @@ from typing import Self
 
 from crawlcw.dashboard.kept import Kept
 from crawlcw.dashboard.overview import Overview
-from crawlcw.ledger.searching import SearchedLedger
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.observing.observer import Observer
 from crawlcw.server.refused import RefusedError
 
@@ -22,7 +22,7 @@ class Crawls:
     def __init__(
         self,
         *,
-        open_one: Callable[[str], Awaitable[SearchedLedger]],
+        open_one: Callable[[str], Awaitable[Ledger]],
         recorded: Callable[[], Awaitable[Sequence[str]]],
         only: Sequence[str] = (),
     ) -> None:
@@ -63,6 +63,6 @@ class Crawls:
             self._opened[name] = Overview(ledger, observer)
             return self._opened[name]
 
-    async def ledger(self, name: str) -> SearchedLedger:
+    async def ledger(self, name: str) -> Ledger:
         """Return the ledger of one; raises as `overview` does."""
         return (await self.overview(name)).ledger

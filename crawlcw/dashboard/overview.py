@@ -6,8 +6,8 @@ from typing import Any
 from crawlcw.dashboard.kept import Kept
 from crawlcw.dashboard.stories import row
 from crawlcw.errors import FAILURE_REASONS
-from crawlcw.ledger.protocol import Counters, Group, TaskFilter, Worker
-from crawlcw.ledger.searching import SearchedLedger, Wanted
+from crawlcw.ledger.protocol import Counters, Group, Ledger, TaskFilter, Worker
+from crawlcw.ledger.queries import Wanted
 from crawlcw.model.rates import Vitals
 from crawlcw.model.task import Status
 from crawlcw.observing.observer import HostLine, Look, Observer, is_silent
@@ -25,7 +25,7 @@ _LOOK_AT = 2_000
 class Overview:
     """One crawl as it is now."""
 
-    def __init__(self, ledger: SearchedLedger, observer: Observer) -> None:
+    def __init__(self, ledger: Ledger, observer: Observer) -> None:
         self.ledger = ledger
         self._observer = observer
         # Its parts see to their own cost, and a count is waited for no longer than patience.

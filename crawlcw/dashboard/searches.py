@@ -6,8 +6,8 @@ from crawlcw.api.request import Request
 from crawlcw.dashboard.asked import FindTasks, Selection
 from crawlcw.dashboard.stories import row
 from crawlcw.errors import FetchError, UsageError
-from crawlcw.ledger.protocol import TaskFilter
-from crawlcw.ledger.searching import SearchedLedger, Wanted
+from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.ledger.queries import Wanted
 from crawlcw.model.task import Record, Status, key_id
 from crawlcw.tracking import keys, views
 
@@ -15,7 +15,7 @@ from crawlcw.tracking import keys, views
 LOOK_AT = 10_000
 
 
-async def search(ledger: SearchedLedger, asked: FindTasks) -> dict[str, Any]:
+async def search(ledger: Ledger, asked: FindTasks) -> dict[str, Any]:
     """Return the tasks that were found, and where to go on, null where all was looked at.
 
     A whole URL, or key, is looked up besides: it comes first, however old it is.
@@ -47,7 +47,7 @@ def chosen_by(asked: Selection) -> TaskFilter:
     )
 
 
-async def _exact(ledger: SearchedLedger, asked: FindTasks) -> Record | None:
+async def _exact(ledger: Ledger, asked: FindTasks) -> Record | None:
     """Return the task whose URL or key was typed as a whole, if it is as asked."""
     typed = asked.prefix or asked.text
     identity = _identity(typed, tracked=ledger.kind.tracked) if typed else None

@@ -7,9 +7,13 @@ applied is then unknown.
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from crawlcw.ledger.documents import Document
+from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.values import Counts, Cursor, ItemCount, ItemRow
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -31,12 +35,27 @@ class Not(NamedTuple):
 
 
 class Within(NamedTuple):
-    """The test of a key from *first* on and before *end*, each a key or the beginning of one."""
+    """The test of a value from *first* on and before *end*; of a key each may be its beginning."""
 
-    first: Key
-    end: Key
+    first: Any  #: None: from the first on
+    end: Any  #: None: up to the last
 
 
+class Among(NamedTuple):
+    """The test of a field that has one of some values."""
+
+    values: Collection[Any]
+
+
+class Containing(NamedTuple):
+    """The test of a text with another one in it, and within a range."""
+
+    text: str
+    within: Within
+
+
+#: The name of alternatives among tests: a document passes one of several `Where`.
+OR = "or"
 #: Tests of a document: each field, with the key as `_id`, has the value or passes the test.
 Where = Mapping[str, Any]
 
@@ -51,6 +70,8 @@ class Edit:
 
     set: Mapping[str, Any] = field(default_factory=dict)  #: None: the field is to be absent
     inc: Mapping[str, int] = field(default_factory=dict)  #: numbers to add to fields
+    #: Values that fields have afterwards where theirs are smaller, or absent.
+    raise_to: Mapping[str, Any] = field(default_factory=dict)
     #: Members that are set, each as a whole, in fields that are documents, beside the others.
     merge: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Members that are taken away.
@@ -105,6 +126,81 @@ class Table(Documents, Protocol):
         """Delete documents; return how many."""
 
 
+class Path(StrEnum):
+    """An index of the tasks, or none; the name of an index of one field is that field's."""
+
+    STATUS = "status"  #: of statuses, the last changed first, with the ids behind equal times
+    HOST = "host"
+    REASON = "reason"
+    CALLBACK = "callback"
+    REVISIT = "revisit"  #: of those that may be visited again
+    AS_STORED = "as stored"  #: no index: all tasks are read
+
+
+class Looked(NamedTuple):
+    """Where tasks that pass are."""
+
+    places: list[Cursor]
+    after: Cursor | None  #: where to look on; None: nothing is left
+
+
+class Tasks(Documents, Protocol):
+    """The tasks. A place is that of a task when it was read."""
+
+    async def look(
+        self, where: Where, *, limit: int, look_at: int | None = None, after: Cursor | None = None
+    ) -> Looked:
+        """Return where the first *limit* of some statuses are behind a place, last changed first.
+
+        Only *look_at* of those statuses and times are looked at, or a few times as many.
+        """
+
+    async def find(
+        self, where: Where, *, by: Path, limit: int, after: Cursor | None = None
+    ) -> list[Cursor] | None:
+        """Return the same, all that pass being sorted; None: too many would have to be read."""
+
+    async def some(self, where: Where, *, by: Path, limit: int) -> list[Key]:
+        """Return the keys of the first *limit* in the order of an index."""
+
+    async def at_most(self, where: Where, *, by: Path, most: int) -> int:
+        """Return how many pass by the keys of an index alone, or *most* if there are more."""
+
+    async def count(self, where: Where, *, by: Path) -> int | None:
+        """Return how many pass; None: too many would have to be read."""
+
+    async def told(self, where: Where) -> int | None:
+        """Return how many pass, by indexes alone; None: none has all that is tested."""
+
+    async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:
+        """Change those of the tasks that pass, durably, each atomically; return how many."""
+
+    async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
+        """Delete those of the tasks that pass with all that belongs to them; return how many."""
+
+    async def earliest(self) -> datetime | None:
+        """Return the first `due` of all tasks."""
+
+    async def counts(self) -> Counts:
+        """Return how many tasks there are of each status, and how many redirects."""
+
+
+class Results(Protocol):
+    """What tasks gave: their items."""
+
+    async def count(self, *, look_at: int | None = None) -> ItemCount:
+        """Return how many items there are, of *look_at* tasks where the items have no index."""
+
+    async def of(self, keys: Sequence[Key]) -> list[ItemRow]:
+        """Return the items of tasks, in the order of the keys."""
+
+    async def items(self, after: Key) -> tuple[list[ItemRow], Key | None]:
+        """Return the items of some tasks behind a key, and the last key; None: nothing is left."""
+
+    async def versions(self, after: Key) -> tuple[list[ItemRow], Key | None]:
+        """Return likewise the items of all visits that are kept, the earliest visit first."""
+
+
 #: The fields that are the key of a point of a worker.
 RATE_KEY = ("kept", "minute", "worker")
 
@@ -128,6 +224,14 @@ class Unit(Protocol):
     def rates(self) -> Table:
         """The points of workers, whose key is `RATE_KEY`; not durable."""
 
+    @property
+    def tasks(self) -> Tasks:
+        """The tasks."""
+
+    @property
+    def results(self) -> Results:
+        """The items of the tasks."""
+
 
 #: A unit of work: a coroutine that awaits nothing but the tables of its unit.
 Work = Callable[Concatenate[Unit, P], Coroutine[Any, Any, T]]
@@ -141,9 +245,17 @@ class Store(Protocol):
     """
 
     name: str  #: of the spider or use case
+    kind: LedgerKind  #: what the tasks are
+
+    @property
+    def now(self) -> Callable[[], datetime]:
+        """The function that returns the ledger's time, see `Ledger.now`."""
 
     async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a unit of work that writes nothing has read."""
 
     async def writing(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a unit of work."""
+
+    async def drop(self) -> None:
+        """Take away everything of this name."""

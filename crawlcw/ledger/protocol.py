@@ -10,160 +10,36 @@ All times are the ledger's own, see `Ledger.now`. Every operation may raise
 again is right. What a status becomes is decided by `transitions` alone.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any, Protocol
 
 from crawlcw.errors import Reason
+from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes
+from crawlcw.ledger.queries import Groups as Groups
+from crawlcw.ledger.queries import Queries, Search
 from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.spider_states import SpiderStates
+from crawlcw.ledger.values import Added as Added
+from crawlcw.ledger.values import Claimed as Claimed
+from crawlcw.ledger.values import Committed as Committed
+from crawlcw.ledger.values import Cursor as Cursor
+from crawlcw.ledger.values import Dimension as Dimension
+from crawlcw.ledger.values import Group as Group
+from crawlcw.ledger.values import ItemCount as ItemCount
+from crawlcw.ledger.values import ItemRow as ItemRow
+from crawlcw.ledger.values import TaskFilter as TaskFilter
+from crawlcw.ledger.values import most_first as most_first
 from crawlcw.model.counters import Counters as Counters
 from crawlcw.model.counters import Counts as Counts
 from crawlcw.model.hosts import Calls, Host, HostLease
 from crawlcw.model.rates import Vitals
-from crawlcw.model.task import BlobRef, ChangedTask, Lease, Record, Status, Task
-from crawlcw.model.transitions import BulkChange, Settlement
+from crawlcw.model.task import BlobRef, ChangedTask, Lease, Record, Task
+from crawlcw.model.transitions import Settlement
 from crawlcw.model.workers import Worker as Worker
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Added:
-    """What became of the tasks given to `add`."""
-
-    new: int = 0
-    known: int = 0
-    rejected: tuple[tuple[Task, str], ...] = ()  #: those the store cannot hold, and why
-
-    def __add__(self, other: "Added") -> "Added":
-        """Return what became of both."""
-        return Added(
-            new=self.new + other.new,
-            known=self.known + other.known,
-            rejected=self.rejected + other.rejected,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
-    """What became of the tasks given to `claim`."""
-
-    leases: tuple[Lease, ...] = ()
-    missed: int = 0  #: taken, finished or moved by somebody else meanwhile
-    abandoned: int = 0  #: ignored instead: they have crashed too many workers
-    put_off: int = 0  #: due later instead: a worker crashed that worked on nothing else
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """What became of the settlements given to `commit`."""
-
-    lost: tuple[Lease, ...] = ()  #: their lease had ended: nothing was written
-    rejected: tuple[tuple[Lease, str], ...] = ()  #: given up as `store-rejected`, and why
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemCount:
-    """How many items a ledger has."""
-
-    number: int
-    whole: bool  #: False: these were counted, and there may be more
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFilter:
-    """Which tasks a question or a change is about: those that match all that is given."""
-
-    statuses: Collection[Status] = tuple(Status)
-    reason: Reason | None = None
-    host: str | None = None  #: of tracked tasks the stage
-    since: datetime | None = None  #: changed their status at or after this time
-    until: datetime | None = None  #: and before this one
-    ids: Collection[bytes] | None = None
-    url_prefix: str | None = None  #: their URL, or key, begins with this, as it is stored
-    callback: str | None = None  #: the method that parses their pages
-    due_by: datetime | None = None  #: due at this time or before; of held ones their lease's end
-
-    def among(self, statuses: Collection[Status]) -> "TaskFilter":
-        """Return what is chosen without the tasks that have another status than those."""
-        return replace(self, statuses=tuple(each for each in statuses if each in self.statuses))
-
-    def freed(self, change: BulkChange, *, now: datetime) -> "TaskFilter":
-        """Return what is chosen of the tasks that a part of a bulk change is for.
-
-        Of those that are held only those whose lease has run out *now*.
-        """
-        chosen = self.among(change.from_statuses)
-        return replace(chosen, due_by=now) if change.ends_leases else chosen
-
-    def counted_at(self, now: datetime) -> "TaskFilter":
-        """Return the same without an end that is yet to come, for nothing changed later than now.
-
-        No index but that of statuses has times.
-        """
-        to_come = self.until is not None and self.until > now
-        return replace(self, until=None) if to_come else self
-
-
-class Dimension(StrEnum):
-    """What tasks may have in common."""
-
-    HOST = "host"  #: of tracked tasks the stage
-    REASON = "reason"  #: why they failed, or are ignored
-    CALLBACK = "callback"
-    DEPTH = "depth"
-    STATUS_CODE = "status-code"  #: of the last HTTP answer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """How many tasks have one value in common."""
-
-    value: str | int | None  #: None: they have no such thing
-    open: int = 0  #: not done yet, those in flight included
-    finished: int = 0
-    ignored: int = 0
-
-    @property
-    def total(self) -> int:
-        """The number of tasks."""
-        return self.open + self.finished + self.ignored
-
-    def __add__(self, other: "Group") -> "Group":
-        """Return both together, under the value of the first."""
-        return Group(
-            value=self.value,
-            open=self.open + other.open,
-            finished=self.finished + other.finished,
-            ignored=self.ignored + other.ignored,
-        )
-
-
-def most_first(groups: Iterable[Group]) -> list[Group]:
-    """Return the groups that have any task, those with the most first."""
-    some = [group for group in groups if group.total]
-    return sorted(some, key=lambda each: (-each.total, each.value is None, str(each.value)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cursor:
-    """Where a walk through tasks, the last changed first, has come to."""
-
-    update_time: datetime
-    id: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemRow:
-    """One item as it leaves the ledger."""
-
-    item: dict[str, Any]
-    url: str  #: where its page really was
-    fetched_at: datetime
 
 
 class Tasks(Protocol):
@@ -425,167 +301,6 @@ class Workers(Protocol):
         """
 
 
-class Queries(Protocol):
-    """Questions about all the tasks."""
-
-    async def find(
-        self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
-    ) -> list[Record]:
-        """Return up to *limit* tasks, the last changed first, of all statuses in one order.
-
-        Without their items. *after* is the place of the last one that is known
-        already. Nothing is read but what is returned, unless *reason*, *host*, *url_prefix*,
-        *callback* or *ids* leave out what lies in between; of a reason, host or callback
-        that has no more than 50,000 tasks those alone are read. A prefix names its host, or
-        the hosts that begin like its end. Where there are more, the next 10,000 tasks are looked
-        at, or 50 for each that is wanted; where these have too few, all tasks are read as they
-        lie in the store. MongoDB does so with 5 million at most, and for 5 s, and else goes on
-        looking; so do both for a *limit* of more than 1,000. Equal times are ordered by id.
-        """
-
-    async def count(self, chosen: TaskFilter) -> int:
-        """Return how many tasks are chosen, in the way of `counts`; nothing is written.
-
-        What a bulk change would do: those of its `from_statuses`, see `among`. By an index
-        where a reason or callback alone is given, on SQLite a host as well; else those are read
-        that an index leaves, 50,000 at most, or all tasks as they lie in the store, as by `find`.
-        """
-
-    async def horizon(self) -> datetime | None:
-        """Return when the next task is due, live leases included; None when nothing ever will be.
-
-        None means drained: everything is finished or ignored.
-        """
-
-    async def has(self, statuses: Collection[Status]) -> bool:
-        """Return whether there is any task of one of these statuses. One seek."""
-
-    async def counts(self) -> Counts:
-        """Return how many tasks there are of each status, and how many redirects.
-
-        Some ten thousand at a time, on MongoDB two million of a status, so that no number of
-        them blocks the ledger or runs into its time limit; so is what `item_count` reads.
-        Of more tasks than that it is no single moment that is counted: what
-        changes meanwhile may count twice, or not at all.
-        """
-
-    async def item_count(self) -> int:
-        """Return how many items are recorded.
-
-        SQLite counts them by an index. MongoDB reads every task: seconds for a million.
-        """
-
-    async def items_among(self, *, look_at: int) -> ItemCount:
-        """Return how many items are recorded, or at least how many, in bounded time.
-
-        MongoDB looks at *look_at* tasks, at least 1, the finished ones first.
-        """
-
-    async def reasons(self) -> dict[str, int]:
-        """Return how many failed and ignored tasks there are for each reason, most first.
-
-        As `Groups.by` counts them.
-        """
-
-    def versions(self) -> AsyncIterator[ItemRow]:
-        """Yield the items of all visits that are kept, page by page, the earliest visit first.
-
-        In the order of task ids, in flat memory. A visit whose items are not new adds none.
-        """
-
-    def items(self, chosen: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
-        """Yield every recorded item, page by page in the order of task ids, in flat memory.
-
-        With *chosen* those of its tasks alone, the last changed first; its ids are
-        not asked for.
-        """
-
-
-class Groups(Protocol):
-    """How many tasks have what in common."""
-
-    async def by(self, dimension: Dimension) -> list[Group]:
-        """Return how many tasks there are of each value, those with the most first.
-
-        By host, callback and depth all tasks; by reason those that failed and wait, and those
-        that are ignored; by status code those that are done, with None for those that were
-        never answered. Read from indexes alone. SQLite counts one moment. MongoDB counts one
-        index after the other, 0.3 s for a million tasks: what changes meanwhile is counted as it
-        was or as it is, as both, or not at all. A number is wrong by no more tasks than that.
-        """
-
-
-class Admin(Protocol):
-    """Changes of many tasks, by somebody who holds none of them."""
-
-    async def retry_failed(self, selection: TaskFilter, *, dry_run: bool = False) -> int:
-        """Make failures `todo` again, as if never tried, due now; return how many.
-
-        Failures are tasks that are failed, and those ignored for a reason that
-        is a failure (not: refused, out of scope), as far as *selection* matches
-        them. Leased tasks are never touched. The hosts are woken as by
-        `Hosts.wake_all`. With *dry_run* nothing is written.
-        """
-
-    async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
-        """Ignore the tasks that nobody works on and that are not done; return how many.
-
-        Nobody works on those whose lease has run out: their fences rise by one, so that
-        what a late holder still writes is refused.
-        """
-
-    async def reopen(
-        self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
-    ) -> int:
-        """Make tasks `todo` that nobody works on, due now, no attempt spent; return how many.
-
-        Nobody works on those whose lease has run out, as for `withdraw`.
-        *stage*, where given, becomes the stage and host of tracked tasks; *anew*
-        forgets their results. A spider's pages have neither: they keep their hosts,
-        which are woken as by `Hosts.wake_all`, and their callbacks. The fences rise
-        by one, so that no earlier page or claim fits the tasks. What changes its
-        status after `chosen.until` is left alone, so a call that is sent again
-        changes nothing twice.
-        """
-
-    async def revisit(self, chosen: TaskFilter) -> int:
-        """Make pages `todo`, due now, that are finished or ignored; return how many.
-
-        What is known of their last visit stays, and so do their items until another
-        visit has ended. Fences, hosts and what comes too late are as for `reopen`.
-        """
-
-    async def revisit_due(self) -> int:
-        """Do so with the pages whose time to be visited again has come; return how many.
-
-        One seek where there is none. May be repeated after an error.
-        """
-
-    async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
-        """Set the priority of tasks that wait; return how many have another one now."""
-
-    async def purge(self, chosen: TaskFilter) -> int:
-        """Delete tasks with all that belongs to them; return how many.
-
-        Those that somebody works on as well, where *chosen* names their status; with
-        `chosen.due_by` only those whose lease ran out by then.
-        """
-
-    async def drop(self) -> None:
-        """Take away everything of this name: tasks, items, hosts, workers and notes.
-
-        The ledger is to be closed then. Workers on it lose what they do
-        meanwhile. May be repeated after an error.
-        """
-
-    async def admit_to_depth(self, max_depth: int | None) -> int:
-        """Make all tasks `todo`, due now, that are `refused-depth` and not deeper than that.
-
-        None: however deep. Return how many. Their hosts are woken as by
-        `Hosts.wake`. A batch at a time; may be repeated after an error.
-        """
-
-
 class Ledger(Protocol):
     """The tasks of one spider, durable and shared: facets on one store."""
 
@@ -598,6 +313,7 @@ class Ledger(Protocol):
     rates: Rates  #: what they did, minute by minute
     queries: Queries  #: questions about all tasks
     groups: Groups  #: how many tasks have what in common
+    search: Search  #: looking for tasks in bounded time
     admin: Admin  #: changes of many tasks
     notes: Notes  #: values beside the tasks
     sessions: Sessions  #: who pages are asked for as

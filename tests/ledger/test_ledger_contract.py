@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
-from crawlcw.ledger.mongo import admin as mongo_admin
+from crawlcw.ledger import admin
 from crawlcw.ledger.protocol import Cursor, ItemCount, Ledger, TaskFilter, Worker
-from crawlcw.ledger.sqlite import admin as sqlite_admin
 from crawlcw.model import transitions, values
 from crawlcw.model.item_values import cleaned_item
 from crawlcw.model.retry import RetryPolicy
@@ -949,11 +948,10 @@ async def test_what_is_counted_some_at_a_time_adds_up(
     ledger: Ledger, at_once: int, monkeypatch: pytest.MonkeyPatch
 ):
     for constant in (
-        "mongo.queries._COUNTED",
-        "mongo.queries._READ",
+        "mongo.task_table.COUNTED",
+        "mongo.task_table._READ",
         "mongo.hosts._COUNTED",
-        "sqlite.queries.COUNTED",
-        "mongo.counting.COUNTED_AT_ONCE",
+        "mongo.task_table.COUNTED_AT_ONCE",
     ):
         monkeypatch.setattr(f"crawlcw.ledger.{constant}", at_once)
     # Many of one time, and some of others.
@@ -1001,7 +999,7 @@ async def test_tasks_of_a_host_reason_or_callback_are_found_in_their_order(
     ledger: Ledger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, few: int
 ):
     # Few of them are read and sorted; else those of their statuses are walked through.
-    monkeypatch.setattr("crawlcw.ledger.mongo.counting.FEW", few)
+    monkeypatch.setattr("crawlcw.ledger.queries.FEW", few)
     await ledger.tasks.add([make_task(f"http://h{n % 3}.com/{n}") for n in range(18)])
     for lease in await claimed(ledger, limit=12):
         clock.advance(seconds=int(lease.task.id[0]) % 3)
@@ -1375,8 +1373,7 @@ async def test_links_are_admitted_down_to_a_depth(
 async def test_links_are_admitted_a_batch_at_a_time(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
-    for admin in (sqlite_admin, mongo_admin):
-        monkeypatch.setattr(admin, "BATCH", 7)
+    monkeypatch.setattr(admin, "BATCH", 7)
     await ledger.tasks.add([refused(f"http://{n % 7}.com/{n}", depth=n % 3) for n in range(60)])
 
     assert await ledger.admin.admit_to_depth(1) == 40

@@ -278,9 +278,9 @@ async def test_where_no_command_may_read_all_tasks_the_statuses_are_walked_throu
             raise error
         return await aggregate(pipeline, **options)
 
-    monkeypatch.setattr("crawlcw.ledger.mongo.counting.FEW", 2)
-    monkeypatch.setattr("crawlcw.ledger.mongo.finding.LOOK_AT", 1)
-    monkeypatch.setattr("crawlcw.ledger.mongo.finding.LOOK_AT_FOR_EACH", 1)
+    monkeypatch.setattr("crawlcw.ledger.queries.FEW", 2)
+    monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT", 1)
+    monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT_FOR_EACH", 1)
     monkeypatch.setattr(ledger.store, "aggregate", aggregated)
     chosen = TaskFilter(url_prefix="http://example.com/8")
 
@@ -360,6 +360,9 @@ class Beforehand:
         self._act = act
 
     def __getattr__(self, name: str) -> Any:
+        if not name.endswith("_many"):
+            return getattr(self._collection, name)
+
         async def act_first(*args: Any, **options: Any) -> Any:
             await self._act()
             return await getattr(self._collection, name)(*args, **options)
@@ -380,7 +383,8 @@ async def test_a_task_that_is_claimed_after_it_was_chosen_is_left_alone(
         "reopen": lambda: ledger.admin.reopen(waiting),
         "purge": lambda: ledger.admin.purge(waiting),
     }
-    ledger.store.durable = Beforehand(ledger.store.durable, lambda: claimed(ledger))
+    tasks = ledger.store.unit.tasks
+    tasks.collection = Beforehand(tasks.collection, lambda: claimed(ledger))
 
     assert await changes[change]() == 0
 
@@ -516,7 +520,7 @@ async def test_a_server_that_is_alone_tells_of_nothing(standalone: str, driver: 
 async def test_failures_of_any_number_are_reset_once_beside_those_that_stay(
     url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("crawlcw.ledger.mongo.admin.BATCH", 2)
+    monkeypatch.setattr("crawlcw.ledger.admin.BATCH", 2)
     clock = FakeClock()
     ledger = await MongoLedger.open(url, "books", clock=clock)
     await ledger.tasks.add(make_tasks(9))

@@ -24,12 +24,9 @@ from crawlcw.errors import (
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import TaskFilter
-from crawlcw.ledger.searching import Wanted
 from crawlcw.ledger.sqlite import SqliteLedger, connection, priorities, rows, writes
 from crawlcw.ledger.sqlite.clock import machine_clock
 from crawlcw.ledger.sqlite.connection import Database
-from crawlcw.ledger.sqlite.search import looking
-from crawlcw.ledger.sqlite.walks import bounds_of
 from crawlcw.model.clock import LedgerClock
 from crawlcw.model.task import Status
 from tests.support.ledgers import (
@@ -784,7 +781,8 @@ async def test_a_stream_of_items_holds_no_lock_and_little_memory(path: Path):
     await anext(stream)
 
     # The size of a batch is what bounds the memory.
-    assert len(await ledger.store.reader.run(ledger.queries._some_items, b"")) == 11
+    rows, _ = await ledger.store.reading(lambda unit: unit.results.items(b""))
+    assert len(rows) == 11
     assert not await ledger.store.reader.run(lambda db: db.in_transaction)
     assert (await ledger.tasks.add([make_task("http://example.com/more")])).new == 1
     assert 1 + len([row async for row in stream]) == 40
@@ -867,14 +865,3 @@ async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.Monk
 
     writing.close()
     await reading.close()
-
-
-async def test_a_search_walks_through_the_index_of_a_status(path: Path):
-    ledger = await SqliteLedger.open(path, "books")
-    wanted = Wanted(chosen=TaskFilter(host="h"), reasons=[Reason.TLS], containing="x")
-    values = {**bounds_of(wanted.chosen), "status": 20, "containing": "x"}
-
-    (plan,) = await plans(ledger, looking(ledger.store.tables, wanted), values)
-
-    assert "USING INDEX books.status_update_time (status=? AND " in plan
-    await ledger.close()

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crawlcw.ledger.choosing import beginning_with, hosts_within, simplified
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.prefixes import beginning_with, hosts_within, simplified
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model import urls
 

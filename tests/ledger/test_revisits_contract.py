@@ -87,8 +87,7 @@ async def test_a_page_is_due_for_its_next_visit_when_its_time_has_come(
 async def test_many_pages_become_due_a_batch_at_a_time(
     ledger: Ledger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("crawlcw.ledger.mongo.admin.BATCH", 4)
-    monkeypatch.setattr("crawlcw.ledger.sqlite.admin.BATCH", 4)
+    monkeypatch.setattr("crawlcw.ledger.admin.BATCH", 4)
     await ledger.tasks.add(make_tasks(10))
     await ended(ledger, page())
     clock.time = at(60)

@@ -6,13 +6,13 @@ from datetime import timedelta
 import pytest
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Cursor, TaskFilter
-from crawlcw.ledger.searching import SearchedLedger, Wanted
+from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
+from crawlcw.ledger.queries import Wanted
 from crawlcw.model.task import Status
 from tests.support.ledgers import START, FakeClock, claimed, failure, make_task, make_tasks
 
 
-async def _all(ledger: SearchedLedger, wanted: Wanted, *, limit: int, look_at: int) -> list[str]:
+async def _all(ledger: Ledger, wanted: Wanted, *, limit: int, look_at: int) -> list[str]:
     """Return the URLs of all that is wanted, search by search; each must end."""
     urls: list[str] = []
     after: Cursor | None = None
@@ -28,7 +28,7 @@ async def _all(ledger: SearchedLedger, wanted: Wanted, *, limit: int, look_at: i
 
 @pytest.mark.parametrize(("limit", "look_at"), [(2, 3), (100, 7), (1, 1), (100, 100)])
 async def test_a_search_goes_on_where_it_has_come_to(
-    ledger: SearchedLedger, clock: FakeClock, limit: int, look_at: int
+    ledger: Ledger, clock: FakeClock, limit: int, look_at: int
 ):
     # Two at each time, so that places of equal times are met.
     for n in range(10):
@@ -44,7 +44,7 @@ async def test_a_search_goes_on_where_it_has_come_to(
 
 
 async def test_a_search_says_that_it_has_looked_at_so_many_and_found_nothing(
-    ledger: SearchedLedger,
+    ledger: Ledger,
 ):
     await ledger.tasks.add(make_tasks(5))
 
@@ -58,9 +58,7 @@ async def test_a_search_says_that_it_has_looked_at_so_many_and_found_nothing(
     assert rest.after is None
 
 
-async def test_tasks_are_found_by_status_reason_host_and_time(
-    ledger: SearchedLedger, clock: FakeClock
-):
+async def test_tasks_are_found_by_status_reason_host_and_time(ledger: Ledger, clock: FakeClock):
     tasks = [make_task(f"http://{host}/{n}") for host in ("a.com", "b.com") for n in range(2)]
     await ledger.tasks.add(tasks)
     clock.advance(seconds=5)
@@ -87,7 +85,7 @@ async def test_tasks_are_found_by_status_reason_host_and_time(
 
 
 @pytest.mark.parametrize("text", ["%", "_", ".*", "a'b", "$", "\\", "[", "ü", "http://x.com/(+)?"])
-async def test_what_somebody_types_is_no_pattern(ledger: SearchedLedger, text: str):
+async def test_what_somebody_types_is_no_pattern(ledger: Ledger, text: str):
     await ledger.tasks.add([make_task("http://example.com/plain")])
     odd = replace(make_task("http://example.com/odd"), url=f"http://example.com/{text}")
     await ledger.tasks.add([odd])

@@ -42,13 +42,11 @@ WAYS = {"few": (50_000, 10_000), "near": (2, 10_000), "all": (2, 1), "in_order":
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Make each of the ways be taken for a few tasks."""
     few, look_at = WAYS[request.param]
-    for name in ("sqlite.chosen", "mongo.counting"):
-        monkeypatch.setattr(f"crawlcw.ledger.{name}.FEW", few)
-    for name in ("sqlite.chosen", "mongo.finding"):
-        monkeypatch.setattr(f"crawlcw.ledger.{name}.LOOK_AT", look_at)
-        monkeypatch.setattr(f"crawlcw.ledger.{name}.LOOK_AT_FOR_EACH", 1)
+    monkeypatch.setattr("crawlcw.ledger.queries.FEW", few)
+    monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT", look_at)
+    monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT_FOR_EACH", 1)
     if request.param == "in_order":
-        monkeypatch.setattr("crawlcw.ledger.mongo.store._SCANNED", -1)
+        monkeypatch.setattr("crawlcw.ledger.mongo.task_table._SCANNED", -1)
     return str(request.param)
 
 

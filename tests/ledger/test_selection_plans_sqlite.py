@@ -1,41 +1,50 @@
-"""How SQLite finds and counts what is chosen: by an index, or as it lies in the file."""
+"""How SQLite finds, counts and changes what is chosen: by an index, or as it lies in the file."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import pytest
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.prefixes import hosts_within
 from crawlcw.ledger.protocol import TaskFilter
-from crawlcw.ledger.searching import Wanted
+from crawlcw.ledger.queries import Wanted
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
-from crawlcw.ledger.sqlite.looking import looking
-from crawlcw.ledger.sqlite.narrow_statements import NarrowStatements, narrowings
-from crawlcw.ledger.sqlite.schema import Tables
-from crawlcw.ledger.sqlite.walks import bounds_of
 from crawlcw.model.task import Status
-from tests.support.ledgers import FakeClock
-
-TABLES = Tables("books")
+from tests.support.ledgers import START, FakeClock, make_tasks
 
 
 @pytest.fixture
-async def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    path = tmp_path / "ledger.db"
-    await (await SqliteLedger.open(path, "books", clock=FakeClock())).close()
-    with sqlite3.connect(path) as db:
-        yield db
-    db.close()
+async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "books", clock=FakeClock())
+    await ledger.tasks.add(make_tasks(9))
+    yield ledger
+    await ledger.close()
 
 
-def plan(db: sqlite3.Connection, statement: str, chosen: TaskFilter) -> str:
-    values = {**bounds_of(chosen), "status": 0, "limit": 50, "few": 50}
-    values |= {"host_first": "h", "host_end": "i"}
-    return " / ".join(row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values))
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no index have few tasks, and the first tasks not fill an answer."""
+    monkeypatch.setattr("crawlcw.ledger.queries.FEW", -1)
+    monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT", 1)
+    monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT_FOR_EACH", 1)
+
+
+async def plans(ledger: SqliteLedger, asked: Awaitable[object]) -> list[str]:
+    """Return how each statement on tasks is answered that is not about one task."""
+    statements: list[str] = []
+
+    def explained(db: sqlite3.Connection) -> list[str]:
+        db.set_trace_callback(None)
+        chosen = [each for each in statements if "INDEXED" in each]
+        found = [db.execute(f"EXPLAIN QUERY PLAN {each}").fetchall() for each in chosen]
+        return [" / ".join(row["detail"] for row in rows) for rows in found]
+
+    await ledger.store.reader.run(lambda db: db.set_trace_callback(statements.append))
+    await asked
+    found = await ledger.store.reader.run(explained)
+    assert found, "nothing was asked"
+    return found
 
 
 @pytest.mark.parametrize(
@@ -51,46 +60,69 @@ def plan(db: sqlite3.Connection, statement: str, chosen: TaskFilter) -> str:
     ],
 )
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_choice_is_answered_by_the_index_of_what_is_given(
-    db: sqlite3.Connection, chosen: TaskFilter, index: str, whole: bool
+async def test_a_choice_is_answered_by_the_index_of_what_is_given(
+    ledger: SqliteLedger, chosen: TaskFilter, index: str, whole: bool
 ):
-    narrowing = narrowings(TABLES, chosen, hosts_within(chosen, LedgerKind.SPIDER))[0]
-    sql = NarrowStatements(TABLES, chosen, narrowing, whole=whole)
+    if not whole:
+        chosen = TaskFilter(
+            host=chosen.host,
+            callback=chosen.callback,
+            url_prefix=chosen.url_prefix,
+            reason=chosen.reason,
+            since=START,
+        )
+    counting = await plans(ledger, ledger.queries.count(chosen))
+    finding = await plans(ledger, ledger.queries.find(chosen, limit=5))
+    failed = await plans(ledger, ledger.admin.retry_failed(chosen, dry_run=True))
 
-    for statement in (sql.few, sql.count, sql.count_failed, sql.find):
-        found = plan(db, statement, chosen)
+    for found in (*counting, *finding, *failed):
         assert "SCAN books" not in found, found
-        assert f"INDEX {index} (" in found, found
+        assert "INDEX books." in found, found
+    assert all(f"INDEX {index} (" in found for found in (*counting, *finding))
     # The index alone tells how many, where nothing else is asked.
     alone = not (chosen.url_prefix or (chosen.host and chosen.callback))
-    assert ("COVERING" in plan(db, sql.count, chosen)) == (whole and alone)
+    assert ("COVERING" in counting[-1]) == (whole and alone)
 
 
-def test_each_thing_that_is_given_has_an_index():
-    chosen = TaskFilter(host="h1.com", reason=Reason.TLS, callback="parse")
+@pytest.mark.usefixtures("many")
+async def test_what_is_changed_or_looked_for_is_walked_through_by_its_statuses(
+    ledger: SqliteLedger,
+):
+    chosen = TaskFilter(url_prefix="https://h", since=START)
+    wanted = Wanted(chosen=chosen, reasons=[Reason.TLS], containing="x")
+    walked = [
+        *await plans(ledger, ledger.queries.find(chosen, limit=2_000)),
+        *await plans(ledger, ledger.search.find(wanted, limit=5, look_at=5)),
+        *await plans(ledger, ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)),
+        *await plans(ledger, ledger.admin.retry_failed(chosen)),
+        *await plans(ledger, ledger.queries.count(TaskFilter(statuses=[Status.TODO], since=START))),
+    ]
 
-    names = [narrowing.name for narrowing in narrowings(TABLES, chosen, None)]
-
-    assert names == [TABLES.by_host, TABLES.by_reason, TABLES.by_callback]
-    assert narrowings(TABLES, TaskFilter(url_prefix="https://"), None) == []
-
-
-def test_what_is_changed_is_walked_through_by_its_statuses(db: sqlite3.Connection):
-    chosen = TaskFilter(url_prefix="https://h")
-    sql = ChosenStatements(TABLES, list(Status))
-    look = looking(TABLES, Wanted(chosen=chosen))
-
-    for statement in (sql.find, sql.count, sql.few, sql.walk, sql.count_failed, look):
-        found = plan(db, statement, chosen)
-        assert "SCAN books" not in found, found
-        assert "books.status_update_time (status=" in found, found
+    for found in walked:
+        assert "books.status_update_time (status=? AND update_time>?" in found or (
+            "INDEX books.host_status (" in found
+        ), found
+        assert "TEMP B-TREE" not in found, found
 
 
-def test_what_no_index_narrows_down_is_read_as_it_lies(db: sqlite3.Connection):
+@pytest.mark.usefixtures("many")
+async def test_what_no_index_narrows_down_is_read_as_it_lies(ledger: SqliteLedger):
     chosen = TaskFilter(url_prefix="https://")
-    sql = NarrowStatements(TABLES, chosen, None, whole=False)
 
-    for statement in (sql.find, sql.count, sql.count_failed):
-        found = plan(db, statement, chosen)
-        assert found.startswith("SCAN books"), found
-        assert "INDEX" not in found, found
+    for asked in (
+        ledger.queries.find(chosen, limit=5),
+        ledger.queries.count(chosen),
+        ledger.admin.retry_failed(chosen, dry_run=True),
+    ):
+        found = await plans(ledger, asked)
+        scans = [each for each in found if each.startswith("SCAN books")]
+        assert len(scans) == 1
+        assert "INDEX" not in scans[0]
+
+
+async def test_pages_due_to_be_visited_again_are_found_by_their_index(ledger: SqliteLedger):
+    (found,) = await plans(ledger, ledger.admin.revisit_due())
+
+    assert found == "SEARCH books USING INDEX books.revisit (revisit>? AND revisit<?)" or (
+        found == "SEARCH books USING INDEX books.revisit (revisit<?)"
+    )

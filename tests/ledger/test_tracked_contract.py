@@ -620,8 +620,7 @@ async def test_a_first_notice_comes_at_once(ledger: TrackedLedger):
 async def test_keys_are_found_by_their_beginning_and_have_no_host(
     ledger: TrackedLedger, monkeypatch: pytest.MonkeyPatch, few: int
 ):
-    for name in ("sqlite.chosen", "mongo.counting"):
-        monkeypatch.setattr(f"crawlcw.ledger.{name}.FEW", few)
+    monkeypatch.setattr("crawlcw.ledger.queries.FEW", few)
     keys = ["order-1", "order-2", "https://a.example/1", "http", "h"]
     await ledger.tasks.add([make(n, url=key) for n, key in enumerate(keys)])
 

@@ -65,13 +65,7 @@ class Database:
         if "count" in command:
             number = await self._mocked[command["count"]].count_documents(command.get("query", {}))
             return {"n": min(number, command.get("limit", number))}
-        # It knows no `$unionWith`, which comes last wherever it is used.
-        ones = [each for each in command["pipeline"] if "$unionWith" not in each]
-        others = [each["$unionWith"] for each in command["pipeline"] if "$unionWith" in each]
-        groups = await self._mocked[command["aggregate"]].aggregate(ones).to_list()
-        for other in others:
-            groups += await self._mocked[other["coll"]].aggregate(other["pipeline"]).to_list()
-        return {"cursor": {"firstBatch": groups}}
+        raise NotImplementedError(command)
 
 
 class Bucket:
@@ -142,9 +136,17 @@ class Collection:
             await self._mocked.create_index(list(options.pop("key").items()), **options)
 
     async def aggregate(self, pipeline: Sequence[dict[str, Any]], **_: Any) -> "Found":
+        lookup = next((each for each in pipeline if "$lookup" in each), None)
+        if lookup is None:
+            # It knows no `$unionWith`, which comes last wherever it is used.
+            ones = [each for each in pipeline if "$unionWith" not in each]
+            found = await self._mocked.aggregate(ones).to_list()
+            for other in (each["$unionWith"] for each in pipeline if "$unionWith" in each):
+                found += await self._mocked.aggregate(other["pipeline"]).to_list()
+            return Found(found)
         # It knows no pipeline in `$lookup`: the stages before it make a document of each host.
-        _, hosts, _, lookup, *_ = pipeline
-        found: list[dict[str, Any]] = []
+        hosts = pipeline[1]
+        found = []
         for host in hosts["$project"]["host"]["$literal"]:
             stages = [{"$match": {"host": host}}, *lookup["$lookup"]["pipeline"]]
             found += await self._mocked.aggregate(stages).to_list()

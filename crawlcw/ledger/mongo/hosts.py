@@ -25,8 +25,8 @@ from crawlcw.ledger.mongo.indexes import (
     LONG_AGO,
 )
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
+from crawlcw.ledger.mongo.task_table import behind
 from crawlcw.ledger.mongo.updates import any_of, bulk_update
-from crawlcw.ledger.mongo.walks import behind
 from crawlcw.ledger.protocol import Counts, Cursor, Dimension, Group, Groups
 from crawlcw.model.hosts import Calls, Host
 from crawlcw.model.task import Status

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Self
 
-from crawlcw.ledger import copying, examination, protocol, searching, tracked
+from crawlcw.ledger import copying, examination, protocol, tracked
+from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.mongo.admin import Admin
 from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.changes import Changes
 from crawlcw.ledger.mongo.connection import connected
@@ -18,13 +18,13 @@ from crawlcw.ledger.mongo.inspection import Inspection
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.leases import Leases
 from crawlcw.ledger.mongo.outcomes import Outcomes
-from crawlcw.ledger.mongo.queries import Queries
 from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, kind_in
-from crawlcw.ledger.mongo.search import Search
 from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.ledger.mongo.task_table import Unit
 from crawlcw.ledger.mongo.tasks import Tasks
 from crawlcw.ledger.mongo.workers import Workers
 from crawlcw.ledger.notes import Notes
+from crawlcw.ledger.queries import Queries, Search
 from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.spider_states import SpiderStates
@@ -33,14 +33,14 @@ from crawlcw.ledger.spider_states import SpiderStates
 class MongoLedger:
     """The tasks of one spider or use case in a MongoDB database.
 
-    Fulfils `Ledger`, `TrackedLedger` where it is opened so, `ExaminedLedger` and
-    `SearchedLedger`.
+    Fulfils `Ledger`, `TrackedLedger` where it is opened so, and `ExaminedLedger`.
     """
 
     def __init__(self, store: MongoStore) -> None:
         """Put the facets together; call `inspection.prepare` before use."""
         self.store = store
-        items, blobs, notes, groups = Items(store), Blobs(store), Notes(store), Groups(store)
+        items, blobs, groups = Items(store), Blobs(store), Groups(store)
+        store.unit = Unit(store, items, blobs)
         hosts = Hosts(store, groups)
         self._schema = Schema(store)
         self.tasks: protocol.Tasks = Tasks(store, items)
@@ -51,14 +51,14 @@ class MongoLedger:
         self.workers: protocol.Workers = Workers(store, hosts)
         self.rates = Rates(store)
         self.groups: protocol.Groups = groups
-        self.queries: protocol.Queries = Queries(store, items, groups)
-        self.admin: protocol.Admin = Admin(store, hosts, blobs, notes)
-        self.notes = notes
+        self.queries = Queries(store, groups)
+        self.admin = Admin(store, hosts)
+        self.notes = Notes(store)
         self.sessions = Sessions(store)
         self.spider_state = SpiderStates(store)
         self.blobs: tracked.Blobs = blobs
         self.changes: tracked.Changes = Changes(store)
-        self.search: searching.Search = Search(store)
+        self.search = Search(store)
         self.copying: copying.Copying = Copying(store, items, blobs)
         self.inspection: examination.Inspection = Inspection(store, self._schema)
 

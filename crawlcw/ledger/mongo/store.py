@@ -2,14 +2,14 @@
 
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import pymongo
 from pymongo import WriteConcern
+from pymongo.errors import OperationFailure
 
-from crawlcw.errors import LedgerError, LedgerUnavailableError
+from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import driver_threads
@@ -17,7 +17,7 @@ from crawlcw.ledger.mongo.connection import bucket, mapped
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.shielding import shielded
 from crawlcw.ledger.mongo.table import Table
-from crawlcw.ledger.port import RATE_KEY, P, T, Work
+from crawlcw.ledger.port import RATE_KEY, P, T, Unit, Work
 from crawlcw.model.clock import LedgerClock
 
 _DURABLE = WriteConcern(w="majority", j=True)
@@ -26,10 +26,8 @@ _QUICK = WriteConcern(w=1)
 #: The collection that says which kind and version the others are.
 SCHEMA = "crawlcw.schema"
 _LAST_ANSWER = 1.0
-#: So many tasks are read by one command at most, and for so many seconds. They take it 0.4 us each.
-_SCANNED = 5_000_000
-_SCANNED_WITHIN = 5.0
-_AS_THEY_LIE = {"$natural": 1}
+#: The server's BadValue: nothing else in a look for a task can be one.
+_NO_SUCH_INDEX = 2
 _ITEM_BATCH = 200
 _RESUMES = 5
 #: How many tasks are given up, hosts woken, or workers forgotten, by one command.
@@ -86,6 +84,7 @@ class MongoStore:
         )
         self.schema = database.get_collection(SCHEMA, write_concern=_DURABLE)
         self.marker = Table(self.schema)
+        self.unit: Unit  #: given when the ledger is put together
         self.clock = LedgerClock()
         self.now: Callable[[], datetime] = clock or self.clock.now
         self.own_clock = clock is None
@@ -95,11 +94,11 @@ class MongoStore:
 
     async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """See `port.Store.reading`."""
-        return await work(self, *args, **kwargs)
+        return await work(self.unit, *args, **kwargs)
 
     async def writing(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """See `port.Store.writing`."""
-        return await work(self, *args, **kwargs)
+        return await work(self.unit, *args, **kwargs)
 
     async def set_clock(self) -> None:
         """Ask the server for its time."""
@@ -129,24 +128,28 @@ class MongoStore:
         most: int = 1000,
     ) -> list[dict[str, Any]]:
         """Return the groups that a pipeline makes of the tasks, fewer than *most*."""
-        # As a command, because the two clients' `aggregate` methods differ.
         with mapped():
-            answer = await self.database.command(
-                {
-                    "aggregate": self.name,
-                    "pipeline": pipeline,
-                    "hint": hint,
-                    "cursor": {"batchSize": most},
-                }
-            )
-        groups: list[dict[str, Any]] = answer["cursor"]["firstBatch"]
+            cursor = self.tasks.aggregate(pipeline, hint=hint, batchSize=most)
+            # PyMongo's aggregate is a coroutine, Motor's is not.
+            if inspect.isawaitable(cursor):
+                cursor = await cursor
+            groups: list[dict[str, Any]] = await cursor.to_list(None)
         return groups
 
     async def count(self, where: dict[str, Any], *, hint: str, most: int = 0, skip: int = 0) -> int:
         """Return how many tasks match behind the first *skip*, *most* at most; 0: however many."""
         command = {"count": self.name, "query": where, "hint": hint, "skip": skip}
         with mapped():
-            answer = await self.database.command({**command, "limit": most} if most else command)
+            try:
+                answer = await self.database.command(
+                    {**command, "limit": most} if most else command
+                )
+            except OperationFailure as error:
+                if error.code != _NO_SUCH_INDEX or most != 1:
+                    raise
+                # Another process is making the collection, and its indexes come next: a ledger with
+                # tasks has them when it is opened.
+                return 0
         number: int = answer["n"]
         return number
 
@@ -156,22 +159,6 @@ class MongoStore:
             answer = await self.database.command({"count": self.name})
         number: int = answer["n"]
         return number
-
-    async def scan(
-        self, pipeline: list[dict[str, Any]], *, most: int
-    ) -> list[dict[str, Any]] | None:
-        """Return what a pipeline makes of all tasks, as they lie, at most *most*; None: too many.
-
-        That takes a tenth of what it takes to look each up that an index names, and no longer
-        than a command may.
-        """
-        if await self.estimate() > _SCANNED:
-            return None
-        # Of large documents they are too many as well. A server that is not MongoDB's own may
-        # refuse it, or its operator. Another way is slower, and has an error of its own.
-        with suppress(LedgerError), pymongo.timeout(_SCANNED_WITHIN):
-            return await self.aggregate(pipeline, hint=_AS_THEY_LIE, most=most + 1)
-        return None
 
     async def stream(
         self,
@@ -208,6 +195,26 @@ class MongoStore:
         """Return the GridFS bucket of the values that are set aside."""
         return bucket(self.database, self.bucket_name, self.blob_files.write_concern)
 
+    async def drop(self) -> None:
+        """See `port.Store.drop`.
+
+        What belongs to the tasks goes before them: half of it must not be left behind.
+        """
+        with mapped():
+            for collection in (
+                self.items,
+                self.blob_chunks,
+                self.blob_files,
+                self.hosts,
+                self.workers,
+                self.rates.collection,
+                self.sessions.collection,
+                self.state.collection,
+                self.durable,
+            ):
+                await collection.drop()
+            await self.schema.delete_one({"_id": self.name})
+
     async def close(self) -> None:
         """Close the client, if this ledger opened it."""
         if self.client is not None:
@@ -227,11 +234,3 @@ async def all_of(cursor: Any, most: int) -> list[dict[str, Any]]:
     # that is just full does not say whether there are more.
     found: list[dict[str, Any]] = await cursor.batch_size(most + 1).to_list(None)
     return found
-
-
-async def resumed(read: Callable[[], Awaitable[T]]) -> T:
-    """Return what *read* reads, asked again a few times where the ledger does not answer."""
-    for _ in range(_RESUMES):
-        with suppress(LedgerUnavailableError):
-            return await read()
-    return await read()

@@ -1,5 +1,6 @@
 """The port's tables in MongoDB: what they are asked for, as commands."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -10,15 +11,36 @@ from pymongo.errors import BulkWriteError
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.mongo.connection import mapped, refusals
-from crawlcw.ledger.port import AtMost, Key, Not, Where, Within, Write
+from crawlcw.ledger.port import (
+    OR,
+    Among,
+    AtMost,
+    Containing,
+    Edit,
+    Key,
+    Not,
+    Where,
+    Within,
+    Write,
+)
 
 
 class Table:
     """A collection of documents."""
 
-    def __init__(self, collection: Any, *, key: tuple[str, ...] = ("_id",)) -> None:
+    def __init__(
+        self,
+        collection: Any,
+        *,
+        key: tuple[str, ...] = ("_id",),
+        null: Collection[str] = (),
+        hidden: Collection[str] = (),
+    ) -> None:
+        """Take the fields that are null, and not absent, and those that are not read unasked."""
         self.collection = collection
         self._key = key
+        self._null = null
+        self._hidden = dict.fromkeys(hidden, 0)
 
     async def insert(self, documents: Sequence[Document]) -> int:
         """See `port.Documents.insert`: one command for all."""
@@ -33,9 +55,9 @@ class Table:
         self, keys: Sequence[Key], fields: Collection[str] = (), where: Where | None = None
     ) -> Mapping[Key, Document]:
         """See `port.Documents.read`."""
-        shown = dict.fromkeys(fields, 1)
-        chosen = {"_id": {"$in": list(keys)}, **self._filter(where or {})}
-        found = await self._found(chosen, shown, limit=len(keys))
+        shown = dict.fromkeys(fields, 1) or self._hidden
+        chosen = self.filter({"_id": Among(keys), **(where or {})})
+        found = await self.found(chosen, shown, limit=len(keys)) if keys else []
         return {each["_id"]: each for each in found}
 
     async def scan(
@@ -44,9 +66,10 @@ class Table:
         """See `port.Table.scan`: one stretch of the index of keys."""
         # A key of several fields is in them as well.
         shown = {"_id": 0} if len(self._key) > 1 else {}
-        return await self._found(self._filter(where, after), shown, limit=limit)
+        return await self.found(self.filter(where, after), shown, limit=limit)
 
-    async def _found(self, chosen: Document, shown: Document, *, limit: int) -> list[Document]:
+    async def found(self, chosen: Document, shown: Document, *, limit: int) -> list[Document]:
+        """Return the first documents by their keys that match a filter."""
         with mapped():
             cursor = self.collection.find(chosen, shown or None).sort([("_id", 1)]).hint("_id_")
             # The server's first reply is of 101 documents if it is not told.
@@ -58,8 +81,8 @@ class Table:
         return sum(await self._written([self._update(write) for write in writes]))
 
     def _update(self, write: Write) -> UpdateOne:
-        update = _operators(write)
-        chosen = self._filter({"_id": write.key, **write.where})
+        update = self.operators(write.edit, write.new or {})
+        chosen = self.filter({"_id": write.key, **write.where})
         return UpdateOne(chosen, update, upsert=write.new is not None, hint="_id_")
 
     async def _written(self, updates: Sequence[UpdateOne]) -> tuple[int, int]:
@@ -79,10 +102,10 @@ class Table:
     async def delete(self, where: Where) -> int:
         """See `port.Table.delete`."""
         with mapped():
-            deleted = await self.collection.delete_many(self._filter(where), hint="_id_")
+            deleted = await self.collection.delete_many(self.filter(where), hint="_id_")
         return int(deleted.deleted_count)
 
-    def _filter(self, where: Where, after: Key | None = None) -> Document:
+    def filter(self, where: Where, after: Key | None = None) -> Document:
         """Return the filter of documents that pass all tests."""
         found: Document = {}
         if after is not None:
@@ -90,12 +113,21 @@ class Table:
         for name, test in where.items():
             match test:
                 case Within(first, end):
-                    begin = {"$gte": self._value(name, first)}
-                    found[name] = found.get(name, begin) | {"$lt": self._value(name, end)}
+                    ends = {"$gte": first, "$lt": end}
+                    kept = {o: self._value(name, v) for o, v in ends.items() if v is not None}
+                    found[name] = kept | found.get(name, {})
                 case Not(value):
                     found[name] = {"$ne": value}
                 case AtMost(value):
                     found[name] = {"$lte": value}
+                case Among(values):
+                    found[name] = {"$in": list(values)}
+                case Containing(text, within):
+                    # Escaped: what a person types is no pattern.
+                    found |= self.filter({name: within})
+                    found[name] = {"$regex": re.escape(text), **found[name]}
+                case alternatives if name == OR:
+                    found["$or"] = [self.filter(each) for each in alternatives]
                 case _:
                     found[name] = self._value(name, test)
         return found
@@ -107,19 +139,18 @@ class Table:
         moment = "%Y-%m-%dT%H:%M"
         return " ".join(f"{v:{moment}}" if isinstance(v, datetime) else f"{v}" for v in value)
 
-
-def _operators(write: Write) -> Document:
-    edit = write.edit
-    # A name has no dot, so it is one step of a path.
-    new = {f"{name}.{m}": v for name, members in edit.merge.items() for m, v in members.items()}
-    new |= {name: value for name, value in edit.set.items() if value is not None}
-    gone = [name for name, value in edit.set.items() if value is None]
-    gone += [f"{name}.{member}" for name, members in edit.without.items() for member in members]
-    added = {} if write.new is None else write.new
-    update = {
-        "$set": new,
-        "$unset": dict.fromkeys(gone, ""),
-        "$inc": dict(edit.inc),
-        "$setOnInsert": {name: value for name, value in added.items() if name not in new},
-    }
-    return {operator: fields for operator, fields in update.items() if fields} or {"$set": {}}
+    def operators(self, edit: Edit, new: Document) -> Document:
+        """Return what makes a change, and of an unknown document the *new* one."""
+        # A name has no dot, so it is one step of a path.
+        given = {f"{name}.{m}": v for name, each in edit.merge.items() for m, v in each.items()}
+        absent = {n for n, value in edit.set.items() if value is None and n not in self._null}
+        given |= {name: value for name, value in edit.set.items() if name not in absent}
+        gone = [*absent, *(f"{n}.{m}" for n, members in edit.without.items() for m in members)]
+        update = {
+            "$set": given,
+            "$unset": dict.fromkeys(gone, ""),
+            "$inc": dict(edit.inc),
+            "$max": dict(edit.raise_to),
+            "$setOnInsert": {name: value for name, value in new.items() if name not in given},
+        }
+        return {operator: fields for operator, fields in update.items() if fields} or {"$set": {}}

@@ -10,13 +10,14 @@ from typing import Self
 
 from anyio import to_thread
 
-from crawlcw.ledger import copying, examination, protocol, searching, tracked
+from crawlcw.ledger import copying, examination, protocol, tracked
+from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes
+from crawlcw.ledger.queries import Queries, Search
 from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.spider_states import SpiderStates
-from crawlcw.ledger.sqlite.admin import Admin
 from crawlcw.ledger.sqlite.blobs import Blobs
 from crawlcw.ledger.sqlite.changes import Changes
 from crawlcw.ledger.sqlite.clock import machine_clock
@@ -29,9 +30,7 @@ from crawlcw.ledger.sqlite.inspection import Inspection
 from crawlcw.ledger.sqlite.leases import Leases
 from crawlcw.ledger.sqlite.marker import check_marker, names_in
 from crawlcw.ledger.sqlite.outcomes import Outcomes
-from crawlcw.ledger.sqlite.queries import Queries
 from crawlcw.ledger.sqlite.rows import EPOCH, moment
-from crawlcw.ledger.sqlite.search import Search
 from crawlcw.ledger.sqlite.statements import Statements
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.ledger.sqlite.tasks import Tasks
@@ -42,14 +41,13 @@ from crawlcw.model.clock import LedgerClock
 class SqliteLedger:
     """The tasks of one spider or use case in an SQLite file.
 
-    Fulfils `Ledger`, `TrackedLedger` where it is opened so, `ExaminedLedger` and
-    `SearchedLedger`.
+    Fulfils `Ledger`, `TrackedLedger` where it is opened so, and `ExaminedLedger`.
     """
 
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
         self.now = store.now  # several times a page
-        hosts, notes = Hosts(store), Notes(store)
+        hosts = Hosts(store)
         self.tasks: protocol.Tasks = Tasks(store)
         self.leases: protocol.Leases = Leases(store)
         self.outcomes: protocol.Outcomes = Outcomes(store)
@@ -58,14 +56,14 @@ class SqliteLedger:
         self.workers: protocol.Workers = Workers(store)
         self.rates = Rates(store)
         self.groups: protocol.Groups = Groups(store)
-        self.queries: protocol.Queries = Queries(store, self.groups)
-        self.admin: protocol.Admin = Admin(store, hosts, notes)
-        self.notes = notes
+        self.queries = Queries(store, self.groups)
+        self.admin = Admin(store, hosts)
+        self.notes = Notes(store)
         self.sessions = Sessions(store)
         self.spider_state = SpiderStates(store)
         self.blobs: tracked.Blobs = Blobs(store)
         self.changes: tracked.Changes = Changes(store)
-        self.search: searching.Search = Search(store)
+        self.search = Search(store)
         self.copying: copying.Copying = Copying(store)
         self.inspection: examination.Inspection = Inspection(store)
 

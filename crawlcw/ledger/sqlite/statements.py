@@ -12,18 +12,14 @@ from crawlcw.ledger.sqlite.schema import (
     ANSWERED,
     HAS_ANSWER,
     HOST_COLUMNS,
-    MAY_BE_REVISITED,
     Tables,
 )
-from crawlcw.model import transitions
-from crawlcw.model.task import DONE, WAITING, Status
+from crawlcw.model.task import DONE, Status
 from crawlcw.model.transitions import (
     ADMIT,
     GIVE_UP_HOST,
     REOPEN,
     REOPENED_CHANGED,
-    RETRY,
-    REVISIT,
     BulkChange,
 )
 
@@ -31,22 +27,6 @@ from crawlcw.model.transitions import (
 def among(statuses: Collection[Status]) -> str:
     """Return the condition of a status that is one of those."""
     return f"status IN ({', '.join(f'{status:d}' for status in statuses)})"
-
-
-def retried() -> str:
-    """Return the condition of a task that `transitions.retries` brings back."""
-    return f"({' OR '.join(_retried())})"
-
-
-def _retried() -> Iterator[str]:
-    """Yield it, a condition for each status that is brought back."""
-    for status in RETRY.from_statuses:
-        reasons = [reason for reason in Reason if transitions.retries(status, reason)]
-        if len(reasons) == len(Reason):
-            yield f"status = {status:d}"
-        elif reasons:
-            listed = ", ".join(f"'{reason}'" for reason in reasons)
-            yield f"(status = {status:d} AND reason IN ({listed}))"
 
 
 def _ended() -> Iterator[str]:
@@ -194,15 +174,8 @@ class Statements:
 
     def _of_changes(self, tables: Tables) -> None:
         """Those that change many tasks at once."""
-        tasks, host_due, changed_last = tables.tasks, tables.host_due, tables.changed
+        tasks, host_due = tables.tasks, tables.host_due
         kept = f"{among(ADMIT.from_statuses)} AND reason = '{ADMIT.from_reason}'"
-        within = "(:max_depth IS NULL OR depth <= :max_depth)"
-        self.walk_admitted = (
-            f"SELECT id, host, update_time FROM {tasks} INDEXED BY {changed_last} WHERE {kept} "
-            f"AND (update_time, id) < (:before, :before_id) AND {within} "
-            "ORDER BY update_time DESC, id DESC LIMIT :limit"
-        )
-        self.admit = f"UPDATE {tasks} SET {setting(ADMIT)} WHERE id = :id AND {kept} AND {within}"
         self.admit_nearer = (
             f"UPDATE {tasks} SET {setting(ADMIT)}, depth = :depth, parent = :parent "
             f"WHERE id = :id AND {kept} AND depth > :depth"
@@ -211,16 +184,6 @@ class Statements:
         self.reopen_changed = (
             f"UPDATE {tasks} SET {setting(REOPEN)} WHERE id = :id AND update_time < :changed "
             f"AND ({' OR '.join(_ended())})"
-        )
-        to_revisit = f"{MAY_BE_REVISITED} AND revisit <= :now"
-        self.next_to_revisit = (
-            f"SELECT id FROM {tasks} INDEXED BY {tables.revisit} WHERE {to_revisit} LIMIT :limit"
-        )
-        self.revisit_due = f"UPDATE {tasks} SET {setting(REVISIT)} WHERE id = :id AND {to_revisit}"
-
-        self.prioritise = (
-            f"UPDATE {tasks} SET priority = :priority WHERE id = :id "
-            f"AND {among(WAITING)} AND priority <> :priority"
         )
         self.forget_blobs = f"DELETE FROM {tables.blobs} WHERE task_id = ?"
 
@@ -305,12 +268,6 @@ class Statements:
     def _of_counts(self, tables: Tables) -> None:
         """Those that count tasks."""
         tasks, changed_last = tables.tasks, tables.changed
-        of_status = (
-            f"FROM {tasks} INDEXED BY {changed_last} WHERE status = :status "
-            "AND (update_time, id) < (:time, :id) ORDER BY update_time DESC, id DESC LIMIT :limit"
-        )
-        self.count = f"SELECT count(*) AS n FROM (SELECT 1 {of_status})"
-        self.nth_of_status = f"SELECT update_time, id {of_status} OFFSET :skipped"
         every = f"count(*) FROM {tasks} INDEXED BY"
         failed = among((Status.FAILED, Status.IGNORED))
         #: Each of a value, a status, and how many; a value may come several times.
@@ -340,9 +297,6 @@ class Statements:
         self.count_redirects = (
             f"SELECT {every} {tables.by_reason} WHERE reason = '{Reason.REDIRECT}' "
             f"AND status = {Status.FINISHED:d}"
-        )
-        self.any_of_status = (
-            f"SELECT 1 FROM {tasks} INDEXED BY {changed_last} WHERE status = ? LIMIT 1"
         )
 
     def _of_workers(self, tables: Tables) -> None:

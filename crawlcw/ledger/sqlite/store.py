@@ -14,17 +14,14 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.port import P, T, Work
 from crawlcw.ledger.sqlite.connection import Connection, Database, snapshot, transaction
 from crawlcw.ledger.sqlite.file_modes import shut_out_others
-from crawlcw.ledger.sqlite.marker import create
+from crawlcw.ledger.sqlite.marker import create, forget
 from crawlcw.ledger.sqlite.rows import UNHOLDABLE, describe_sqlite_error, to_json
 from crawlcw.ledger.sqlite.schema import Tables
 from crawlcw.ledger.sqlite.statements import Statements
-from crawlcw.ledger.sqlite.table import Unit, driven
-
-#: What is walked through is read so much at a time: rows, and characters of JSON.
-ITEM_ROWS = 500
-ITEM_CHARACTERS = 1 << 20
-#: How many tasks one statement counts by an index alone.
-COUNTED = 50_000
+from crawlcw.ledger.sqlite.table import driven
+from crawlcw.ledger.sqlite.task_table import ITEM_CHARACTERS as ITEM_CHARACTERS
+from crawlcw.ledger.sqlite.task_table import ITEM_ROWS as ITEM_ROWS
+from crawlcw.ledger.sqlite.task_table import Unit
 
 
 class SqliteStore:
@@ -52,7 +49,7 @@ class SqliteStore:
 
         def read(db: Database) -> T:
             with snapshot(db):
-                return driven(work(Unit(db, self.tables), *args, **kwargs))
+                return driven(work(Unit(db, self.sql), *args, **kwargs))
 
         return await self.reader.run(read)
 
@@ -61,7 +58,7 @@ class SqliteStore:
 
         def written(db: Database) -> T:
             with transaction(db, begun=False):
-                return driven(work(Unit(db, self.tables), *args, **kwargs))
+                return driven(work(Unit(db, self.sql), *args, **kwargs))
 
         return await self.writer.run(written)
 
@@ -87,6 +84,17 @@ class SqliteStore:
         self.kind = await self.writer.run(create, self.tables, self.name, self.path, kind=kind)
         # Not before: until then it may be another program's.
         shut_out_others(self.path)
+
+    async def drop(self) -> None:
+        """See `port.Store.drop`: in one transaction, so that all tables are gone, or none."""
+
+        def drop(db: Database) -> None:
+            with transaction(db, durable=True):
+                for statement in self.tables.drop:
+                    db.execute(statement)
+                forget(db, self.name)
+
+        await self.writer.run(drop)
 
     async def close(self) -> None:
         """See `Ledger.close`."""

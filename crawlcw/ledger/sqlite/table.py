@@ -8,29 +8,29 @@ A unit of work is a coroutine that never waits, for each primitive is done at on
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import RATE_KEY, AtMost, Edit, Key, Not, Where, Within, Write
+from crawlcw.ledger.port import (
+    OR,
+    Among,
+    AtMost,
+    Containing,
+    Edit,
+    Key,
+    Not,
+    Where,
+    Within,
+    Write,
+)
 from crawlcw.ledger.sqlite.connection import Database, begin
 from crawlcw.ledger.sqlite.rows import documents_of, from_json, row_of, to_json
-from crawlcw.ledger.sqlite.schema import Tables
-from crawlcw.ledger.sqlite.state_table import StateTable
 
 _T = TypeVar("_T")
 #: A function of SQL takes 127 values: one is the JSON, and each path has one or two.
 _AT_ONCE = 60
-
-
-class Unit:
-    """The tables of one ledger on one connection."""
-
-    def __init__(self, db: Database, tables: Tables) -> None:
-        self.marker = Table(db, tables.marker, key=("spider",))
-        self.rates = Table(db, tables.rates, key=RATE_KEY, durable=False)
-        self.state = StateTable(db, tables.state)
-        self.sessions = Table(db, tables.sessions, columns=("_id", "fence", "owner", "expires"))
 
 
 def driven(work: Coroutine[Any, Any, _T]) -> _T:
@@ -86,11 +86,8 @@ class Table:
         """See `port.Documents.read`."""
         (key,) = self._key
         shown = ", ".join((f"{key} AS id", *fields)) if fields else "*"
-        tests, values = self._tests(where or {})
-        chosen = f"{key} IN ({', '.join('?' * len(keys))}) AND {tests}"
-        found = self._documents(
-            f"SELECT {shown} FROM {self._name} WHERE {chosen}", [*keys, *values]
-        )
+        tests, values = self._tests({"_id": Among(keys), **(where or {})})
+        found = self._documents(f"SELECT {shown} FROM {self._name} WHERE {tests}", values)
         return {each["_id"]: each for each in found}
 
     async def scan(
@@ -152,6 +149,9 @@ class Table:
         for name, number in edit.inc.items():
             column, path = self._place(name)
             yield column, _Assigned(path, f"{self._column(name)} + ?", number)
+        for name, least in edit.raise_to.items():
+            ((column, value),) = row_of({name: least}).items()
+            yield column, _Assigned("", f"max(ifnull({column}, {least:d}), ?)", value)
         for name, members in edit.without.items():
             column, path = self._place(name)
             for member in members:
@@ -176,28 +176,42 @@ class Table:
     def _tests(self, where: Where, after: Key | None = None) -> tuple[str, list[Any]]:
         """Return the condition of rows that pass all tests, and its values."""
         texts, values = ["TRUE"], list[Any]()
-        for test, row in self._compared(where, after):
-            columns, marks = ", ".join(row), ", ".join("?" * len(row))
-            texts.append(f"({columns}) {test} ({marks})")
-            values += row.values()
+        for text, compared in self._compared(where, after):
+            texts.append(text)
+            values += compared
         return " AND ".join(texts), values
 
-    def _compared(self, where: Where, after: Key | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield each comparison, and the columns that are compared with values."""
+    def _compared(self, where: Where, after: Key | None) -> Iterator[tuple[str, Iterable[Any]]]:
+        """Yield each comparison, and the values that columns are compared with."""
         for name, test in where.items():
             match test:
                 case Within(first, end):
-                    if after is None:
-                        yield ">=", self._keyed(first)
-                    yield "<", self._keyed(end)
+                    if first is not None and after is None:
+                        yield _compared(">=", self._row(name, first))
+                    if end is not None:
+                        yield _compared("<", self._row(name, end))
                 case AtMost(value):
-                    yield "<=", self._row(name, value)
+                    yield _compared("<=", self._row(name, value))
                 case Not(value):
-                    yield "IS NOT", self._row(name, value)
+                    yield _compared("IS NOT", self._row(name, value))
+                case Among(values):
+                    yield self._among(name, values)
+                case Containing(text, within):
+                    yield f"instr({name}, ?) > 0", (text,)
+                    yield from self._compared({name: within}, None)
+                case alternatives if name == OR:
+                    texts, tested = zip(*map(self._tests, alternatives), strict=True)
+                    yield f"({' OR '.join(texts)})", chain.from_iterable(tested)
                 case _:
-                    yield "IS", self._row(name, test)
+                    yield _compared("IS" if test is None else "=", self._row(name, test))
         if after is not None:
-            yield ">", self._keyed(after)
+            yield _compared(">", self._keyed(after))
+
+    def _among(self, name: str, values: Collection[Any]) -> tuple[str, Iterable[Any]]:
+        # Numbers are in the statement: it may have the condition of a partial index.
+        shown = [f"{each:d}" if isinstance(each, int) else "?" for each in values]
+        (column,) = self._row(name, None)
+        return f"{column} IN ({', '.join(shown)})", [v for v in values if not isinstance(v, int)]
 
     def _row(self, name: str, value: Any) -> dict[str, Any]:
         """Return the columns of a field and their values, as statements have them."""
@@ -219,6 +233,10 @@ class Table:
     def _place(self, name: str) -> tuple[str, str]:
         """Return the column of a field, and its path where that one is JSON."""
         return (name, "") if self._is_column(name) else ("content", f"$.{name}")
+
+
+def _compared(comparison: str, row: Mapping[str, Any]) -> tuple[str, Iterable[Any]]:
+    return f"({', '.join(row)}) {comparison} ({', '.join('?' * len(row))})", row.values()
 
 
 class _Assigned(NamedTuple):

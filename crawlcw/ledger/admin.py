@@ -1,0 +1,252 @@
+"""Changes of many tasks at once, by a caller that holds none of them.
+
+Each goes a batch at a time, so that a million of them neither block the ledger nor run into its
+time limit. Tasks are looked up first, and changed where they still are as they were chosen: others
+write in between, and what they claim is left alone.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from crawlcw.errors import Reason
+from crawlcw.ledger.choosing import until, walk, where_of
+from crawlcw.ledger.notes import Notes
+from crawlcw.ledger.port import Among, AtMost, Edit, Not, Path, Store, Unit, Where, Write
+from crawlcw.ledger.queries import counted
+from crawlcw.ledger.values import TaskFilter
+from crawlcw.model import transitions
+from crawlcw.model.task import WAITING
+from crawlcw.model.transitions import ADMIT, REOPEN, RETRY, REVISIT, WITHDRAW, BulkChange
+
+#: One command or transaction changes so many tasks: others wait meanwhile.
+BATCH = 2_000
+_WAITING = Among([int(status) for status in WAITING])
+
+
+class Hosts(Protocol):
+    """The hosts that are woken for their tasks, see `protocol.Hosts`."""
+
+    async def wake(self, dues: Mapping[str, datetime]) -> None:
+        """Make hosts ready no later than given."""
+
+    async def wake_all(self) -> int:
+        """Make every host ready now."""
+
+
+class Admin:
+    """Changes of many tasks, by a caller that holds none of them."""
+
+    def __init__(self, store: Store, hosts: Hosts) -> None:
+        self._store = store
+        self._hosts = hosts
+        #: Hosts of tasks that were admitted, and that may not have been woken yet.
+        self._admitted_hosts: set[str] = set()
+        #: Whether pages were made due again whose hosts may not have been woken yet.
+        self._unwoken = False
+
+    async def retry_failed(self, selection: TaskFilter, *, dry_run: bool = False) -> int:
+        """Make failures `todo` again, as if never tried, due now; return how many.
+
+        Failures are tasks that are failed, and those ignored for a reason that
+        is a failure (not: refused, out of scope), as far as *selection* matches
+        them. Leased tasks are never touched. The hosts are woken as by
+        `Hosts.wake_all`. With *dry_run* nothing is written.
+        """
+        now = self._store.now()
+        if dry_run:
+            return await counted(
+                self._store, list(self._failures(selection.counted_at(now))), selection.ids
+            )
+        total = 0
+        for where in self._failures(until(selection, now)):
+            total += await self._change_all(where, _edit(RETRY, now), selection)
+        if RETRY.wakes_hosts:
+            await self._hosts.wake_all()
+        return total
+
+    def _failures(self, selection: TaskFilter) -> Iterator[Where]:
+        """Yield the tests of each status whose tasks may be brought back."""
+        for status in RETRY.from_statuses:
+            chosen = selection.among([status])
+            reasons = [r for r in Reason if transitions.retries(status, r)]
+            given = [r for r in reasons if selection.reason in (None, r)]
+            if not chosen.statuses or not given:
+                continue
+            where = where_of(chosen, self._store.kind)
+            # Where every reason is retried, tasks without one, or with a later version's, are too.
+            if len(reasons) < len(Reason):
+                where["reason"] = Among([str(r) for r in given])
+            yield where
+
+    async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
+        """Ignore the tasks that nobody works on and that are not done; return how many.
+
+        Nobody works on those whose lease has run out: their fences rise by one, so that
+        what a late holder still writes is refused.
+        """
+        return await self._change(WITHDRAW, chosen, {"reason": str(reason)})
+
+    async def reopen(
+        self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
+    ) -> int:
+        """Make tasks `todo` that nobody works on, due now, no attempt spent; return how many.
+
+        Nobody works on those whose lease has run out, as for `withdraw`.
+        *stage*, where given, becomes the stage and host of tracked tasks; *anew*
+        forgets their results. A spider's pages have neither: they keep their hosts,
+        which are woken as by `Hosts.wake_all`, and their callbacks. The fences rise
+        by one, so that no earlier page or claim fits the tasks. What changes its
+        status after `chosen.until`, or after now, is left alone, so a call that is sent again
+        changes nothing twice.
+        """
+        also: dict[str, Any] = {}
+        if self._store.kind.tracked:
+            also = {} if stage is None else {"host": stage, "callback": stage}
+            also |= {"results": None} if anew else {}
+        return await self._change(REOPEN, chosen, also)
+
+    async def revisit(self, chosen: TaskFilter) -> int:
+        """Make pages `todo`, due now, that are finished or ignored; return how many.
+
+        What is known of their last visit stays, and so do their items until another
+        visit has ended. Fences, hosts and what comes too late are as for `reopen`.
+        """
+        return await self._change(REVISIT, chosen, {})
+
+    async def revisit_due(self) -> int:
+        """Do so with the pages whose time to be visited again has come; return how many.
+
+        One seek where there is none. May be repeated after an error.
+        """
+        now = self._store.now()
+        due = {"status": Among(tuple(map(int, REVISIT.from_statuses))), "revisit": AtMost(now)}
+        total = 0
+        # What is changed is not found again.
+        while ids := await self._store.reading(_to_revisit, due):
+            # Noted before: where the answer is lost, the next call finds nothing more.
+            self._unwoken = REVISIT.wakes_hosts
+            total += await self._store.writing(_change_all, ids, due, _edit(REVISIT, now))
+        if self._unwoken:
+            await self._hosts.wake_all()
+            self._unwoken = False
+        return total
+
+    async def _change(self, change: BulkChange, chosen: TaskFilter, also: dict[str, Any]) -> int:
+        """Make a bulk change of the chosen tasks that it is for, and set *also* these fields."""
+        now = self._store.now()
+        total = 0
+        for part in change.parts:
+            freed = until(chosen.freed(part, now=now), now)
+            where = where_of(freed, self._store.kind)
+            total += await self._change_all(where, _edit(part, now, also), chosen)
+        if change.wakes_hosts and not self._store.kind.tracked:
+            await self._hosts.wake_all()
+        return total
+
+    async def _change_all(self, where: Where, edit: Edit, chosen: TaskFilter) -> int:
+        total = 0
+        async for ids in walk(self._store.reading, where, size=BATCH, ids=chosen.ids):
+            total += await self._store.writing(_change_all, ids, where, edit)
+        return total
+
+    async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
+        """Set the priority of tasks that wait; return how many have another one now."""
+        # One that was delayed on its way must not change what has been claimed since.
+        waiting = {"status": _WAITING, "update_time": AtMost(self._store.now())}
+        writes = [
+            Write(each, {**waiting, "priority": Not(number)}, Edit(set={"priority": number}))
+            for each, number in priorities.items()
+        ]
+        total = 0
+        for start in range(0, len(writes), BATCH):
+            total += await self._store.writing(_write, writes[start : start + BATCH])
+        return total
+
+    async def purge(self, chosen: TaskFilter) -> int:
+        """Delete tasks with all that belongs to them; return how many.
+
+        Those that somebody works on as well, where *chosen* names their status; with
+        `chosen.due_by` only those whose lease ran out by then.
+        """
+        # First, for a crash must not leave seeds that are gone and taken to be there.
+        await Notes(self._store).set_state({"seeds": None})
+        # What a call before has deleted may have left something behind.
+        await self._store.writing(_delete, [], {})
+        where = where_of(until(chosen, self._store.now()), self._store.kind)
+        total = 0
+        async for ids in walk(self._store.reading, where, size=BATCH, ids=chosen.ids):
+            total += await self._store.writing(_delete, ids, where)
+        return total
+
+    async def drop(self) -> None:
+        """Take away everything of this name: tasks, items, hosts, workers and notes.
+
+        The ledger is to be closed then. Workers on it lose what they do
+        meanwhile. May be repeated after an error.
+        """
+        await self._store.drop()
+
+    async def admit_to_depth(self, max_depth: int | None) -> int:
+        """Make all tasks `todo`, due now, that are `refused-depth` and not deeper than that.
+
+        None: however deep. Return how many. Their hosts are woken as by
+        `Hosts.wake`. A batch at a time; may be repeated after an error.
+        """
+        now = self._store.now()
+        ignored = TaskFilter(statuses=ADMIT.from_statuses, reason=ADMIT.from_reason)
+        where = where_of(until(ignored, now), self._store.kind)
+        if max_depth is not None:
+            where["depth"] = AtMost(max_depth)
+        total = 0
+        async for ids in walk(self._store.reading, where, size=BATCH):
+            # Noted before: where an answer is lost, the next call wakes them.
+            self._admitted_hosts |= await self._store.reading(_hosts_of, ids, where)
+            total += await self._store.writing(_change_all, ids, where, _edit(ADMIT, now))
+            await self._wake_admitted(now)
+        await self._wake_admitted(now)
+        return total
+
+    async def _wake_admitted(self, now: datetime) -> None:
+        if self._admitted_hosts:
+            await self._hosts.wake(dict.fromkeys(self._admitted_hosts, now))
+            self._admitted_hosts.clear()
+
+
+def _edit(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = None) -> Edit:
+    """Return the edit of a bulk change, that sets *also* these fields."""
+    return Edit(
+        set={
+            "status": int(change.to),
+            "due": now if change.is_due else None,
+            "update_time": now,
+            "reason": None,
+            **dict.fromkeys(change.resets, 0),
+            **dict.fromkeys(change.forgets),
+            **(also or {}),
+        },
+        inc={"fence": 1} if change.raises_fence else {},
+        # A quarantined task keeps what it has.
+        raise_to={"begun": 0} if change.ends_leases else {},
+    )
+
+
+async def _change_all(unit: Unit, ids: Sequence[bytes], where: Where, edit: Edit) -> int:
+    return await unit.tasks.change_all(ids, where, edit)
+
+
+async def _write(unit: Unit, writes: Sequence[Write]) -> int:
+    return await unit.tasks.change(writes)
+
+
+async def _delete(unit: Unit, ids: Sequence[bytes], where: Where) -> int:
+    return await unit.tasks.delete_all(ids, where)
+
+
+async def _to_revisit(unit: Unit, due: Where) -> list[bytes]:
+    return await unit.tasks.some(due, by=Path.REVISIT, limit=BATCH)
+
+
+async def _hosts_of(unit: Unit, ids: Sequence[bytes], where: Where) -> set[str]:
+    found = await unit.tasks.read(ids, ("host",), where)
+    return {each["host"] for each in found.values()}

@@ -1,0 +1,134 @@
+"""Choices of tasks as tests of the port, and walks through the chosen tasks.
+
+Texts that begin alike are one range of the order that every store has: by code points.
+"""
+
+import re
+from collections.abc import AsyncGenerator, Collection
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from crawlcw.errors import FetchError
+from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.port import Among, AtMost, Looked, P, T, Unit, Where, Within, Work
+from crawlcw.ledger.values import Cursor, TaskFilter
+from crawlcw.model import urls
+
+#: So many tasks one step of a walk looks at, for those that it returns.
+_LOOK_AT = 50_000
+_LAST = 0x10FFFF
+#: No text that is stored as UTF-8 has one of these.
+_SURROGATES = range(0xD800, 0xE000)
+#: What may come behind the host and the port of a URL.
+_PATH = re.compile("[/?#]")
+#: So begin `http://` and `https://`, and tasks have no other.
+_EVERY_SCHEME = "http"
+#: Times of a ledger are in milliseconds.
+_MOMENT = timedelta(milliseconds=1)
+
+
+def where_of(chosen: TaskFilter, kind: LedgerKind) -> dict[str, Any]:
+    """Return the tests of what is chosen, the ids apart."""
+    chosen = simplified(chosen, kind)
+    is_bound = chosen.since is not None or chosen.until is not None
+    tests = {
+        "status": Among(tuple(int(status) for status in chosen.statuses)),
+        "update_time": Within(chosen.since, chosen.until) if is_bound else None,
+        # The hosts that a prefix leaves as well, so that their index answers.
+        "host": hosts_within(chosen, kind) if chosen.host is None else chosen.host,
+        "reason": None if chosen.reason is None else str(chosen.reason),
+        "callback": chosen.callback,
+        "url": beginning_with(chosen.url_prefix) if chosen.url_prefix else None,
+        "due": None if chosen.due_by is None else AtMost(chosen.due_by),
+    }
+    return {name: test for name, test in tests.items() if test is not None}
+
+
+def until(chosen: TaskFilter, now: datetime) -> TaskFilter:
+    """Return the same, without what changes after *now* unless an end is given."""
+    return replace(chosen, until=now + _MOMENT) if chosen.until is None else chosen
+
+
+class Reading(Protocol):
+    """A function that does a unit of work, see `port.Store.reading`."""
+
+    async def __call__(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what the work has read."""
+
+
+async def walk(
+    reading: Reading, where: Where, *, size: int, ids: Collection[bytes] | None = None
+) -> AsyncGenerator[list[bytes], None]:
+    """Yield the ids of chosen tasks, *size* at a time, the last changed first; or *ids*.
+
+    Those may have changed since they were read, and *ids* are not read: a write repeats the tests.
+    """
+    if ids is not None:
+        given = list(dict.fromkeys(ids))
+        for start in range(0, len(given), size):
+            yield given[start : start + size]
+        return
+    after: Cursor | None = None
+    while True:
+        found, after = await reading(_look, where, size, after)
+        if found:
+            yield [place.id for place in found]
+        if after is None:
+            return
+
+
+async def _look(unit: Unit, where: Where, limit: int, after: Cursor | None) -> Looked:
+    return await unit.tasks.look(where, limit=limit, look_at=_LOOK_AT, after=after)
+
+
+def beginning_with(prefix: str) -> Within:
+    """Return the range of the texts that begin with *prefix*, and of no others."""
+    kept = prefix.rstrip(chr(_LAST))
+    if not kept:
+        return Within(prefix, None)
+    after = ord(kept[-1]) + 1
+    return Within(prefix, kept[:-1] + chr(_SURROGATES.stop if after in _SURROGATES else after))
+
+
+def simplified(chosen: TaskFilter, kind: LedgerKind) -> TaskFilter:
+    """Return the same choice with the host that its prefix has, so that a host's index answers.
+
+    Without the prefix where every URL begins so. The same where no host is known: the prefix ends
+    within it, see `hosts_within`, or is one of keys.
+    """
+    if kind.tracked or not chosen.url_prefix:
+        return chosen
+    if _EVERY_SCHEME.startswith(chosen.url_prefix):
+        return replace(chosen, url_prefix=None)
+    if chosen.host is not None:
+        return chosen
+    return replace(chosen, host=_host_of(chosen.url_prefix))
+
+
+def hosts_within(chosen: TaskFilter, kind: LedgerKind) -> Within | None:
+    """Return a range with the hosts of all tasks whose prefix ends within the host.
+
+    It may have other hosts as well. None: it would have all, or another choice is made.
+    """
+    if kind.tracked or chosen.host is not None or not chosen.url_prefix:
+        return None
+    _, _, rest = chosen.url_prefix.partition("://")
+    authority = _PATH.split(rest, maxsplit=1)[0]
+    # A URL may have a dot behind the name, its host has none: `a.example.:80` is `a.example:80`.
+    name = authority.partition(".:")[0].rstrip(".")
+    return beginning_with(name) if name else None
+
+
+def _host_of(prefix: str) -> str | None:
+    scheme, _, rest = prefix.partition("://")
+    authority, slash, _ = rest.partition("/")
+    if not slash:
+        return None
+    origin = f"{scheme}://{authority}/"
+    try:
+        location = urls.locate(origin)
+    except FetchError:
+        return None
+    # Tasks have no URL that begins with another spelling.
+    return location.host if location.url == origin else None

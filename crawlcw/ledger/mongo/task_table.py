@@ -1,0 +1,402 @@
+"""The tasks of the port in MongoDB, and the unit of all its tables.
+
+What counts goes through an index some ten thousand tasks at a time: one command for a million of
+them would run into the driver's time limit where the server is slow, and be sent again, and again.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pymongo
+
+from crawlcw.errors import LedgerError, LedgerUnavailableError
+from crawlcw.ledger.documents import Document
+from crawlcw.ledger.mongo.blobs import Blobs
+from crawlcw.ledger.mongo.connection import mapped
+from crawlcw.ledger.mongo.indexes import (
+    ANY_PRIORITY,
+    BY_CALLBACK,
+    BY_HOST_NAME,
+    BY_PRIORITY,
+    BY_REASON,
+    BY_REVISIT,
+    BY_STATUS,
+    BY_TASK,
+    DONE_BY_CALLBACK,
+    FAILED_BY_HOST,
+    HAS_DUE,
+    IS_REDIRECT,
+)
+from crawlcw.ledger.mongo.items import Items
+from crawlcw.ledger.mongo.store import MongoStore, all_of
+from crawlcw.ledger.mongo.table import Table
+from crawlcw.ledger.port import Among, Edit, Key, Looked, Path, Where
+from crawlcw.ledger.values import Counts, Cursor, ItemCount, ItemRow
+from crawlcw.model.task import DONE, Status
+from crawlcw.model.transitions import LOCK
+
+#: The order of what is found; the server would sort tasks of one time if it were told more.
+ORDER = [("update_time", -1), ("_id", -1)]
+_ORDER_OF_EQUALS = [("_id", -1)]
+_PLACE = {"update_time": 1}
+_INDEX = {
+    Path.STATUS: BY_STATUS,
+    Path.HOST: BY_HOST_NAME,
+    Path.REASON: BY_REASON,
+    Path.CALLBACK: BY_CALLBACK,
+    Path.REVISIT: BY_REVISIT,
+}
+#: What the index of statuses answers alone.
+_IN_INDEX = {"status", "update_time"}
+#: So many tasks are read by one command at most, and for so many seconds. They take it 0.4 us each.
+_SCANNED = 5_000_000
+_SCANNED_WITHIN = 5.0
+_AS_THEY_LIE = {"$natural": 1}
+#: How many tasks are counted together, and how many of one status by one command: a second, where
+#: the server is slow.
+COUNTED = 50_000
+COUNTED_AT_ONCE = 2_000_000
+#: How many tasks are read at once to count their items, and for their items.
+_READ = 5_000
+_WITH_ITEMS = 200
+_NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
+#: Those first that have items, and those last that may only wait for another visit.
+_ITEMS_FIRST = (*DONE, Status.FAILED, Status.PROCESSING, Status.TODO)
+_ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
+
+
+class Unit:
+    """The tables of one ledger."""
+
+    def __init__(self, store: MongoStore, items: Items, blobs: Blobs) -> None:
+        self.marker = store.marker
+        self.state = store.state
+        self.sessions = store.sessions
+        self.rates = store.rates
+        self.tasks = TaskTable(store, blobs)
+        self.results = Results(store, self.tasks, items)
+
+
+class TaskTable(Table):
+    """The collection of tasks."""
+
+    def __init__(self, store: MongoStore, blobs: Blobs) -> None:
+        super().__init__(store.durable, null=LOCK, hidden=("items",))
+        self._store = store
+        self._blobs = blobs
+        #: Tasks that may have been deleted without what belongs to them.
+        self._half_deleted: set[bytes] = set()
+
+    async def look(
+        self, where: Where, *, limit: int, look_at: int | None = None, after: Cursor | None = None
+    ) -> Looked:
+        """See `port.Tasks.look`."""
+        stretch = self.filter({name: where[name] for name in _IN_INDEX if name in where})
+        places: list[Cursor] = []
+        # What is of the time of the place, and then what is earlier: each is one stretch of the
+        # index for every status; one filter that says both would not be.
+        for part, order in behind(stretch, after):
+            missing = limit - len(places)
+            pipeline: list[Any] = [
+                {"$match": part},
+                {"$sort": dict(order)},
+                {"$limit": look_at or missing},
+                {"$match": self.filter(where)},
+                {"$limit": missing},
+                {"$project": _PLACE},
+            ]
+            if where.keys() <= _IN_INDEX or look_at is None:
+                del pipeline[2:4]
+                pipeline[0] = {"$match": {**self.filter(where), **part}}
+            places += _places(await self._store.aggregate(pipeline, most=missing + 1))
+            if len(places) == limit:
+                return Looked(places, places[-1])
+            if look_at and (last := await self._nth(part, order, look_at)):
+                return Looked(places, last)
+        return Looked(places, None)
+
+    async def _nth(
+        self, part: Document, order: list[tuple[str, int]], number: int
+    ) -> Cursor | None:
+        """Return the place of a task, counted from 1, by the index alone; None: too few."""
+        with mapped():
+            cursor = self.collection.find(part, _PLACE).sort(order).hint(BY_STATUS)
+            found = await all_of(cursor.skip(number - 1).limit(1), 1)
+        return _places(found)[0] if found else None
+
+    async def find(
+        self, where: Where, *, by: Path, limit: int, after: Cursor | None = None
+    ) -> list[Cursor] | None:
+        """See `port.Tasks.find`."""
+        parts = [self.filter(where)]
+        if after is not None:
+            earlier = {"update_time": {"$lt": after.update_time}}
+            equal = {"update_time": after.update_time, "_id": {"$lt": after.id}}
+            parts.append({"$or": [earlier, equal]})
+        found = await self._aggregate(
+            [
+                {"$match": {"$and": parts}},
+                {"$project": _PLACE},
+                {"$sort": dict(ORDER)},
+                {"$limit": limit},
+            ],
+            by,
+            most=limit,
+        )
+        return None if found is None else _places(found)
+
+    async def _aggregate(
+        self, pipeline: list[dict[str, Any]], by: Path, *, most: int
+    ) -> list[Document] | None:
+        if by is not Path.AS_STORED:
+            return await self._store.aggregate(pipeline, hint=_INDEX[by], most=most + 1)
+        if await self._store.estimate() > _SCANNED:
+            return None
+        # Of large documents they are too many as well. A server that is not MongoDB's own may
+        # refuse it, or its operator. Another way is slower, and has an error of its own.
+        with suppress(LedgerError), pymongo.timeout(_SCANNED_WITHIN):
+            return await self._store.aggregate(pipeline, hint=_AS_THEY_LIE, most=most + 1)
+        return None
+
+    async def some(self, where: Where, *, by: Path, limit: int) -> list[Key]:
+        """See `port.Tasks.some`."""
+        with mapped():
+            cursor = self.collection.find(self.filter(where), {"_id": 1}).hint(_INDEX[by])
+            return [each["_id"] for each in await all_of(cursor.limit(limit), limit)]
+
+    async def at_most(self, where: Where, *, by: Path, most: int) -> int:
+        """See `port.Tasks.at_most`."""
+        return await self._store.count(self.filter(where), hint=_INDEX[by], most=most)
+
+    async def count(self, where: Where, *, by: Path) -> int | None:
+        """See `port.Tasks.count`."""
+        pipeline: list[Any] = [{"$match": self.filter(where)}, {"$count": "n"}]
+        found = await self._aggregate(pipeline, by, most=1)
+        return None if found is None else sum(int(each["n"]) for each in found)
+
+    async def told(self, where: Where) -> int | None:
+        """See `port.Tasks.told`: each is one stretch of an index."""
+        statuses = where["status"].values
+        match sorted(where.keys() - {"status"}):
+            case [] | ["update_time"]:
+                times = self.filter({n: t for n, t in where.items() if n != "status"})
+                return sum([await self._of_status({**times, "status": each}) for each in statuses])
+            case ["reason"]:
+                test = where["reason"]
+                return sum(
+                    [
+                        await self._store.count({"reason": reason, "status": each}, hint=BY_REASON)
+                        for reason in (test.values if isinstance(test, Among) else [test])
+                        for each in statuses
+                    ]
+                )
+            case ["callback"]:
+                return await self._of_callback(where["callback"], set(map(Status, statuses)))
+        return None
+
+    async def _of_status(self, where: Document) -> int:
+        """Return how many tasks there are of one status, and of some times: so many by a command.
+
+        To count a stretch of the index takes a quarter of what it takes to group it, and to find
+        where the next one begins about as long.
+        """
+        total, after = 0, None
+        while True:
+            room = COUNTED_AT_ONCE
+            for part, order in behind(where, after):
+                number = await self._store.count(part, hint=BY_STATUS, most=room)
+                total += number
+                room -= number
+                if not room:
+                    after = await self._nth(part, order, number)
+                    break
+            if room or after is None:
+                return total
+
+    async def _of_callback(self, name: str, wanted: set[Status]) -> int:
+        """Count what is done and what failed; what waits is what is left of all."""
+        known = wanted if Status.TODO not in wanted else set(Status) - {Status.TODO}
+        counted = {status: await self._of_both(name, status) for status in sorted(known)}
+        if Status.TODO in wanted:
+            total = await self._store.count({"callback": name}, hint=BY_CALLBACK)
+            # Counted one after the other: what changed in between is not counted twice.
+            counted[Status.TODO] = max(total - sum(counted.values()), 0)
+        return sum(counted[status] for status in wanted)
+
+    async def _of_both(self, name: str, status: Status) -> int:
+        where: Document = {"status": int(status), "callback": name}
+        if status in DONE:
+            return await self._store.count(where, hint=DONE_BY_CALLBACK)
+        # Of those that are leased, few at any time, each is read.
+        index = BY_STATUS
+        if status is Status.FAILED:
+            # That index is of hosts first.
+            index = FAILED_BY_HOST
+            where["host"] = {"$gte": ""}
+        found = await self._store.aggregate([{"$match": where}, {"$count": "n"}], hint=index)
+        return sum(int(each["n"]) for each in found)
+
+    async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:
+        """See `port.Tasks.change_all`."""
+        update = self.operators(edit, {})
+        if edit.set.get("due") is not None:
+            update["$set"] |= self._store.woken(edit.set["due"])
+        chosen = self.filter({"_id": Among(keys), **where})
+        with mapped():
+            result = await self.collection.update_many(chosen, update, hint="_id_")
+        return int(result.matched_count)
+
+    async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
+        """See `port.Tasks.delete_all`: the tasks first, and then what belongs to them.
+
+        A crash in between leaves what nothing refers to; where a reply is lost, the next call
+        deletes it.
+        """
+        await self._forget(list(self._half_deleted))
+        try:
+            deleted = await self.delete({"_id": Among(keys), **where}) if keys else 0
+            await self._forget(keys)
+        except LedgerUnavailableError:
+            self._half_deleted.update(keys)
+            raise
+        return deleted
+
+    async def _forget(self, keys: Sequence[Key]) -> None:
+        """Delete what belongs to those of the tasks that are not there."""
+        if not keys:
+            return
+        there = await self.read(keys, ("_id",))
+        gone = [key for key in keys if key not in there]
+        with mapped():
+            await self._store.items.delete_many({"_id.task": {"$in": gone}}, hint=BY_TASK)
+            if self._store.kind.tracked:
+                await self._blobs.drop_of(gone)
+        self._half_deleted.difference_update(keys)
+
+    async def earliest(self) -> datetime | None:
+        """See `port.Tasks.earliest`: a seek for each priority there is; there are few."""
+        earliest: datetime | None = None
+        below = ANY_PRIORITY
+        while True:
+            with mapped():
+                cursor = self.collection.find(
+                    {"priority": {"$lt": below}, **HAS_DUE}, {"_id": 0, "priority": 1, "due": 1}
+                )
+                cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(1).hint(BY_PRIORITY)
+                found = await cursor.to_list(1)
+            if not found:
+                return earliest
+            due, below = found[0]["due"], found[0]["priority"]
+            earliest = due if earliest is None else min(due, earliest)
+
+    async def counts(self) -> Counts:
+        """See `port.Tasks.counts`."""
+        redirects = 0
+        while True:
+            # Their index has no order to go on behind; what was counted before is skipped.
+            number = await self._store.count(
+                IS_REDIRECT, hint=BY_REASON, most=COUNTED_AT_ONCE, skip=redirects
+            )
+            redirects += number
+            if number < COUNTED_AT_ONCE:
+                break
+        groups = await self._store.aggregate(
+            [
+                {"$match": {"status": {"$in": [int(status) for status in Status]}}},
+                {"$sort": {"status": 1, **dict(ORDER)}},
+                {"$limit": COUNTED},
+                {"$group": {"_id": "$status", "n": {"$sum": 1}}},
+            ]
+        )
+        counts = {Status(group["_id"]): int(group["n"]) for group in groups}
+        if sum(counts.values()) == COUNTED:
+            counts = {each: await self._of_status({"status": int(each)}) for each in Status}
+        return Counts(
+            by_status={each: number for each, number in counts.items() if number},
+            redirects=redirects,
+        )
+
+
+class Results:
+    """The items of tasks, in their documents and beside them."""
+
+    def __init__(self, store: MongoStore, tasks: TaskTable, items: Items) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._items = items
+
+    async def count(self, *, look_at: int | None = None) -> ItemCount:
+        """See `port.Results.count`."""
+        number, left = 0, look_at
+        for status in _ITEMS_FIRST:
+            looked = Looked([], None)
+            while True:
+                limit = _READ if left is None else min(left, _READ)
+                where = {"status": Among([int(status)])}
+                looked = await self._tasks.look(where, limit=limit, after=looked.after)
+                ids = [place.id for place in looked.places]
+                sums = await self._store.aggregate(
+                    [
+                        {"$match": {"_id": {"$in": ids}}},
+                        {"$group": {"_id": None, "items": _NUMBER_OF_ITEMS}},
+                    ],
+                    hint="_id_",
+                )
+                number += sum(int(each["items"]) for each in sums)
+                if left is not None and not (left := left - len(ids)):
+                    return ItemCount(number=number, whole=False)
+                if looked.after is None:
+                    break
+        return ItemCount(number=number, whole=True)
+
+    async def of(self, keys: Sequence[Key]) -> list[ItemRow]:
+        """See `port.Results.of`."""
+        found = await self._tasks.read(keys, _ITEM_FIELDS)
+        with mapped():
+            return [
+                row for key in keys if key in found for row in await self._items.rows(found[key])
+            ]
+
+    async def items(self, after: Key) -> tuple[list[ItemRow], Key | None]:
+        """See `port.Results.items`."""
+        return await self._results("items", _ITEM_FIELDS, after)
+
+    async def versions(self, after: Key) -> tuple[list[ItemRow], Key | None]:
+        """See `port.Results.versions`."""
+        return await self._results("versions", ("url", "versions"), after)
+
+    async def _results(
+        self, field: str, fields: Sequence[str], after: Key
+    ) -> tuple[list[ItemRow], Key | None]:
+        rows = self._items.rows if field == "items" else self._items.versions
+        there = {"_id": {"$gt": after}, field: {"$exists": True}}
+        shown = dict.fromkeys(fields, 1)
+        found = await self._tasks.found(there, shown, limit=_WITH_ITEMS)
+        with mapped():
+            results = [row for each in found for row in await rows(each)]
+        return results, found[-1]["_id"] if len(found) == _WITH_ITEMS else None
+
+
+def behind(
+    where: Mapping[str, Any], after: Cursor | None
+) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
+    """Return the filters of what comes behind a place, each with its order.
+
+    What is of the same time comes first, and then the earlier.
+    """
+    if after is None:
+        return [(dict(where), ORDER)]
+    times = where.get("update_time", {})
+    time = after.update_time
+    earlier = {**where, "update_time": {**times, "$lt": min(time, times.get("$lt", time))}}
+    if not times.get("$gte", time) <= time < times.get("$lt", datetime.max.replace(tzinfo=UTC)):
+        # Nothing is of that time; the server would look for it, and sort it.
+        return [(earlier, ORDER)]
+    equal = {**where, "update_time": time, "_id": {"$lt": after.id}}
+    return [(equal, _ORDER_OF_EQUALS), (earlier, ORDER)]
+
+
+def _places(found: Iterable[Mapping[str, Any]]) -> list[Cursor]:
+    return [Cursor(update_time=each["update_time"], id=bytes(each["_id"])) for each in found]

@@ -1,0 +1,363 @@
+"""Questions on all the tasks: which there are, how many, what they gave, when the next is due.
+
+Chosen tasks are found and counted by the way that reads fewest of them: by an index of what is
+given, where it has few; else in the order of the answer, as long as that may fill it soon; and else
+as they lie in the store, all of them, which takes an eighth to a tenth of a look-up of each.
+"""
+
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Sequence,
+)
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from crawlcw.errors import LedgerUnavailableError, Reason
+from crawlcw.ledger import documents
+from crawlcw.ledger.choosing import walk, where_of
+from crawlcw.ledger.documents import Document
+from crawlcw.ledger.port import OR, Among, Containing, P, Path, Store, T, Unit, Where, Within, Work
+from crawlcw.ledger.values import (
+    Counts,
+    Cursor,
+    Dimension,
+    Group,
+    ItemCount,
+    ItemRow,
+    TaskFilter,
+)
+from crawlcw.model.task import Record, Status
+
+#: So many tasks that an index has are read, and sorted, for some of them.
+FEW = 50_000
+#: So many are looked at in the order of the answer, or so many for each that is wanted.
+LOOK_AT = 10_000
+LOOK_AT_FOR_EACH = 50
+#: Who wants more at once has them looked for in their order alone.
+LARGEST_PAGE = 1_000
+#: So many tasks are read at once by their ids, and so many with their items.
+_AT_ONCE = 5_000
+_WITH_ITEMS = 100
+#: What the index of statuses has, and the indexes that leave fewest tasks as a rule.
+_IN_INDEX = {"status", "update_time"}
+_NARROW = (Path.HOST, Path.REASON, Path.CALLBACK)
+_RESUMES = 5
+
+
+class Groups(Protocol):
+    """How many tasks have what in common."""
+
+    async def by(self, dimension: Dimension) -> list[Group]:
+        """Return how many tasks there are of each value, those with the most first.
+
+        By host, callback and depth all tasks; by reason those that failed and wait, and those
+        that are ignored; by status code those that are done, with None for those that were
+        never answered. Read from indexes alone. SQLite counts one moment. MongoDB counts one
+        index after the other, 0.3 s for a million tasks: what changes meanwhile is counted as it
+        was or as it is, as both, or not at all. A number is wrong by no more tasks than that.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which tasks a search looks for: those that match all that is given."""
+
+    chosen: TaskFilter = TaskFilter()  #: its ids are not asked for
+    reasons: Collection[Reason] | None = None  #: any of these
+    containing: str = ""  #: their URL, or key, has this in it; the case of letters counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search has found."""
+
+    records: tuple[Record, ...]  #: the last changed first, without their items
+    after: Cursor | None  #: where to go on; None: nothing is left to look at
+
+
+class Search:
+    """Looking for tasks in bounded time, for people who wait for the answer.
+
+    `Queries.find` reads on until it has found enough, and so a rare reason among a million
+    tasks costs a million reads.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def find(
+        self, wanted: Wanted, *, limit: int, look_at: int, after: Cursor | None = None
+    ) -> Found:
+        """Return up to *limit* tasks, the last changed first, of all statuses in one order.
+
+        It looks at *look_at* tasks of those statuses and times, or a few times as many, and
+        at no more. Both are at least 1. Equal times are ordered by id.
+        """
+        where = where_of(wanted.chosen, self._store.kind)
+        if wanted.reasons is not None:
+            chosen = {str(each) for each in wanted.reasons}
+            where["reason"] = Among(sorted(chosen & {where.get("reason", each) for each in chosen}))
+        if wanted.containing:
+            where["url"] = Containing(wanted.containing, where.get("url", Within(None, None)))
+        return await self._store.reading(_search, where, limit, look_at, after)
+
+
+async def _search(
+    unit: Unit, where: Where, limit: int, look_at: int, after: Cursor | None
+) -> Found:
+    places, after = await unit.tasks.look(where, limit=limit, look_at=look_at, after=after)
+    return Found(records=tuple(await _records(unit, places, where)), after=after)
+
+
+class Queries:
+    """Questions about all the tasks."""
+
+    def __init__(self, store: Store, groups: Groups) -> None:
+        self._store = store
+        self._groups = groups
+
+    async def find(
+        self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
+    ) -> list[Record]:
+        """Return up to *limit* tasks, the last changed first, of all statuses in one order.
+
+        Without their items. *after* is the place of the last one that is known
+        already. Nothing is read but what is returned, unless *reason*, *host*, *url_prefix*,
+        *callback* or *ids* leave out what lies in between; of a reason, host or callback
+        that has no more than 50,000 tasks those alone are read. A prefix names its host, or
+        the hosts that begin like its end. Where there are more, the next 10,000 tasks are looked
+        at, or 50 for each that is wanted; where these have too few, all tasks are read as they
+        lie in the store. MongoDB does so with 5 million at most, and for 5 s, and else goes on
+        looking; so do both for a *limit* of more than 1,000. Equal times are ordered by id.
+        """
+        if limit < 1 or not chosen.statuses:
+            return []
+        where = where_of(chosen, self._store.kind)
+        return await self._store.reading(_find, where, chosen.ids, limit, after)
+
+    async def count(self, chosen: TaskFilter) -> int:
+        """Return how many tasks are chosen, in the way of `counts`; nothing is written.
+
+        What a bulk change would do: those of its `from_statuses`, see `among`. By an index
+        where a reason or callback alone is given, on SQLite a host as well; else those are read
+        that an index leaves, 50,000 at most, or all tasks as they lie in the store, as by `find`.
+        """
+        if not chosen.statuses:
+            return 0
+        where = where_of(chosen.counted_at(self._store.now()), self._store.kind)
+        return await counted(self._store, [where], chosen.ids)
+
+    async def horizon(self) -> datetime | None:
+        """Return when the next task is due, live leases included; None when nothing ever will be.
+
+        None means drained: everything is finished or ignored.
+        """
+        return await self._store.reading(lambda unit: unit.tasks.earliest())
+
+    async def has(self, statuses: Collection[Status]) -> bool:
+        """Return whether there is any task of one of these statuses. One seek."""
+        return await self._store.reading(_has, {"status": Among(tuple(map(int, statuses)))})
+
+    async def counts(self) -> Counts:
+        """Return how many tasks there are of each status, and how many redirects.
+
+        SQLite counts one moment. MongoDB counts some ten thousand at a time, or two million
+        of a status, so that no number of them blocks the ledger or runs into its time limit; so is
+        what `item_count` reads. Of more tasks than that what changes meanwhile may count twice, or
+        not at all.
+        """
+        return await self._store.reading(lambda unit: unit.tasks.counts())
+
+    async def item_count(self) -> int:
+        """Return how many items are recorded.
+
+        SQLite counts them by an index. MongoDB reads every task: seconds for a million.
+        """
+        return (await self._store.reading(lambda unit: unit.results.count())).number
+
+    async def items_among(self, *, look_at: int) -> ItemCount:
+        """Return how many items are recorded, or at least how many, in bounded time.
+
+        MongoDB looks at *look_at* tasks, at least 1, the finished ones first.
+        """
+        return await self._store.reading(lambda unit: unit.results.count(look_at=look_at))
+
+    async def reasons(self) -> dict[str, int]:
+        """Return how many failed and ignored tasks there are for each reason, most first.
+
+        As `Groups.by` counts them.
+        """
+        groups = await self._groups.by(Dimension.REASON)
+        return {str(group.value): group.total for group in groups}
+
+    async def versions(self) -> AsyncIterator[ItemRow]:
+        """Yield the items of all visits that are kept, page by page, the earliest visit first.
+
+        In the order of task ids, in flat memory. A visit whose items are not new adds none.
+        """
+        async for row in self._rows(lambda unit, after: unit.results.versions(after)):
+            yield row
+
+    async def items(self, chosen: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
+        """Yield every recorded item, page by page in the order of task ids, in flat memory.
+
+        With *chosen* those of its tasks alone, the last changed first; its ids are
+        not asked for.
+        """
+        if chosen is None:
+            async for row in self._rows(lambda unit, after: unit.results.items(after)):
+                yield row
+            return
+        where = where_of(chosen, self._store.kind)
+        async with aclosing(walk(self._resumed, where, size=_WITH_ITEMS)) as batches:
+            async for ids in batches:
+                for row in await self._resumed(_items_of, ids):
+                    yield row
+
+    async def _rows(
+        self, read: Callable[[Unit, bytes], Coroutine[Any, Any, tuple[list[ItemRow], bytes | None]]]
+    ) -> AsyncGenerator[ItemRow, None]:
+        after: bytes | None = b""
+        while after is not None:
+            rows, after = await self._resumed(read, after)
+            for row in rows:
+                yield row
+
+    async def _resumed(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Read, again a few times where the ledger does not answer: an iterator goes on."""
+        for _ in range(_RESUMES):
+            with suppress(LedgerUnavailableError):
+                return await self._store.reading(work, *args, **kwargs)
+        return await self._store.reading(work, *args, **kwargs)
+
+
+async def _items_of(unit: Unit, ids: Sequence[bytes]) -> list[ItemRow]:
+    return await unit.results.of(ids)
+
+
+async def _has(unit: Unit, where: Where) -> bool:
+    return bool(await unit.tasks.at_most(where, by=Path.STATUS, most=1))
+
+
+async def counted(
+    store: Store, wheres: Sequence[Where], ids: Collection[bytes] | None = None
+) -> int:
+    """Return how many tasks pass one of the tests, each of which is of other statuses."""
+    return await store.reading(_counted, wheres, ids)
+
+
+async def _counted(unit: Unit, wheres: Sequence[Where], ids: Collection[bytes] | None) -> int:
+    if ids is not None:
+        return len([place for where in wheres for place in await _among(unit, where, ids)])
+    total, untold = 0, list[Where]()
+    for where in wheres:
+        number = await _number(unit, where)
+        if number is None:
+            untold.append(where)
+        else:
+            total += number
+    if not untold:
+        return total
+    number = await unit.tasks.count({OR: untold}, by=Path.AS_STORED)
+    if number is not None:
+        return total + number
+    for where in untold:
+        places, after = await unit.tasks.look(where, limit=FEW, look_at=FEW)
+        total += len(places)
+        while after is not None:
+            places, after = await unit.tasks.look(where, limit=FEW, look_at=FEW, after=after)
+            total += len(places)
+    return total
+
+
+async def _number(unit: Unit, where: Where) -> int | None:
+    """Return how many tasks pass; None: no index tells, or leaves few."""
+    number = await unit.tasks.told(where)
+    if number is None:
+        by = await _narrowed(unit, where) or await _few_by_status(unit, where)
+        return None if by is None else await unit.tasks.count(where, by=by)
+    return number
+
+
+async def _narrowed(unit: Unit, where: Where) -> Path | None:
+    """Return the first index of something given that has few tasks of it."""
+    for by in _NARROW:
+        if by in where and await _are_few(unit, {by.value: where[by]}, by):
+            return by
+    return None
+
+
+async def _few_by_status(unit: Unit, where: Where) -> Path | None:
+    stretch = {name: test for name, test in where.items() if name in _IN_INDEX}
+    return Path.STATUS if await _are_few(unit, stretch, Path.STATUS) else None
+
+
+async def _are_few(unit: Unit, where: Where, by: Path) -> bool:
+    return await unit.tasks.at_most(where, by=by, most=FEW + 1) <= FEW
+
+
+async def _find(
+    unit: Unit, where: Where, ids: Collection[bytes] | None, limit: int, after: Cursor | None
+) -> list[Record]:
+    found: list[Record] = []
+    while True:
+        missing = limit - len(found)
+        if ids is None:
+            places = await _places(unit, where, missing, after)
+        else:
+            places = [p for p in await _among(unit, where, ids) if after is None or p < after]
+            places = places[:missing]
+        found += await _records(unit, places, where)
+        # Where some have changed since, fewer than the limit would be taken for the last ones.
+        if len(places) < missing or len(found) == limit:
+            return found
+        after = places[-1]
+
+
+async def _places(unit: Unit, where: Where, limit: int, after: Cursor | None) -> list[Cursor]:
+    """Return where the next tasks are."""
+    tasks = unit.tasks
+    if (by := await _narrowed(unit, where)) is not None:
+        return await tasks.find(where, by=by, limit=limit, after=after) or []
+    if not where.keys() <= _IN_INDEX and limit <= LARGEST_PAGE:
+        look_at = max(LOOK_AT, LOOK_AT_FOR_EACH * limit)
+        near, rest = await tasks.look(where, limit=limit, look_at=look_at, after=after)
+        if len(near) == limit or rest is None:
+            return near
+        if await _few_by_status(unit, where) is None:
+            # Those that are near are among all.
+            found = await tasks.find(where, by=Path.AS_STORED, limit=limit, after=after)
+            if found is not None:
+                return found
+    return (await tasks.look(where, limit=limit, after=after)).places
+
+
+async def _among(unit: Unit, where: Where, ids: Collection[bytes]) -> list[Cursor]:
+    """Return where those of some tasks are that pass, the last changed first."""
+    places = [
+        Cursor(update_time=each["update_time"], id=each["_id"])
+        for some in _batches(list(set(ids)))
+        for each in (await unit.tasks.read(some, ("update_time",), where)).values()
+    ]
+    return sorted(places, reverse=True)
+
+
+async def _records(unit: Unit, places: Sequence[Cursor], where: Where) -> list[Record]:
+    """Return the tasks at those places that still pass, the last changed first."""
+    found: list[Document] = []
+    for some in _batches([place.id for place in places]):
+        found += (await unit.tasks.read(some, where=where)).values()
+    found.sort(key=lambda each: (each["update_time"], each["_id"]), reverse=True)
+    return [documents.record(each) for each in found]
+
+
+def _batches(ids: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    for start in range(0, len(ids), _AT_ONCE):
+        yield ids[start : start + _AT_ONCE]

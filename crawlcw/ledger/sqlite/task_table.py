@@ -1,0 +1,239 @@
+"""The tasks of the port in an SQLite file, and the unit of all its tables."""
+
+# ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
+
+import heapq
+import sqlite3
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from crawlcw.ledger import documents
+from crawlcw.ledger.port import RATE_KEY, Edit, Key, Looked, Path, Where, Within
+from crawlcw.ledger.sqlite.connection import Database, begin, number_of
+from crawlcw.ledger.sqlite.priorities import priorities
+from crawlcw.ledger.sqlite.rows import from_json, milliseconds, moment
+from crawlcw.ledger.sqlite.state_table import StateTable
+from crawlcw.ledger.sqlite.statements import Statements
+from crawlcw.ledger.sqlite.table import Table
+from crawlcw.ledger.values import Counts, Cursor, ItemCount, ItemRow
+from crawlcw.model.task import Status
+
+#: What is walked through is read so much at a time: rows, and characters of JSON.
+ITEM_ROWS = 500
+ITEM_CHARACTERS = 1 << 20
+
+
+class Unit:
+    """The tables of one ledger on one connection."""
+
+    def __init__(self, db: Database, sql: Statements) -> None:
+        tables = sql.tables
+        self.marker = Table(db, tables.marker, key=("spider",))
+        self.rates = Table(db, tables.rates, key=RATE_KEY, durable=False)
+        self.state = StateTable(db, tables.state)
+        self.sessions = Table(db, tables.sessions, columns=("_id", "fence", "owner", "expires"))
+        self.tasks = TaskTable(db, sql)
+        self.results = Results(db, sql)
+
+
+class TaskTable(Table):
+    """The table of tasks."""
+
+    def __init__(self, db: Database, sql: Statements) -> None:
+        tables = sql.tables
+        super().__init__(db, tables.tasks)
+        self._sql = sql
+        self._paths = {
+            Path.STATUS: f"INDEXED BY {tables.changed}",
+            Path.HOST: f"INDEXED BY {tables.by_host}",
+            Path.REASON: f"INDEXED BY {tables.by_reason}",
+            Path.CALLBACK: f"INDEXED BY {tables.by_callback}",
+            Path.REVISIT: f"INDEXED BY {tables.revisit}",
+            # As they lie in the file: an index has them in an order in which each is looked up.
+            Path.AS_STORED: "NOT INDEXED",
+        }
+
+    async def look(
+        self, where: Where, *, limit: int, look_at: int | None = None, after: Cursor | None = None
+    ) -> Looked:
+        """See `port.Tasks.look`: each status is read only as far as it is looked at."""
+        stretch, bounds = self._stretch(where, after)
+        rest = {n: test for n, test in where.items() if n not in ("status", "update_time")}
+        wanted, tested = self._tests(rest)
+        look = (
+            f"SELECT update_time, id, {wanted} AS wanted FROM {self._from(Path.STATUS)} "
+            f"WHERE status = ? AND {stretch} ORDER BY update_time DESC, id DESC"
+        )
+        streams = [
+            self._db.execute(look, [*tested, status, *bounds])
+            for status in sorted(set(where["status"].values))
+        ]
+        places: list[Cursor] = []
+        last: sqlite3.Row | None = None
+        number = 0
+        for last in islice(heapq.merge(*streams, key=_order, reverse=True), look_at):
+            number += 1
+            if last["wanted"]:
+                places.append(_place(last))
+                if len(places) == limit:
+                    break
+        is_all = number != look_at and len(places) < limit
+        return Looked(places, None if is_all or last is None else _place(last))
+
+    async def find(
+        self, where: Where, *, by: Path, limit: int, after: Cursor | None = None
+    ) -> list[Cursor]:
+        """See `port.Tasks.find`."""
+        chosen, values = self._chosen(where, by, after)
+        order = "ORDER BY update_time DESC, id DESC LIMIT ?"
+        rows = self._db.execute(f"SELECT update_time, id {chosen} {order}", [*values, limit])
+        return list(map(_place, rows))
+
+    async def some(self, where: Where, *, by: Path, limit: int) -> list[Key]:
+        """See `port.Tasks.some`."""
+        chosen, values = self._chosen(where, by)
+        return [row["id"] for row in self._db.execute(f"SELECT id {chosen} LIMIT {limit}", values)]
+
+    async def at_most(self, where: Where, *, by: Path, most: int) -> int:
+        """See `port.Tasks.at_most`."""
+        chosen, values = self._chosen(where, by)
+        return self._number(f"SELECT count(*) FROM (SELECT 1 {chosen} LIMIT {most})", values)
+
+    async def count(self, where: Where, *, by: Path) -> int:
+        """See `port.Tasks.count`."""
+        chosen, values = self._chosen(where, by)
+        return self._number(f"SELECT count(*) {chosen}", values)
+
+    async def told(self, where: Where) -> int | None:
+        """See `port.Tasks.told`: a bound of times would have every task read for its own."""
+        match sorted(where.keys() - {"status"}):
+            case [] | ["update_time"]:
+                return await self.count(where, by=Path.STATUS)
+            case ["host" | "reason" | "callback" as name]:
+                return await self.count(where, by=Path(name))
+        return None
+
+    def _number(self, statement: str, values: Sequence[Any]) -> int:
+        number: int = self._db.execute(statement, values).fetchone()[0]
+        return number
+
+    def _from(self, by: Path) -> str:
+        return f"{self._name} {self._paths[by]}"
+
+    def _chosen(self, where: Where, by: Path, after: Cursor | None = None) -> tuple[str, list[Any]]:
+        """Return what chooses rows that pass behind a place, and its values."""
+        tests, values = self._tests({n: test for n, test in where.items() if n != "update_time"})
+        stretch, bounds = self._stretch(where, after)
+        return f"FROM {self._from(by)} WHERE {tests} AND {stretch}", [*values, *bounds]
+
+    def _stretch(self, where: Where, after: Cursor | None) -> tuple[str, list[Any]]:
+        """Return the condition of the times behind a place, and its values."""
+        times = where.get("update_time", Within(None, None))
+        if not isinstance(times, Within):
+            return self._tests({"update_time": times})
+        text, values = self._tests({"update_time": Within(times.first, None)})
+        # Before a time is before the first id there would be of that time.
+        ends = [] if times.end is None else [(times.end, b"")]
+        ends += [] if after is None else [(after.update_time, after.id)]
+        if not ends:
+            return text, values
+        # Of two bounds the index takes one: the nearer.
+        time, identity = min(ends)
+        return f"{text} AND (update_time, id) < (?, ?)", [*values, milliseconds(time), identity]
+
+    async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:
+        """See `port.Tasks.change_all`: by a statement for each."""
+        changes, values = self._changes(edit)
+        tests, tested = self._tests(where)
+        begin(self._db)
+        self._db.unsynced = True
+        statement = f"UPDATE {self._name} SET {changes} WHERE id = ? AND {tests}"
+        rows = [(*values, key, *tested) for key in keys]
+        return self._db.executemany(statement, rows).rowcount if rows else 0
+
+    async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
+        """See `port.Tasks.delete_all`."""
+        tests, tested = self._tests(where)
+        sql = self._sql
+        gone = [
+            (key,)
+            for key in keys
+            if self._execute(f"DELETE FROM {self._name} WHERE id = ? AND {tests}", [key, *tested])
+        ]
+        for statement in (sql.forget_items, sql.forget_versions, sql.forget_blobs):
+            self._db.executemany(statement, gone)
+        return len(gone)
+
+    async def earliest(self) -> datetime | None:
+        """See `port.Tasks.earliest`: one look a priority, whose first is the first in an index."""
+        firsts = [
+            number_of(self._db, self._sql.first_due, {"priority": priority})
+            for priority in priorities(self._db, self._sql)
+        ]
+        return moment(min(firsts)) if firsts else None
+
+    async def counts(self) -> Counts:
+        """See `port.Tasks.counts`."""
+        rows = self._db.execute(
+            f"SELECT status, count(*) FROM {self._from(Path.STATUS)} GROUP BY status"
+        )
+        counts = {Status(status): number for status, number in rows}
+        return Counts(
+            by_status=counts, redirects=number_of(self._db, self._sql.count_redirects, {})
+        )
+
+
+class Results:
+    """The tables of items."""
+
+    def __init__(self, db: Database, sql: Statements) -> None:
+        self._db = db
+        self._sql = sql
+
+    async def count(self, *, look_at: int | None = None) -> ItemCount:  # noqa: ARG002  # all are counted
+        """See `port.Results.count`."""
+        return ItemCount(number=number_of(self._db, self._sql.count_items, {}), whole=True)
+
+    async def of(self, keys: Sequence[Key]) -> list[ItemRow]:
+        """See `port.Results.of`."""
+        rows = (row for key in keys for row in self._db.execute(self._sql.items_of_task, (key,)))
+        return list(map(_item, rows))
+
+    async def items(self, after: Key) -> tuple[list[ItemRow], Key | None]:
+        """See `port.Results.items`."""
+        return self._results(self._sql.items, after)
+
+    async def versions(self, after: Key) -> tuple[list[ItemRow], Key | None]:
+        """See `port.Results.versions`."""
+        return self._results(self._sql.versions, after)
+
+    def _results(self, statement: str, after: Key) -> tuple[list[ItemRow], Key | None]:
+        """Return the items of the next tasks, of each of them all: they are of one commit."""
+        rows: list[ItemRow] = []
+        characters = 0
+        for row in self._db.execute(statement, (after,)):
+            enough = len(rows) >= ITEM_ROWS or characters >= ITEM_CHARACTERS
+            if enough and row["task_id"] != after:
+                return rows, after
+            rows.append(_item(row))
+            characters += len(row["item"])
+            after = row["task_id"]
+        return rows, None
+
+
+def _order(row: sqlite3.Row) -> tuple[int, bytes]:
+    return row[0], row[1]
+
+
+def _place(row: sqlite3.Row) -> Cursor:
+    return Cursor(update_time=moment(row["update_time"]), id=row["id"])
+
+
+def _item(row: sqlite3.Row) -> ItemRow:
+    return ItemRow(
+        item=documents.unescaped(from_json(row["item"])),
+        url=row["url"],
+        fetched_at=moment(row["fetched_at"]),
+    )
