@@ -22,7 +22,7 @@ from crawlcw.errors import Defer, FetchError, Reason
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.fetch.redirects import status_error, throttles
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model import health
+from crawlcw.model import health, hosts
 from crawlcw.model.durations import format_duration
 from crawlcw.model.health import HOST_FAILURES, PAST_THE_NAME, Cause, Marks, State
 from crawlcw.model.sanitize import printable
@@ -101,11 +101,11 @@ class Causes:
         host.answered += 1
         host.slow_start.answered(latency=latency)
         overtaken = host.quick_at is not None and host.quick_at > sent
-        if latency <= health.SLOW_ANSWER and not overtaken:
+        if latency <= hosts.SLOW_ANSWER and not overtaken:
             host.quick_at = sent
         closed = host.state.origin_answered(
             scheme,
-            latency=0.0 if overtaken and latency > health.SLOW_ANSWER else latency,
+            latency=0.0 if overtaken and latency > hosts.SLOW_ANSWER else latency,
             sent=sent,
             marks=self._marks,
             policy=self._policy,
@@ -125,7 +125,8 @@ class Causes:
         # A page that is visited again is no further one of its host's.
         if host is not None and task.visit is None:
             host.state.finished += 1
-            host.state.origin(scheme_of(task.url)).learned(good_url, size=size)
+            if good_url is not None:
+                host.state.origins[scheme_of(task.url)].learned(good_url, size=size)
             self._settle(host)
         if good_url is not None:
             self._uplink.learned(task.host, good_url)
@@ -156,17 +157,17 @@ class Causes:
         """
         host, now = self._frontier.hosts.get(task.host), self._now()
         if host is not None:
-            origin = host.state.origin(scheme_of(task.url))
+            origin = host.state.origins[scheme_of(task.url)]
             cause = origin.refused(
                 self._marks,
                 task.id,
+                error,
                 url=task.url,
                 sent=sent.timestamp(),
                 now=now.timestamp(),
-                retry_after=error.retry_after,
                 # It may still be RESTING for a probe that has just been answered.
                 may_probe=host.lease is not None and host.phase in (Phase.SERVING, Phase.RESTING),
-                is_new=host.state.finished < health.FIRST_PAGES,
+                is_new=host.state.finished < hosts.FIRST_PAGES,
             )
             if cause is Cause.PAGE:
                 host.answered += 1
@@ -175,9 +176,8 @@ class Causes:
                 return None
             if cause is None:
                 rest = self._policy.rest(1, retry_after=error.retry_after)
-                if (probe := origin.probe) is not None and probe.rested:
-                    until = self._frontier.clock() + rest
-                    self._frontier.queues.rest(host.name, until=until)
+                if origin.probe is not None and origin.probe.rested:
+                    self._frontier.queues.rest(host.name, until=self._frontier.clock() + rest)
                 host.enter(Phase.RESTING)
                 return _behind(host, now + timedelta(seconds=rest))
         self._log(task.host, error)
@@ -272,7 +272,7 @@ class Causes:
     def resolved(self, name: str, url: str) -> None:
         """Note that a host's name has an address."""
         if host := self._frontier.hosts.get(name):
-            host.state.origin(scheme_of(url)).resolved = True
+            host.state.origins[scheme_of(url)].resolved = True
 
     async def _nothing_else_waits(self, name: str, url: str, error: FetchError) -> bool:
         """Return whether a port refuses us, never spoke, and nothing else is left of the crawl.
@@ -283,7 +283,7 @@ class Causes:
         host = self._frontier.hosts.get(name)
         if not error.refused or host is None or not self._frontier.page_limit.seeded:
             return False
-        if host.state.origin(scheme_of(url)).good_at is not None:
+        if host.state.origins[scheme_of(url)].good_at is not None:
             return False
         held, waiting = await self._ledger.hosts.busiest(limit=_FEW_HOSTS)
         known = {each.name: each for each in (*held, *waiting)}
@@ -303,21 +303,19 @@ class Causes:
         host = self._frontier.hosts.get(name)
         if host is None:
             return deferral(Cause.ORIGIN)
-        host.slow_start.failed()
+        host.slow_start.steps = 0
         now, rested_until = self._now(), host.state.not_before
         host.state.origin_failed(
             scheme,
-            reason,
+            error,
             now=now,
             sent=sent,
             policy=self._policy.in_haste() if in_haste else self._policy,
             chance=random.random(),
-            status=error.status,
-            retry_after=error.retry_after,
         )
         host.save_soon()
         host.pace()
-        given_up = host.state.origin(scheme).given_up
+        given_up = host.state.origins[scheme].given_up
         if given_up is not None:
             # The work that is left asks nothing: any process may have the host next.
             host.state.not_before = rested_until
@@ -374,7 +372,7 @@ class Causes:
     async def watch_uplink(self) -> None:
         """Ask known good pages whenever a failure comes in silence, until cancelled."""
         while True:
-            while self._uplink.breaker.state is not State.CHECKING:
+            while self._uplink.state is not State.CHECKING:
                 await self._check_wanted.wait()
                 self._check_wanted = anyio.Event()
             while not await self._any_answers():
@@ -420,7 +418,7 @@ class Causes:
                 self._uplink.answered(now=self._frontier.clock())
                 asking.cancel_scope.cancel()
 
-            for number, (name, url) in enumerate(self._uplink.good_pages):
+            for number, (name, url) in enumerate([*reversed(self._uplink.good_pages.items())]):
                 if not self._uplink.is_blocked:
                     break
                 asking.start_soon(ask, name, url)
@@ -440,7 +438,7 @@ class Causes:
             self._wake()
 
     def _is_back(self) -> None:
-        if self._uplink.breaker.state is State.DEAD:
+        if self._uplink.state is State.DEAD:
             logger.warning(
                 "the network has been away for %s: from here on failures are the hosts' own",
                 format_duration(timedelta(seconds=health.LONGEST_OUTAGE)),

@@ -232,7 +232,7 @@ class HostLeaser:
         calls = self._frontier.calls
         try:
             for scheme in schemes:
-                reason = host.state.origin(scheme).given_up
+                reason = host.state.origins[scheme].given_up
                 if reason is None:
                     continue  # it has answered meanwhile
                 ignored = await self._ledger.hosts.give_up(

@@ -31,8 +31,8 @@ from crawlcw.crawl.robots import Robots
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Reason
 from crawlcw.model import urls
-from crawlcw.model.health import Origin, SlowStart, Uplink
-from crawlcw.model.hosts import Calls, Host, HostLease, RobotsRecord
+from crawlcw.model.health import Origin, Uplink
+from crawlcw.model.hosts import Calls, Host, HostLease, RobotsRecord, SlowStart
 from crawlcw.model.task import Lease, Task
 
 #: Hosts that are not held are forgotten above so many, once their delay has passed.
@@ -161,7 +161,7 @@ class HeldHost:
 
     def origin(self, task: Task) -> Origin:
         """Return the breaker of a task's origin."""
-        return self.state.origin(urls.scheme_of(task.url))
+        return self.state.origins[urls.scheme_of(task.url)]
 
     def lost_origin(self, task: Task) -> Reason | None:
         """Return why the origin of a task was given up, None where it was not.

@@ -43,6 +43,8 @@ _LONGEST_BAN = 6 * 3600.0
 #: So many seconds a request waits for a proxy here; those that rest longer are waited for
 #: without it.
 _PATIENCE = 5.0
+#: So many failures in a row, which another proxy has not, are no chance.
+_TOLERATED = 3
 
 
 class ProxyPool:
@@ -173,16 +175,13 @@ class ProxyPool:
     def failed(self, proxy: Proxy, error: ProxyFailedError) -> None:
         """Note that a proxy could not be used, by its own fault."""
         breaker, now = self.health(proxy), self._clock()
-        if error.for_good:
-            breaker.refuse(error.message, now=now, policy=self._policy)
-        elif not breaker.fault(error.message, now=now, policy=self._policy):
-            return
-        self._opened(breaker, proxy, now)
+        if breaker.fault(error.message, now=now, policy=self._policy, for_good=error.for_good):
+            self._opened(breaker, proxy, now)
 
     def _strike(self, proxy: Proxy) -> None:
         why = f"the proxy {proxy} fails where another one gets through"
         breaker, now = self.health(proxy), self._clock()
-        if breaker.strike(why, now=now, policy=self._policy):
+        if breaker.fault(why, now=now, policy=self._policy, tolerated=_TOLERATED):
             self._opened(breaker, proxy, now)
 
     def _opened(self, breaker: ProxyBreaker, proxy: Proxy, now: float) -> None:

@@ -12,9 +12,8 @@ from datetime import timedelta
 from enum import Enum, StrEnum
 from typing import Self
 
-from crawlcw.errors import Reason
+from crawlcw.errors import FetchError, Reason
 from crawlcw.model.retry import backoff
-from crawlcw.model.urls import scheme_of
 
 
 class State(StrEnum):
@@ -86,6 +85,13 @@ _UPLINK_FAILURES = CONNECTION_FAILURES | {
 #: Seconds. An uplink that has not come back by then is there, and the hosts are gone. Nor is a
 #: name that was there gone because a resolver says so for some minutes.
 LONGEST_OUTAGE = 3600.0
+#: So many pages are remembered that were refused or deferred, the last ones.
+_REMEMBERED = 10_000
+#: The rests of a port that refuses take 7.5 s by the defaults then, and 150 s else: a server that
+#: is being started again is there by then.
+_HASTE = 20
+#: This part of a rest is added at the most, or many crawls would come back at once.
+_JITTER = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,21 +107,19 @@ class Policy:
         """Return the policy for a host that nothing else of the crawl waits for: short rests."""
         return replace(self, backoff_base=self.backoff_base / _HASTE)
 
-    def rest(self, failures: int, *, retry_after: float | None = None) -> float:
+    def rest(
+        self, failures: int, *, retry_after: float | None = None, chance: float = 0.0
+    ) -> float:
         """Return the seconds of rest after that many failures in a row.
 
         *retry_after* is what the host asked for, in seconds; it doubles too where the host fails
-        again after it, for it was not enough.
+        again after it. *chance* is in [0, 1).
         """
         # Zero seconds, or a date that has passed, asks for nothing.
         base = timedelta(seconds=retry_after) if retry_after else self.backoff_base
         longest = self.backoff_max
-        return backoff(max(failures, 1), base=min(base, longest), ceiling=longest).total_seconds()
-
-
-#: By the default the four rests of a port that refuses take 7.5 s then, and 150 s else: a
-#: server that is being started again is there by then.
-_HASTE = 20
+        rest = backoff(failures, base=min(base, longest), ceiling=longest)
+        return min(rest * (1 + _JITTER * chance), longest).total_seconds()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,20 +142,13 @@ class Breaker:
         """Change the state as the table says."""
         self.state = TABLE.get((self.state, event), self.state)
 
-    def is_counted(self, sent: float) -> bool:
-        """Return whether a request that failed was sent before the opening.
-
-        Requests that were under way together fail together, and that is one fault.
-        """
-        return sent <= self.opened_at
-
-    def open(self, *, now: float, until: float, last: bool = False) -> None:
+    def open(self, *, now: float, rest: float, last: bool = False, faults: int = 1) -> None:
         """Open at a fault; where it is the *last* strike, the breaker is dead."""
-        self.failures += 1
+        self.failures += faults
         self.opened_at = now
         if self.failing_since is None:
             self.failing_since = now
-        self.until = until if self.until is None else max(self.until, until)
+        self.until = max(self.until or now, now + rest)
         self.on(Event.LAST_STRIKE if last else Event.FAULT)
 
     def close(self) -> None:
@@ -170,12 +167,10 @@ _FEW_FAILURES = 2
 _LONGEST_GOOD_URL = 500
 #: Bytes. A larger page is asked for once more only where no other is known.
 _LARGEST_GOOD_PAGE = 64 * 1024
-#: So many pages that are refused for the first time, and nothing answered between, show a limit.
+#: So many pages that are refused for the first time before a good page is asked show a limit.
 _MANY = 3
-#: Seconds: the longest rest of a new host before its good page is asked.
+#: Seconds: the longest rest before the first good page is asked.
 _SHORT_REST = 5.0
-#: So many refused pages are remembered, the last ones.
-_REMEMBERED = 10_000
 
 
 @dataclass(slots=True)
@@ -195,11 +190,20 @@ class _Probe:
     """Pages were refused at an origin that seemed well: a known good page is to tell why."""
 
     since: float
-    sent: float  #: when the first refused page was sent
-    rested: bool  #: whether the host rests before the good page is asked
-    mixed: bool  #: whether the origin has answered what was sent after that
+    rested: bool  #: the host rests before the good page is asked
     pages: dict[bytes, bool] = field(default_factory=dict)  #: whether refused for the first time
     retry_after: float = 0.0  #: the longest that one of them asked for
+
+    def shows_a_limit(self, delay: float) -> bool:
+        """Return whether a limit of the host is likely, even if the good page was answered.
+
+        A host that has reached its limit refuses all that it is asked for, and may answer again a
+        moment later. But that is said once of a page, or some would never pay. A host that has a
+        *delay* has shown a limit.
+        """
+        first = sum(self.pages.values())
+        # After a rest it does in any case.
+        return first >= (1 if delay else _MANY - self.rested)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -226,33 +230,30 @@ class Origin(Breaker):
             self.state = State.OPEN
             self.opened_at = self.failing_since or self.opened_at
 
-    @property
-    def strikes(self) -> int:
-        """The failures that may end it: a resolver's mistakes shorten the way of no others."""
-        return self.failures - self.nameless
+    def is_counted(self, sent: float) -> bool:
+        """Return whether a request that failed was sent before the opening.
 
-    def learned(self, url: str | None, *, size: int) -> None:
+        Requests that were under way together fail together, and that is one fault.
+        """
+        return sent <= self.opened_at
+
+    def learned(self, url: str, *, size: int) -> None:
         """Note a page of *size* bytes that was answered well, and that anyone may ask for again."""
-        if url is None or len(url) > _LONGEST_GOOD_URL:
-            return
-        if size <= _LARGEST_GOOD_PAGE or self.good_url is None:
+        if len(url) <= _LONGEST_GOOD_URL and (size <= _LARGEST_GOOD_PAGE or self.good_url is None):
             self.good_url = url
 
     def answered(self, marks: Marks, *, sent: float, delay: float) -> bool:
-        """Note a good answer; return whether a limit of the host is likely all the same.
+        """Note a good answer; return whether a limit of the host, which has a *delay*, is likely.
 
-        An answer to a request that was sent before the breaker opened closes nothing. *delay* is
-        the host's: a host that has one has shown a limit.
+        An answer to a request that was sent before the breaker opened closes nothing.
         """
         self.resolved = True
         self.good_at = sent if self.good_at is None else max(self.good_at, sent)
         probe, limited = self.probe, False
         if probe is not None:
             if sent < probe.since:
-                probe.mixed = probe.mixed or sent > probe.sent
                 return False
-            self.probe, self.cleared = None, True
-            limited = _shows_a_limit(probe, delay)
+            self.probe, self.cleared, limited = None, True, probe.shows_a_limit(delay)
             for page in () if limited else probe.pages:
                 if page in marks:
                     marks[page].own = True
@@ -266,18 +267,18 @@ class Origin(Breaker):
         self,
         marks: Marks,
         page: bytes,
+        error: FetchError,
         *,
         url: str,
         sent: float,
         now: float,
-        retry_after: float | None,
         may_probe: bool,
         is_new: bool = False,
     ) -> Cause | None:
         """Return the cause of a refusal (429, or 503 with Retry-After); None: a probe will tell.
 
         The page is to blame where another page was answered since its last refusal. For
-        `Cause.ORIGIN` the caller calls `fault`. An origin that is *new* has the short rest that it
+        `Cause.ORIGIN` the caller calls `fault`. A host that is *new* has the short rest that it
         asks for before the probe: if it limits its requests, it would refuse the probe as well.
         """
         self.resolved = True
@@ -294,13 +295,11 @@ class Origin(Breaker):
             return Cause.ORIGIN
         if may_probe and not self.failures and self.good_url not in (None, url):
             if self.probe is None:
-                short = retry_after is not None and 0 < retry_after <= _SHORT_REST
-                rested = is_new and short and not self.cleared
-                mixed = self.good_at is not None and self.good_at > sent
-                self.probe = _Probe(now, sent, rested, mixed)
+                short = 0 < (error.retry_after or 0) <= _SHORT_REST
+                self.probe = _Probe(now, rested=is_new and short and not self.cleared)
                 self.on(Event.REFUSED)
             self.probe.pages.setdefault(page, before is None)
-            self.probe.retry_after = max(self.probe.retry_after, retry_after or 0.0)
+            self.probe.retry_after = max(self.probe.retry_after, error.retry_after or 0.0)
             return None
         if known is not None and self.good_at is not None and self.good_at > known.at:
             mark.own = True
@@ -309,162 +308,51 @@ class Origin(Breaker):
 
     def fault(
         self,
-        reason: Reason,
+        error: FetchError,
         *,
         sent: float,
         now: float,
         policy: Policy,
-        jitter: float = 0.0,
-        retry_after: float | None = None,
+        chance: float = 0.0,
         named: bool = False,
         beside: bool = False,
     ) -> int:
         """Open; return the number of faults: 0 for what was under way with one that counts.
 
-        *jitter* is a part of the rest that is added, so that the processes of many crawls do not
-        come back at once. *named* says that the host's name had an address, and *beside* that the
-        host's other origin answers.
+        *chance* is `Policy.rest`'s. *named* says that the host's name had an address, and *beside*
+        that the host's other origin answers.
         """
+        reason, asked, faults = error.underlying, error.retry_after, 1
         if self.is_counted(sent):
-            rest = policy.rest(self.failures, retry_after=retry_after) if retry_after else 0.0
-            self.until = max(self.until or now, now + _jittered(rest, jitter, policy))
+            more = policy.rest(self.failures, retry_after=asked, chance=chance) if asked else 0.0
+            self.until = max(self.until or now, now + more)
             return 0
-        earlier = 0
         if (probe := self.probe) is not None:
-            # The pages that were refused before have asked for it as well.
-            self.probe, retry_after = None, max(probe.retry_after, retry_after or 0.0) or None
-            # A rest that was not enough: the refused pages were the first fault.
-            earlier = int(probe.rested and reason is Reason.HTTP_STATUS)
-            self.failures += earlier
-        lost_name = reason in _DNS_FAILURES and (named or self.resolved)
-        self.nameless += lost_name
+            # The pages that were refused before have asked for it as well; and where their rest was
+            # not enough, they were the first fault.
+            self.probe, asked = None, max(probe.retry_after, asked or 0.0)
+            faults += probe.rested and reason is Reason.HTTP_STATUS
+        failures, most = self.failures + faults, policy.max_failures
+        if reason in _DNS_FAILURES and (named or self.resolved):
+            # A resolver's mistakes shorten the way of no other failures.
+            self.nameless += 1
+            since = now if self.failing_since is None else self.failing_since
+            last = failures >= most and now - since >= LONGEST_OUTAGE
+        else:
+            closed = reason is Reason.DNS_NXDOMAIN or (beside and reason in PAST_THE_NAME)
+            if closed and self.good_at is None:
+                most = min(most, _FEW_FAILURES)
+            last = failures - self.nameless >= most
         self.resolved = self.resolved or reason not in _DNS_FAILURES
-        rest = policy.rest(self.failures + 1, retry_after=retry_after)
-        last = self._is_last(reason, lost_name=lost_name, now=now, policy=policy, beside=beside)
-        self.open(now=now, until=now + _jittered(rest, jitter, policy), last=last)
+        rest = policy.rest(failures, retry_after=asked, chance=chance)
+        self.open(now=now, rest=rest, last=last, faults=faults)
         if last and self.given_up is None:
             gone = reason is Reason.DNS_NXDOMAIN
             self.given_up = reason if gone else Reason.HOST_UNREACHABLE
-        return 1 + earlier
-
-    def _is_last(
-        self, reason: Reason, *, lost_name: bool, now: float, policy: Policy, beside: bool
-    ) -> bool:
-        failures, most = self.failures + 1, policy.max_failures
-        if lost_name:
-            since = now if self.failing_since is None else self.failing_since
-            return failures >= most and now - since >= LONGEST_OUTAGE
-        closed = reason is Reason.DNS_NXDOMAIN or (beside and reason in PAST_THE_NAME)
-        if closed and self.good_at is None:
-            most = min(most, _FEW_FAILURES)
-        return self.strikes + 1 >= most
-
-
-def _jittered(rest: float, jitter: float, policy: Policy) -> float:
-    return min(rest * (1 + jitter), policy.backoff_max.total_seconds())
-
-
-def _shows_a_limit(probe: _Probe, delay: float) -> bool:
-    """Return whether a limit of the host is likely, even if the good page was answered.
-
-    A host that has reached its limit refuses all that it is asked for, and may answer again a
-    moment later. But that is said once of a page, or some would never pay.
-    """
-    first = sum(probe.pages.values())
-    # After a rest it does in any case.
-    many = _MANY - probe.rested
-    return first > 0 and (delay > 0 or (first >= many and not probe.mixed))
-
-
-# --- the pace of a host
-
-#: The adaptive delay: never more than this, and no less than the first step when it begins.
-LONGEST_DELAY = 60.0
-_FIRST_DELAY = 0.5
-#: A delay under this is none.
-_SHORTEST_DELAY = _FIRST_DELAY / 8
-#: The part of a delay that is left after a success. A host that allows so many
-#: requests in a time is over its limit once in some 140 requests that way.
-_RECOVERY = 0.995
-#: Pages that fail by themselves do not slow a host down further than this.
-LONGEST_FOR_PAGES = 2.0
-#: Seconds. A response slower than this means that the host is overloaded.
-SLOW_ANSWER = 5.0
-_PAGES_A_STEP = 10
-#: So many requests at once, however fast the answers are, until so many pages are finished.
-_FEW = 3
-FIRST_PAGES = 24
-#: Seconds. Such an answer is fast, however much faster others were.
-_FAST = 0.1
-#: A slower one may take so many times as long as the fastest, and no longer than this.
-_AS_FAST = 2.0
-_LONGEST_FAST = 1.0
-
-
-def followed(delay: float, latency: float) -> float:
-    """Return the delay after an answer that took *latency* seconds."""
-    if latency > max(SLOW_ANSWER, delay):
-        # Up to one request a latency, which is one at a time, and no further:
-        # there may be nothing wrong with the host but that it is slow.
-        return min(max(delay * 2, _FIRST_DELAY), latency, LONGEST_DELAY)
-    # Not faster for a host that answers slower than its delay: it would forget
-    # each 429 at the first success, and its delay would never grow.
-    recovered = delay * _RECOVERY
-    return recovered if recovered >= _SHORTEST_DELAY else 0.0
-
-
-def slowed(delay: float, *, policy: Policy, longest: float = LONGEST_DELAY) -> float:
-    """Return the delay of a host that is asked too much: it doubles.
-
-    A delay is a short rest, so none is longer than the policy's longest rest.
-    """
-    longest = min(longest, policy.backoff_max.total_seconds())
-    if not policy.auto_throttle or delay >= longest:
-        return delay
-    return min(delay * 2 or _FIRST_DELAY, longest)
-
-
-def longest_delay(status: int | None, retry_after: float | None) -> float:
-    """Return the longest delay that a refusal may bring."""
-    if status == 429 or not retry_after:
-        return LONGEST_DELAY
-    # Unlike 429, 503 may have nothing to do with us: a server that is away for some
-    # seconds now and then, however slowly asked, asks for no longer delay.
-    return min(max(2 * retry_after, _FIRST_DELAY), LONGEST_DELAY)
-
-
-@dataclass(slots=True)
-class SlowStart:
-    """The requests at once that a new host gets: one, and more as it answers (as TCP's slow start).
-
-    Each fast answer brings one more; where the host is slow, ten pages do. Until some pages are
-    finished they are few all the same: a host that limits its requests refuses all that are under
-    way.
-    """
-
-    fastest: float = float("inf")  #: the seconds that its fastest answer took
-    steps: int = 0  #: answers that were fast
-
-    def answered(self, *, latency: float) -> None:
-        """Note an answer that came after *latency* seconds."""
-        self.fastest = min(self.fastest, latency)
-        if latency <= max(_FAST, min(_AS_FAST * self.fastest, _LONGEST_FAST)):
-            self.steps += 1
-
-    def failed(self) -> None:
-        """Note that the host has failed: its capacity is to be found out anew."""
-        self.steps = 0
-
-    def window(self, *, finished: int) -> int:
-        """Return how many requests at once are allowed after *finished* pages."""
-        window = 1 + finished // _PAGES_A_STEP + self.steps
-        return min(window, _FEW) if finished < FIRST_PAGES else window
+        return faults
 
 
 # --- proxies
-
-#: So many failures in a row, which another proxy has not, are no chance.
-_TOLERATED = 3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -495,33 +383,25 @@ class ProxyBreaker(Breaker):
             self.close()
         self.has_worked = True
 
-    def fault(self, why: str, *, now: float, policy: Policy) -> bool:
-        """Open for a failure of its own; return whether it counts: during a rest none does."""
+    def fault(
+        self, why: str, *, now: float, policy: Policy, tolerated: int = 1, for_good: bool = False
+    ) -> bool:
+        """Note a failure; return whether it has opened: during a rest none counts.
+
+        Of failures that may be chance the last one *tolerated* in a row is a fault. One that is
+        *for good* (407) will not change by waiting: the proxy is dead at once.
+        """
         if now < self.ready_at:
             return False
         self.why = why
-        last = self.failures + 1 >= policy.max_failures
-        self.open(now=now, until=now + policy.rest(self.failures + 1), last=last)
+        if for_good:
+            self.has_worked, self.failures = False, max(self.failures, policy.max_failures - 1)
+        elif self.failures + 1 < tolerated:
+            self.failures += 1
+            return False
+        failures = self.failures + 1
+        self.open(now=now, rest=policy.rest(failures), last=failures >= policy.max_failures)
         return True
-
-    def strike(self, why: str, *, now: float, policy: Policy) -> bool:
-        """Note that another proxy got through with the same; the third time in a row is a fault.
-
-        Return whether the breaker has opened.
-        """
-        if now < self.ready_at or self.failures + 1 >= _TOLERATED:
-            return self.fault(why, now=now, policy=policy)
-        self.why = why
-        self.failures += 1
-        if self.failing_since is None:
-            self.failing_since = now
-        return False
-
-    def refuse(self, why: str, *, now: float, policy: Policy) -> None:
-        """Note that it refuses us (407): waiting will not change that, so it is dead at once."""
-        self.why, self.has_worked, self.failing_since = why, False, now
-        self.failures = max(policy.max_failures - 1, self.failures)
-        self.open(now=now, until=now + policy.rest(self.failures + 1), last=True)
 
     def is_lost(self, *, now: float) -> bool:
         """Return whether a crawl that has only such proxies is to end.
@@ -549,7 +429,8 @@ _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 8.0
 
 
-class Uplink:
+@dataclass(slots=True, kw_only=True)
+class Uplink(Breaker):
     """The breaker of our own network, as one process sees it.
 
     A request that fails while no host at all answers has two explanations, and the failure alone
@@ -557,55 +438,39 @@ class Uplink:
     failure belongs to its origin or page; else nothing counts until one does.
     """
 
-    def __init__(self) -> None:
-        self.breaker = Breaker()
-        self._answered_at = float("-inf")  #: when a host answered last
-        self._silent_until = float("-inf")  #: when the last silence ended
-        self._back_at = float("-inf")  #: when the last outage ended
-        self._checked_until = float("-inf")
-        #: By host and scheme, for a port that is silent says nothing of another one's.
-        self._good_pages: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._deferred: OrderedDict[bytes, None] = OrderedDict()  #: pages deferred for a silence
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether no tasks are to be begun with."""
-        return self.breaker.state not in (State.CLOSED, State.DEAD)
-
-    @property
-    def good_pages(self) -> list[tuple[str, str]]:
-        """Pairs of a host and a URL of it that was answered before; the last one first."""
-        return [(host, url) for (host, _), url in reversed(self._good_pages.items())]
+    is_blocked: bool = False  #: no tasks are to be begun with
+    good_pages: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    """A URL that was answered before, by host; the last one is last."""
+    answered_at: float = float("-inf")  #: when a host answered last
+    silent_until: float = float("-inf")  #: when the last silence ended
+    back_at: float = float("-inf")  #: when the last outage ended
+    checked_until: float = float("-inf")
+    deferred: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+    """Pages that were deferred for a silence."""
 
     def learned(self, host: str, url: str) -> None:
         """Note a page that was answered well in this crawl, if by another process."""
-        key = host, scheme_of(url)
-        self._good_pages[key] = url
-        self._good_pages.move_to_end(key)
-        if len(self._good_pages) > _GOOD_PAGES:
-            self._good_pages.popitem(last=False)
+        self.good_pages[host] = url
+        self.good_pages.move_to_end(host)
+        if len(self.good_pages) > _GOOD_PAGES:
+            self.good_pages.popitem(last=False)
 
-    def answered(self, *, now: float) -> None:
-        """Note that any host answered, whatever it said."""
-        if now - self._answered_at > _SILENCE:
-            self._silent_until = now
-        self._answered_at = now
-        breaker = self.breaker
-        if breaker.state is State.CLOSED:
-            return
-        if breaker.state in (State.OPEN, State.HALF_OPEN):
-            self._back_at = now  # what was lost while it was dead counts
-        breaker.close()
-        self._checked_until = now + _CHECKED
+    def answered(self, *, now: float) -> bool:
+        """Note that any host answered, whatever it said; return whether tasks waited for that."""
+        if now - self.answered_at > _SILENCE:
+            self.silent_until = now
+        self.answered_at = now
+        if self.state is State.CLOSED:
+            return False
+        if self.state is State.OPEN:
+            self.back_at = now  # what was lost while it was dead counts
+        was_blocked, self.is_blocked = self.is_blocked, False
+        self.close()
+        self.checked_until = now + _CHECKED
+        return was_blocked
 
     def failed(
-        self,
-        host: str,
-        reason: Reason,
-        *,
-        sent: float,
-        now: float,
-        page: bytes | None = None,
+        self, host: str, reason: Reason, *, sent: float, now: float, page: bytes | None = None
     ) -> Cause | None:
         """Return whether a failure counts: ORIGIN; or UPLINK: it does not; None: ask after a check.
 
@@ -614,24 +479,24 @@ class Uplink:
         did. What was sent before an outage had ended may have been lost in it. A *page* that would
         pay for a silence that is over, and was not checked, is deferred once.
         """
-        state = self.breaker.state
-        if reason not in _UPLINK_FAILURES or state is State.DEAD:
+        if reason not in _UPLINK_FAILURES or self.state is State.DEAD:
             return Cause.ORIGIN
-        if sent < self._back_at or state in (State.OPEN, State.HALF_OPEN):
+        if sent < self.back_at or self.state is State.OPEN:
             return Cause.UPLINK
-        if state is State.CHECKING:
+        if self.state is State.CHECKING:
             return None
-        several = len({other for other, _ in self._good_pages} - {host}) >= _SEVERAL
-        answered = sent < self._answered_at and now - self._answered_at < _SILENCE
-        if several and not answered and now >= self._checked_until:
-            self.breaker.on(Event.SILENCE)
+        several = len(self.good_pages.keys() - {host}) >= _SEVERAL
+        answered = sent < self.answered_at and now - self.answered_at < _SILENCE
+        if several and not answered and now >= self.checked_until:
+            self.on(Event.SILENCE)
+            self.is_blocked = True
             return None
-        in_silence = several and sent < self._silent_until
-        if page is None or not in_silence or page in self._deferred:
+        in_silence = several and sent < self.silent_until
+        if page is None or not in_silence or page in self.deferred:
             return Cause.ORIGIN
-        self._deferred[page] = None
-        if len(self._deferred) > _REMEMBERED:
-            self._deferred.popitem(last=False)
+        self.deferred[page] = None
+        if len(self.deferred) > _REMEMBERED:
+            self.deferred.popitem(last=False)
         return Cause.UPLINK
 
     def unanswered(self, *, now: float) -> float | None:
@@ -639,10 +504,9 @@ class Uplink:
 
         None: after an hour they are not.
         """
-        breaker = self.breaker
-        since = breaker.failing_since
-        pause = min(_FIRST_PAUSE * (1 << min(breaker.failures, 10)), _LONGEST_PAUSE)
-        last = since is not None and now - since >= LONGEST_OUTAGE
-        breaker.at(now)
-        breaker.open(now=now, until=now + pause, last=last)
+        since = now if self.failing_since is None else self.failing_since
+        pause = min(_FIRST_PAUSE * (1 << min(self.failures, 10)), _LONGEST_PAUSE)
+        last = now - since >= LONGEST_OUTAGE
+        self.open(now=now, rest=pause, last=last)
+        self.is_blocked = not last
         return None if last else pause

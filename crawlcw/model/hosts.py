@@ -10,18 +10,38 @@ origins, for its name says the port where that is not the scheme's own, so an
 origin is named by its scheme here.
 """
 
+from collections import defaultdict
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
 
-from crawlcw.errors import Reason
-from crawlcw.model import health
+from crawlcw.errors import FetchError, Reason
 from crawlcw.model.health import Marks, Origin, Policy, State
 
-_JITTER = 0.1
 #: So many pages that fail in a row slow their host down.
 _PAGE_FAILURES = 10
+#: The adaptive delay: never more than this, and no less than the first step when it begins.
+LONGEST_DELAY = 60.0
+_FIRST_DELAY = 0.5
+#: A delay under this is none.
+_SHORTEST_DELAY = _FIRST_DELAY / 8
+#: The part of a delay that is left after a success. A host that allows so many
+#: requests in a time is over its limit once in some 140 requests that way.
+_RECOVERY = 0.995
+#: Pages that fail by themselves do not slow a host down further than this.
+_LONGEST_FOR_PAGES = 2.0
+#: Seconds. A response slower than this means that the host is overloaded.
+SLOW_ANSWER = 5.0
+_PAGES_A_STEP = 10
+#: So many requests at once, however fast the answers are, until so many pages are finished.
+_FEW = 3
+FIRST_PAGES = 24
+#: Seconds. Such an answer is fast, however much faster others were.
+_FAST = 0.1
+#: A slower one may take so many times as long as the fastest, and no longer than this.
+_AS_FAST = 2.0
+_LONGEST_FAST = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,23 +69,22 @@ class Host:
     page_failures: int = 0  #: of pages, in a row
     given_up: Reason | None = None
     """Why all its waiting tasks were ignored, if they were; single origins have their own."""
-    origins: dict[str, Origin] = field(default_factory=dict)  #: by scheme: those asked so far
+    origins: dict[str, Origin] = field(default_factory=dict)
+    """By scheme: those asked so far; one that is looked up is made."""
     robots: RobotsRecord | None = None
     finished: int = 0  #: pages, by all processes
     failed: int = 0  #: attempts that failed, by all processes
 
+    def __post_init__(self) -> None:
+        """Make origins as they are looked up."""
+        self.origins = defaultdict(Origin, self.origins)
+
     def copy(self) -> "Host":
         """Return a copy; later changes do not reach it."""
         found = copy(self)
-        found.origins = {scheme: copy(origin) for scheme, origin in self.origins.items()}
+        copies = {scheme: copy(origin) for scheme, origin in self.origins.items()}
+        found.origins = defaultdict(Origin, copies)
         return found
-
-    def origin(self, scheme: str) -> Origin:
-        """Return the breaker of one of its origins."""
-        origin = self.origins.get(scheme)
-        if origin is None:
-            origin = self.origins[scheme] = Origin()
-        return origin
 
     @property
     def lost_origins(self) -> dict[str, Reason]:
@@ -83,10 +102,10 @@ class Host:
 
     def resting_until(self, scheme: str, *, now: datetime) -> datetime | None:
         """Return the end of the rest of one origin that rests by itself; None: it does not."""
-        origin = self.origins.get(scheme)
-        if origin is None or origin.until is None:
+        seconds = self.origins[scheme].until
+        if seconds is None:
             return None
-        until = datetime.fromtimestamp(origin.until, UTC)
+        until = datetime.fromtimestamp(seconds, UTC)
         host_rests = self.not_before is not None and self.not_before >= until
         return None if until <= now or host_rests else until
 
@@ -96,10 +115,10 @@ class Host:
         It is that of an origin that is half-open, or will be when the whole host has rested.
         """
         for scheme, origin in self.origins.items():
-            if origin.state in (State.CLOSED, State.DEAD):
+            if origin.state in (State.CLOSED, State.DEAD) or origin.good_url is None:
                 continue
             origin.at(now.timestamp())
-            if origin.good_url is not None and self.resting_until(scheme, now=now) is None:
+            if self.resting_until(scheme, now=now) is None:
                 return origin.good_url
         return None
 
@@ -110,12 +129,19 @@ class Host:
 
         *latency* is the time to the answer's head in seconds.
         """
-        origin = self.origin(scheme)
+        origin = self.origins[scheme]
         failures = origin.failures
         if origin.answered(marks, sent=sent.timestamp(), delay=self.delay):
-            self._slow(policy, longest=health.LONGEST_FOR_PAGES)
-        if policy.auto_throttle and (self.delay or latency > health.SLOW_ANSWER):
-            self.delay = health.followed(self.delay, latency)
+            self._slow(policy, longest=_LONGEST_FOR_PAGES)
+        if policy.auto_throttle and latency > max(SLOW_ANSWER, self.delay):
+            # Up to one request a latency, which is one at a time, and no further:
+            # there may be nothing wrong with the host but that it is slow.
+            self.delay = min(max(self.delay * 2, _FIRST_DELAY), latency, LONGEST_DELAY)
+        elif policy.auto_throttle and self.delay:
+            # Not faster for a host that answers slower than its delay: it would forget
+            # each 429 at the first success, and its delay would never grow.
+            recovered = self.delay * _RECOVERY
+            self.delay = recovered if recovered >= _SHORTEST_DELAY else 0.0
         self.page_failures = 0
         if not origin.failures:
             self.failures, self.given_up = 0, None
@@ -124,65 +150,90 @@ class Host:
     def page_refused(self, policy: Policy) -> None:
         """Note a page that paid for a refusal (429): an adaptive delay may be too short still."""
         if self.delay:
-            self._slow(policy, longest=health.LONGEST_FOR_PAGES)
+            self._slow(policy, longest=_LONGEST_FOR_PAGES)
 
     def page_failed(self, policy: Policy) -> None:
         """Note a page that failed by itself; ten in a row slow the host down."""
         self.failed += 1
         self.page_failures += 1
         if self.page_failures % _PAGE_FAILURES == 0:
-            self._slow(policy, longest=health.LONGEST_FOR_PAGES)
+            self._slow(policy, longest=_LONGEST_FOR_PAGES)
 
     def origin_failed(
         self,
         scheme: str,
-        reason: Reason,
+        error: FetchError,
         *,
         now: datetime,
         sent: datetime,
         policy: Policy,
         chance: float = 0.0,
-        status: int | None = None,
-        retry_after: float | None = None,
     ) -> None:
         """Note a fault of an origin: it rests, and is given up after too many strikes.
 
         The host rests, or the origin alone where the other one answers and the fault is none of
-        load. *status* is that of its answer, if it gave one, *retry_after* is in seconds, and
-        *chance* in [0, 1) adds up to a tenth to the rest.
+        load. *chance* in [0, 1) adds up to a tenth to the rest.
         """
-        origin = self.origin(scheme)
-        alone = reason is not Reason.HTTP_STATUS and self._another_answers(scheme)
-        # Names are the host's, whichever of its origins was asked.
-        named = any(each.resolved for each in self.origins.values())
+        origin, is_load = self.origins[scheme], error.underlying is Reason.HTTP_STATUS
+        others = [other for other in self.origins.values() if other is not origin]
+        alone = not is_load and any(each.good_at and not each.failures for each in others)
         faults = origin.fault(
-            reason,
+            error,
             sent=sent.timestamp(),
             now=now.timestamp(),
             policy=policy,
-            jitter=_JITTER * chance,
-            retry_after=retry_after,
-            named=named,
+            chance=chance,
+            # Names are the host's, whichever of its origins was asked.
+            named=any(each.resolved for each in others),
             beside=alone,
         )
         self.failed += 1
-        self.failures += 0 if alone else faults
         if not alone and origin.until is not None:
+            self.failures += faults
             until = datetime.fromtimestamp(origin.until, UTC)
             # Whatever else the host rests for goes on.
             self.not_before = until if self.not_before is None else max(self.not_before, until)
-        for _ in range(faults if reason is Reason.HTTP_STATUS else 0):
-            self._slow(policy, longest=health.longest_delay(status, retry_after))
+        if is_load:
+            longest = LONGEST_DELAY
+            if error.status != 429 and error.retry_after:
+                # Unlike 429, 503 may have nothing to do with us: a server that is away for some
+                # seconds now and then, however slowly asked, asks for no longer delay.
+                longest = min(max(2 * error.retry_after, _FIRST_DELAY), LONGEST_DELAY)
+            for _ in range(faults):
+                self._slow(policy, longest=longest)
 
     def _slow(self, policy: Policy, *, longest: float) -> None:
-        self.delay = health.slowed(self.delay, policy=policy, longest=longest)
+        """Double the delay of a host that is asked too much.
 
-    def _another_answers(self, scheme: str) -> bool:
-        return any(
-            each.good_at is not None and not each.failures
-            for name, each in self.origins.items()
-            if name != scheme
-        )
+        A delay is a short rest, so none is longer than the policy's longest rest.
+        """
+        longest = min(longest, policy.backoff_max.total_seconds())
+        if policy.auto_throttle and self.delay < longest:
+            self.delay = min(self.delay * 2 or _FIRST_DELAY, longest)
+
+
+@dataclass(slots=True)
+class SlowStart:
+    """The requests at once that a new host gets: one, and more as it answers (as TCP's slow start).
+
+    Each fast answer brings one more; where the host is slow, ten pages do. Until some pages are
+    finished they are few all the same: a host that limits its requests refuses all that are under
+    way.
+    """
+
+    fastest: float = float("inf")  #: the seconds that its fastest answer took
+    steps: int = 0  #: answers that were fast; 0 after a failure: its capacity is found out anew
+
+    def answered(self, *, latency: float) -> None:
+        """Note an answer that came after *latency* seconds."""
+        self.fastest = min(self.fastest, latency)
+        if latency <= max(_FAST, min(_AS_FAST * self.fastest, _LONGEST_FAST)):
+            self.steps += 1
+
+    def window(self, *, finished: int) -> int:
+        """Return how many requests at once are allowed after *finished* pages."""
+        window = 1 + finished // _PAGES_A_STEP + self.steps
+        return min(window, _FEW) if finished < FIRST_PAGES else window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

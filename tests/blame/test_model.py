@@ -263,7 +263,7 @@ def _a_name_is_gone_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def _who_comes_too_early_pays(patch: pytest.MonkeyPatch) -> None:
     # Of the two that slow its host, one is enough here.
-    patch.setattr(health, "_shows_a_limit", lambda *_: False)
+    patch.setattr(health._Probe, "shows_a_limit", lambda *_: False)
     _a_page_that_pays_slows_nobody(patch)
 
 

@@ -24,7 +24,7 @@ from crawlcw.errors import FetchError, LedgerUnavailableError, Reason, SpiderErr
 from crawlcw.ledger.protocol import Added, Committed, Counts, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.model import health
+from crawlcw.model import hosts as host_model
 from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.standstill import Standstill
@@ -1941,7 +1941,7 @@ class Timed(ReplayDownloader):
 async def test_answers_that_waited_for_the_loop_do_not_slow_their_host_down(
     ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(health, "SLOW_ANSWER", 0.5)
+    monkeypatch.setattr(host_model, "SLOW_ANSWER", 0.5)
 
     class Blocking(Books):
         start_urls = numbered(5)

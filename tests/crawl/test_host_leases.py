@@ -74,7 +74,7 @@ async def test_a_host_that_is_lost_while_it_is_given_up_is_parted_with(ledger: G
         await ledger.begun.wait()
         process.lose()
         ledger.go.set()
-    assert process.frontier.hosts[HOST].state.origin("http").given_up is Reason.HOST_UNREACHABLE
+    assert process.frontier.hosts[HOST].state.origins["http"].given_up is Reason.HOST_UNREACHABLE
     await look(host_leaser)
 
     assert HOST not in process.frontier.hosts

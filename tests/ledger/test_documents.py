@@ -220,8 +220,8 @@ def test_a_host_comes_back_from_its_document_with_the_state_of_its_breakers():
 
     host = documents.host(document)
 
-    http, https = host.origin("http"), host.origin("https")
-    assert (http.state, http.failures, http.strikes) == (State.OPEN, 3, 2)
+    http, https = host.origins["http"], host.origins["https"]
+    assert (http.state, http.failures, http.nameless) == (State.OPEN, 3, 1)
     assert http.good_url == "http://a.example/good"
     assert http.until == (START + timedelta(seconds=40)).timestamp()
     assert (https.state, https.given_up) == (State.DEAD, Reason.DNS_NXDOMAIN)

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.errors import Reason
-from crawlcw.model import health
-from crawlcw.model.health import LONGEST_DELAY, Origin, Policy
-from crawlcw.model.hosts import Host
+from crawlcw.errors import FetchError, Reason
+from crawlcw.model.health import Origin, Policy
+from crawlcw.model.hosts import LONGEST_DELAY, Host
 
 pytestmark = pytest.mark.quick
 
@@ -22,10 +21,18 @@ POLICY = Policy()
 HOST = Host(name="example.com")
 
 
-def failed(host: Host, reason: Reason = Reason.CONNECT, *, scheme: str = "http", **given) -> Host:
+def failed(
+    host: Host,
+    reason: Reason = Reason.CONNECT,
+    *,
+    scheme: str = "http",
+    status: int | None = None,
+    retry_after: float | None = None,
+    **given,
+) -> Host:
     """A fault of a request that was sent after all others, unless *given* says otherwise."""
-    host = host.copy()
-    host.origin_failed(scheme, reason, **{"now": NOW, "policy": POLICY, "sent": LATER} | given)
+    host, error = host.copy(), FetchError(reason, status=status, retry_after=retry_after)
+    host.origin_failed(scheme, error, **{"now": NOW, "policy": POLICY, "sent": LATER} | given)
     return host
 
 
@@ -44,11 +51,13 @@ def page_failed(host: Host, *, policy: Policy) -> Host:
 
 
 def slowed(host: Host, *, policy: Policy) -> Host:
-    return replace(host, delay=health.slowed(host.delay, policy=policy))
+    """A host that asks for less: its next failure is another one."""
+    host = failed(host, Reason.HTTP_STATUS, status=429, policy=policy)
+    return replace(host, origins={})
 
 
 def lost(host: Host, scheme: str = "http") -> Reason | None:
-    return host.origin(scheme).given_up
+    return host.origins[scheme].given_up
 
 
 def rest(host: Host) -> float:
@@ -244,7 +253,7 @@ def test_the_lies_of_a_resolver_do_not_shorten_the_way_of_other_failures():
 
 def test_a_name_that_had_an_address_while_the_network_was_in_doubt_was_there():
     host = HOST.copy()
-    host.origin("https").resolved = True
+    host.origins["https"].resolved = True
     for _ in range(3):
         host = failed(host, Reason.DNS_NXDOMAIN)
 
@@ -451,7 +460,7 @@ def test_whatever_comes_delays_and_rests_stay_within_their_bounds(happenings, ch
             assert now <= host.not_before <= now + POLICY.backoff_max
         assert host.delay == 0 or 0.5 / 8 <= host.delay <= LONGEST_DELAY
         assert (lost(host) is not None) >= (
-            host.origin("http").failures - host.origin("http").nameless >= POLICY.max_failures
+            host.origins["http"].failures - host.origins["http"].nameless >= POLICY.max_failures
             and what is not Reason.DNS_NXDOMAIN
             and what is not Reason.DNS_TEMPORARY
         )

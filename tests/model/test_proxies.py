@@ -173,7 +173,7 @@ def test_a_proxy_that_has_worked_has_an_hour_for_it_may_be_our_network():
 def test_a_proxy_that_refuses_us_is_dead_at_once_even_if_it_has_worked():
     proxy = ProxyBreaker(has_worked=True)
 
-    proxy.refuse("HTTP 407", now=0.0, policy=POLICY)
+    proxy.fault("HTTP 407", now=0.0, policy=POLICY, for_good=True)
 
     assert proxy.is_lost(now=1.0)
 
@@ -181,7 +181,7 @@ def test_a_proxy_that_refuses_us_is_dead_at_once_even_if_it_has_worked():
 def test_a_failure_that_another_proxy_has_not_may_be_chance_three_in_a_row_are_not():
     proxy = ProxyBreaker()
 
-    opened = [proxy.strike("fails", now=1.0, policy=POLICY) for _ in range(3)]
+    opened = [proxy.fault("fails", now=1.0, policy=POLICY, tolerated=3) for _ in range(3)]
 
     assert opened == [False, False, True]
     assert proxy.ready_at == 41.0
