@@ -10,10 +10,10 @@ from urllib.parse import urlencode
 
 from crawlcw.api.scrapy_words import REQUEST_ARGUMENTS
 from crawlcw.errors import InvalidItemError, SettingsError, SpiderError
-from crawlcw.model import durations, item_values, proxies, visits
+from crawlcw.model import durations, proxies, values, visits
 from crawlcw.model.identities import SESSION_NAMES, is_session_name
-from crawlcw.model.request_options import NO_OPTIONS, RequestOptions
 from crawlcw.model.statuses import statuses
+from crawlcw.model.task import NO_OPTIONS, RequestOptions
 
 Statuses = int | str | Iterable[int | str]
 
@@ -189,7 +189,7 @@ def _pairs(name: str, given: object) -> list[tuple[Any, Any]]:
 
 def _check_values(name: str, fields: Mapping[Any, Any]) -> None:
     try:
-        item_values.check(fields)
+        values.check(fields)
     except InvalidItemError as error:
         raise SpiderError(f"Request({name}=...): {error}") from None
 

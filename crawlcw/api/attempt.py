@@ -17,9 +17,9 @@ import yarl
 from crawlcw.api.page_session import PageSession
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
-from crawlcw.model.frozen import frozen
 from crawlcw.model.identities import POOLED, Identity
 from crawlcw.model.proxies import Proxy
+from crawlcw.model.values import frozen
 
 
 class Purpose(StrEnum):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from crawlcw.model.frozen import FrozenDict
+from crawlcw.model.values import FrozenDict
 
 
 @dataclass(slots=True, eq=False, repr=False)

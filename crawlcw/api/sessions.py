@@ -7,7 +7,7 @@ from typing import Any
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.errors import FetchError, Reason, SpiderError
-from crawlcw.model.frozen import thawed
+from crawlcw.model.values import thawed
 
 
 class LoginSession:

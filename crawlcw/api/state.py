@@ -8,10 +8,10 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any, Protocol
 
 from crawlcw.errors import InvalidItemError
-from crawlcw.model import item_values, values
-from crawlcw.model.frozen import frozen
+from crawlcw.model import values
 from crawlcw.model.sanitize import printable
 from crawlcw.model.spider_state import History, Kind, Value, is_number
+from crawlcw.model.values import frozen
 
 _LARGEST_INTEGER = (1 << 63) - 1
 
@@ -53,7 +53,7 @@ class State(MutableMapping[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         try:
-            item_values.check({name: value})
+            values.check({name: value})
         except InvalidItemError as error:
             raise TypeError(f"self.state cannot keep it: {error}") from None
         self._keeper.change(_checked(name), Kind.SET, frozen(values.clean(value)))

@@ -14,7 +14,7 @@ from crawlcw.archive.exchange import Exchange
 from crawlcw.archive.files import LARGEST_FILE, OPEN, WarcFiles
 from crawlcw.archive.records import Answer, DamagedRecordError, Packer, check_installed, read
 from crawlcw.model.sanitize import printable
-from crawlcw.model.stored_page import StoredPage
+from crawlcw.model.task import StoredPage
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from crawlcw.files.partial import locked, sync_folder
-from crawlcw.model.stored_page import StoredPage
+from crawlcw.model.task import StoredPage
 
 SUFFIX = ".warc.gz"
 OPEN = ".open"

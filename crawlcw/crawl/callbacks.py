@@ -48,14 +48,14 @@ from crawlcw.errors import (
     SpiderError,
     StopCrawl,
 )
-from crawlcw.model import item_values, urls
+from crawlcw.model import urls, values
 from crawlcw.model.dropped import DroppedLinks
-from crawlcw.model.item_values import cleaned_item, is_item
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
 from crawlcw.model.tracebacks import format_frames, text_of
 from crawlcw.model.transitions import Failed, too_deep
 from crawlcw.model.urls import Refusal
+from crawlcw.model.values import cleaned_item, is_item
 
 #: A page that sends its reader on later than that has something else in mind: the end of a session.
 LONGEST_REFRESH = timedelta(seconds=100)
@@ -66,7 +66,7 @@ _NOTHING_GIVEN = "item() yielded nothing"
 _LONGEST_REASON = 120
 #: Things that the callback of a list of URLs yields between two writes.
 SLICE = 500
-_OUR_FILES = (__file__, item_values.__file__)
+_OUR_FILES = (__file__, values.__file__)
 #: Seconds after which a generator is left alone until all else has had its turn.
 _SLICE = 0.05
 #: Of one step so many seconds count: in a longer one the loop stood still, which the watchdog sees.

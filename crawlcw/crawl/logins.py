@@ -27,11 +27,11 @@ from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import identities, urls, values
 from crawlcw.model.counters import FinishReason
-from crawlcw.model.frozen import frozen
 from crawlcw.model.identities import Identity
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 from crawlcw.model.tracebacks import describe_error, text_of
+from crawlcw.model.values import frozen
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from crawlcw.api.response import Response
 from crawlcw.archive.bodies import Bodies
 from crawlcw.archive.exchange import Exchange
 from crawlcw.errors import FetchError, Reason
-from crawlcw.model.stored_page import StoredPage
+from crawlcw.model.task import StoredPage
 
 T = TypeVar("T")
 

@@ -70,8 +70,6 @@ from crawlcw.model.counters import Counters
 from crawlcw.model.health import Origin
 from crawlcw.model.hosts import Host, HostLease, RobotsRecord
 from crawlcw.model.rates import Vitals
-from crawlcw.model.request_options import RequestOptions
-from crawlcw.model.stored_page import StoredPage
 from crawlcw.model.task import (
     DONE,
     AttemptError,
@@ -79,8 +77,10 @@ from crawlcw.model.task import (
     BlobRef,
     Payload,
     Record,
+    RequestOptions,
     ResponseInfo,
     Status,
+    StoredPage,
     Task,
 )
 from crawlcw.model.transitions import Change, Settlement

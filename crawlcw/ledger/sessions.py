@@ -21,8 +21,8 @@ from typing import Any
 
 from crawlcw.ledger.documents import Document, escaped, unescaped
 from crawlcw.ledger.port import Edit, Store, Unit, Write
-from crawlcw.model.frozen import frozen
 from crawlcw.model.identities import Cookie, Identity, IdentityState
+from crawlcw.model.values import frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,8 @@ from typing import Any
 
 from crawlcw.ledger.documents import Document, escaped, unescaped
 from crawlcw.ledger.port import Edit, Not, Store, Unit, Write
-from crawlcw.model.frozen import frozen
 from crawlcw.model.spider_state import Change, Kind, Operation, Run, StoredState, Value, sized
-from crawlcw.model.values import size
+from crawlcw.model.values import frozen, size
 
 STATE_ID = "state"
 

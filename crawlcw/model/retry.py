@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 from crawlcw.errors import Reason
-from crawlcw.model.request_options import RequestOptions
+from crawlcw.model.task import RequestOptions
 
 #: Answers that may be different next time. 520-526 are Cloudflare's.
 RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504, *range(520, 527)})

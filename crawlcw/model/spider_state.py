@@ -13,8 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from crawlcw.errors import SpiderError
-from crawlcw.model.frozen import FrozenDict, FrozenList, frozen
-from crawlcw.model.values import size
+from crawlcw.model.values import FrozenDict, FrozenList, frozen, size
 
 #: The most that all names and values of a state may amount to, in bytes.
 LARGEST = 1 << 20

@@ -17,7 +17,6 @@ from typing import Any, assert_never
 from crawlcw.errors import FAILURE_REASONS, Reason
 from crawlcw.model.retry import KEPT_ERRORS, RetryPolicy, backoff
 from crawlcw.model.sanitize import printable, printable_block
-from crawlcw.model.stored_page import StoredPage
 from crawlcw.model.task import (
     DONE,
     WAITING,
@@ -27,6 +26,7 @@ from crawlcw.model.task import (
     Lease,
     ResponseInfo,
     Status,
+    StoredPage,
     Task,
 )
 from crawlcw.model.visits import Visit

@@ -4,7 +4,9 @@
 
 One value that a store cannot hold must not take a batch of others with it, so
 everything a spider yields or passes along goes through `clean` before it is
-batched. `clean` never fails on data; what an item may not have is for `item_values` to say.
+batched. `clean` never fails on data. An item with a value of no known kind is its spider's
+mistake, and named: a node that was not asked for its text would be stored as
+`<LexborNode h1>`, and the page would count as a success.
 """
 
 import base64
@@ -13,14 +15,63 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from fractions import Fraction
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
+from pathlib import PurePath
+from types import NoneType
+from typing import Any, Never
+from uuid import UUID
+
+from crawlcw.errors import InvalidItemError
+from crawlcw.model.sanitize import printable
 
 #: BSON refuses documents nested much deeper than this; below it a value is kept as JSON text.
 MAX_DEPTH = 50
 _INT64 = 1 << 63
+#: Most values are of these, and need no further look.
+_PLAIN = frozenset({str, int, float, bool, NoneType, bytes})
+#: Those that are stored as what they are, or whose text says all that they are.
+_KNOWN = (
+    *(str, bool, int, float, bytes, bytearray, memoryview, date, time, timedelta, Enum),
+    *(Decimal, Fraction, complex, PurePath, UUID, IPv4Address, IPv4Interface, IPv4Network),
+    *(IPv6Address, IPv6Interface, IPv6Network),
+)
+#: Packages whose values (URLs, secrets, colours) have a text that is meant to be read.
+_READABLE = frozenset({"pydantic", "pydantic_core", "yarl"})
+_COLLECTIONS = (list, tuple, set, frozenset)
+#: What is left out most often, by the name of the type: no package of these needs to be installed.
+_HINTS = {
+    "LexborNode": ".text()",
+    "LexborHTMLParser": ".text()",
+    "Selector": ".get()",
+    "SelectorList": ".get() or .getall()",
+    "Response": ".url or .text",
+    "Request": ".url",
+    "Match": ".group()",
+    "coroutine": "to await it",
+    "generator": "list(...)",
+    "map": "list(...)",
+    "filter": "list(...)",
+    "zip": "list(...)",
+    "dict_keys": "list(...)",
+    "dict_values": "list(...)",
+    "dict_items": "dict(...)",
+    "ndarray": ".tolist()",
+    "int64": ".item()",
+    "builtin_function_or_method": "to call it",
+    "method": "to call it",
+    "function": "to call it",
+}
 
 
 def clean(value: object, *, depth: int = 0) -> Any:
@@ -167,3 +218,123 @@ def size(value: object) -> int:
     if isinstance(value, list):
         return sum(8 + size(each) for each in value)
     return 8
+
+
+def cleaned_item(thing: object) -> dict[str, Any]:
+    """Return what a spider yielded as a clean dictionary.
+
+    Raises `InvalidItemError` where *thing* is neither a mapping nor a dataclass, an
+    attrs or a pydantic object, and for a value of no known kind.
+    """
+    fields = parts(thing)
+    if fields is None:
+        several = isinstance(thing, Iterable) and not isinstance(thing, str | bytes)
+        raise InvalidItemError(
+            f"{type(thing).__name__} is not an item: "
+            "yield a dict, a dataclass, an attrs or pydantic object, or a Request"
+            + (", and what holds several of them by `yield from`" if several else "")
+        )
+    check(fields)
+    cleaned = clean(fields)
+    assert isinstance(cleaned, dict)
+    return cleaned
+
+
+def is_item(thing: object) -> bool:
+    """Return whether *thing* has named parts, as an item must."""
+    return parts(thing) is not None
+
+
+def check(fields: Mapping[Any, Any]) -> None:
+    """Raise `InvalidItemError` for a value of no known kind, however deep, with its place."""
+    for name, value in fields.items():
+        if type(value) not in _PLAIN:
+            _check(value, printable(name), depth=1)
+
+
+def _check(value: object, place: str, *, depth: int) -> None:
+    kind = type(value)
+    if kind in _PLAIN or depth >= MAX_DEPTH:
+        return
+    if isinstance(value, _COLLECTIONS) and kind.__name__ != "SelectorList":
+        assert isinstance(value, Iterable)
+        for number, each in enumerate(value):
+            if type(each) not in _PLAIN:
+                _check(each, f"{place}[{number}]", depth=depth + 1)
+        return
+    if isinstance(value, _KNOWN) or kind.__module__.partition(".")[0] in _READABLE:
+        return
+    fields = parts(value)
+    if fields is None:
+        raise InvalidItemError(_sentence(kind, place))
+    for name, each in fields.items():
+        if type(each) not in _PLAIN:
+            _check(each, f"{place}.{printable(name)}", depth=depth + 1)
+
+
+def _sentence(kind: type, place: str) -> str:
+    name = kind.__name__
+    hint = _HINTS.get(name)
+    instead = (
+        f"did you mean {hint}?" if hint else "make it text, a number, a date, a list or a dict"
+    )
+    article = "an" if name[:1] in "aeioAEIO" else "a"
+    return f"'{printable(place, limit=80)}' is {article} {printable(name)}: {instead}"
+
+
+def frozen(value: Any) -> Any:
+    """Return a clean value whose lists and dictionaries, however deep, cannot be changed."""
+    if isinstance(value, _Frozen):
+        return value
+    if isinstance(value, dict):
+        return FrozenDict({key: frozen(each) for key, each in value.items()})
+    if isinstance(value, list):
+        return FrozenList(frozen(each) for each in value)
+    return value
+
+
+def thawed(value: Any) -> Any:
+    """Return a copy that may be changed."""
+    if isinstance(value, dict):
+        return {key: thawed(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [thawed(each) for each in value]
+    return value
+
+
+def _refuse(self: object, *_: object, **__: object) -> Never:
+    kind = "list" if isinstance(self, list) else "dict"
+    raise TypeError(f"this {kind} is read-only: change a copy, {kind}(...), and assign that")
+
+
+class _Frozen:
+    """What both refuse, and how both are copied: as what may be changed."""
+
+    __setitem__ = __delitem__ = clear = pop = _refuse
+
+    def __copy__(self) -> Any:
+        return self.copy()  # type: ignore[attr-defined]  # both have it
+
+    def __deepcopy__(self, _: object) -> Any:
+        return thawed(self)
+
+    def __reduce_ex__(self, _: object) -> Any:
+        return type(self), (self.copy(),)  # type: ignore[attr-defined]  # both have it
+
+
+class FrozenList(_Frozen, list[Any]):
+    """A list that cannot be changed; `+=` makes another one."""
+
+    append = extend = insert = remove = reverse = sort = __imul__ = _refuse
+
+    def __iadd__(self, others: Any) -> Any:  # type: ignore[misc]  # it takes what a list's does
+        return [*self, *others]
+
+
+class FrozenDict(_Frozen, dict[str, Any]):
+    """A dictionary that cannot be changed; `|=` makes another one."""
+
+    popitem = setdefault = update = _refuse
+
+    def __ior__(self, others: Any) -> Any:  # type: ignore[misc]  # it takes what a dict's does
+        return dict(self) | dict(others)

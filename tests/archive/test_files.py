@@ -14,7 +14,7 @@ from crawlcw.archive import files
 from crawlcw.archive.bodies import FileMissingError, read_stored
 from crawlcw.archive.files import OPEN, WarcFiles
 from crawlcw.archive.records import DamagedRecordError
-from crawlcw.model.stored_page import StoredPage
+from crawlcw.model.task import StoredPage
 from tests.archive.test_records import MOST, PACKER, exchange
 
 

@@ -15,8 +15,7 @@ from crawlcw.archive.bodies import read_stored
 from crawlcw.archive.records import Answer
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
-from crawlcw.model.stored_page import StoredPage
-from crawlcw.model.task import Record, Status
+from crawlcw.model.task import Record, Status, StoredPage
 from crawlcw.testing import Replay, ReplayDownloader
 
 #: On MongoDB with the thorough ones: the contract of ledgers is what tells.

@@ -26,8 +26,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger_opening import open_for_inspection
 from crawlcw.model.invariants import Kind
-from crawlcw.model.request_options import RequestOptions
-from crawlcw.model.task import Status
+from crawlcw.model.task import RequestOptions, Status
 from crawlcw.testing import ReplayDownloader
 from tests.support.ledgers import (
     LEASE,

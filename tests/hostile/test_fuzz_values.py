@@ -21,9 +21,8 @@ from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import values
 from crawlcw.model.dropped import KEPT_EXAMPLES, DroppedLinks
-from crawlcw.model.item_values import cleaned_item
 from crawlcw.model.sanitize import printable, printable_block
-from crawlcw.model.values import MAX_DEPTH, clean
+from crawlcw.model.values import MAX_DEPTH, clean, cleaned_item
 from tests.support import ledgers
 from tests.support.fuzzing import UNSEEN, fuzzed, soup
 from tests.support.ledgers import Ledgers, claimed_one, failure, make_task, success

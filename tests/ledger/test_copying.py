@@ -18,9 +18,8 @@ from crawlcw.ledger.protocol import Counters
 from crawlcw.ledger_opening import open_to_copy
 from crawlcw.model.identities import Cookie, Identity
 from crawlcw.model.rates import Vitals
-from crawlcw.model.request_options import RequestOptions
 from crawlcw.model.spider_state import Kind, Operation, StoredState, sized
-from crawlcw.model.task import ResponseInfo
+from crawlcw.model.task import RequestOptions, ResponseInfo
 from crawlcw.model.transitions import Succeeded, Unchanged
 from tests.support.ledgers import (
     claimed,

@@ -13,9 +13,17 @@ from crawlcw.ledger.documents import escaped, unescaped
 from crawlcw.ledger.protocol import Counters, Worker
 from crawlcw.model.health import State
 from crawlcw.model.hosts import Host
-from crawlcw.model.request_options import RequestOptions
-from crawlcw.model.stored_page import StoredPage
-from crawlcw.model.task import AttemptError, BlobRef, Payload, Record, ResponseInfo, Status, Task
+from crawlcw.model.task import (
+    AttemptError,
+    BlobRef,
+    Payload,
+    Record,
+    RequestOptions,
+    ResponseInfo,
+    Status,
+    StoredPage,
+    Task,
+)
 from crawlcw.model.transitions import Change, Event
 from crawlcw.model.visits import Visit
 from tests.support.ledgers import START, make_task

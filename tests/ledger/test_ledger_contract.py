@@ -12,10 +12,10 @@ from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
 from crawlcw.ledger import admin
 from crawlcw.ledger.protocol import Cursor, ItemCount, Ledger, TaskFilter, Worker
 from crawlcw.model import transitions, values
-from crawlcw.model.item_values import cleaned_item
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import Lease, Record, ResponseInfo, Status, Task
 from crawlcw.model.transitions import Failed, Succeeded
+from crawlcw.model.values import cleaned_item
 from tests.support.ledgers import (
     LEASE,
     START,

@@ -7,8 +7,7 @@ import pytest
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Committed, Ledger, TaskFilter
-from crawlcw.model.stored_page import StoredPage
-from crawlcw.model.task import Record, Status, Task
+from crawlcw.model.task import Record, Status, StoredPage, Task
 from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded, Unchanged, reparse
 from tests.ledger.test_revisits_contract import at, ended, record, rows
 from tests.support.ledgers import FakeClock, Ledgers, claimed_one, make_task, settled, visit

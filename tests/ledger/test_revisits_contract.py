@@ -7,8 +7,7 @@ import pytest
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import ItemRow, Ledger, TaskFilter
-from crawlcw.model.request_options import RequestOptions
-from crawlcw.model.task import Record, ResponseInfo, Status, Task
+from crawlcw.model.task import Record, RequestOptions, ResponseInfo, Status, Task
 from crawlcw.model.transitions import Failed, Outcome, Succeeded, Unchanged
 from tests.support.ledgers import (
     START,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.frozen import frozen
 from crawlcw.model.spider_state import Kind, Operation, StoredState, Value, sized
+from crawlcw.model.values import frozen
 from tests.support.ledgers import BACKENDS, Ledgers, on_backend
 
 RUN, OTHER = (b"0123456789abcdef", 3), (b"fedcba9876543210", 1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crawlcw.model import values
-from crawlcw.model.frozen import frozen, thawed
+from crawlcw.model.values import frozen, thawed
 
 pytestmark = pytest.mark.quick
 

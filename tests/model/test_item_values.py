@@ -16,7 +16,7 @@ import yarl
 from selectolax.lexbor import LexborHTMLParser
 
 from crawlcw.errors import InvalidItemError
-from crawlcw.model.item_values import cleaned_item, is_item
+from crawlcw.model.values import cleaned_item, is_item
 
 pytestmark = pytest.mark.quick
 

@@ -9,8 +9,8 @@ import pytest
 
 from crawlcw.errors import SpiderError
 from crawlcw.model import spider_state
-from crawlcw.model.frozen import frozen
 from crawlcw.model.spider_state import History, Kind, Page, Run, StoredState
+from crawlcw.model.values import frozen
 
 pytestmark = pytest.mark.quick
 

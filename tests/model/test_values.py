@@ -22,8 +22,7 @@ from crawlcw.errors import InvalidItemError
 from crawlcw.ledger import documents
 from crawlcw.ledger.sqlite import rows
 from crawlcw.model import values
-from crawlcw.model.item_values import cleaned_item
-from crawlcw.model.values import MAX_DEPTH, clean
+from crawlcw.model.values import MAX_DEPTH, clean, cleaned_item
 
 pytestmark = pytest.mark.quick
 

@@ -18,10 +18,10 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model import transitions, urls
 from crawlcw.model.identities import Identity
-from crawlcw.model.item_values import cleaned_item
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import ChangedTask, Lease, ResponseInfo, Task, task_id
 from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded
+from crawlcw.model.values import cleaned_item
 from crawlcw.model.visits import Visit
 from tests.support import mongomock_double
 from tests.support.mongod import with_database
