@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from crawlcw.ledger.documents import error_document, response_document, trace_document
+from crawlcw.ledger.documents import error_document, known, trace_document
 from crawlcw.model.task import BlobRef, Record
 
 
@@ -41,7 +41,7 @@ def whole(record: Record) -> dict[str, Any]:
         "parent": None if task.parent is None else task.parent.hex(),
     }
     if record.response:
-        found["response"] = response_document(record.response)
+        found["response"] = known(record.response)
     if task.stored is not None:
         found["stored"] = task.stored.to_document()
     return found

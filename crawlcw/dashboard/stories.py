@@ -5,7 +5,7 @@ What a request carries besides its URL (headers, a body) may be a password, and 
 
 from typing import Any
 
-from crawlcw.ledger.documents import error_document, response_document, trace_document
+from crawlcw.ledger.documents import error_document, known, trace_document
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import BlobRef, Record, Task
 from crawlcw.model.values import to_json
@@ -50,7 +50,7 @@ async def story(ledger: Ledger, record: Record) -> dict[str, Any]:
         "body_bytes": len(task.body or b""),
         "context": _shown(task.context) if task.context else None,
         "errors": [error_document(error) for error in reversed(record.errors)],
-        "response": response_document(record.response) if record.response else None,
+        "response": known(record.response) if record.response else None,
         "stored": task.stored.to_document() if task.stored else None,
         "items": [_shown(item) for item in record.items[:_MOST_ITEMS]],
         "item_count": len(record.items),

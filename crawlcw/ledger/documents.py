@@ -61,7 +61,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime
-from operator import attrgetter
 from typing import Any
 
 from crawlcw.errors import Reason
@@ -72,6 +71,7 @@ from crawlcw.model.hosts import Host, HostLease, RobotsRecord
 from crawlcw.model.rates import Vitals
 from crawlcw.model.task import (
     DONE,
+    NO_OPTIONS,
     AttemptError,
     AttemptRecord,
     BlobRef,
@@ -91,10 +91,10 @@ from crawlcw.model.workers import Worker
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
 #: What a claim of a tracked task reads besides.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
-_VISIT_FIELDS = tuple(field.name for field in fields(Visit))
-_visit_values = attrgetter(*_VISIT_FIELDS)
-_RESPONSE_FIELDS = tuple(field.name for field in fields(ResponseInfo))
-_response_values = attrgetter(*_RESPONSE_FIELDS)
+_FIELDS = {part: tuple(each.name for each in fields(part)) for part in (Visit, ResponseInfo)}
+#: What is left out where it is None. To MongoDB null is no absence: the indexes of what is due
+#: would have it.
+_OPTIONAL = ("due", "body", "errback", "parent", "begun", "revisit")
 #: No key of anybody's begins like these once it is escaped.
 _BLOB = "%aside"
 #: A time without a zone, as its ISO 8601 text: every date of a store is an instant.
@@ -125,22 +125,23 @@ def document(task: Task) -> Document:
         "retry": task.retry,
         "lost": task.lost,
     }
-    if task.due is not None:
-        # To MongoDB null is no absence: the indexes of what is due would have it.
-        found["due"] = task.due
-    found |= _request_document(task)
-    if task.parent is not None:
-        found["parent"] = task.parent
+    if task.method != "GET":
+        found["method"] = task.method
+    if task.headers:
+        found["headers"] = [list(pair) for pair in task.headers]
+    for name in _OPTIONAL:
+        if (value := getattr(task, name)) is not None:
+            found[name] = value
+    if task.context is not None:
+        found["context"] = value_document(task.context)
+    if task.options is not NO_OPTIONS and (options := task.options.to_document()):
+        found["options"] = options
     if task.hops:
         found["hops"] = task.hops
     if task.reason is not None:
         found["reason"] = str(task.reason)
-    if task.begun is not None:
-        found["begun"] = task.begun
     if task.visit is not None:
-        found["visit"] = visit_document(task.visit)
-    if task.revisit is not None:
-        found["revisit"] = task.revisit
+        found["visit"] = known(task.visit)
     if task.stored is not None:
         found["stored"] = task.stored.to_document()
     if task.carried is not None:
@@ -149,28 +150,12 @@ def document(task: Task) -> Document:
     return found
 
 
-def _request_document(task: Task) -> Document:
-    """Return what is to be asked for, and what for, where it is more than a page to parse."""
-    found: Document = {}
-    if task.method != "GET":
-        found["method"] = task.method
-    if task.headers:
-        found["headers"] = [list(pair) for pair in task.headers]
-    if task.body is not None:
-        found["body"] = task.body
-    if task.errback is not None:
-        found["errback"] = task.errback
-    if task.context is not None:
-        found["context"] = value_document(task.context)
-    if options := task.options.to_document():
-        found["options"] = options
-    return found
-
-
 def task(found: Mapping[str, Any]) -> Task:
     """Return the task that a document holds."""
     context = found.get("context")
     reason = found.get("reason")
+    options = found.get("options")
+    stored = found.get("stored")
     return Task(
         id=bytes(found["_id"]),
         url=found["url"],
@@ -181,7 +166,7 @@ def task(found: Mapping[str, Any]) -> Task:
         callback=found["callback"],
         errback=found.get("errback"),
         context=value(context) if context is not None else None,
-        options=RequestOptions.from_document(found.get("options")),
+        options=RequestOptions.from_document(options) if options else NO_OPTIONS,
         depth=found["depth"],
         parent=found.get("parent"),
         hops=found.get("hops") or 0,
@@ -200,7 +185,7 @@ def task(found: Mapping[str, Any]) -> Task:
         reason=Reason(reason) if reason is not None else None,
         visit=Visit(**visit) if (visit := found.get("visit")) else None,
         revisit=found.get("revisit"),
-        stored=StoredPage.from_document(found.get("stored")),
+        stored=StoredPage.from_document(stored) if stored else None,
         carried=carried(found) if found.get("data") is not None else None,
     )
 
@@ -244,9 +229,10 @@ def results_document(results: Mapping[str, Any]) -> Document:
 def changed(change: Change) -> Document:
     """Return the fields of a task that *change* sets, without what it appends or keeps.
 
-    `due`, `begun` and `reason` are None where they are to be absent.
+    `due`, `begun`, `reason` and `revisit` are None where they are to be absent; of a tracked
+    task see `progressed`.
     """
-    return {
+    found: Document = {
         "status": int(change.status),
         "due": change.due,
         "update_time": change.update_time,
@@ -259,21 +245,14 @@ def changed(change: Change) -> Document:
         "begun": change.begun,
         "reason": str(change.reason) if change.reason is not None else None,
     }
-
-
-def visited(change: Change) -> Document:
-    """Return the fields that a change of a crawl's page sets besides, and no others.
-
-    `revisit` is None where it is to be absent.
-    """
-    found: Document = {}
+    if change.response is not None:
+        found["response"] = known(change.response)
     if change.stored is not None:
         found["stored"] = change.stored.to_document()
-    if change.status not in DONE:
-        return found
-    found["revisit"] = change.revisit
-    if change.visit is not None:
-        found["visit"] = visit_document(change.visit)
+    if change.status in DONE:
+        found["revisit"] = change.revisit
+        if change.visit is not None:
+            found["visit"] = known(change.visit)
     return found
 
 
@@ -285,12 +264,6 @@ def source_document(settlement: Settlement) -> Document:
     if change.response is not None and change.response.final_url != task.url:
         found["url"] = change.response.final_url
     return found
-
-
-def visit_document(visit: Visit) -> Document:
-    """Return a task's `visit`, without what is not known."""
-    values = zip(_VISIT_FIELDS, _visit_values(visit), strict=True)
-    return {name: value for name, value in values if value is not None}
 
 
 def progressed(change: Change) -> Document:
@@ -329,10 +302,13 @@ def error_document(error: AttemptError) -> Document:
     return found
 
 
-def response_document(response: ResponseInfo) -> Document:
-    """Return a task's `response`, without what is not known."""
-    values = zip(_RESPONSE_FIELDS, _response_values(response), strict=True)
-    return {name: value for name, value in values if value is not None}
+def known(part: Visit | ResponseInfo) -> Document:
+    """Return a task's `visit` or `response`, without what is not known."""
+    found: Document = {}
+    for name in _FIELDS[type(part)]:
+        if (value := getattr(part, name)) is not None:
+            found[name] = value
+    return found
 
 
 def record(found: Mapping[str, Any]) -> Record:
@@ -572,7 +548,12 @@ def tally(found: Mapping[str, Any]) -> Counters:
 def escaped(value: Any) -> Any:
     """Return a clean value as a store holds it, without keys or times that mean more to it."""
     if isinstance(value, dict):
-        return {_escaped_key(k): escaped(v) for k, v in value.items()}
+        found: Document = {}
+        for key, each in value.items():
+            plain = type(each) is str or type(each) is int  # most are
+            name = key if key.isidentifier() else _escaped_key(key)
+            found[name] = each if plain else escaped(each)
+        return found
     if isinstance(value, list):
         return [escaped(each) for each in value]
     if isinstance(value, datetime) and value.tzinfo is None:
@@ -592,8 +573,6 @@ def unescaped(value: Any) -> Any:
 
 
 def _escaped_key(key: str) -> str:
-    if key.isidentifier():
-        return key
     if not key:
         return "%"
     key = key.replace("%", "%25").replace(".", "%2E").replace("\0", "%00")

@@ -80,8 +80,6 @@ class RequestOptions:
 
     def to_document(self) -> dict[str, Any]:
         """Return what is asked for, by name."""
-        if self is NO_OPTIONS:
-            return {}
         named = {name: getattr(self, name) for name in _NAMES}
         return {
             name: list(value) if isinstance(value, tuple) else value
@@ -90,10 +88,8 @@ class RequestOptions:
         }
 
     @classmethod
-    def from_document(cls, found: Mapping[str, Any] | None) -> "RequestOptions":
+    def from_document(cls, found: Mapping[str, Any]) -> Self:
         """Return what `to_document` was called on; names of a newer crawlcw are left out."""
-        if not found:
-            return NO_OPTIONS
         named = {name: found.get(name) for name in _NAMES}
         values: dict[str, Any] = {name: _unchanging(value) for name, value in named.items()}
         return cls(**values)
@@ -123,10 +119,8 @@ class StoredPage:
         return _FILE.fullmatch(self.file) is not None and self.offset >= 0 and self.length > 0
 
     @classmethod
-    def from_document(cls, found: Mapping[str, Any] | None) -> Self | None:
-        """Return what `to_document` was made of; None where nothing is stored."""
-        if not found:
-            return None
+    def from_document(cls, found: Mapping[str, Any]) -> Self:
+        """Return what `to_document` was made of."""
         return cls(file=str(found["file"]), offset=found["offset"], length=found["length"])
 
     def to_document(self) -> dict[str, Any]:

@@ -166,6 +166,7 @@ def test_a_change_sets_every_field_that_it_decides():
         "lost": 0,
         "begun": 0,
         "reason": "tls",
+        "revisit": None,
     }
 
 
@@ -176,7 +177,7 @@ def test_a_record_comes_back_from_its_document():
     document = documents.document(FULL) | {
         "reason": "parse-error",
         "errors": [documents.error_document(error), documents.error_document(bare)],
-        "response": documents.response_document(response),
+        "response": documents.known(response),
         "items": [escaped({"$a": 1})],
     }
 

@@ -24,7 +24,7 @@ from crawlcw.errors import (
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import TaskFilter
-from crawlcw.ledger.sqlite import SqliteLedger, connection, priorities, rows, writes
+from crawlcw.ledger.sqlite import SqliteLedger, connection, outcomes, priorities, rows
 from crawlcw.ledger.sqlite.clock import machine_clock
 from crawlcw.ledger.sqlite.connection import Database
 from crawlcw.model.clock import LedgerClock
@@ -552,7 +552,7 @@ async def test_outcomes_of_pages_whose_leases_are_lost_take_none_of_the_others(
     path: Path, monkeypatch: pytest.MonkeyPatch, from_rows: bool
 ):
     """Also with an SQLite before 3.33, which changes one row by a statement."""
-    monkeypatch.setattr(writes, "_UPDATES_FROM_ROWS", from_rows)
+    monkeypatch.setattr(outcomes, "_IS_NEW", from_rows)
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
     await ledger.tasks.add(make_tasks(100))
     leases = await claimed(ledger)

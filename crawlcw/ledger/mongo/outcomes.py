@@ -16,7 +16,7 @@ from crawlcw.ledger.mongo.updates import mine, unmoved, update_of
 from crawlcw.ledger.protocol import Committed
 from crawlcw.model import transitions
 from crawlcw.model.task import Lease
-from crawlcw.model.transitions import Change, Settlement
+from crawlcw.model.transitions import Settlement
 
 
 class Outcomes:
@@ -70,7 +70,7 @@ class Outcomes:
 
         Raises one of `UNENCODABLE` for an item that the store cannot hold.
         """
-        update = _outcome(settlement.change)
+        update = update_of(settlement.change)
         items = settlement.change.items
         if not items:
             if items is not None and settlement.lease.task.settled:
@@ -145,18 +145,10 @@ class Outcomes:
             )
 
 
-def _outcome(change: Change) -> dict[str, Any]:
-    """Return the update of a commit, without the items."""
-    update = update_of(change)
-    if change.response is not None:
-        update["$set"]["response"] = documents.response_document(change.response)
-    return update
-
-
 def _storable(
     settlement: Settlement, write: UpdateOne, rejected: list[tuple[Lease, str]]
 ) -> UpdateOne:
-    error = encoding_error({"update": _outcome(settlement.change)})
+    error = encoding_error({"update": update_of(settlement.change)})
     return write if error is None else _rejection(settlement, error, rejected)
 
 
@@ -166,4 +158,4 @@ def _rejection(
     """Return the write that gives a task up because its outcome cannot be stored."""
     rejected.append((settlement.lease, message))
     given_up = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=message)
-    return UpdateOne(mine(settlement.lease), _outcome(given_up.change), hint="_id_")
+    return UpdateOne(mine(settlement.lease), update_of(given_up.change), hint="_id_")

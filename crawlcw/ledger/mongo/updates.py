@@ -39,7 +39,7 @@ def locked(ids: Iterable[bytes], tokens: Iterable[str]) -> dict[str, Any]:
 
 def update_of(change: Change) -> dict[str, Any]:
     """Return what sets a task's fields: None means absent for those of `_MAY_BE_ABSENT`."""
-    fields = documents.changed(change) | documents.visited(change) | _progressed(change)
+    fields = documents.changed(change) | _progressed(change)
     absent = {name: "" for name in _MAY_BE_ABSENT if name in fields and fields[name] is None}
     for name in absent:
         del fields[name]

@@ -8,11 +8,12 @@ from datetime import timedelta
 from typing import Any
 
 from crawlcw.ledger import documents
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sqlite.connection import Database, transaction, update
+from crawlcw.ledger.sqlite.outcomes import apply_each, mine, unmoved, written
 from crawlcw.ledger.sqlite.rows import document_of, milliseconds
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.ledger.sqlite.writes import apply_each, mine, unmoved, written
 from crawlcw.model import transitions
 from crawlcw.model.task import BlobRef, Lease, Task
 from crawlcw.model.transitions import Change, Event, lease_of
@@ -50,28 +51,26 @@ class Leases:
     ) -> tuple[list[Lease], Counter[Event]]:
         leases: list[Lease] = []
         others: Counter[Event] = Counter()
-        writes = [
-            (written(task, change), {**unmoved(task), "due": now}) for task, change in decided
-        ]
-        # To give a task up is an outcome: the crawl may be at its end with it.
-        outcome = any(change.event is Event.ABANDON for _, change in decided)
-        with transaction(db, durable=outcome):
-            for (task, change), is_ours in zip(
-                decided, apply_each(db, self._store.sql, writes), strict=True
-            ):
+        writes = []
+        is_outcome = False
+        for task, change in decided:
+            writes.append((written(task, change), {**unmoved(task), "due": now}))
+            # To give a task up is an outcome: the crawl may be at its end with it.
+            is_outcome = is_outcome or change.event is Event.ABANDON
+        with transaction(db, durable=is_outcome):
+            applied = apply_each(db, self._store.sql, writes)
+            for (task, change), is_ours in zip(decided, applied, strict=True):
                 if is_ours is not True:
                     continue
-                if change.lock is None:
+                if change.lock is None or change.due is None:
                     others[change.event] += 1
-                elif self._store.kind.tracked:
-                    leases.append(_leased(self._with_carried(db, task), change))
-                else:
-                    leases.append(_leased(task, change))
+                    continue
+                if self._store.kind is LedgerKind.USE_CASE:
+                    row = db.execute(self._store.sql.carried, (task.id,)).fetchone()
+                    task = replace(task, carried=documents.carried(document_of(row)))
+                lease = Lease(task=task, token=change.lock, fence=change.fence, expires=change.due)
+                leases.append(lease)
         return leases, others
-
-    def _with_carried(self, db: sqlite3.Connection, task: Task) -> Task:
-        row = db.execute(self._store.sql.carried, (task.id,)).fetchone()
-        return replace(task, carried=documents.carried(document_of(row)))
 
     async def begin(self, lease: Lease) -> bool:
         """See `protocol.Leases.begin`."""
@@ -79,9 +78,7 @@ class Leases:
 
     def _begin(self, db: Database, lease: Lease) -> bool:
         with transaction(db):
-            return (
-                db.execute(self._store.sql.begin, mine(lease) | {"id": lease.task.id}).rowcount == 1
-            )
+            return db.execute(self._store.sql.begin, mine(lease)).rowcount == 1
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
         """See `protocol.Leases.renew`."""
@@ -94,9 +91,7 @@ class Leases:
             return {
                 held.task.id
                 for held in leases
-                if not db.execute(
-                    self._store.sql.renew, {**mine(held), "id": held.task.id, "due": due}
-                ).rowcount
+                if not db.execute(self._store.sql.renew, {**mine(held), "due": due}).rowcount
             }
 
     async def save(
@@ -105,7 +100,6 @@ class Leases:
         """See `protocol.Leases.save`."""
         values = {
             **mine(lease),
-            "id": lease.task.id,
             "data": self._store.text(documents.value_document(data)),
             "due": milliseconds(self._store.now() + duration),
         }
@@ -120,9 +114,3 @@ class Leases:
     def _held(self, db: sqlite3.Connection, tokens: Mapping[str, Any]) -> list[Lease]:
         rows = db.execute(self._store.sql.held, tokens)
         return [lease_of(documents.task(document_of(row))) for row in rows]
-
-
-def _leased(task: Task, change: Change) -> Lease:
-    assert change.lock is not None
-    assert change.due is not None
-    return Lease(task=task, token=change.lock, fence=change.fence, expires=change.due)

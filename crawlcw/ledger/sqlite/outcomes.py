@@ -1,18 +1,68 @@
-"""Recording the outcomes of tasks, and giving tasks back without one."""
+"""Recording the outcomes of tasks, and the guarded writes that claims and outcomes are.
 
+A statement lets go of Python's lock at each step, and has to wait for it again while the event
+loop works. So rows that are alike are written by one statement, many at a time.
+"""
+
+# ruff: noqa: S608  # the tables' names are quoted, columns are the schema's; values are parameters
+
+import json
 import sqlite3
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain
+from typing import Any, NamedTuple
 
 from crawlcw.errors import Reason
+from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Committed
-from crawlcw.ledger.sqlite.connection import Database, transaction
-from crawlcw.ledger.sqlite.rows import UNHOLDABLE, describe_sqlite_error
+from crawlcw.ledger.sqlite.connection import Database, begin_anew, transaction
+from crawlcw.ledger.sqlite.rows import (
+    UNHOLDABLE,
+    describe_sqlite_error,
+    from_json,
+    milliseconds,
+    row_of,
+    to_json,
+)
+from crawlcw.ledger.sqlite.statements import Statements
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.ledger.sqlite.writes import Write, add_items, apply_each, mine, unmoved, written
 from crawlcw.model import transitions
-from crawlcw.model.task import Lease
-from crawlcw.model.transitions import Settlement
+from crawlcw.model.task import Lease, Status, Task
+from crawlcw.model.transitions import KEPT_TRACE, Change, Settlement
+
+#: Since 3.33 an UPDATE takes its values from rows; since 3.32 a statement has 32,766 parameters.
+_IS_NEW = sqlite3.sqlite_version_info >= (3, 33)
+_PARAMETERS = 2_000 if _IS_NEW else 999
+_MOST_ROWS = 64
+#: Characters, or bytes.
+_LARGE = 1 << 16
+_MAY_BE_LARGE = ("body", "context", "item")
+
+Values = Mapping[str, Any]  #: by column
+#: The columns of rows that are alike: those that must have the values given, and those set.
+Shape = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class Growth(NamedTuple):
+    """The part of a change that depends on what its task has already."""
+
+    error: str | None  #: JSON, to be added to those there
+    kept_errors: int
+    values: Values  #: of a tracked task: stage, context, data
+    results: documents.Document  #: by stage, to be added to those there
+    trace: documents.Document | None  #: to be added to those there
+
+
+class Write(NamedTuple):
+    """A change of a task as its row takes it."""
+
+    task: Task  #: as it was before
+    values: Values  #: of the columns that it sets, and of no others
+    items: list[dict[str, Any]] | None  #: rows; None keeps those there
+    version: int  #: the fence of the visit that the items are from
+    kept_versions: int  #: the items of so many visits are kept
+    growth: Growth | None
 
 
 class Outcomes:
@@ -29,47 +79,29 @@ class Outcomes:
         lost: list[Lease] = []
         rejected: list[tuple[Lease, str]] = []
         # Encoded before the transaction begins, for it keeps all others waiting.
-        writes = [(settlement, *_storable(settlement)) for settlement in settlements]
+        writes: list[tuple[Write, Values]] = []
+        refusals: list[str | None] = []
+        for settlement in settlements:
+            lease, refusal = settlement.lease, None
+            try:
+                write = written(lease.task, settlement.change)
+            except UNHOLDABLE as error:
+                write, refusal = _rejected(settlement, error)
+            writes.append((write, mine(lease)))
+            refusals.append(refusal)
         with transaction(db, durable=True):
-            settled = self._apply(db, [(s.lease, write, mine(s.lease)) for s, write, _ in writes])
-            for (settlement, _, refusal), held in zip(writes, settled, strict=True):
+            settled = apply_each(db, self._store.sql, writes)
+            for settlement, refusal, held in zip(settlements, refusals, settled, strict=True):
                 lease = settlement.lease
                 if isinstance(held, Exception):
                     # Only together with the results there it is too large.
                     instead, refusal = _rejected(settlement, held)
-                    (held,) = self._apply(db, [(lease, instead, mine(lease))])
+                    (held,) = apply_each(db, self._store.sql, [(instead, mine(lease))])
                 if not held and not self._was_settled(db, lease):
                     lost.append(lease)
                 elif refusal is not None:
                     rejected.append((lease, refusal))
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
-
-    def _apply(
-        self, db: sqlite3.Connection, writes: Sequence[tuple[Lease, Write, Mapping[str, Any]]]
-    ) -> list[bool | Exception]:
-        """Apply outcomes where tasks still are as their guards say, see `apply_each`."""
-        store = self._store
-        applied = apply_each(db, store.sql, [(write, guard) for _, write, guard in writes])
-        items: list[tuple[bytes, int, str, str, int]] = []
-        versions: list[tuple[Lease, Write]] = []
-        for (lease, write, _), is_applied in zip(writes, applied, strict=True):
-            if is_applied is not True or write.items is None:
-                continue
-            if lease.task.settled:  # else it has none yet
-                db.execute(store.sql.forget_items, (write.task_id,))
-            items += write.items
-            if write.kept_versions:
-                versions.append((lease, write))
-        add_items(db, store.tables.items, items)
-        for lease, write in versions:
-            self._keep_version(db, lease, write)
-        return applied
-
-    def _keep_version(self, db: sqlite3.Connection, lease: Lease, write: Write) -> None:
-        version = {"id": write.task_id, "fence": lease.fence}
-        db.execute(self._store.sql.add_version, version)
-        kept = {"id": write.task_id, "kept": write.kept_versions}
-        db.execute(self._store.sql.forget_old_versions, kept)
 
     def _was_settled(self, db: sqlite3.Connection, lease: Lease) -> bool:
         """Return whether an earlier send of the same settlement was applied, its reply lost."""
@@ -91,10 +123,9 @@ class Outcomes:
 
     def _replace(self, db: Database, writes: Sequence[tuple[Lease, Write]]) -> list[Lease]:
         """Write what is as it was read; return the leases of the rest."""
+        guarded = [(write, unmoved(write.task)) for _, write in writes]
         with transaction(db, durable=True):
-            replaced = self._apply(
-                db, [(each, write, unmoved(each.task)) for each, write in writes]
-            )
+            replaced = apply_each(db, self._store.sql, guarded)
             return [
                 lease
                 for (lease, _), is_replaced in zip(writes, replaced, strict=True)
@@ -108,20 +139,206 @@ class Outcomes:
         return await self._store.writer.run(self._release, settlements)
 
     def _release(self, db: Database, settlements: Sequence[Settlement]) -> int:
-        writes = [(s.lease, written(s.lease.task, s.change), mine(s.lease)) for s in settlements]
+        writes = [(written(s.lease.task, s.change), mine(s.lease)) for s in settlements]
         with transaction(db, durable=True):
-            return self._apply(db, writes).count(True)
-
-
-def _storable(settlement: Settlement) -> tuple[Write, str | None]:
-    """Return what to write; and why it is a rejection, where the store cannot hold the outcome."""
-    try:
-        return written(settlement.lease.task, settlement.change), None
-    except UNHOLDABLE as error:
-        return _rejected(settlement, error)
+            return apply_each(db, self._store.sql, writes).count(True)
 
 
 def _rejected(settlement: Settlement, error: Exception) -> tuple[Write, str]:
+    """Return what to write instead of an outcome that the store cannot hold, and the reason."""
     why = describe_sqlite_error(error)
     instead = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=why)
     return written(settlement.lease.task, instead.change), why
+
+
+def unmoved(task: Task) -> dict[str, Any]:
+    """Return what a task's row must still say where it is as it was read."""
+    return {"id": task.id, "status": int(task.status), "fence": task.fence}
+
+
+def mine(lease: Lease) -> dict[str, Any]:
+    """Return what a task's row must still say where it is held by the lease."""
+    return {
+        "id": lease.task.id,
+        "lock": lease.token,
+        "fence": lease.fence,
+        "status": int(Status.PROCESSING),
+    }
+
+
+def written(task: Task, change: Change) -> Write:
+    """Return the change as its row takes it; raises one of `UNHOLDABLE` for what none holds."""
+    items = None
+    if change.items is not None:
+        url = change.response.final_url if change.response else task.url
+        fetched = milliseconds(change.fetched or change.update_time)
+        items = []
+        for n, item in enumerate(change.items):
+            text = to_json(documents.escaped(item))
+            row = {"task_id": task.id, "n": n, "item": text, "url": url, "fetched_at": fetched}
+            items.append(row)
+    growth = None
+    if change.error is not None or change.progress is not None or change.next is not None:
+        growth = _growth(change)
+    return Write(
+        task=task,
+        values=row_of(documents.changed(change)),
+        items=items,
+        version=change.fence,
+        kept_versions=change.kept_versions,
+        growth=growth,
+    )
+
+
+def _growth(change: Change) -> Growth:
+    values = documents.progressed(change)
+    results = values.pop("results", {})
+    # What none holds is to be refused before the transaction begins.
+    to_json(results)
+    return Growth(
+        error=to_json(documents.error_document(change.error)) if change.error else None,
+        kept_errors=change.kept_errors,
+        values=row_of(values),
+        results=results,
+        trace=documents.trace_document(change.trace) if change.trace else None,
+    )
+
+
+def apply_each(
+    db: sqlite3.Connection, sql: Statements, writes: Sequence[tuple[Write, Values]]
+) -> list[bool | Exception]:
+    """Change tasks, each where it still is what its guard says; say of each whether it was.
+
+    The first in a transaction, which begins anew where some are not as they are to be. The answer
+    is one of `UNHOLDABLE`, and the task is unchanged, where a task cannot hold what is added
+    together with what is there.
+    """
+    plain: list[tuple[Values, Values]] = []
+    ids = set()
+    for write, guard in writes:
+        ids.add(write.task.id)
+        if write.growth is None:
+            plain.append((guard, write.values))
+    # Of several changes of one task the first one counts.
+    alone = len(ids) < len(writes)
+    number = 0 if alone else _changed(db, sql.tables.tasks, plain)
+    if 0 < number < len(plain):
+        # Which ones they are is found out one by one: hardly ever.
+        begin_anew(db)
+        alone = True
+    applied: list[bool | Exception] = []
+    items: list[dict[str, Any]] = []
+    versions: list[Write] = []
+    for write, guard in writes:
+        if alone or write.growth is not None:
+            applied.append(_applied_alone(db, sql, write, guard))
+        else:
+            applied.append(number > 0)
+        if applied[-1] is True and write.items is not None:
+            if write.task.settled:  # else it has none yet
+                db.execute(sql.forget_items, (write.task.id,))
+            items += write.items
+            if write.kept_versions:
+                versions.append(write)
+    insert(db, sql.tables.items, items)
+    for write in versions:
+        db.execute(sql.add_version, {"id": write.task.id, "fence": write.version})
+        kept = {"id": write.task.id, "kept": write.kept_versions}
+        db.execute(sql.forget_old_versions, kept)
+    return applied
+
+
+def _applied_alone(
+    db: sqlite3.Connection, sql: Statements, write: Write, guard: Values
+) -> bool | Exception:
+    try:
+        grown = _grown(db, sql, write.task.id, write.growth) if write.growth is not None else {}
+    except UNHOLDABLE as error:
+        return error
+    return bool(_changed(db, sql.tables.tasks, [(guard, {**write.values, **grown})]))
+
+
+def _grown(
+    db: sqlite3.Connection, sql: Statements, task_id: bytes, growth: Growth
+) -> dict[str, Any]:
+    """Return what of a task grows, together with what is there; nothing of one that is gone."""
+    row = db.execute(sql.added_to, (task_id,)).fetchone()
+    if row is None:
+        return {}
+    values = dict(growth.values)
+    errors, results, trace = row
+    if growth.error is not None:
+        kept = json.loads(errors) if errors else []
+        values["errors"] = to_json([*kept, json.loads(growth.error)][-growth.kept_errors :])
+    if growth.results:
+        values["results"] = to_json({**(from_json(results) if results else {}), **growth.results})
+    if growth.trace is not None:
+        claims = from_json(trace) if trace else []
+        values["trace"] = to_json([*claims, growth.trace][-KEPT_TRACE:])
+    return values
+
+
+def _changed(db: sqlite3.Connection, table: str, changes: Iterable[tuple[Values, Values]]) -> int:
+    """Set values of rows, each where it has those of its guard; return how many had them."""
+    total = 0
+    for shape, number, parameters in _lots(changes, most=_MOST_ROWS if _IS_NEW else 1):
+        total += db.execute(_update(table, shape, number), parameters).rowcount
+    return total
+
+
+def insert(db: sqlite3.Connection, table: str, rows: Iterable[Values]) -> int:
+    """Add rows, of which those with a known key are left as they are; return how many are new."""
+    total, most = 0, _MOST_ROWS
+    alike: list[tuple[Values, Values]] = []
+    for row in rows:
+        alike.append(({}, row))
+        for name in _MAY_BE_LARGE:
+            if name in row and len(row[name]) > _LARGE:
+                # A statement keeps what it was given last, so that a large row is alone.
+                most = 1
+    for (_, names), number, parameters in _lots(alike, most=most):
+        total += db.execute(_insertion(table, names, number), parameters).rowcount
+    return total
+
+
+def _lots(
+    rows: Iterable[tuple[Values, Values]], *, most: int
+) -> Iterator[tuple[Shape, int, list[Any]]]:
+    """Yield rows that are alike, at most so many together: their shape, number and parameters.
+
+    The numbers are few, for each has a statement of its own.
+    """
+    alike: dict[Shape, list[list[Any]]] = {}
+    for guard, values in rows:
+        shape = (tuple(guard), tuple(values))
+        alike.setdefault(shape, []).append([*guard.values(), *values.values()])
+    for shape, parameters in alike.items():
+        start = 0
+        while left := len(parameters) - start:
+            size = 1 << min(left, most, _PARAMETERS // len(parameters[0])).bit_length() - 1
+            yield shape, size, list(chain.from_iterable(parameters[start : start + size]))
+            start += size
+
+
+@cache
+def _insertion(table: str, names: tuple[str, ...], number: int) -> str:
+    places = _places(len(names), number)
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES {places} ON CONFLICT DO NOTHING"
+
+
+@cache
+def _update(table: str, shape: Shape, number: int) -> str:
+    """Return the statement that changes so many rows."""
+    guard, names = shape
+    width = len(guard) + len(names)
+    # Of one row they are numbered, for what is set comes first in the statement.
+    places = iter([f"?{n}" if number == 1 else f"v.column{n}" for n in range(1, width + 1)])
+    wanted = [f"{name} {'<=' if name == 'due' else '='} {next(places)}" for name in guard]
+    values = [f"{name} = {next(places)}" for name in names]
+    source = "" if number == 1 else f" FROM (VALUES {_places(width, number)}) AS v"
+    return f"UPDATE {table} SET {', '.join(values)}{source} WHERE {' AND '.join(wanted)}"
+
+
+@cache
+def _places(width: int, number: int) -> str:
+    return ", ".join([f"({', '.join('?' * width)})"] * number)

@@ -42,6 +42,8 @@ _JSON = frozenset(
         *("state", "control", "policy"),
     }
 )
+#: Small numbers, whatever a task was added with.
+_COUNTED = frozenset({"status", "fence", "settled", "retry", "lost", "begun"})
 
 #: What is raised for a value that has no place in a row.
 UNHOLDABLE = (ValueError, TypeError, OverflowError, RecursionError)
@@ -53,31 +55,33 @@ def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
     Raises one of `UNHOLDABLE` for what none holds.
     """
     row = dict(document)
-    for name, value in document.items():
-        if value is None:
-            continue
-        if (convert := _TO_COLUMN.get(name)) is not None:
+    converted, plain = _kinds(tuple(document))
+    for name, convert in converted:
+        if (value := row[name]) is not None:
             row[name] = convert(value)
+    for name in plain:
+        value = row[name]
         # Nearly all is short ASCII, or a small number.
-        elif type(value) is str:
+        if type(value) is str:
             if len(value) > _SHORT or not value.isascii():
                 _check_size(value)
         elif type(value) is bytes:
             if len(value) > _LARGEST_VALUE:
                 _check_size(value)
-        elif type(value) is not int or not -INT64 <= value < INT64:
-            _check_plain(name, value)
+        elif type(value) is int and not -INT64 <= value < INT64:
+            raise ValueError(f"{name} is not an integer of 64 bits")
     if "_id" in row:
         row["id"] = row.pop("_id")
     return row
 
 
-def _check_plain(name: str, value: Any) -> None:
-    """Raise one of `UNHOLDABLE` where no column holds a value as it is."""
-    if isinstance(value, str | bytes):
-        _check_size(value)
-    elif isinstance(value, int) and not -INT64 <= value < INT64:
-        raise ValueError(f"{name} is not an integer of 64 bits")
+@lru_cache(maxsize=256)  # most documents have the fields of one before
+def _kinds(
+    names: tuple[str, ...],
+) -> tuple[list[tuple[str, Callable[[Any], Any]]], list[str]]:
+    """Return which fields are converted, and which others may be too large for a column."""
+    converted = [(name, _TO_COLUMN[name]) for name in names if name in _TO_COLUMN]
+    return converted, [name for name in names if name not in _TO_COLUMN and name not in _COUNTED]
 
 
 def _check_size(value: str | bytes) -> None:
@@ -113,6 +117,7 @@ def documents_of(
         yield found
 
 
+@lru_cache(maxsize=1024)  # tasks that come together have the same times
 def milliseconds(moment: datetime) -> int:
     """Return a time as its column holds it."""
     return (moment - EPOCH) // _MILLISECOND

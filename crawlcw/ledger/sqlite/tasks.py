@@ -9,6 +9,7 @@ from typing import Any
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Added
 from crawlcw.ledger.sqlite.connection import Database, transaction, update_all
+from crawlcw.ledger.sqlite.outcomes import insert
 from crawlcw.ledger.sqlite.priorities import descending, priorities
 from crawlcw.ledger.sqlite.rows import (
     UNHOLDABLE,
@@ -21,7 +22,6 @@ from crawlcw.ledger.sqlite.rows import (
 )
 from crawlcw.ledger.sqlite.statements import READ
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.ledger.sqlite.writes import insert
 from crawlcw.model.task import ChangedTask, Record, Task
 
 
@@ -89,11 +89,10 @@ class Tasks:
         )
 
     def _page_each(self, db: sqlite3.Connection, wanted: Mapping[str, int], now: int) -> list[Task]:
-        return tasks_of(
-            row
-            for host, most in wanted.items()
-            for row in islice(self._due_of_host(db, most, now, host), most)
-        )
+        rows: list[sqlite3.Row] = []
+        for host, most in wanted.items():
+            rows += islice(self._due_of_host(db, most, now, host), most)
+        return tasks_of(rows)
 
     def _due(self, db: sqlite3.Connection, limit: int, now: int) -> Iterator[sqlite3.Row]:
         for priority in priorities(db, self._store.sql):
