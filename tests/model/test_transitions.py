@@ -592,7 +592,7 @@ def _of_document(document: ast.Dict) -> bool:
             isinstance(key, ast.Constant) and key.value == "status" and _names_status(value)
             for key, value in zip(inner.keys, inner.values, strict=True)
         )
-    is_filter = entries.keys() <= {"_id", "lock", "fence", "status"}
+    is_filter = entries.keys() <= {"_id", "id", "lock", "fence", "status"}
     # A number is the direction of an index, or asks for the field.
     status = entries.get("status")
     return not is_filter and status is not None and _names_status(status, numbers=False)
