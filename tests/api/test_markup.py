@@ -121,10 +121,14 @@ def test_whatever_is_refused_is_doubtful_or_soon_parsed(name: str):
 
 def seconds_to_parse(body: bytes) -> float:
     """Return the CPU time that a page takes, its memory limited."""
-    began = time.process_time()
-    with suppress(ParseRefusedError):
-        parse_bounded(body)
-    return time.process_time() - began
+    # The least of some: beside other processes the same work takes a processor longer.
+    times = []
+    while len(times) < 5 and (not times or times[-1] >= 0.5):
+        began = time.process_time()
+        with suppress(ParseRefusedError):
+            parse_bounded(body)
+        times.append(time.process_time() - began)
+    return min(times)
 
 
 def many(unit: bytes, number: int, *, kinds: int = 1 << 20) -> bytes:
