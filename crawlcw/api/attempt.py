@@ -82,7 +82,7 @@ class Jar(Protocol):
 
 
 class Share(Protocol):
-    """Memory that a body takes, see `memory_budget.Share`."""
+    """Memory that a body takes, see `body.Share`."""
 
     def shrink(self, size: int) -> None:
         """Keep *size* bytes at most."""

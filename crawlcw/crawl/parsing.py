@@ -29,7 +29,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.tree import parse
 from crawlcw.crawl import parser_child
 from crawlcw.errors import ParseRefusedError
-from crawlcw.fetch.memory_budget import MemoryBudget, Share
+from crawlcw.fetch.body import MemoryBudget, Share
 from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)

@@ -1,23 +1,30 @@
-"""Body of an answer: its content codings, bounded all the way, and the bodies that are not read.
+"""Body of an answer: its content codings, its memory, and the bodies that are not read.
 
 - **Codings.** The limit counts *decoded* bytes, and no step hands out more than one piece at a
   time: 52 bytes of brotli can stand for gigabytes. A stream that ends too early is noticed
   here, since with a correct Content-Length nothing else does: a page of it is marked, a file
   is none.
+- **Memory.** A budget counts bytes. Shares of it are given in the order in which they were asked
+  for, so small ones do not keep a large one waiting. A holder of a share never waits for another
+  share of the same budget: two holders could wait for each other.
 - **Bodies that are not read** have no end or no text, by Content-Type and first bytes. A
   picture that calls itself HTML is still a picture. PDF and what is only called
   `application/octet-stream` are read: spiders want them, and there is nothing to tell them by.
 """
 
-import io
+import asyncio
 import re
 import sys
+import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import brotli
 
+from crawlcw.api.attempt import Attempt
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.sanitize import printable
 
@@ -41,91 +48,64 @@ _MOST_SWELLING = 100
 _SWELLING_FROM = 64 << 20
 #: RFC 9659: a window of at most 8 MiB.
 _ZSTD_OPTIONS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
-
-
 #: What servers write that mean none, or the charset; browsers and curl take the body as it is.
 _NO_CODINGS = frozenset({"identity", "none", "utf-8", "utf8", "binary", "8bit"})
 
 
 class BodyDecoder:
-    """Collects a body of at most *limit* decoded bytes.
+    """Takes the codings off a body, a piece at a time.
 
-    *codings* are those of Content-Encoding, in the order in which they were
-    applied. Making one, and `pieces`, raise `FetchError` (`content-encoding`) for an
-    unknown coding or a corrupt stream. `missing` is for after `close`.
+    *codings* are those of Content-Encoding, in the order in which they were applied. A body over
+    *limit* decoded bytes is cut there. Without a limit, as for a file, a body fails that swells to
+    more than a hundred times its bytes on the wire. Making one, and `pieces`, raise `FetchError`
+    (`content-encoding`), for an unknown coding or a corrupt stream too.
     """
 
-    def __init__(self, codings: Sequence[str] = (), *, limit: int) -> None:
-        self._stages = _stages(codings, room=limit + _RAW_SLACK)
-        self._limit = self._room = limit
-        self._body = io.BytesIO()
+    def __init__(self, codings: Sequence[str] = (), *, limit: int | None = None) -> None:
+        found = [name for name in codings if name not in _NO_CODINGS]
+        if len(found) > _MAX_CODINGS:
+            message = f"{len(found)} codings on top of each other, {_MAX_CODINGS} are allowed"
+            raise FetchError(Reason.CONTENT_ENCODING, message)
+        room = sys.maxsize if limit is None else limit + _RAW_SLACK
+        self._stages = [_stage(name, room) for name in reversed(found)]
+        self._limit = limit
+        self._came = 0
+        self.size = 0  #: decoded bytes
         #: Whether the body was cut: there is no use in feeding more.
         self.full = False
-        #: What has lost its end; "" where nothing has.
-        self.missing = ""
-        #: Whether that is more than the checksum behind the content.
-        self.lacks_content = False
-
-    def pieces(self, data: bytes) -> Iterator[int]:
-        """Take the next bytes from the wire, and yield the size of the body after each piece."""
-        try:
-            for piece in _through(self._stages, data):
-                if len(piece) > self._room:
-                    # One byte more than the limit is needed to tell a body that
-                    # is cut from one that just fits.
-                    self._body.write(memoryview(piece)[: self._room])
-                    self._room = 0
-                    self.full = True
-                    return
-                self._body.write(piece)
-                self._room -= len(piece)
-                yield self._limit - self._room
-        except _OverfedError:
-            self.full = True
-
-    def start(self, size: int) -> bytes:
-        """Return the first bytes of what has come so far, *size* at most."""
-        return bytes(self._body.getbuffer()[:size])
-
-    def close(self) -> bytes:
-        """Return the body; call it at the end of the wire, or when `full`."""
-        cut = [] if self.full else [each for each in self._stages if each.missing]
-        if cut:
-            self.missing = cut[0].missing
-            self.lacks_content = any(each.lacks_content for each in cut)
-        # No copy: getvalue() shares the buffer.
-        return self._body.getvalue()
-
-
-class StreamDecoder:
-    """Takes the codings off a body of any length, a piece at a time; see `BodyDecoder`.
-
-    Nothing is cut: `pieces` raises `FetchError` (`content-encoding`) where the body
-    swells to more than a hundred times what has come of it, as no file does.
-    """
-
-    def __init__(self, codings: Sequence[str]) -> None:
-        self._stages = _stages(codings, room=sys.maxsize)
-        self._came = self._decoded = 0
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """Take the next bytes from the wire, and yield what they decode to."""
         self._came += len(data)
         try:
             for piece in _through(self._stages, data):
-                self._decoded += len(piece)
-                if self._decoded > _SWELLING_FROM + _MOST_SWELLING * self._came:
-                    raise _OverfedError
+                self.size += len(piece)
+                if self._limit is None:
+                    if self.size > _SWELLING_FROM + _MOST_SWELLING * self._came:
+                        raise _OverfedError
+                # One byte more than the limit tells a body that is cut from one that just fits.
+                elif self.size > self._limit:
+                    cut = piece[: self._limit - self.size]
+                    self.full, self.size = True, self._limit
+                    yield cut
+                    return
                 yield piece
         except _OverfedError:
-            message = f"{self._came:,} bytes swell to more than {self._decoded:,}"
-            raise FetchError(Reason.CONTENT_ENCODING, message) from None
+            self.full = True
+            if self._limit is None:
+                message = f"{self._came:,} bytes swell to more than {self.size:,}"
+                raise FetchError(Reason.CONTENT_ENCODING, message) from None
 
-    def close(self) -> None:
-        """Check that the body has come to its end; raises `FetchError` (`payload-truncated`)."""
-        for stage in self._stages:
-            if stage.missing:
-                raise FetchError(Reason.PAYLOAD_TRUNCATED, stage.missing)
+    @property
+    def missing(self) -> str:
+        """What has lost its end, where the body ends now; "" where nothing has."""
+        cut = [] if self.full else [each.missing for each in self._stages if each.missing]
+        return cut[0] if cut else ""
+
+    @property
+    def lacks_content(self) -> bool:
+        """Whether more is missing than the checksum behind the content."""
+        return any(each.missing and each.lacks_content for each in self._stages)
 
 
 def codings_of(header: str) -> list[str]:
@@ -243,8 +223,17 @@ class _Stage:
                     return
                 self._begun = b""
                 engine = self._engine = self._new_engine(data)
-            yield from self._from(engine, data)
-            data = b""
+            while True:
+                try:
+                    piece = engine.decompress(data, _PIECE)
+                except (zlib.error, brotli.error, zstd.ZstdError) as error:
+                    message = f"the body is not what Content-Encoding says, {self._name}: {error}"
+                    raise FetchError(Reason.CONTENT_ENCODING, message) from None
+                data = b""
+                if piece:
+                    yield piece
+                if engine.eof or engine.needs_input:
+                    break
             if engine.eof:
                 data = engine.unused_data
                 self._engine = None
@@ -252,19 +241,6 @@ class _Stage:
                 if self._streams > _MAX_STREAMS:
                     raise _OverfedError
                 self._ended = not self._magic
-
-    def _from(self, engine: _Engine, data: bytes) -> Iterator[bytes]:
-        try:
-            while True:
-                piece = engine.decompress(data, _PIECE)
-                if piece:
-                    yield piece
-                if engine.eof or engine.needs_input:
-                    return
-                data = b""
-        except (zlib.error, brotli.error, zstd.ZstdError) as error:
-            message = f"the body is not what Content-Encoding says, {self._name}: {error}"
-            raise FetchError(Reason.CONTENT_ENCODING, message) from None
 
     @property
     def missing(self) -> str:
@@ -277,15 +253,6 @@ class _Stage:
     def lacks_content(self) -> bool:
         """Whether more than a checksum is missing, as far as that can be told."""
         return not (isinstance(self._engine, _Zlib) and self._engine.awaits_checksum)
-
-
-def _stages(codings: Sequence[str], *, room: int) -> list[_Stage]:
-    """Return what takes *codings* off, each of at most *room* bytes, in its order."""
-    found = [name for name in codings if name not in _NO_CODINGS]
-    if len(found) > _MAX_CODINGS:
-        message = f"{len(found)} codings on top of each other, {_MAX_CODINGS} are allowed"
-        raise FetchError(Reason.CONTENT_ENCODING, message)
-    return [_stage(name, room) for name in reversed(found)]
 
 
 def _stage(name: str, room: int) -> _Stage:
@@ -387,3 +354,90 @@ def check_start(start: bytes, said: str, accepted: Sequence[str]) -> None:
     if _SIGNED.match(start) is not None and said in _SAYS_NOTHING:
         found = next(kind for place, mark, kind in _SIGNATURES if start.startswith(mark, place))
         check_type(found, accepted, said=said)
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """A part of a budget."""
+
+    budget: "MemoryBudget"
+    size: int
+
+    def shrink(self, size: int) -> None:
+        """Keep *size* bytes at most, and give the rest back."""
+        if size < self.size:
+            self.budget.used -= self.size - size
+            self.size = size
+            if self.budget.waiting:
+                self.budget.serve()
+
+
+class MemoryBudget:
+    """So many bytes, for the one event loop that it is used in."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def take(self, size: int) -> Share:
+        """Wait for *size* bytes, or for all there are, where that is more."""
+        size = min(size, self.limit)
+        if not self.waiting and self.used + size <= self.limit:
+            self.used += size
+            return Share(self, size)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append((size, turn))
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.used -= size  # it came at the same moment
+            else:
+                self.waiting.remove((size, turn))
+            self.serve()
+            raise
+        return Share(self, size)
+
+    def serve(self) -> None:
+        """Let those go on that there is room for now."""
+        while self.waiting and self.used + self.waiting[0][0] <= self.limit:
+            size, turn = self.waiting.popleft()
+            if not turn.done():
+                self.used += size
+                turn.set_result(None)
+
+
+class BodyRoom:
+    """The memory of one body while it is read; to be closed.
+
+    A body of up to *free* bytes takes no share. A larger one takes at once what it
+    may become at *most*, since it must not wait for more of it later.
+    """
+
+    def __init__(self, budget: MemoryBudget, attempt: Attempt, *, free: int, most: int) -> None:
+        self._budget = budget
+        self._attempt = attempt
+        self._most = most
+        self._share: Share | None = None
+        self.size = free  #: what the body may grow to before it has to `make` room
+        self.waited = 0.0  #: seconds
+
+    async def make(self, size: int) -> None:
+        """Wait until there is room for a body of *size* bytes, and for what becomes of it.
+
+        The attempt's deadline does not run meanwhile.
+        """
+        if size <= self.size:
+            return
+        began = time.monotonic()
+        with self._attempt.deadline:
+            self._share = await self._budget.take(self._most)
+        self.size = self._most
+        self.waited = time.monotonic() - began
+
+    def close(self, size: int = 0) -> None:
+        """Keep what a body of *size* bytes takes until the end of its attempt."""
+        if self._share is not None:
+            self._share.shrink(size)
+            self._attempt.keep(self._share)

@@ -19,7 +19,7 @@ from crawlcw.api.attempt import Attempt, Next
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
-from crawlcw.fetch.memory_budget import BodyRoom, MemoryBudget
+from crawlcw.fetch.body import BodyRoom, MemoryBudget
 
 logger = logging.getLogger(__name__)
 

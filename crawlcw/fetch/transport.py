@@ -7,6 +7,7 @@ it costs more CPU than all of that together.
 
 import asyncio
 import errno
+import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -28,7 +29,8 @@ from crawlcw.fetch.body import (
     ACCEPTED,
     LOOK,
     BodyDecoder,
-    StreamDecoder,
+    BodyRoom,
+    MemoryBudget,
     check_start,
     check_type,
     codings_of,
@@ -37,7 +39,6 @@ from crawlcw.fetch.connection import Listener, Site, endpoint_of
 from crawlcw.fetch.connector import RestingConnector, login_of, site_of
 from crawlcw.fetch.failures import failure_in, login_refused
 from crawlcw.fetch.file_transfer import FileTransfers
-from crawlcw.fetch.memory_budget import BodyRoom, MemoryBudget
 from crawlcw.fetch.redirects import REDIRECTS
 from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy
@@ -284,17 +285,17 @@ class AiohttpDownloader:
             else:
                 expected = most if length is None else min(most, length)
                 room = BodyRoom(self._budget, hop.attempt, free=self._free_body, most=expected)
-                decoder = BodyDecoder(codings, limit=most)
+                decoder, decoded = BodyDecoder(codings, limit=most), io.BytesIO()
                 try:
                     await room.make(length or 0)
                     async for data in content.iter_any():
-                        for size in decoder.pieces(data):
-                            if size > room.size:
-                                await room.make(size)
-                        check_start(decoder.start(LOOK), kind, accepted)
+                        for piece in decoder.pieces(data):
+                            decoded.write(piece)
+                            await room.make(decoder.size)
+                        check_start(bytes(decoded.getbuffer()[:LOOK]), kind, accepted)
                         if decoder.full:
                             break
-                    body = decoder.close()
+                    body = decoded.getvalue()  # no copy: it shares the buffer
                 finally:
                     room.close(len(body))
                 truncated, waited = _cut(decoder, headers, body), room.waited
@@ -324,14 +325,15 @@ class AiohttpDownloader:
                         return await self._page(answer, hop, request)
                     elapsed = timedelta(seconds=monotonic() - answer.sent_at)
                     codings = [name for name in codings_in(headers) if name != "identity"]
-                    decoder = StreamDecoder(codings)
+                    decoder = BodyDecoder(codings)
                     length = None if codings else _length(headers)
                     await transfer.begin(status, headers, length=length, coded=bool(codings))
                     async for data in answer.content.iter_any():
                         transfer.came(len(data))
                         for piece in decoder.pieces(data):
                             await transfer.take(piece)
-                    decoder.close()
+                    if decoder.missing:
+                        raise FetchError(Reason.PAYLOAD_TRUNCATED, decoder.missing)
                 finally:
                     connector.release(answer)
                 response = Response(

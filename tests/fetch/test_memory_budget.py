@@ -6,7 +6,7 @@ import pytest
 
 from crawlcw.api.attempt import Attempt
 from crawlcw.api.request import Request
-from crawlcw.fetch.memory_budget import BodyRoom, MemoryBudget
+from crawlcw.fetch.body import BodyRoom, MemoryBudget
 
 pytestmark = pytest.mark.quick
 
@@ -27,8 +27,8 @@ async def test_shares_add_up_to_the_limit_and_no_further():
     second.shrink(3)
 
     assert (await third).size == 1
-    with first, second, third.result():
-        pass
+    for share in (first, second, third.result()):
+        share.shrink(0)
     assert budget.used == 0
 
 
@@ -50,8 +50,9 @@ async def test_a_large_share_is_not_kept_waiting_by_small_ones_that_came_later()
 async def test_more_than_there_is_is_all_there_is():
     budget = MemoryBudget(10)
 
-    with await budget.take(1000) as share:
-        assert (share.size, budget.used) == (10, 10)
+    share = await budget.take(1000)
+
+    assert (share.size, budget.used) == (10, 10)
 
 
 async def test_who_is_cancelled_while_it_waits_has_nothing_and_lets_the_next_go_on():

@@ -74,11 +74,10 @@ def split(data: bytes, places: list[int]) -> list[bytes]:
 def decoded(names: list[str], pieces: list[bytes], limit: int) -> bytes | None:
     """Return what the pieces decode to, or None where they are refused."""
     try:
-        decoder = BodyDecoder(names, limit=limit)
+        decoder, body = BodyDecoder(names, limit=limit), b""
         for piece in pieces:
             if not decoder.full:
-                list(decoder.pieces(piece))
-        body = decoder.close()
+                body += b"".join(decoder.pieces(piece))
         return None if decoder.missing else body
     except FetchError as error:
         refused = error
