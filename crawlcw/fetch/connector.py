@@ -1,4 +1,4 @@
-"""How connections are made, kept, and used again.
+"""Connections to servers: how they are opened, read, kept and used again.
 
 A connection that has spoken out of turn must not answer the next request: its bytes would be
 stored as another page. Nothing in HTTP/1.1 tells a late answer from a right one. So:
@@ -7,7 +7,20 @@ stored as another page. Nothing in HTTP/1.1 tells a late answer from a right one
   origin is used twice any more. A `408 Request Timeout` ends the connection only.
 - **An answer too many**, in the segment of the right one or before it was taken, counts as
   such a byte.
-- **Connections rest** until the endpoint that answered last is trusted, see `connection`.
+- **Connections rest** until the endpoint that answered last is trusted:
+
+      known of it                                          rest after its answer
+      an endpoint with fewer than `CLEAN_RESTS`            REST
+      an endpoint with as many                             none
+      any endpoint of a folder that has shown
+      `CLEAN_ENDPOINTS` clean ones (`/wiki/Crawler`)       none
+      an origin that broke the rules of HTTP               REST
+      an origin that spoke without being asked             never used again
+
+  A server that answers without being asked does so by an endpoint that is broken: others at
+  the same origin may be in order. A clean rest is a connection that was silent for `REST`
+  seconds after an answer. An endpoint is a path without the numbers in it, and without the
+  values of its query: `/page/7?id=3` and `/page/8?id=4` are one.
 - **Before a request** the socket is looked at for bytes that the event loop has not delivered.
 - **After it** the first bytes of the answer must come when the server's kernel has acknowledged
   the whole request, for the segment that carries an answer acknowledges what it answers (Linux;
@@ -17,48 +30,63 @@ stored as another page. Nothing in HTTP/1.1 tells a late answer from a right one
 Not guaranteed: an endpoint that is trusted, and then answers twice, the second time after our
 next request has arrived; and half a TLS record, which neither the socket nor aiohttp shows. The
 page that could be mistaken is of the same origin. HTTP/2 is not offered: aiohttp has none.
+
+aiohttp opens the connections, and its parser reads the answers. Interim responses and framing,
+which it does not bound, are bounded here.
 """
 
 import asyncio
+import fcntl
+import math
+import re
 import socket
+import termios
 from base64 import b64encode
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any, Self, cast
 
+import aiohappyeyeballs
 import yarl
 from aiohttp import (
     ClientConnectionError,
     ClientConnectorDNSError,
     ClientConnectorError,
+    ClientPayloadError,
     ClientRequest,
     ClientTimeout,
     ConnectionTimeoutError,
+    ServerDisconnectedError,
     TCPConnector,
 )
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
-from aiohttp.client_reqrep import ConnectionKey
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_parser import RawResponseMessage
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from multidict import CIMultiDict
 
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, ProxyFailedError, Reason
-from crawlcw.fetch import connection
 from crawlcw.fetch.addresses import AddressGuard, Hop, Stage, current_hop
-from crawlcw.fetch.connection import Listener, Origin, Origins, Site
 from crawlcw.fetch.failures import failure_of
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 
-#: How long an answer of the DNS is used, in seconds.
-NAMES_KEPT = 30
-_NAME_PATIENCE = 5.0
-_RESOLVER_THREADS = 32
+#: Seconds. Late answers came within 50 ms of the first where they were measured.
+REST = 0.1
+CLEAN_RESTS = 2
+CLEAN_ENDPOINTS = 24
+#: Bounds of the memory. A forgotten origin or endpoint has to show its behaviour again.
+_SITES = 4_000
+_COUNTS = 64  #: of one origin
+_NUMBER = re.compile(r"\d+")
+_VALUE = re.compile(r"=[^&]*")
+
 _KEEPALIVE = 15.0
-#: Less than aiohttp's own limit, so that what passes here passes there.
-_OLDEST = _KEEPALIVE - 1.0
 _LEAST_IDLE = 16
 #: Should descriptors run out before, the downloader closes what is idle.
 _IDLE_IN_TOTAL = 1_000
@@ -67,42 +95,288 @@ _TIMER_STEP = 0.001
 #: A handshake costs the server more than a wait does: so many times as long is waited for
 #: a connection that rests as a new one takes.
 _OPENING_COSTS = 2.5
+
+#: What some servers say before they close an idle connection, RFC 9110, section 15.5.9.
+_GOODBYES = (b"HTTP/1.1 408", b"HTTP/1.0 408")
+#: Bytes of the interim responses to one request: two are usual (103 Early Hints), and some
+#: servers send them for ever.
+_MAX_INTERIM = 1 << 16
+#: Bytes on the wire that are no content. A body in chunks of a few bytes is mostly that.
+_MAX_FRAMING = 1 << 24
+#: A head that is longer is not looked at; its parts are the parser's to bound.
+_LONGEST_HEAD = 1 << 14
+_INTERIM = re.compile(rb"(?:HTTP/1\.[01] 1(?!01)\d\d\b.*?\n\r?\n)*", re.DOTALL)
+_HEAD_END = re.compile(rb"\n\r?\n")
+_LENGTH = re.compile(rb"\r?\ncontent-length:([^\r\n]*)", re.IGNORECASE)
+_CONTINUED = re.compile(rb"\n[ \t]")
+#: How the parser of aiohttp bounds a head.
+_MAX_LINE = 1 << 16
+_MAX_HEADERS = 1000
+_CHUNK = 1 << 16
+
+#: How long an answer of the DNS is used, in seconds.
+NAMES_KEPT = 30
+_NAME_PATIENCE = 5.0
+_RESOLVER_THREADS = 32
 #: RFC 1928, section 6: what a SOCKS server says of the host, and not of itself.
 _OF_THE_HOST = range(1, 7)
 
 
-@lru_cache(maxsize=1 << 12)
-def site_of(origin: str, proxy: Proxy | None) -> Site:
-    """Return the site of an origin, `https://example.com`, asked through *proxy*."""
-    url = yarl.URL(f"{origin}/", encoded=True)
-    key = ConnectionKey(
-        url.raw_host or "",
-        url.port,
-        is_ssl=url.scheme == "https",
-        ssl=True,
-        proxy=None if proxy is None else _address_of(proxy),
-        proxy_auth=None,
-        # The user counts too: some proxies have another exit for each.
-        proxy_headers_hash=None if proxy is None else hash(proxy),
-        server_hostname=None,
+def endpoint_of(address: str) -> tuple[int, int]:
+    """Return the endpoint of a URL, or of its path and query: its folder and its name."""
+    path, _, query = address.partition("?")
+    folder, _, name = _NUMBER.sub("0", path).rpartition("/")
+    names = _VALUE.sub("", query) if query else ""
+    # Hashes, for a server chooses how long its paths are.
+    return hash((folder, None)), hash((folder, name, names))
+
+
+@dataclass(slots=True, eq=False)
+class Site:
+    """An origin, asked directly or through one proxy: its behaviour and its idle connections."""
+
+    url: yarl.URL
+    host: str  #: as the header says it
+    is_admitted: bool = False  #: whether the address guard lets requests through
+    idle: list["Listener"] = field(default_factory=list)  #: the longest idle first
+    waiting: int = 0  #: requests that wait for a connection to have rested
+    opening: float = 0.0  #: the fewest seconds that a new connection took; 0: none yet
+    least_rest: float = 0.0  #: seconds after any answer; infinite: no connection is used again
+    _clean: dict[int, int] = field(default_factory=dict)  #: the latest last
+
+    def rest_after(self, endpoint: tuple[int, int]) -> float:
+        """Return for how many seconds a connection rests after an answer of *endpoint*."""
+        folder, name = endpoint
+        known = self._clean.get
+        if known(name, 0) >= CLEAN_RESTS or known(folder, 0) >= CLEAN_ENDPOINTS:
+            return self.least_rest
+        return max(self.least_rest, REST)
+
+    def rested(self, endpoint: tuple[int, int]) -> None:
+        """Note that a connection was silent for `REST` seconds after an answer of *endpoint*."""
+        folder, name = endpoint
+        for shown in (name,) if name in self._clean else (folder, name):
+            self._clean[shown] = self._clean.pop(shown, 0) + 1
+            if len(self._clean) > _COUNTS:
+                del self._clean[next(iter(self._clean))]
+
+    def distrust(self, rest: float) -> None:
+        """Let connections rest for so many seconds from now on; those that are idle end."""
+        self.least_rest = max(self.least_rest, rest)
+        for each in self.idle:
+            each.close()
+
+
+class Listener(ResponseHandler):
+    """The receiving end of a connection; hangs up on a server that does not keep to HTTP."""
+
+    # With aiohttp's they are more than Python shares the keys of, and each access would take
+    # longer.
+    __slots__ = (
+        *("site", "endpoint", "released", "ready_at", "sent_at", "is_answered"),
+        *("message", "content", "_can_be_told", "_descriptor", "_wire", "_head", "_among"),
     )
-    return Site(url, url.host_port_subcomponent or "", key)
+
+    message: RawResponseMessage  #: head of the answer
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, among: set[ResponseHandler]) -> None:
+        """Leave the connections *among* which it may be when it ends."""
+        super().__init__(loop)
+        self._among = among
+        self.site: Site | None = None  #: None: a tunnel is not open yet
+        self.endpoint = (0, 0)
+        self.released = self.ready_at = 0.0  #: since when it is idle, and when it has rested
+        #: When the request was sent, by the monotonic clock, and never earlier than it was.
+        self.sent_at = 0.0
+        self.is_answered = False  #: whether a head has come since the request
+        self.content: StreamReader = EMPTY_PAYLOAD  #: body of the answer
+        #: Whether the next bytes can be told from an answer by what is acknowledged.
+        self._can_be_told = False
+        self._descriptor = -1
+        self._wire = 0  #: bytes that have come since the request
+        #: Bytes of a head that has no end yet; None: no head is awaited.
+        self._head: bytes | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take over a connection, or one that TLS has begun on."""
+        super().connection_made(transport)
+        # With an HTTP proxy this is the connection to the proxy.
+        hop = current_hop.get()
+        hop.stage = max(hop.stage, Stage.REACHED)
+        sock = transport.get_extra_info("socket")
+        self._descriptor = -1 if sock is None else sock.fileno()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Let go of the descriptor, which may be another connection's soon."""
+        self._descriptor = -1
+        self._among.discard(self)
+        head, self._head = self._head, None
+        if head:
+            # The parser says what is wrong with a head that has no end.
+            self.data_received(head)
+        if isinstance(exc, OSError) and self._payload is not None and not self._payload.is_eof():
+            # A body without a length ends with its connection, and aiohttp takes a reset for
+            # an end.
+            self._payload.set_exception(
+                ClientPayloadError("the connection was reset within the body")
+            )
+        super().connection_lost(exc)
+
+    async def ask(
+        self,
+        request: bytes,
+        endpoint: tuple[int, int],
+        *,
+        answered_when_read: bool,
+        is_head: bool,
+        patience: float,
+    ) -> None:
+        """Send a request, and wait for the head of its answer.
+
+        Where *answered_when_read*, none comes before the request is read. The server may be
+        silent for *patience* seconds. The answer to a HEAD has no body.
+        """
+        self.endpoint = endpoint
+        # Over a new connection a server may say that it is too busy to read.
+        self._can_be_told = answered_when_read and self.is_answered
+        self.is_answered, self.content = False, EMPTY_PAYLOAD
+        self._head, self._wire = b"", 0
+        self.set_response_params(
+            skip_payload=is_head,
+            read_until_eof=True,
+            auto_decompress=False,
+            read_timeout=patience,
+            read_bufsize=_CHUNK,
+            max_line_size=_MAX_LINE,
+            max_field_size=_MAX_LINE,
+            max_headers=_MAX_HEADERS,
+        )
+        if self.transport is None or self.transport.is_closing():
+            raise ServerDisconnectedError
+        # uvloop sends when it has come round.
+        self._loop.call_soon(self._note_sent)
+        self.transport.write(request)
+        if not self.writing_paused:
+            self.start_timeout()
+        await self.read()
+
+    def _note_sent(self) -> None:
+        self.sent_at = monotonic()
+
+    def resume_writing(self) -> None:
+        """Begin to wait for the answer to a large request: the system has taken all of it."""
+        super().resume_writing()
+        if not self.is_answered:
+            self.start_timeout()
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Go on reading where that was paused; aiohttp calls this after each read of a body."""
+        if self._reading_paused or self._buffer_paused:
+            super().resume_reading(resume_parser)
+
+    def holds(self, which: int) -> bool:
+        """Return whether the socket holds bytes; false where that is not known.
+
+        *which*: `FIONREAD`, those to be read; `TIOCOUTQ`, those not acknowledged (tcp(7)).
+        """
+        try:
+            return any(fcntl.ioctl(self._descriptor, which, bytes(4)))
+        except (OSError, ValueError):
+            return False
+
+    def data_received(self, data: bytes) -> None:
+        """Take the next bytes from the wire; none: parse those that were left for later."""
+        site, parser = self.site, self._parser
+        if site is None or parser is None:
+            super().data_received(data)  # of a tunnel; or too early, kept until `ask`
+            return
+        try:
+            if data:
+                is_resting = self.is_answered and self.content.is_eof()
+                if is_resting or (self._can_be_told and self.holds(termios.TIOCOUTQ)):
+                    self._hang_up(site, data)
+                    return
+                self._can_be_told = False
+                self._wire += len(data)
+            parsed = data if self._head is None else self._looked_at(self._head + data)
+            messages, self._upgraded, _ = parser.feed_data(parsed)
+            for message, payload in messages:
+                if self.is_answered:
+                    # A second one answers no request. Dropped, for there may be thousands; the
+                    # first is still good.
+                    site.distrust(math.inf)
+                    self.force_close()
+                    break
+                self.is_answered, self.message = True, message
+                self.content = self._payload = payload
+                self._should_close = self._should_close or message.should_close
+                self.feed_data((message, payload))
+            if self._wire - self.content.total_bytes > _MAX_FRAMING:
+                raise HttpProcessingError(message="more framing than content")
+        except HttpProcessingError as error:
+            self._refuse(error)
+            return
+        if self.is_answered and self.content.is_eof():
+            self._drop_timeout()
+        elif data and not self._reading_paused:
+            self._reschedule_timeout()
+
+    def _hang_up(self, site: Site, data: bytes) -> None:
+        """End the connection of a server that spoke unasked, or without having read all of it."""
+        if not data.startswith(_GOODBYES):
+            site.distrust(math.inf)
+        if not self.is_answered:
+            # The request is repeated, if it may be, on a new connection.
+            self.set_exception(ServerDisconnectedError("an answer before the request"))
+        # Not one byte is kept: a server could send them for as long as the connection stands.
+        if self.transport is not None:
+            self.transport.close()
+
+    def _refuse(self, error: HttpProcessingError) -> None:
+        """End the connection after an answer that is no HTTP."""
+        if self.site is not None:
+            self.site.distrust(REST)
+        if self.transport is not None:
+            self.transport.close()
+        if self._payload is not None and not self._payload.is_eof():
+            self._payload.set_exception(error)
+        self.set_exception(error)
+
+    def _looked_at(self, data: bytes) -> bytes:
+        """Return what of *data*, with which an answer begins, is for the parser; keep the rest.
+
+        Interim responses are left out. Of several equal Content-Length one is left (RFC 9110,
+        section 8.6): some servers add theirs to that of the program behind them, and the parser
+        refuses any. A head that comes in pieces is held back, for each of them may have one.
+        """
+        interim = _INTERIM.match(data)
+        begin = interim.end() if interim is not None else 0
+        found = _HEAD_END.search(data, begin)
+        self._head = None
+        if found is None:
+            if begin and self._wire > _MAX_INTERIM:
+                raise HttpProcessingError(message="interim responses without end")
+            rest = data[begin:]
+            if len(rest) > _LONGEST_HEAD or not b"HTTP/".startswith(rest[:5]):
+                return rest
+            self._head = rest
+            return b""
+        end = found.end()
+        lengths = _LENGTH.findall(data, begin, end)
+        if len(lengths) < 2 and not (lengths and b"," in lengths[0]):
+            return data[begin:]
+        head = data[begin:end]
+        values = {value.strip() for each in lengths for value in each.split(b",")}
+        value = values.pop()
+        # A line that goes on in the next one would go on in another.
+        if not values and value.isdigit() and not _CONTINUED.search(head):
+            line = b"\nContent-Length: %s\r\n" % value
+            head = _LENGTH.sub(b"", head).replace(b"\n", line, 1)
+        return head + data[end:]
 
 
-def _address_of(proxy: Proxy) -> yarl.URL:
-    return yarl.URL.build(scheme=proxy.scheme, host=proxy.host, port=proxy.port)
-
-
-def login_of(proxy: Proxy) -> dict[str, str]:
-    """Return the header by which a request logs in to an HTTP proxy, if it has a user."""
-    if proxy.user is None:
-        return {}
-    encoded = b64encode(f"{proxy.user}:{proxy.password or ''}".encode()).decode()
-    return {"Proxy-Authorization": f"Basic {encoded}"}
-
-
-class RestingConnector(TCPConnector):
-    """A connector that lets connections rest before they are used again, see `connection`."""
+class Connector(TCPConnector):
+    """Opens connections, and keeps those that are idle."""
 
     def __init__(self, settings: Settings, guard: AddressGuard) -> None:
         connect = settings.connect_timeout.total_seconds()
@@ -114,12 +388,9 @@ class RestingConnector(TCPConnector):
             socket_factory=guard.socket,
             ssl=not settings.insecure,
             ttl_dns_cache=NAMES_KEPT,
-            keepalive_timeout=_KEEPALIVE,
         )
-        self._origins = Origins()
         self._factory = cast(
-            "partial[ResponseHandler]",
-            partial(Listener, loop=self._loop, origins=self._origins),
+            "partial[ResponseHandler]", partial(Listener, loop=self._loop, among=self._acquired)
         )
         self._guard = guard
         # It spans the look-up and all addresses of a name.
@@ -130,120 +401,111 @@ class RestingConnector(TCPConnector):
         self._idle_per_host = max(
             _LEAST_IDLE, 4 * settings.per_host_concurrency or 8 * settings.concurrency
         )
-        #: All idle connections, the longest idle first. It may name some that
-        #: aiohttp has closed meanwhile; they come up first, and are passed over.
-        self._idle: OrderedDict[Listener, ConnectionKey] = OrderedDict()
+        self._sites: OrderedDict[tuple[str, Proxy | None], Site] = OrderedDict()
+        #: All idle connections, the longest idle first; some may have ended.
+        self._idle: OrderedDict[Listener, None] = OrderedDict()
+        self._cleaning: asyncio.TimerHandle | None = None
 
     async def close(self, *, abort_ssl: bool = False) -> None:
         """Close all connections."""
+        if self._cleaning is not None:
+            self._cleaning.cancel()
         await super().close(abort_ssl=abort_ssl)
         await self._names.close()
 
+    def site(self, origin: str, proxy: Proxy | None) -> Site:
+        """Return the site of an origin, `https://example.com`, asked through *proxy*."""
+        # Of a proxy the user counts too: some have another exit for each.
+        key = (origin, proxy)
+        found = self._sites.get(key)
+        if found is None:
+            url = yarl.URL(f"{origin}/", encoded=True)
+            found = self._sites[key] = Site(url, url.host_port_subcomponent or "")
+            if len(self._sites) > _SITES:
+                self._sites.popitem(last=False)
+        else:
+            self._sites.move_to_end(key)
+        return found
+
     async def take(self, site: Site, hop: Hop) -> Listener:
-        """Return a connection for a request, one that is open where there is one.
+        """Return a connection for a request, the longest idle one that may be used, or a new one.
 
         It is to be given to `release`.
         """
-        origin = self._origins.of(site.key)
-        found = None
-        if site.key in self._conns:
-            found = self._ready(site.key, origin)
-            if found is None:
-                found = await self._rested(site.key, origin)
-        if found is None:
-            found = await self._open(site, hop)
-            found.site = site
-        hop.stage = max(hop.stage, Stage.REACHED)
-        self._acquired.add(found)
-        return found
-
-    def release(self, protocol: Listener) -> None:
-        """Keep a connection whose answer has ended for the next request, and close any other."""
-        assert protocol.site is not None
-        key = protocol.site.key
-        is_wanted = (
-            protocol.is_resting
-            and not self._origins.of(key).spoke_unasked
-            and len(self._conns.get(key, ())) < self._idle_per_host
-        )
-        if protocol.sending is not None:
-            protocol.sending.cancel()
-        self._release(key, protocol, should_close=not is_wanted)
-        if protocol.transport is not None and not self.closed:
-            self._idle[protocol] = key
-            if len(self._idle) > _IDLE_IN_TOTAL:
-                self.close_idle(but=_IDLE_IN_TOTAL)
-
-    def close_idle(self, *, but: int = 0) -> None:
-        """Close idle connections *but* so many, which gives their descriptors back."""
-        while len(self._idle) > but:
-            protocol, key = self._idle.popitem(last=False)
-            idle = self._conns.get(key)
-            if idle and idle[0][0] is protocol:
-                idle.popleft()
-                protocol.close()
-                if not idle:
-                    del self._conns[key]
-
-    def _ready(self, key: ConnectionKey, origin: Origin) -> Listener | None:
-        """Return a connection that may be used now, the longest idle first; None: there is none."""
-        idle = self._conns.get(key)
-        if idle is None:
-            return None
-        now = monotonic()
-        found = None
-        gone = []
-        for entry in idle:
-            protocol, since = cast("tuple[Listener, float]", entry)
-            rested = now - since
-            # Those of an origin that spoke unasked rest for ever, and are closed below.
-            if rested < origin.rest_after(protocol.endpoint) and not origin.spoke_unasked:
-                continue
-            is_good = not origin.spoke_unasked and protocol.is_connected()
-            if not is_good or protocol.should_close or rested > _OLDEST:
-                gone.append(entry)
-                protocol.close()
-            # What waits to be read the event loop will deliver, and so end
-            # the connection: as bytes out of turn or as the server's end.
-            elif not protocol.readable():
-                if rested >= connection.REST:
-                    origin.rested(protocol.endpoint)
-                gone.append(entry)
-                found = protocol
+        has_waited = False
+        while site.idle:
+            now = monotonic()
+            for found in [*site.idle]:
+                if found.ready_at > now:
+                    continue
+                site.idle.remove(found)
+                del self._idle[found]
+                rested = now - found.released
+                if found.should_close or rested > _KEEPALIVE or not found.is_connected():
+                    found.close()
+                # What waits to be read the event loop will deliver, and so end the connection.
+                elif not found.holds(termios.FIONREAD):
+                    if rested >= REST:
+                        site.rested(found.endpoint)
+                    hop.stage = max(hop.stage, Stage.REACHED)
+                    return found
+            # Those that wait already take the ones before.
+            if has_waited or site.waiting >= len(site.idle):
                 break
-        for entry in gone:
-            idle.remove(entry)
-            self._idle.pop(cast("Listener", entry[0]), None)
-        if not idle:
-            del self._conns[key]
-        return found
+            wait = site.idle[site.waiting].ready_at - now
+            if wait >= _OPENING_COSTS * site.opening:
+                break
+            has_waited = True
+            site.waiting += 1
+            try:
+                await asyncio.sleep(wait + _TIMER_STEP)
+            finally:
+                site.waiting -= 1
+        opened = await self._open(site, hop)
+        opened.site = site
+        return opened
 
-    async def _rested(self, key: ConnectionKey, origin: Origin) -> Listener | None:
-        """Return a connection as soon as one has rested, None where a new one costs less."""
-        idle = self._conns.get(key, ())
-        if origin.waiting >= len(idle):
-            return None
-        # Those that wait already take the ones before.
-        protocol, since = cast("tuple[Listener, float]", idle[origin.waiting])
-        wait = since + origin.rest_after(protocol.endpoint) - monotonic()
-        if not 0 < wait < _OPENING_COSTS * origin.opening:
-            return None
-        origin.waiting += 1
-        try:
-            await asyncio.sleep(wait + _TIMER_STEP)
-        finally:
-            origin.waiting -= 1
-        return self._ready(key, origin)
+    def release(self, found: Listener) -> None:
+        """Keep a connection whose answer has ended for the next request, and close any other."""
+        site = found.site
+        assert site is not None
+        rest = site.rest_after(found.endpoint)
+        is_over = found.is_answered and not found.should_close and not found.writing_paused
+        if self.closed or not is_over or rest > REST or len(site.idle) >= self._idle_per_host:
+            found.close()
+            return
+        found.released = monotonic()
+        found.ready_at = found.released + rest
+        site.idle.append(found)
+        self._idle[found] = None
+        if len(self._idle) > _IDLE_IN_TOTAL:
+            self.close_idle(but=_IDLE_IN_TOTAL)
+        if self._cleaning is None:
+            self._cleaning = self._loop.call_later(_KEEPALIVE, self._clean)
+
+    def close_idle(self, *, but: int = 0, since: float = math.inf) -> None:
+        """Close idle connections *but* so many, which gives their descriptors back.
+
+        *since*: those alone that were released before.
+        """
+        while len(self._idle) > but and (first := next(iter(self._idle))).released < since:
+            del self._idle[first]
+            if first.site is not None:
+                first.site.idle.remove(first)
+            first.close()
+
+    def _clean(self) -> None:
+        self.close_idle(since=monotonic() - _KEEPALIVE)
+        self._cleaning = self._loop.call_later(_KEEPALIVE, self._clean) if self._idle else None
 
     async def _open(self, site: Site, hop: Hop) -> Listener:
         proxy = None if hop.proxy is not None and hop.proxy.is_socks else hop.proxy
         told = {} if proxy is None else {"User-Agent": self._user_agent, **login_of(proxy)}
+        address = None
+        if proxy is not None:
+            address = yarl.URL.build(scheme=proxy.scheme, host=proxy.host, port=proxy.port)
         request = ClientRequest(
-            "GET",
-            site.url,
-            loop=self._loop,
-            proxy=None if proxy is None else _address_of(proxy),
-            proxy_headers=CIMultiDict(told),
+            "GET", site.url, loop=self._loop, proxy=address, proxy_headers=CIMultiDict(told)
         )
         began = monotonic()
         try:
@@ -257,20 +519,13 @@ class RestingConnector(TCPConnector):
         if self.closed:
             opened.close()
             raise ClientConnectionError("the connector is closed")
-        origin = self._origins.of(site.key)
-        origin.opening = min(origin.opening or monotonic() - began, monotonic() - began)
+        self._acquired.add(opened)  # which are closed with the connector
+        took = monotonic() - began
+        site.opening = min(site.opening or took, took)
         return cast("Listener", opened)
 
-    # aiohttp has no public hook for these two, nor for `_factory`; tests/
-    # fetch/test_downloader.py fails if it stops calling them.
-
-    async def _create_direct_connection(
-        self, req: ClientRequest, *arguments: Any, **options: Any
-    ) -> tuple[asyncio.Transport, ResponseHandler]:
-        made = await super()._create_direct_connection(req, *arguments, **options)
-        # With an HTTP proxy this is the connection to the proxy.
-        current_hop.get().stage = Stage.REACHED
-        return made
+    # aiohttp has no public hook for this, nor for `_factory`; tests/fetch/test_downloader.py
+    # fails if it stops calling them.
 
     async def _start_tls_connection(
         self, *arguments: Any, **options: Any
@@ -280,6 +535,14 @@ class RestingConnector(TCPConnector):
         return await super()._start_tls_connection(*arguments, **options)
 
     async def _through_socks(self, request: ClientRequest, hop: Hop) -> ResponseHandler:
+        """Return a connection to the origin of *request* through the SOCKS proxy of *hop*.
+
+        Raises `ProxyFailedError` where the proxy refuses us, `FetchError` (`connect`)
+        where it says that it cannot reach the host.
+        """
+        from python_socks import ProxyError, ProxyType
+        from python_socks.async_.asyncio.v2 import Proxy as SocksProxy
+
         proxy, host, port = hop.proxy, request.url.raw_host or "", request.port
         assert proxy is not None
         assert port is not None
@@ -290,31 +553,12 @@ class RestingConnector(TCPConnector):
                 self._guard.check(target)
             except OSError as error:
                 raise failure_of(error) from error
-        sock = await self._dialled(request, proxy)
+        found = await self._looked_up(request, proxy.host, proxy.port)
+        try:
+            sock = await aiohappyeyeballs.start_connection(self._convert_hosts_to_addr_infos(found))
+        except OSError as error:
+            raise ClientConnectorError(request.connection_key, error) from error
         hop.stage = Stage.REACHED
-        await self._greeted(hop, proxy, sock, host=target.strip("[]"), port=port)
-        context = self._get_ssl_context(request)
-        _, protocol = await self._wrap_existing_connection(
-            self._factory,
-            timeout=self._timeout,
-            ssl=context,
-            sock=sock,
-            server_hostname=host.rstrip(".") if context else None,
-            req=request,
-        )
-        return protocol
-
-    async def _greeted(
-        self, hop: Hop, proxy: Proxy, sock: socket.socket, *, host: str, port: int
-    ) -> None:
-        """Have a SOCKS proxy connect *sock* to *host*; it is closed on failure.
-
-        Raises `ProxyFailedError` where the proxy refuses us, `FetchError` (`connect`)
-        where it says that it cannot reach the host.
-        """
-        from python_socks import ProxyError, ProxyType
-        from python_socks.async_.asyncio.v2 import Proxy as SocksProxy
-
         # It connects by another proxy, so to speak: the connection is there already.
         reached: Any = _Reached(hop, sock)
         way = SocksProxy.create(
@@ -329,7 +573,7 @@ class RestingConnector(TCPConnector):
         )
         try:
             # The deadline of the whole is the shorter one.
-            await way.connect(host, port, timeout=self._timeout.connect)
+            await way.connect(target.strip("[]"), port, timeout=self._timeout.connect)
         except ProxyError as error:
             said = printable(error)
             message = f"the proxy {proxy} says: {said}"
@@ -337,30 +581,30 @@ class RestingConnector(TCPConnector):
                 raise FetchError(Reason.CONNECT, message) from error
             raise ProxyFailedError(message, for_good="authenticat" in said.lower()) from error
         hop.stage = Stage.PASSED
-
-    async def _dialled(self, request: ClientRequest, proxy: Proxy) -> socket.socket:
-        """Return a connection to a proxy, at the first of its addresses that takes one."""
-        failure = OSError("it has no address")
-        found = await self._looked_up(request, proxy.host, proxy.port)
-        for family, kind, protocol, _, place in self._convert_hosts_to_addr_infos(found):
-            sock = socket.socket(family, kind, protocol)
-            sock.setblocking(False)
-            try:
-                await self._loop.sock_connect(sock, place)
-            except BaseException as error:
-                sock.close()
-                if not isinstance(error, OSError):
-                    raise
-                failure = error
-            else:
-                return sock
-        raise ClientConnectorError(request.connection_key, failure) from failure
+        context = self._get_ssl_context(request)
+        _, protocol = await self._wrap_existing_connection(
+            self._factory,
+            timeout=self._timeout,
+            ssl=context,
+            sock=sock,
+            server_hostname=host.rstrip(".") if context else None,
+            req=request,
+        )
+        return protocol
 
     async def _looked_up(self, request: ClientRequest, host: str, port: int) -> list[ResolveResult]:
         try:
             return await self._resolve_host(host, port)
         except OSError as error:
             raise ClientConnectorDNSError(request.connection_key, error) from error
+
+
+def login_of(proxy: Proxy) -> dict[str, str]:
+    """Return the header by which a request logs in to an HTTP proxy, if it has a user."""
+    if proxy.user is None:
+        return {}
+    encoded = b64encode(f"{proxy.user}:{proxy.password or ''}".encode()).decode()
+    return {"Proxy-Authorization": f"Basic {encoded}"}
 
 
 class _Reached:

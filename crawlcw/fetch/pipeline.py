@@ -272,7 +272,7 @@ class Transport:
     ) -> Awaitable[Response]:
         """Return the response."""
         if self._exchange is not None:
-            exchanged: Awaitable[Response] = self._exchange(attempt, request, proxy=attempt.proxy)
+            exchanged: Awaitable[Response] = self._exchange(attempt, request)
             return exchanged
         current_hop.set(Hop(attempt, attempt.proxy))
         return self._client.fetch(request, url=request.url)

@@ -35,13 +35,11 @@ from crawlcw.fetch.body import (
     check_type,
     codings_of,
 )
-from crawlcw.fetch.connection import Listener, Site, endpoint_of
-from crawlcw.fetch.connector import RestingConnector, login_of, site_of
+from crawlcw.fetch.connector import Connector, Listener, Site, endpoint_of, login_of
 from crawlcw.fetch.failures import failure_in, login_refused
 from crawlcw.fetch.file_transfer import FileTransfers
 from crawlcw.fetch.redirects import REDIRECTS
 from crawlcw.model import urls
-from crawlcw.model.proxies import Proxy
 
 #: RFC 9110, sections 9.3.2, 15.3.5, 15.3.6 and 15.4.5: these have no body.
 _BODILESS = frozenset({204, 205, 304})
@@ -59,7 +57,6 @@ _NO_HEADER = re.compile(r"[\r\n\0]")
 _BEFORE_PATH = len("https://")
 _CODINGS = ("content-encoding", "transfer-encoding")
 _MAX_HEADERS_KEPT = 200
-_MOST_ADMITTED = 10_000
 #: A body of this size needs no share of the memory budget.
 _FREE_BODY = 256 << 10
 #: How long to wait for another request to give its descriptor back.
@@ -94,9 +91,7 @@ class AiohttpDownloader:
             allow_private=settings.allow_private,
             public_names=public_names,
         )
-        #: What may be asked stays so: names and ports are only added to the guard's.
-        self._admitted: set[Site] = set()
-        self._connector: RestingConnector | None = None
+        self._connector: Connector | None = None
         #: The headers of a request, where it brings none of that name.
         self._usual = (
             ("User-Agent", settings.user_agent),
@@ -111,9 +106,9 @@ class AiohttpDownloader:
         """Make ready for the first request."""
         self._opened()
 
-    def _opened(self) -> RestingConnector:
+    def _opened(self) -> Connector:
         if self._connector is None:
-            self._connector = RestingConnector(self._settings, self._guard)
+            self._connector = Connector(self._settings, self._guard)
             if self._settings.cookies:
                 # Its list of suffixes is loaded where it is wanted.
                 from crawlcw.fetch.cookies import SiteCookies
@@ -144,26 +139,24 @@ class AiohttpDownloader:
         # Under a user's own downloader it is the attempt that this works on.
         outer = current_hop.get(None)
         attempt = Attempt(request=request) if outer is None else outer.attempt
-        response = await self.exchange(attempt, asked_at(request, url), proxy=None)
+        attempt.proxy = None
+        response = await self.exchange(attempt, asked_at(request, url))
         return response if response.request is request else replaced(response, request=request)
 
-    async def exchange(
-        self, attempt: Attempt, request: Request, *, proxy: Proxy | None
-    ) -> Response:
-        """Return the response to *request*, asked for through *proxy*; see `Downloader`."""
+    async def exchange(self, attempt: Attempt, request: Request) -> Response:
+        """Return the response to *request*, asked for through the proxy of *attempt*."""
         address = urls.locate(request.url).url
         split = address.index("/", _BEFORE_PATH)
-        site, path = site_of(address[:split], proxy), address[split:]
-        hop = Hop(attempt, proxy, site.url)
-        current_hop.set(hop)
         connector = self._connector or self._opened()
+        site, path = connector.site(address[:split], attempt.proxy), address[split:]
+        hop = Hop(attempt, attempt.proxy, site.url)
+        current_hop.set(hop)
         while True:
             try:
-                if site not in self._admitted:
-                    await self._guard.admit(site.url, proxy)
-                    if len(self._admitted) >= _MOST_ADMITTED:
-                        self._admitted.clear()
-                    self._admitted.add(site)
+                # What may be asked stays so: names and ports are only added to the guard's.
+                if not site.is_admitted:
+                    await self._guard.admit(site.url, hop.proxy)
+                    site.is_admitted = True
                 if request.options.save_to is not None:
                     return await self._saved(connector, hop, request, site, path)
                 answer = await self._asked(connector, hop, request, site, path, request.headers)
@@ -184,7 +177,7 @@ class AiohttpDownloader:
 
     async def _asked(
         self,
-        connector: RestingConnector,
+        connector: Connector,
         hop: Hop,
         request: Request,
         site: Site,
@@ -194,7 +187,8 @@ class AiohttpDownloader:
         """Return the connection that the head of an answer has come by; it is to be released."""
         attempt = hop.attempt
         # In a tunnel the server would be told its login; without one it goes with each request.
-        proxy = None if site.key.is_ssl or (hop.proxy and hop.proxy.is_socks) else hop.proxy
+        is_tunnel = site.url.scheme == "https" or (hop.proxy is not None and hop.proxy.is_socks)
+        proxy = None if is_tunnel else hop.proxy
         if proxy is not None:
             headers = [*headers, *login_of(proxy).items()]
             path = f"{str(site.url)[:-1]}{path}"
@@ -206,7 +200,12 @@ class AiohttpDownloader:
         if jar is not None or request.options.cookies:
             headers = _with_cookies(headers, attempt, request, jar)
         method, body = request.method.upper(), request.body or b""
-        sent = self._head(method, path, site.host, headers, body) + body
+        if headers or body or method not in ("GET", "HEAD"):
+            sent = self._request(method, path, site.host, headers, body)
+        else:
+            sent = (
+                f"{method} {path} HTTP/1.1\r\nHost: {site.host}\r\n{self._usual_head}\r\n".encode()
+            )
         may_repeat = method in _IDEMPOTENT
         while True:
             answer = await connector.take(site, hop)
@@ -238,12 +237,10 @@ class AiohttpDownloader:
             raise login_refused(proxy, FetchError(Reason.HTTP_STATUS, message, status=407))
         return answer
 
-    def _head(
+    def _request(
         self, method: str, path: str, host: str, headers: Sequence[tuple[str, str]], body: bytes
     ) -> bytes:
-        """Return the head of a request; raises `ValueError` for what is no header."""
-        if not headers and not body and method in ("GET", "HEAD"):
-            return f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{self._usual_head}\r\n".encode()
+        """Return the bytes of a request; raises `ValueError` for what is no header."""
         if _TOKEN.fullmatch(method) is None:
             raise ValueError(f"{method!r} is no method")
         given = {name.lower(): value for name, value in headers}
@@ -254,14 +251,14 @@ class AiohttpDownloader:
             pairs.append(("Content-Type", "application/octet-stream"))
         if body or method not in _WITHOUT_BODY:
             pairs.append(("Content-Length", str(len(body))))
-        return f"{method} {path} HTTP/1.1\r\n{_lines(pairs)}\r\n".encode()
+        return f"{method} {path} HTTP/1.1\r\n{_lines(pairs)}\r\n".encode() + body
 
     async def _page(self, answer: Listener, hop: Hop, request: Request) -> Response:
         """Return the response whose head has come, with its body in memory."""
         status, headers = answer.message.code, headers_of(answer.message.raw_headers)
         if status == 101:
             raise FetchError(Reason.PROTOCOL, "the server switched to a protocol nobody asked for")
-        if not 100 <= status <= 599:
+        if not 200 <= status <= 599:
             raise FetchError(Reason.HTTP_STATUS, f"{status} is no status of HTTP", status=status)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         # The body of an error is read, whatever its type.
@@ -273,12 +270,13 @@ class AiohttpDownloader:
         if request.method != "HEAD" and status not in _BODILESS and not is_redirect:
             most = request.options.max_body
             most = self._settings.max_body if most is None else most
-            codings, length, content = codings_in(headers), _length(headers), answer.content
+            codings = [] if headers.keys().isdisjoint(_CODINGS) else codings_in(headers)
+            content = answer.content
             if codings:
                 length = None
-            elif content.is_eof():
+            else:
                 # Most pages are here as soon as their headers are.
-                length = content.total_bytes
+                length = content.total_bytes if content.is_eof() else _length(headers)
             if length is not None and length <= min(most, self._free_body):
                 body = content.read_nowait() if content.is_eof() else await content.read()
                 check_start(body[:LOOK], kind, accepted)
@@ -310,7 +308,7 @@ class AiohttpDownloader:
         )
 
     async def _saved(
-        self, connector: RestingConnector, hop: Hop, request: Request, site: Site, path: str
+        self, connector: Connector, hop: Hop, request: Request, site: Site, path: str
     ) -> Response:
         """Return the response to a request for a file, its body on the disk."""
         async with self._files.transfer(hop.attempt, request) as transfer:

@@ -1,38 +1,43 @@
 """How long connections rest, decided without any connection."""
 
 import math
+from collections.abc import AsyncIterator
 
 import pytest
-from aiohttp.client_reqrep import ConnectionKey
+import yarl
 
-from crawlcw.fetch import connection
-from crawlcw.fetch.connection import (
+from crawlcw.api.settings import Settings
+from crawlcw.fetch import connector as connector_module
+from crawlcw.fetch.addresses import AddressGuard
+from crawlcw.fetch.connector import (
     CLEAN_ENDPOINTS,
     CLEAN_RESTS,
     REST,
-    Endpoint,
-    Origin,
-    Origins,
+    Connector,
+    Site,
     endpoint_of,
 )
-from crawlcw.fetch.connector import site_of
 
 pytestmark = pytest.mark.quick
 
 
-def key(host: str) -> ConnectionKey:
-    return site_of(f"https://{host}", None).key
+@pytest.fixture
+async def connector() -> AsyncIterator[Connector]:
+    opened = Connector(Settings(), AddressGuard())
+    yield opened
+    await opened.close()
 
 
-KEY = key("example.com")
+def site() -> Site:
+    return Site(yarl.URL("https://example.com/"), "example.com")
 
 
-def endpoint(path: str) -> Endpoint:
+def endpoint(path: str) -> tuple[int, int]:
     path, _, query = path.partition("?")
     return endpoint_of(f"{path}?{query}")
 
 
-def clean(origin: Origin, path: str, times: int = CLEAN_RESTS) -> None:
+def clean(origin: Site, path: str, times: int = CLEAN_RESTS) -> None:
     for _ in range(times):
         origin.rested(endpoint(path))
 
@@ -54,7 +59,7 @@ def test_an_endpoint_is_a_path_without_numbers_and_values(one: str, other: str, 
 
 
 def test_an_endpoint_is_trusted_after_some_clean_rests() -> None:
-    origin = Origin()
+    origin = site()
     clean(origin, "/page/1", CLEAN_RESTS - 1)
     before = origin.rest_after(endpoint("/page/2"))
     clean(origin, "/page/3", 1)
@@ -64,14 +69,14 @@ def test_an_endpoint_is_trusted_after_some_clean_rests() -> None:
 
 
 def test_good_endpoints_prove_nothing_of_another() -> None:
-    origin = Origin()
+    origin = site()
     clean(origin, "/page/1", 1_000)
 
     assert origin.rest_after(endpoint("/page/twice")) == REST
 
 
 def test_many_clean_endpoints_prove_a_folder_and_no_other() -> None:
-    origin = Origin()
+    origin = site()
     for n in range(CLEAN_ENDPOINTS):
         clean(origin, f"/wiki/{'x' * n}", 1)
 
@@ -80,40 +85,32 @@ def test_many_clean_endpoints_prove_a_folder_and_no_other() -> None:
 
 
 def test_an_origin_that_broke_http_is_never_trusted() -> None:
-    origins = Origins()
-    clean(origins.of(KEY), "/page/1")
-    origins.broke_http(KEY)
-    clean(origins.of(KEY), "/page/1")
+    origin = site()
+    clean(origin, "/page/1")
+    origin.distrust(REST)
+    clean(origin, "/page/1")
 
-    assert origins.of(KEY).rest_after(endpoint("/page/1")) == REST
-    assert origins.of(key("example.org")).broke_http is False
+    assert origin.rest_after(endpoint("/page/1")) == REST
 
 
-def test_an_origin_that_spoke_unasked_is_remembered_longer_than_what_others_have_shown(
-    monkeypatch: pytest.MonkeyPatch,
+def test_an_origin_that_spoke_unasked_is_never_trusted_whatever_else_it_does() -> None:
+    origin = site()
+    origin.distrust(math.inf)
+    origin.distrust(REST)
+    clean(origin, "/page/1")
+
+    assert origin.rest_after(endpoint("/page/1")) == math.inf
+
+
+async def test_what_is_remembered_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, connector: Connector
 ) -> None:
-    monkeypatch.setattr(connection, "_ORIGINS", 3)
-    origins = Origins()
-    clean(origins.of(KEY), "/page/1")
-    origins.spoke_unasked(KEY)
-    for n in range(3):
-        clean(origins.of(key(f"{n}.example")), "/page/1")
-    first, spoke = origins.of(key("0.example")), origins.of(KEY)
-
-    assert spoke.rest_after(endpoint("/page/1")) == math.inf
-    assert first.rest_after(endpoint("/page/1")) == 0
-    # Two of the others had to go for the one that came back.
-    assert origins.of(key("1.example")).rest_after(endpoint("/page/1")) == REST
-
-
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_ORIGINS", 3)
-    monkeypatch.setattr(connection, "_OUTSPOKEN", 2)
-    origins, origin = Origins(), Origin()
+    monkeypatch.setattr(connector_module, "_SITES", 3)
+    first = connector.site("https://example.com", None)
     for n in range(100):
-        origins.spoke_unasked(key(f"{n}.example"))
-        clean(origin, f"/{'x' * n}/y", 1)
+        connector.site(f"https://{n}.example", None)
+        clean(first, f"/{'x' * n}/y", 1)
+        assert connector.site("https://example.com", None) is first, "it was asked lately"
 
-    assert len(origins._origins) == 3
-    assert list(origins._outspoken) == [key(f"{n}.example") for n in (98, 99)]
-    assert len(origin._clean) == connection._COUNTS
+    assert len(connector._sites) == 3
+    assert len(first._clean) == connector_module._COUNTS

@@ -1,7 +1,9 @@
 """Which connections are used again, and which never: against real sockets."""
 
 import asyncio
+import math
 import ssl
+import termios
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +16,8 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
-from crawlcw.fetch import connection
 from crawlcw.fetch import connector as connector_module
-from crawlcw.fetch.connection import CLEAN_RESTS, REST, Listener, Origin
-from crawlcw.fetch.connector import RestingConnector, site_of
+from crawlcw.fetch.connector import CLEAN_RESTS, REST, Connector, Listener, Site
 from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile import server as hostile_server
 from tests.hostile.pages import PAGE, Exchange, page, response
@@ -60,7 +60,7 @@ async def downloader(server: HostileServer) -> AsyncIterator[AiohttpDownloader]:
 
 
 class Clock:
-    """The connector's clock; *ahead* of the time at which connections were released."""
+    """The connector's clock; *ahead* of the time, by more and more."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -82,23 +82,30 @@ async def get(downloader: AiohttpDownloader, url: str, **options: Any) -> Respon
 
 async def trusted(downloader: AiohttpDownloader, clock: Clock, url: str) -> None:
     """Let connections rest after this page as often as it takes."""
-    clock.ahead = REST
     for _ in range(CLEAN_RESTS + 1):
         await get(downloader, url)
-    clock.ahead = 0.0
+        clock.ahead += REST
 
 
-def connector_of(downloader: AiohttpDownloader) -> RestingConnector:
-    return cast("RestingConnector", downloader._connector)
+def connector_of(downloader: AiohttpDownloader) -> Connector:
+    return cast("Connector", downloader._connector)
 
 
-def origin_of(downloader: AiohttpDownloader, server: HostileServer) -> Origin:
-    site = site_of(f"http://127.0.0.1:{server.port}", None)
-    return connector_of(downloader)._origins.of(site.key)
+def site_of(downloader: AiohttpDownloader, server: HostileServer) -> Site:
+    return connector_of(downloader).site(f"http://127.0.0.1:{server.port}", None)
+
+
+def spoke_unasked(downloader: AiohttpDownloader, server: HostileServer) -> bool:
+    return math.isinf(site_of(downloader, server).least_rest)
 
 
 def idle(downloader: AiohttpDownloader) -> list[Listener]:
-    return [cast("Listener", each) for each in connector_of(downloader)._idle]
+    return list(connector_of(downloader)._idle)
+
+
+def unacknowledged(_: Listener, which: int) -> bool:
+    """Stands for `holds` while no request has been acknowledged."""
+    return which == termios.TIOCOUTQ
 
 
 async def test_connections_of_a_clean_origin_are_used_again_at_once(
@@ -143,7 +150,7 @@ async def test_an_origin_that_spoke_unasked_is_never_asked_over_an_old_connectio
     await asyncio.gather(*(get(downloader, url) for url in urls))
     while server.open_connections > 3:
         await asyncio.sleep(0)
-    clock.ahead = 2 * REST
+    clock.ahead += 2 * REST
     before = server.connections
     for _ in range(5):
         await get(downloader, server.url("/ok"))
@@ -160,7 +167,7 @@ async def test_an_answer_too_many_is_remembered(
     while server.open_connections:
         await asyncio.sleep(0)
 
-    assert origin_of(downloader, server).spoke_unasked
+    assert spoke_unasked(downloader, server)
 
 
 async def test_a_server_that_says_goodbye_may_be_asked_over_other_connections(
@@ -171,7 +178,7 @@ async def test_a_server_that_says_goodbye_may_be_asked_over_other_connections(
     while connection.is_connected():
         await asyncio.sleep(0)
 
-    assert not origin_of(downloader, server).spoke_unasked
+    assert not spoke_unasked(downloader, server)
     assert (await get(downloader, server.url("/ok"))).body == PAGE
 
 
@@ -193,13 +200,13 @@ async def test_bytes_that_the_loop_has_not_delivered_yet_are_seen(
 ) -> None:
     await trusted(downloader, clock, server.url("/ok"))
     await get(downloader, server.url("/cue"))
-    clock.ahead = REST
+    clock.ahead += REST
     (connection,) = idle(downloader)
     assert connection.transport is not None
     # As if the loop were busy.
     connection.transport.pause_reading()
     connection.transport.write(b"x")
-    while not connection.readable():
+    while not connection.holds(termios.FIONREAD):
         await asyncio.sleep(0)
 
     assert (await get(downloader, server.url("/ok"))).body == PAGE
@@ -207,13 +214,13 @@ async def test_bytes_that_the_loop_has_not_delivered_yet_are_seen(
     connection.transport.resume_reading()
     while connection.is_connected():
         await asyncio.sleep(0)
-    assert origin_of(downloader, server).spoke_unasked
+    assert spoke_unasked(downloader, server)
 
 
 async def test_an_answer_that_was_sent_before_the_request_arrived_is_recognised(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "REST", 0.0)
+    monkeypatch.setattr(connector_module, "REST", 0.0)
     await get(downloader, server.url("/cue"))
     # More than the server's kernel takes while the server does not read.
     large = {"X-Large": "x" * (16 << 20)}
@@ -221,15 +228,15 @@ async def test_an_answer_that_was_sent_before_the_request_arrived_is_recognised(
         await get(downloader, server.url("/ok"), method="POST", headers=large)
 
     assert caught.value.reason is Reason.DISCONNECTED
-    assert origin_of(downloader, server).spoke_unasked
+    assert spoke_unasked(downloader, server)
     assert (await get(downloader, server.url("/ok"))).body == PAGE
 
 
 async def test_a_request_answered_too_early_is_repeated_where_that_is_safe(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "REST", 0.0)
-    monkeypatch.setattr(Listener, "is_unacknowledged", lambda _: True)
+    monkeypatch.setattr(connector_module, "REST", 0.0)
+    monkeypatch.setattr(Listener, "holds", unacknowledged)
     await get(downloader, server.url("/cue"))
 
     assert (await get(downloader, server.url("/ok"))).body == PAGE
@@ -239,8 +246,8 @@ async def test_a_request_answered_too_early_is_repeated_where_that_is_safe(
 async def test_a_body_may_be_refused_before_it_is_read(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "REST", 0.0)
-    monkeypatch.setattr(Listener, "is_unacknowledged", lambda _: True)
+    monkeypatch.setattr(connector_module, "REST", 0.0)
+    monkeypatch.setattr(Listener, "holds", unacknowledged)
     await get(downloader, server.url("/ok"))
     refused = await get(downloader, server.url("/status-404"), method="POST", body=b"body")
 
@@ -251,23 +258,23 @@ async def test_a_body_may_be_refused_before_it_is_read(
 async def test_a_request_waits_for_a_rest_that_ends_sooner_than_a_connection_opens(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "REST", 0.02)
+    monkeypatch.setattr(connector_module, "REST", 0.02)
     await get(downloader, server.url("/ok"))
-    origin_of(downloader, server).opening = 10.0
+    site_of(downloader, server).opening = 10.0
     await get(downloader, server.url("/ok"))
     after_one = server.connections
     await asyncio.gather(*(get(downloader, server.url("/ok")) for _ in range(2)))
 
     # Only one of two can have the one connection.
     assert (after_one, server.connections) == (1, 2)
-    assert origin_of(downloader, server).waiting == 0
+    assert site_of(downloader, server).waiting == 0
 
 
 async def test_a_request_waits_as_well_where_a_connection_opens_only_a_little_sooner(
     downloader: AiohttpDownloader, server: HostileServer
 ) -> None:
     await get(downloader, server.url("/ok"))
-    origin_of(downloader, server).opening = connection.REST / 2
+    site_of(downloader, server).opening = REST / 2
     await get(downloader, server.url("/ok"))
 
     assert server.connections == 1
@@ -277,7 +284,7 @@ async def test_a_request_does_not_wait_where_a_connection_opens_much_sooner(
     downloader: AiohttpDownloader, server: HostileServer
 ) -> None:
     await get(downloader, server.url("/ok"))
-    origin_of(downloader, server).opening = 0.001
+    site_of(downloader, server).opening = 0.001
     await get(downloader, server.url("/ok"))
 
     assert server.connections == 2
@@ -287,10 +294,10 @@ async def test_a_new_connection_may_be_answered_before_the_request_is_read(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that is too busy says so at once."""
-    monkeypatch.setattr(Listener, "is_unacknowledged", lambda _: True)
+    monkeypatch.setattr(Listener, "holds", unacknowledged)
 
     assert (await get(downloader, server.url("/ok"))).body == PAGE
-    assert not origin_of(downloader, server).spoke_unasked
+    assert not spoke_unasked(downloader, server)
 
 
 async def test_all_of_this_holds_over_tls(tmp_path: Path, clock: Clock) -> None:
@@ -309,19 +316,18 @@ async def test_all_of_this_holds_over_tls(tmp_path: Path, clock: Clock) -> None:
             await get(downloader, f"{base}/ok")
         reused = served.connections
         await get(downloader, f"{base}/cue")
-        clock.ahead = REST
+        clock.ahead += REST
         (connection,) = idle(downloader)
         assert connection.transport is not None
         connection.transport.pause_reading()
         connection.transport.write(b"x")
-        while not connection.readable():
+        while not connection.holds(termios.FIONREAD):
             await asyncio.sleep(0)
         body = (await get(downloader, f"{base}/ok")).body
         connection.transport.resume_reading()
         while connection.is_connected():
             await asyncio.sleep(0)
-        key = site_of(f"https://127.0.0.1:{served.port}", None).key
-        origin = connector_of(downloader)._origins.of(key)
+        site = connector_of(downloader).site(base, None)
 
     assert (reused, served.connections, body) == (1, 2, PAGE)
-    assert origin.spoke_unasked
+    assert math.isinf(site.least_rest)

@@ -18,11 +18,10 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
-from crawlcw.fetch import connection
 from crawlcw.fetch import connector as connector_module
 from crawlcw.fetch import transport as downloader_module
 from crawlcw.fetch.addresses import AddressGuard
-from crawlcw.fetch.connection import Listener
+from crawlcw.fetch.connector import Listener
 from crawlcw.fetch.failures import failure_of
 from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile import server as hostile_server
@@ -47,7 +46,7 @@ async def downloader(server: HostileServer) -> AsyncIterator[AiohttpDownloader]:
 @pytest.fixture
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let connections be reused at once."""
-    monkeypatch.setattr(connection, "REST", 0.0)
+    monkeypatch.setattr(connector_module, "REST", 0.0)
 
 
 async def get(downloader: AiohttpDownloader, url: str, **options: Any) -> Response:
@@ -416,26 +415,23 @@ async def test_aiohttp_still_calls_what_the_connector_overrides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     called = []
-    for owner, name in (
-        (connector_module.RestingConnector, "_create_direct_connection"),
-        (Listener, "data_received"),
-        (Listener, "feed_data"),
-        (Listener, "set_exception"),
-    ):
-        original = getattr(owner, name)
+    for name in ("connection_made", "data_received", "resume_reading", "connection_lost"):
+        original = getattr(Listener, name)
 
         def spy(*args: object, _name: str = name, _call: Any = original, **more: object) -> object:
             called.append(_name)
             return _call(*args, **more)
 
-        monkeypatch.setattr(owner, name, spy)
+        monkeypatch.setattr(Listener, name, spy)
 
     await get(downloader, server.url("/ok"))
     usual = set(called)
-    await reason_of(downloader, server.url("/ssh"))
+    await downloader.close()
+    while server.open_connections:
+        await asyncio.sleep(0)
 
-    assert usual == {"_create_direct_connection", "data_received", "feed_data"}
-    assert set(called) - usual == {"set_exception"}
+    assert usual == {"connection_made", "data_received", "resume_reading"}
+    assert set(called) - usual == {"connection_lost"}
 
 
 @pytest.mark.parametrize("path", ["/poison", "/poison-in-part"])
@@ -474,7 +470,6 @@ async def test_only_so_many_connections_to_a_host_rest(server: HostileServer) ->
     async with AiohttpDownloader(settings, start_origins=[server.origin]) as downloader:
         await asyncio.gather(*(get(downloader, server.url("/ok")) for _ in range(20)))
 
-        assert sum(map(len, downloader._connector._conns.values())) == 16
         assert len(downloader._connector._idle) == 16
 
 
@@ -485,7 +480,7 @@ async def test_only_so_many_connections_rest_in_total(
 
     await asyncio.gather(*(get(downloader, server.url("/ok")) for _ in range(10)))
 
-    assert sum(map(len, downloader._connector._conns.values())) == 3
+    assert len(downloader._connector._idle) == 3
 
 
 @pytest.mark.parametrize("path", ["/silent", "/silent-in-body", "/endless-body"])
@@ -500,8 +495,10 @@ async def test_a_cancelled_fetch_leaves_no_connection_behind(
 
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert not downloader._connector._idle
+    while server.open_connections:
+        await asyncio.sleep(0)
     assert not downloader._connector._acquired
-    assert not downloader._connector._conns
 
 
 async def test_a_lack_of_descriptors_is_waited_out(
@@ -526,7 +523,7 @@ async def test_a_lack_of_descriptors_is_waited_out(
 
         assert (response.body, lacking) == (PAGE, [])
         # The idle connection was given up for it.
-        assert [key.host for key in downloader._connector._conns] == ["localhost"]
+        assert [each.site.url.host for each in downloader._connector._idle] == ["localhost"]
 
 
 async def test_a_closed_downloader_has_no_connections(server: HostileServer) -> None:
@@ -703,5 +700,5 @@ async def test_a_connection_with_the_rest_of_a_refused_body_is_not_used_again(
         refused = await get(opened, f"http://{origin}/", method="POST", body=b"x" * (32 << 20))
 
         assert refused.status == 200
-        assert not opened._connector._conns
+        assert not opened._connector._idle
     assert len(heads) == 1

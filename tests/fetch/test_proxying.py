@@ -275,7 +275,7 @@ async def test_requests_without_a_session_take_turns(site: ExitSite):
 async def test_a_connection_is_used_again_for_its_own_proxy_user_and_origin_alone(
     kind: str, tls: bool, authority: None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("crawlcw.fetch.connection.REST", 0.0)
+    monkeypatch.setattr("crawlcw.fetch.connector.REST", 0.0)
     one, two = proxy_of(kind, "127.0.0.2"), proxy_of(kind, "127.0.0.3")
     certificate = TRUSTED if tls else None
     with proxies(one, two), exit_site.served(certificate=certificate) as site:
