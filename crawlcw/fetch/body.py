@@ -15,16 +15,14 @@
 import asyncio
 import re
 import sys
-import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import brotli
 
-from crawlcw.api.attempt import Attempt
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.sanitize import printable
 
@@ -113,19 +111,9 @@ def codings_of(header: str) -> list[str]:
     return [name for part in header.split(",") if (name := part.strip().lower())]
 
 
-class _Engine(Protocol):
-    """A decompressor as the zstd module has it, which is what the others are made to look like."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
-
-
 class _Zlib:
+    """A decompressor with the methods of the zstd module's."""
+
     def __init__(self, wbits: int) -> None:
         self._inflate = zlib.decompressobj(wbits)
         self.needs_input = True
@@ -177,6 +165,9 @@ class _Brotli:
         out = bytes(self._decoder.process(data, output_buffer_limit=max_length))
         self.needs_input = self._decoder.can_accept_more_data() and len(out) < max_length
         return out
+
+
+_Engine: TypeAlias = _Zlib | _Brotli | zstd.ZstdDecompressor
 
 
 class _OverfedError(Exception):
@@ -406,38 +397,3 @@ class MemoryBudget:
             if not turn.done():
                 self.used += size
                 turn.set_result(None)
-
-
-class BodyRoom:
-    """The memory of one body while it is read; to be closed.
-
-    A body of up to *free* bytes takes no share. A larger one takes at once what it
-    may become at *most*, since it must not wait for more of it later.
-    """
-
-    def __init__(self, budget: MemoryBudget, attempt: Attempt, *, free: int, most: int) -> None:
-        self._budget = budget
-        self._attempt = attempt
-        self._most = most
-        self._share: Share | None = None
-        self.size = free  #: what the body may grow to before it has to `make` room
-        self.waited = 0.0  #: seconds
-
-    async def make(self, size: int) -> None:
-        """Wait until there is room for a body of *size* bytes, and for what becomes of it.
-
-        The attempt's deadline does not run meanwhile.
-        """
-        if size <= self.size:
-            return
-        began = time.monotonic()
-        with self._attempt.deadline:
-            self._share = await self._budget.take(self._most)
-        self.size = self._most
-        self.waited = time.monotonic() - began
-
-    def close(self, size: int = 0) -> None:
-        """Keep what a body of *size* bytes takes until the end of its attempt."""
-        if self._share is not None:
-            self._share.shrink(size)
-            self._attempt.keep(self._share)

@@ -136,7 +136,6 @@ class Site:
     """An origin, asked directly or through one proxy: its behaviour and its idle connections."""
 
     url: yarl.URL
-    host: str  #: as the header says it
     is_admitted: bool = False  #: whether the address guard lets requests through
     idle: list["Listener"] = field(default_factory=list)  #: the longest idle first
     waiting: int = 0  #: requests that wait for a connection to have rested
@@ -420,7 +419,7 @@ class Connector(TCPConnector):
         found = self._sites.get(key)
         if found is None:
             url = yarl.URL(f"{origin}/", encoded=True)
-            found = self._sites[key] = Site(url, url.host_port_subcomponent or "")
+            found = self._sites[key] = Site(url)
             if len(self._sites) > _SITES:
                 self._sites.popitem(last=False)
         else:

@@ -19,7 +19,7 @@ from crawlcw.api.attempt import Attempt, Next
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
-from crawlcw.fetch.body import BodyRoom, MemoryBudget
+from crawlcw.fetch.body import MemoryBudget
 
 logger = logging.getLogger(__name__)
 
@@ -70,15 +70,15 @@ class DevCache:
 
     async def _kept(self, path: Path, attempt: Attempt, request: Request) -> Response | None:
         """Return what is kept; None where that is nothing, or too old, or a crash has cut it."""
-        room, body = None, b""
+        share, body = None, b""
         try:
             with attempt.deadline:
                 found = await to_thread.run_sync(path.stat, limiter=self._limiter)
             if time.time() - found.st_mtime >= self._expires:
                 return None
-            room = BodyRoom(self._budget, attempt, free=_LARGE, most=found.st_size)
-            await room.make(found.st_size)
             with attempt.deadline:
+                if found.st_size > _LARGE:
+                    share = await self._budget.take(found.st_size)
                 content = await to_thread.run_sync(path.read_bytes, limiter=self._limiter)
             told, _, body = content.partition(b"\n")
             head, most = json.loads(told), request.options.max_body
@@ -94,8 +94,9 @@ class DevCache:
         except (OSError, ValueError, KeyError, TypeError):
             return None
         finally:
-            if room is not None:
-                room.close(len(body))
+            if share is not None:
+                share.shrink(len(body))
+                attempt.keep(share)
 
     async def _keep(self, path: Path, attempt: Attempt, response: Response) -> None:
         head = {"status": response.status, "headers": dict(response.headers)}

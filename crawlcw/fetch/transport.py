@@ -18,6 +18,7 @@ from typing import Self
 from urllib.parse import quote_from_bytes
 
 import aiohttp
+from multidict import CIMultiDictProxy
 
 from crawlcw.api.attempt import Attempt, Jar, asked_at, replaced
 from crawlcw.api.request import Request
@@ -29,7 +30,6 @@ from crawlcw.fetch.body import (
     ACCEPTED,
     LOOK,
     BodyDecoder,
-    BodyRoom,
     MemoryBudget,
     check_start,
     check_type,
@@ -200,12 +200,12 @@ class AiohttpDownloader:
         if jar is not None or request.options.cookies:
             headers = _with_cookies(headers, attempt, request, jar)
         method, body = request.method.upper(), request.body or b""
+        host = site.url.host_port_subcomponent or ""
         if headers or body or method not in ("GET", "HEAD"):
-            sent = self._request(method, path, site.host, headers, body)
+            sent = self._request(method, path, host, headers, body)
         else:
-            sent = (
-                f"{method} {path} HTTP/1.1\r\nHost: {site.host}\r\n{self._usual_head}\r\n".encode()
-            )
+            usual = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{self._usual_head}\r\n"
+            sent = usual.encode()
         may_repeat = method in _IDEMPOTENT
         while True:
             answer = await connector.take(site, hop)
@@ -255,7 +255,7 @@ class AiohttpDownloader:
 
     async def _page(self, answer: Listener, hop: Hop, request: Request) -> Response:
         """Return the response whose head has come, with its body in memory."""
-        status, headers = answer.message.code, headers_of(answer.message.raw_headers)
+        status, headers = answer.message.code, headers_of(answer.message.headers)
         if status == 101:
             raise FetchError(Reason.PROTOCOL, "the server switched to a protocol nobody asked for")
         if not 200 <= status <= 599:
@@ -281,22 +281,29 @@ class AiohttpDownloader:
                 body = content.read_nowait() if content.is_eof() else await content.read()
                 check_start(body[:LOOK], kind, accepted)
             else:
+                # A large body takes at once all that it may become, since it must not wait for
+                # more of it later. The deadline does not run while it waits.
                 expected = most if length is None else min(most, length)
-                room = BodyRoom(self._budget, hop.attempt, free=self._free_body, most=expected)
                 decoder, decoded = BodyDecoder(codings, limit=most), io.BytesIO()
+                share = None
                 try:
-                    await room.make(length or 0)
                     async for data in content.iter_any():
                         for piece in decoder.pieces(data):
+                            if share is None and max(length or 0, decoder.size) > self._free_body:
+                                began = monotonic()
+                                with hop.attempt.deadline:
+                                    share = await self._budget.take(expected)
+                                waited = monotonic() - began
                             decoded.write(piece)
-                            await room.make(decoder.size)
                         check_start(bytes(decoded.getbuffer()[:LOOK]), kind, accepted)
                         if decoder.full:
                             break
                     body = decoded.getvalue()  # no copy: it shares the buffer
                 finally:
-                    room.close(len(body))
-                truncated, waited = _cut(decoder, headers, body), room.waited
+                    if share is not None:
+                        share.shrink(len(body))
+                        hop.attempt.keep(share)
+                truncated = _cut(decoder, headers, body)
         return Response(
             request.url,
             request=request,
@@ -316,7 +323,7 @@ class AiohttpDownloader:
                 asked = transfer.headers(request.headers)
                 answer = await self._asked(connector, hop, request, site, path, asked)
                 try:
-                    status, headers = answer.message.code, headers_of(answer.message.raw_headers)
+                    status, headers = answer.message.code, headers_of(answer.message.headers)
                     if transfer.is_contradicted(status, headers):
                         continue
                     if not transfer.is_file(status):
@@ -403,33 +410,30 @@ def codings_in(headers: Mapping[str, str]) -> list[str]:
     return [name for name in codings_of(",".join(said)) if name != "chunked"] if said else []
 
 
-def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+def headers_of(told: CIMultiDictProxy[str]) -> dict[str, str]:
     """Return headers as text, by their names in lower case."""
     found: dict[str, str] = {}
-    for name, value in islice(raw, _MAX_HEADERS_KEPT):
-        key = name.decode("latin-1").lower()
-        if key == "location":
-            found.setdefault(key, _location(value))
-            continue
-        try:
-            text = value.decode()
-        except UnicodeDecodeError:
-            text = value.decode("latin-1")
+    for name, value in islice(told.items(), _MAX_HEADERS_KEPT):
+        key = name.lower()
+        text = value if value.isascii() else _readable(value, is_location=key == "location")
         if key not in found:
             found[key] = text
         elif key == "x-robots-tag" and ":" not in text:
             # What is asked of every robot must not come to stand behind the name of one.
             found[key] = f"{text}, {found[key]}"
-        else:
+        elif key != "location":
             found[key] = f"{found[key]}, {text}"
     return found
 
 
-def _location(value: bytes) -> str:
-    # Every byte matters in a URL. What is UTF-8 is left to the URL's parser,
-    # which encodes a path and a host each in its way; any other byte above
-    # ASCII becomes %XX, as in browsers.
+def _readable(value: str, *, is_location: bool) -> str:
+    """Return a header's value, of which the parser has hidden the bytes that are no UTF-8."""
+    raw = value.encode("utf-8", "surrogateescape")
     try:
-        return value.decode()
+        return raw.decode()
     except UnicodeDecodeError:
-        return quote_from_bytes(value, safe=bytes(range(128)))
+        # Every byte matters in a URL. What is UTF-8 is left to the URL's parser, which encodes
+        # a path and a host each in its way; any other byte above ASCII becomes %XX, as in browsers.
+        return (
+            quote_from_bytes(raw, safe=bytes(range(128))) if is_location else raw.decode("latin-1")
+        )

@@ -29,7 +29,7 @@ async def connector() -> AsyncIterator[Connector]:
 
 
 def site() -> Site:
-    return Site(yarl.URL("https://example.com/"), "example.com")
+    return Site(yarl.URL("https://example.com/"))
 
 
 def endpoint(path: str) -> tuple[int, int]:

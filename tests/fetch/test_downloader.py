@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 from aiohttp.connector import AddrInfoType
 
+from crawlcw.api.attempt import Attempt
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -25,6 +26,7 @@ from crawlcw.fetch.connector import Listener
 from crawlcw.fetch.failures import failure_of
 from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile import server as hostile_server
+from tests.hostile.pages import fixed, response
 from tests.hostile.server import MIB, PAGE, HostileServer
 from tests.support.attempts import attempt
 
@@ -217,6 +219,53 @@ async def test_a_body_over_the_limit_is_cut_there(server: HostileServer, path: s
     assert len(response.body) == 256 << 10
     assert response.truncated == "bytes"
     assert peak < 8 * MIB
+
+
+LARGE = b"<p>" * (1 << 18)
+fixed("/large", response(LARGE))
+
+
+@pytest.mark.parametrize("within", [True, False])
+async def test_a_large_body_takes_memory_until_the_end_of_its_page(
+    downloader: AiohttpDownloader, server: HostileServer, within: bool
+) -> None:
+    request = Request(server.url("/large"))
+    trying, budget = Attempt(request=request), downloader._budget
+    async with trying:
+        if within:
+            assert (await downloader.exchange(trying, request)).body == LARGE
+            assert budget.used == len(LARGE)
+    assert budget.used == 0
+
+    # One that outlives its page keeps nothing.
+    await downloader.exchange(trying, request)
+    assert budget.used == 0
+
+
+async def test_a_small_body_takes_none(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    await downloader._budget.take(downloader._budget.limit)
+
+    assert (await get(downloader, server.url("/ok"))).body == PAGE
+
+
+async def test_no_deadline_runs_while_a_body_waits_for_memory(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    held = await downloader._budget.take(downloader._budget.limit)
+    asyncio.get_running_loop().call_later(0.4, held.shrink, 0)
+    request = Request(server.url("/large"))
+
+    # Longer than a read may take, too.
+    async with asyncio.timeout(10) as deadline, Attempt(request=request) as trying:
+        trying.deadline.timeout = deadline
+        end = deadline.when()
+        response = await downloader.exchange(trying, request)
+
+        assert end is not None
+        assert (deadline.when() or 0.0) >= end + 0.3
+    assert response.body == LARGE
 
 
 # What fails --------------------------------------------------------------------

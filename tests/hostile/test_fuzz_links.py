@@ -7,6 +7,7 @@ from typing import Any
 import webencodings
 from hypothesis import example
 from hypothesis import strategies as st
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from crawlcw.api.charset import choose, decode, named
 from crawlcw.api.request import Request
@@ -153,12 +154,11 @@ def test_any_bytes_are_text_in_every_encoding(body: bytes) -> None:
         assert len(text) <= len(body)
 
 
-names = st.sampled_from(
-    [b"Location", b"LOCATION", b"Content-Encoding", b"Content-Type", b"", b"\xff"]
-)
+#: Of a name the parser refuses what is no token.
+names = st.sampled_from([b"Location", b"LOCATION", b"Content-Encoding", b"Content-Type", b"X-a"])
 fields = st.lists(
     st.tuples(
-        names | st.binary(max_size=4),
+        names,
         st.binary(max_size=12)
         | st.sampled_from([b"gzip, br", b"chunked", b"video/x", b"\xc3\xbc", b"\xed\xa0\x80"])
         | soup(URL_PIECES + UNSEEN).map(lambda text: text.encode("utf-8", "surrogatepass")),
@@ -179,7 +179,10 @@ fields = st.lists(
 def test_any_headers_are_text_and_any_location_an_address_or_refused(
     raw: list[tuple[bytes, bytes]], status: int, times: int
 ) -> None:
-    headers = headers_of(raw * times)
+    told = [
+        (name.decode(), value.decode("utf-8", "surrogateescape")) for name, value in raw * times
+    ]
+    headers = headers_of(CIMultiDictProxy(CIMultiDict(told)))
 
     assert len(headers) <= 200
     for name, value in headers.items():
