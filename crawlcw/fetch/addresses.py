@@ -51,8 +51,8 @@ _METADATA = [
 #: Of more start URLs' names than that none is trusted: no intranet has so many, and
 #: each costs memory.
 MOST_START_NAMES = 1_000
-#: Names of no start URL that are remembered as public.
-_MOST_OTHERS = 10_000
+#: Names that are remembered as public. The ledger has those of start URLs as well.
+_MOST_PUBLIC = 10_000
 NOT_PUBLIC = "the host is at an address that is not public"
 
 
@@ -133,11 +133,9 @@ class AddressGuard:
         self._start_names: dict[str, frozenset[int]] = {}
         self._ports = _PORTS
         self._public_names = public_names
-        #: Of the start URLs' names: those that had a public address, and those
-        #: that never had one.
-        self._public: set[str] = set()
-        self._private: set[str] = set()
-        self._others: dict[str, None] = {}  #: other names that had a public address
+        #: Names that had a public address, those that `start` may name yet among them.
+        self._public: dict[str, None] = {}
+        self._private: set[str] = set()  #: the start URLs' names that never had one
         self._trust(start_origins)
         if len(self._start_names) > MOST_START_NAMES:
             self._start_names.clear()
@@ -218,35 +216,24 @@ class AddressGuard:
         To be called after every look-up, before a socket is made: the first one
         decides whether a start URL's name may have private addresses.
         """
-        has_public = any(map(is_public, addresses))
-        if name not in self._start_names and not await self._is_learnt(name, has_public):
-            return
+        known, has_public = self._public_names, any(map(is_public, addresses))
+        is_asked = name not in self._start_names and not (has_public and name in self._public)
+        if known is not None and is_asked:
+            self._trust(await known.start_hosts())
+        is_start = name in self._start_names
         if has_public:
-            self._public.add(name)
+            if is_start or known is not None:
+                self._public[name] = None
+                if len(self._public) > _MOST_PUBLIC:
+                    del self._public[next(iter(self._public))]
             self._private.discard(name)
-            if self._public_names is not None:
-                await self._public_names.note_public(name)
-        elif name not in self._public | self._private:
-            known = self._public_names
+            if is_start and known is not None:
+                await known.note_public(name)
+        elif is_start and name not in self._public and name not in self._private:
             if known is not None and await known.was_public(name):
-                self._public.add(name)
+                self._public[name] = None
             elif name not in self._public:  # another look-up may have said so meanwhile
                 self._private.add(name)
-
-    async def _is_learnt(self, name: str, has_public: bool) -> bool:  # of `resolved` alone
-        """Return whether `start` has named *name*; a public one is looked up once."""
-        if self._public_names is None or (has_public and name in self._others):
-            return False
-        self._trust(await self._public_names.start_hosts())
-        if name in self._start_names:
-            if name in self._others:
-                self._public.add(name)
-            return True
-        if has_public:
-            self._others[name] = None
-            if len(self._others) > _MOST_OTHERS:
-                del self._others[next(iter(self._others))]
-        return False
 
 
 def _host_and_ports(name: str, *, usual: frozenset[int]) -> tuple[str, frozenset[int]]:
