@@ -17,7 +17,7 @@ import re
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -33,6 +33,7 @@ else:
 
 #: What may be asked for: everything there is a decoder of, as Accept-Encoding.
 ACCEPTED = "gzip, deflate, br, zstd"
+CODED = ("content-encoding", "transfer-encoding")
 _PIECE = 1 << 16
 _MAX_CODINGS = 3
 #: How much longer than the limit a body may be before any of its codings is
@@ -65,7 +66,7 @@ class BodyDecoder:
             message = f"{len(found)} codings on top of each other, {_MAX_CODINGS} are allowed"
             raise FetchError(Reason.CONTENT_ENCODING, message)
         room = sys.maxsize if limit is None else limit + _RAW_SLACK
-        self._stages = [_stage(name, room) for name in reversed(found)]
+        self._stages = [_Stage(name, room=room) for name in reversed(found)]
         self._limit = limit
         self._came = 0
         self.size = 0  #: decoded bytes
@@ -106,9 +107,13 @@ class BodyDecoder:
         return any(each.missing and each.lacks_content for each in self._stages)
 
 
-def codings_of(header: str) -> list[str]:
-    """Return the codings that a Content-Encoding or Transfer-Encoding header lists."""
-    return [name for part in header.split(",") if (name := part.strip().lower())]
+def codings_of(headers: Mapping[str, str]) -> list[str]:
+    """Return the codings of a body, in the order in which they were applied."""
+    # RFC 9112, section 6.1: those of the transfer were applied after those of the content.
+    # aiohttp takes the chunks apart and leaves the others alone.
+    said = ",".join(headers[name] for name in CODED if name in headers)
+    names = [part.strip().lower() for part in said.split(",")]
+    return [name for name in names if name not in ("", "chunked")]
 
 
 class _Zlib:
@@ -177,20 +182,14 @@ class _OverfedError(Exception):
 class _Stage:
     """One coding: a stream, or (gzip, zstd) several of them one after the other."""
 
-    def __init__(
-        self,
-        name: str,
-        engine: Callable[[bytes], _Engine],
-        *,
-        room: int,  # how many bytes it takes
-        magic: bytes = b"",  # of a further stream, where there may be one
-        peek: int = 1,  # how many bytes tell what kind of stream it is
-    ) -> None:
+    def __init__(self, name: str, *, room: int) -> None:
+        """Take at most *room* bytes."""
+        known = _CODINGS.get(name.removeprefix("x-"))
+        if known is None:
+            raise FetchError(Reason.CONTENT_ENCODING, f"there is no decoder of {name!r}")
         self._name = name
-        self._new_engine = engine
+        self._new_engine, self._magic, self._peek = known
         self._room = room
-        self._magic = magic
-        self._peek = peek
         self._engine: _Engine | None = None
         self._begun = b""  #: fewer bytes than `peek`
         self._streams = 0
@@ -246,29 +245,21 @@ class _Stage:
         return not (isinstance(self._engine, _Zlib) and self._engine.awaits_checksum)
 
 
-def _stage(name: str, room: int) -> _Stage:
-    match name:
-        case "gzip" | "x-gzip":
-            return _Stage(name, lambda _: _Zlib(16 + zlib.MAX_WBITS), room=room, magic=b"\x1f")
-        case "deflate":
-            return _Stage(name, _deflate, room=room, peek=2)
-        case "br":
-            return _Stage(name, lambda _: _Brotli(), room=room)
-        case "zstd":
-            return _Stage(
-                name,
-                lambda _: zstd.ZstdDecompressor(options=_ZSTD_OPTIONS),
-                room=room,
-                magic=b"\x28",
-            )
-    raise FetchError(Reason.CONTENT_ENCODING, f"there is no decoder of {name!r}")
-
-
 def _deflate(start: bytes) -> _Engine:
     # RFC 9110, section 8.4.1.2: some send the raw stream without its zlib
     # wrapper, whose two bytes are checked as RFC 1950, section 2.2, says.
     wrapped = start[0] & 0x0F == 8 and start[0] >> 4 <= 7 and (start[0] << 8 | start[1]) % 31 == 0
     return _Zlib(zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS)
+
+
+#: By name: what makes its decompressor of the first bytes; the first byte of a further stream,
+#: where there may be one; and how many bytes tell what kind of stream it is.
+_CODINGS: dict[str, tuple[Callable[[bytes], _Engine], bytes, int]] = {
+    "gzip": (lambda _: _Zlib(16 + zlib.MAX_WBITS), b"\x1f", 1),
+    "deflate": (_deflate, b"", 2),
+    "br": (lambda _: _Brotli(), b"", 1),
+    "zstd": (lambda _: zstd.ZstdDecompressor(options=_ZSTD_OPTIONS), b"\x28", 1),
+}
 
 
 def _through(stages: Sequence[_Stage], data: bytes) -> Iterator[bytes]:

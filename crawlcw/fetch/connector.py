@@ -107,7 +107,7 @@ _MAX_FRAMING = 1 << 24
 _LONGEST_HEAD = 1 << 14
 _INTERIM = re.compile(rb"(?:HTTP/1\.[01] 1(?!01)\d\d\b.*?\n\r?\n)*", re.DOTALL)
 _HEAD_END = re.compile(rb"\n\r?\n")
-_LENGTH = re.compile(rb"\r?\ncontent-length:([^\r\n]*)", re.IGNORECASE)
+_LENGTH = re.compile(rb"\ncontent-length:([^\r\n]*)\r?", re.IGNORECASE)
 _CONTINUED = re.compile(rb"\n[ \t]")
 #: How the parser of aiohttp bounds a head.
 _MAX_LINE = 1 << 16
@@ -209,10 +209,6 @@ class Listener(ResponseHandler):
         """Let go of the descriptor, which may be another connection's soon."""
         self._descriptor = -1
         self._among.discard(self)
-        head, self._head = self._head, None
-        if head:
-            # The parser says what is wrong with a head that has no end.
-            self.data_received(head)
         if isinstance(exc, OSError) and self._payload is not None and not self._payload.is_eof():
             # A body without a length ends with its connection, and aiohttp takes a reset for
             # an end.
@@ -534,14 +530,7 @@ class Connector(TCPConnector):
         return await super()._start_tls_connection(*arguments, **options)
 
     async def _through_socks(self, request: ClientRequest, hop: Hop) -> ResponseHandler:
-        """Return a connection to the origin of *request* through the SOCKS proxy of *hop*.
-
-        Raises `ProxyFailedError` where the proxy refuses us, `FetchError` (`connect`)
-        where it says that it cannot reach the host.
-        """
-        from python_socks import ProxyError, ProxyType
-        from python_socks.async_.asyncio.v2 import Proxy as SocksProxy
-
+        """Return a connection to the origin of *request* through the SOCKS proxy of *hop*."""
         proxy, host, port = hop.proxy, request.url.raw_host or "", request.port
         assert proxy is not None
         assert port is not None
@@ -558,6 +547,29 @@ class Connector(TCPConnector):
         except OSError as error:
             raise ClientConnectorError(request.connection_key, error) from error
         hop.stage = Stage.REACHED
+        await self._greeted(hop, proxy, sock, host=target.strip("[]"), port=port)
+        context = self._get_ssl_context(request)
+        _, protocol = await self._wrap_existing_connection(
+            self._factory,
+            timeout=self._timeout,
+            ssl=context,
+            sock=sock,
+            server_hostname=host.rstrip(".") if context else None,
+            req=request,
+        )
+        return protocol
+
+    async def _greeted(
+        self, hop: Hop, proxy: Proxy, sock: socket.socket, *, host: str, port: int
+    ) -> None:
+        """Have a SOCKS proxy connect *sock* to *host*; it is closed on failure.
+
+        Raises `ProxyFailedError` where the proxy refuses us, `FetchError` (`connect`)
+        where it says that it cannot reach the host.
+        """
+        from python_socks import ProxyError, ProxyType
+        from python_socks.async_.asyncio.v2 import Proxy as SocksProxy
+
         # It connects by another proxy, so to speak: the connection is there already.
         reached: Any = _Reached(hop, sock)
         way = SocksProxy.create(
@@ -572,7 +584,7 @@ class Connector(TCPConnector):
         )
         try:
             # The deadline of the whole is the shorter one.
-            await way.connect(target.strip("[]"), port, timeout=self._timeout.connect)
+            await way.connect(host, port, timeout=self._timeout.connect)
         except ProxyError as error:
             said = printable(error)
             message = f"the proxy {proxy} says: {said}"
@@ -580,16 +592,6 @@ class Connector(TCPConnector):
                 raise FetchError(Reason.CONNECT, message) from error
             raise ProxyFailedError(message, for_good="authenticat" in said.lower()) from error
         hop.stage = Stage.PASSED
-        context = self._get_ssl_context(request)
-        _, protocol = await self._wrap_existing_connection(
-            self._factory,
-            timeout=self._timeout,
-            ssl=context,
-            sock=sock,
-            server_hostname=host.rstrip(".") if context else None,
-            req=request,
-        )
-        return protocol
 
     async def _looked_up(self, request: ClientRequest, host: str, port: int) -> list[ResolveResult]:
         try:

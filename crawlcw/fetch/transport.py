@@ -9,11 +9,11 @@ import asyncio
 import errno
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from time import monotonic
-from types import TracebackType
 from typing import Self
 from urllib.parse import quote_from_bytes
 
@@ -28,6 +28,7 @@ from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.addresses import AddressGuard, Hop, PublicNames, Stage, current_hop
 from crawlcw.fetch.body import (
     ACCEPTED,
+    CODED,
     LOOK,
     BodyDecoder,
     MemoryBudget,
@@ -55,7 +56,6 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NO_HEADER = re.compile(r"[\r\n\0]")
 #: The path begins behind these, and behind those of http.
 _BEFORE_PATH = len("https://")
-_CODINGS = ("content-encoding", "transfer-encoding")
 _MAX_HEADERS_KEPT = 200
 #: A body of this size needs no share of the memory budget.
 _FREE_BODY = 256 << 10
@@ -126,12 +126,7 @@ class AiohttpDownloader:
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def fetch(self, request: Request, *, url: str) -> Response:
@@ -201,11 +196,9 @@ class AiohttpDownloader:
             headers = _with_cookies(headers, attempt, request, jar)
         method, body = request.method.upper(), request.body or b""
         host = site.url.host_port_subcomponent or ""
+        sent = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{self._usual_head}\r\n".encode()
         if headers or body or method not in ("GET", "HEAD"):
             sent = self._request(method, path, host, headers, body)
-        else:
-            usual = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{self._usual_head}\r\n"
-            sent = usual.encode()
         may_repeat = method in _IDEMPOTENT
         while True:
             answer = await connector.take(site, hop)
@@ -270,7 +263,7 @@ class AiohttpDownloader:
         if request.method != "HEAD" and status not in _BODILESS and not is_redirect:
             most = request.options.max_body
             most = self._settings.max_body if most is None else most
-            codings = [] if headers.keys().isdisjoint(_CODINGS) else codings_in(headers)
+            codings = [] if headers.keys().isdisjoint(CODED) else codings_of(headers)
             content = answer.content
             if codings:
                 length = None
@@ -281,28 +274,15 @@ class AiohttpDownloader:
                 body = content.read_nowait() if content.is_eof() else await content.read()
                 check_start(body[:LOOK], kind, accepted)
             else:
-                # A large body takes at once all that it may become, since it must not wait for
-                # more of it later. The deadline does not run while it waits.
-                expected = most if length is None else min(most, length)
-                decoder, decoded = BodyDecoder(codings, limit=most), io.BytesIO()
-                share = None
-                try:
-                    async for data in content.iter_any():
-                        for piece in decoder.pieces(data):
-                            if share is None and max(length or 0, decoder.size) > self._free_body:
-                                began = monotonic()
-                                with hop.attempt.deadline:
-                                    share = await self._budget.take(expected)
-                                waited = monotonic() - began
-                            decoded.write(piece)
-                        check_start(bytes(decoded.getbuffer()[:LOOK]), kind, accepted)
-                        if decoder.full:
-                            break
-                    body = decoded.getvalue()  # no copy: it shares the buffer
-                finally:
-                    if share is not None:
-                        share.shrink(len(body))
-                        hop.attempt.keep(share)
+                decoder = BodyDecoder(codings, limit=most)
+                body, waited = await self._collected(
+                    content,
+                    decoder,
+                    hop.attempt,
+                    length=length or 0,
+                    most=most if length is None else min(most, length),
+                    check=partial(check_start, said=kind, accepted=accepted),
+                )
                 truncated = _cut(decoder, headers, body)
         return Response(
             request.url,
@@ -313,6 +293,41 @@ class AiohttpDownloader:
             elapsed=timedelta(seconds=monotonic() - answer.sent_at - waited),
             truncated=truncated,
         )
+
+    async def _collected(
+        self,
+        content: aiohttp.StreamReader,
+        decoder: BodyDecoder,
+        attempt: Attempt,
+        *,
+        length: int,
+        most: int,
+        check: Callable[[bytes], None],
+    ) -> tuple[bytes, float]:
+        """Return a body, and for how many seconds it has waited for memory.
+
+        A large one takes at once what it may become at *most*, since it must not wait for more of
+        it later. The attempt's deadline does not run meanwhile. *check* is given the beginning.
+        """
+        body, decoded, share, waited = b"", io.BytesIO(), None, 0.0
+        try:
+            async for data in content.iter_any():
+                for piece in decoder.pieces(data):
+                    if share is None and max(length, decoder.size) > self._free_body:
+                        began = monotonic()
+                        with attempt.deadline:
+                            share = await self._budget.take(most)
+                        waited = monotonic() - began
+                    decoded.write(piece)
+                check(bytes(decoded.getbuffer()[:LOOK]))
+                if decoder.full:
+                    break
+            body = decoded.getvalue()  # no copy: it shares the buffer
+        finally:
+            if share is not None:
+                share.shrink(len(body))
+                attempt.keep(share)
+        return body, waited
 
     async def _saved(
         self, connector: Connector, hop: Hop, request: Request, site: Site, path: str
@@ -329,7 +344,7 @@ class AiohttpDownloader:
                     if not transfer.is_file(status):
                         return await self._page(answer, hop, request)
                     elapsed = timedelta(seconds=monotonic() - answer.sent_at)
-                    codings = [name for name in codings_in(headers) if name != "identity"]
+                    codings = [name for name in codings_of(headers) if name != "identity"]
                     decoder = BodyDecoder(codings)
                     length = None if codings else _length(headers)
                     await transfer.begin(status, headers, length=length, coded=bool(codings))
@@ -400,14 +415,6 @@ def _cut(decoder: BodyDecoder, headers: Mapping[str, str], body: bytes) -> str |
 def _length(headers: Mapping[str, str]) -> int | None:
     said = headers.get("content-length", "")
     return int(said) if said.isdigit() else None
-
-
-def codings_in(headers: Mapping[str, str]) -> list[str]:
-    """Return the codings of a body, in the order in which they were applied."""
-    # RFC 9112, section 6.1: those of the transfer were applied after those of the content.
-    # aiohttp takes the chunks apart and leaves the others alone.
-    said = [headers[name] for name in _CODINGS if name in headers]
-    return [name for name in codings_of(",".join(said)) if name != "chunked"] if said else []
 
 
 def headers_of(told: CIMultiDictProxy[str]) -> dict[str, str]:

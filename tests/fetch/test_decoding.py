@@ -257,4 +257,4 @@ def test_what_never_becomes_content_takes_no_time(
     [("", []), ("gzip", ["gzip"]), ("GZip , br", ["gzip", "br"]), (" , ,", [])],
 )
 def test_a_header_lists_codings(header: str, codings: list[str]) -> None:
-    assert codings_of(header) == codings
+    assert codings_of({"content-encoding": header}) == codings

@@ -1,4 +1,4 @@
-"""Heads of answers whose Content-Length is repeated, by real servers that send them in pieces."""
+"""Heads of answers: a repeated Content-Length and interim responses, whole and in pieces."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -72,6 +72,7 @@ TWICE = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-A: b\r\ncontent-length: 4\r\
         [b"HTTP/1.1 200 OK\r\nContent-Length: 4, 4\r\n\r\npage"],
         [b"HTTP/1.1 200 OK\nContent-Length: 4\nContent-Length:4\n\npage"],
         [b"HTTP/1.1 103 Early\r\nLink: a\r\n\r\n" + TWICE + b"page"],
+        [b"HTTP/1.1 103 Early\r\nLink: a\r\n\r\n" * 9, b"HTTP/1.1 102 \r\n\r\n", TWICE, b"page"],
         [b"HTTP/1.1 103 Early\r\nLink: a\r\n\r\nHTTP/1.1 20", TWICE[11:] + b"page"],
         [TWICE[:30], TWICE[30:], b"page"],
         [TWICE[:-20], TWICE[-20:-2], TWICE[-2:] + b"pa", b"ge"],
@@ -85,6 +86,22 @@ async def test_equal_lengths_are_one_however_they_come(pieces: list[bytes]) -> N
 
     assert (response.status, response.body) == (200, b"page")
     assert response.headers["content-length"] == "4"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"HTTP/1.1 103 Early\r\nLink: " + b"a" * (1 << 15), b"\r\n\r\n", TWICE, b"page"],
+        [b"\r\nHTTP/1.1 103 Early\r\n\r\n", TWICE, b"page"],
+        [b"HTTP/1.1 103 Early\r\nLink: a\r\n\r\n" * (1 << 12)],
+    ],
+    ids=["too long to be looked at", "behind a line", "too many"],
+)
+async def test_an_interim_response_is_never_the_answer(pieces: list[bytes]) -> None:
+    with pytest.raises(FetchError) as caught:
+        await fetched(pieces)
+
+    assert caught.value.reason in (Reason.HTTP_STATUS, Reason.PROTOCOL)
 
 
 @pytest.mark.parametrize(

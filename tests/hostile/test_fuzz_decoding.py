@@ -200,7 +200,7 @@ def test_no_step_of_any_bomb_hands_out_much_more_than_the_limit(
 
 @fuzzed(header=st.text(max_size=20) | st.from_regex(r"[a-z, ]{0,20}"), quick=50, thorough=5000)
 def test_any_header_lists_codings_that_are_known_or_refused(header: str) -> None:
-    names = codings_of(header)
+    names = codings_of({"content-encoding": header})
 
     assert all(name == name.strip().lower() for name in names)
     assert "" not in names

@@ -13,9 +13,9 @@ from crawlcw.api.charset import choose, decode, named
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
-from crawlcw.fetch.body import check_type
+from crawlcw.fetch.body import check_type, codings_of
 from crawlcw.fetch.redirects import _target as redirect_target
-from crawlcw.fetch.transport import codings_in, headers_of
+from crawlcw.fetch.transport import headers_of
 from crawlcw.model.urls import locate
 from tests.support.fuzzing import UNSEEN, URL_PIECES, fuzzed, soup
 
@@ -188,7 +188,7 @@ def test_any_headers_are_text_and_any_location_an_address_or_refused(
     for name, value in headers.items():
         assert name == name.lower()
         (name + value).encode()
-    codings_in(headers)
+    codings_of(headers)
     response = Response(PAGE, request=Request(PAGE), status=status, headers=headers)
     target = answer(redirect_target, response)
     if isinstance(target, str):
