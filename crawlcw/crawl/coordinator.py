@@ -1,13 +1,11 @@
 """Choice of the next work: host, page, claim, host queue.
 
-The coordinator never fetches and never parses. It leases hosts that are ready,
-pages the tasks of theirs that are due, claims them ahead, on low water rather
-than on a timer, at most twice as many as there are fetchers, and hands them out
-as their hosts' turns come. Hosts without work go back, and so do those whose
-slice is over while others wait. It sleeps until something changes or the next
-task is due; and it ends when the ledger has nothing that ever will be due.
-After an outage of the ledger it leaves leases that ran out meanwhile to their
-holders for a while.
+The coordinator never fetches and never parses. It leases hosts that are ready, pages their due
+tasks, claims them ahead, at most twice as many as there are fetchers, and hands them out as their
+hosts' turns come. Hosts without work go back, and so do those whose slice is over while others
+wait. It sleeps until something changes or the next task is due, and ends when the ledger has
+nothing that ever will be due. After a long outage of the ledger it claims nothing for 10 s: the
+holders of leases that ran out meanwhile renew them first.
 """
 
 import asyncio
@@ -15,7 +13,6 @@ import heapq
 import logging
 import random
 import time
-from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
@@ -39,7 +36,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Lease, Task
-from crawlcw.model.transitions import ended_since, losses, put_off
+from crawlcw.model.transitions import losses, put_off
 
 logger = logging.getLogger(__name__)
 
@@ -57,18 +54,16 @@ _A_FEW = 8
 _MOST_HELD = 4
 #: Seconds without work until an idle process looks for lost wake-ups.
 _SWEEP_FROM = 0.8
-#: Seconds between two looks at a host with leases in their grace.
+#: Seconds until it is tried again to claim, while leases have their renewal grace.
 _GRACE_PAUSE = 1.0
-#: While leases have their grace, so many more tasks are looked at: they are due before all others.
-_MOST_IN_GRACE = 1_000
 #: Seconds without a request under way until a crawl stands still.
 _A_MOMENT = 1.0
+#: Seconds between two looks while more than a few tasks wait for their turns.
+_PAUSE = 0.01
 #: Seconds for each host held between two looks at all of them, where they are many: some have
 #: changed at any time, and are fed by one question.
 _PAUSE_A_HOST = 20e-6
 _MANY_HOSTS = 100
-#: Seconds that the leases of hosts may wait for the end of a page.
-_BUSY_PAUSE = 1.0
 #: Seconds without a host until a worker says that it wants some.
 _HUNGRY_FROM = 0.1
 
@@ -110,6 +105,7 @@ class Coordinator:
         )
         #: Set by whatever leaves something to do.
         self._changed = frontier.look_wanted
+        self._starves = asyncio.Event()  #: set where that is urgent
         self._causes = causes
         #: Leases whose hosts' slots are held, by the ids and fences of their tasks.
         self._asking: set[tuple[bytes, int]] = set()
@@ -120,9 +116,7 @@ class Coordinator:
         self._moved_at = time.monotonic()  #: when the last request ended
         #: The reason to wait that the last look at the ledger found.
         self._waits_for: Standstill | None = None
-        self._turn: asyncio.TimerHandle | None = None  #: until the next turn of a host
-        self._turn_at = 0.0
-        self._leases_at = 0.0  #: when the leases of hosts are to be looked at
+        self._turn_at = 0.0  #: when the next turn of a host is taken by a timer
         self._look_at = 0.0  #: when a look at the whole ledger is next worth its while
 
     async def run(self) -> FinishReason:
@@ -134,39 +128,34 @@ class Coordinator:
         try:
             async with anyio.create_task_group() as background:
                 background.start_soon(self._causes.watch_uplink)
-                look_from = 0.0  # before that, the hosts that are held are not looked at again
-                while True:
-                    # Cleared before anything is looked at: a change that comes while we look
-                    # makes the wait at the end return at once, and none is slept through.
-                    self._changed.clear()
-                    self.dispatch()
-                    if self._stopping:
-                        reason = FinishReason.STOPPED
-                        break
-                    most = self._settings.max_pages
-                    if most is not None and self._stats.pages >= most:
-                        reason = FinishReason.MAX_PAGES
-                        break
-                    if self._paused is not None:
-                        await self._hold_nothing(background)
-                        continue
-                    if time.monotonic() < look_from:
-                        await self._wait(until=look_from)
-                        continue
-                    if await self._look(background):
-                        reason = FinishReason.DRAINED
-                        break
-                    number = len(self.frontier.hosts)
-                    if number >= _MANY_HOSTS:
-                        look_from = time.monotonic() + number * _PAUSE_A_HOST
-                    # The look took its time, and turns have come meanwhile.
-                    self.dispatch()
-                    await self._wait(until=self._next_look())
+                reason = await self._fill(background)
                 background.cancel_scope.cancel()
         finally:
             self._stopping = True
-            self._end_turn()
         return reason
+
+    async def _fill(self, background: anyio.abc.TaskGroup) -> FinishReason:
+        most = self._settings.max_pages
+        while True:
+            # Cleared before anything is looked at: a change that comes while we look
+            # makes the wait at the end return at once, and none is slept through.
+            self._changed.clear()
+            self._starves.clear()
+            self.dispatch()
+            if self._stopping:
+                return FinishReason.STOPPED
+            if most is not None and self._stats.pages >= most:
+                return FinishReason.MAX_PAGES
+            if self._paused is not None:
+                await self._hold_nothing(background)
+                continue
+            if await self._look(background):
+                return FinishReason.DRAINED
+            looked, number = time.monotonic(), len(self.frontier.hosts)
+            # The look took its time, and turns have come meanwhile.
+            self.dispatch()
+            await _wait(self._changed, until=self._next_look())
+            await _wait(self._starves, until=looked + max(_PAUSE, number * _PAUSE_A_HOST))
 
     def seeded(self) -> None:
         """Note that all seeds are in the ledger."""
@@ -178,7 +167,7 @@ class Coordinator:
         self._idle = _SHORTEST_IDLE
         self._look_at = 0.0
         self.host_leaser.wake()
-        self._changed.set()
+        self._call()
 
     def written(self, *, more: bool, again: Iterable[str]) -> None:
         """Note that outcomes are in the ledger.
@@ -192,8 +181,6 @@ class Coordinator:
             self.wake()
         elif self._settings.max_pages is not None:
             self._changed.set()
-        else:
-            self._call()
 
     async def announce(self, tasks: Iterable[Task]) -> None:
         """Wake the hosts of tasks that are in the ledger by now and may be due."""
@@ -218,6 +205,7 @@ class Coordinator:
         """Claim and dispatch nothing more."""
         self._stopping = True
         self._changed.set()
+        self._starves.set()
 
     def follow(self, *, paused: datetime | None, concurrency: int) -> None:
         """Begin with nothing while *paused*, and let so many fetchers work."""
@@ -240,22 +228,18 @@ class Coordinator:
         """Note the end of the work on a dispatched lease."""
         self.fetched(lease)
         self.pool.done()
-        now = self._moved_at = time.monotonic()
+        self._moved_at = time.monotonic()
         self.dispatch()
         # What else it may leave to do is noted where it comes about: `Frontier.look_wanted`.
-        if now >= self._leases_at or self._is_low() or self._queues.is_idle(lease.task.host):
+        if self._is_low():
             self._call()
 
     def _call(self) -> None:
-        """Have the coordinator look, where what has changed leaves it something to do."""
-        if self._changed.is_set():
-            return
-        if not (self.frontier.returned or self.host_leaser.has_idle()):
-            now = time.monotonic()
-            feeds = self._is_low() and now >= min(self._look_at, self.frontier.wanted()[1])
-            if not feeds and now < self._leases_at:
-                return
+        """Have the coordinator look: soon, or at once where fetchers may soon have no task."""
         self._changed.set()
+        few_wait = 2 * self._queues.waiting <= self.pool.dispatched
+        if few_wait and len(self.frontier.hosts) < _MANY_HOSTS:
+            self._starves.set()
 
     def put_back(self, lease: Lease, *, to_ledger: bool) -> None:
         """Take back a task that was not tried: its host has failed, or is not ours any more."""
@@ -308,8 +292,7 @@ class Coordinator:
     def dispatch(self) -> None:
         """Move leases whose turn has come to the queue, as many as fetchers are free.
 
-        Where fetchers are left, a timer does so when the next turn has come: whatever the
-        coordinator waits for meanwhile.
+        Where fetchers are left, a timer does so at the next turn, while the coordinator may wait.
         """
         pool = self.pool
         free = pool.size - pool.dispatched
@@ -325,39 +308,25 @@ class Coordinator:
             lease = self._queues.take(now=now)
             if lease is None:
                 turn = self._queues.next_turn()
-                if turn is not None and (self._turn is None or turn < self._turn_at):
-                    self._end_turn()
-                    # Noted here: a timer of uvloop's for a time that has passed cannot tell it.
+                if turn is not None and not now < self._turn_at <= turn:
                     self._turn_at = turn
-                    self._turn = asyncio.get_running_loop().call_later(
-                        turn - now, self._turn_has_come
-                    )
+                    asyncio.get_running_loop().call_later(turn - now, self.dispatch)
                 return
             self._asking.add((lease.task.id, lease.fence))
             pool.put(lease)
             free -= 1
 
-    def _turn_has_come(self) -> None:
-        self._turn = None
-        self.dispatch()
-        self._call()
-
-    def _end_turn(self) -> None:
-        if self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
-
     def _room(self) -> int:
-        """Return how many more tasks to hold: of hosts without a delay, and in all.
+        """Return how many more tasks to hold.
 
-        What a host's own limit lets nobody begin with keeps no fetcher busy:
-        of many hosts a few each are held, until there is a turn for everybody.
+        A host's own limit keeps all but its turns from the fetchers: of many hosts a few tasks
+        each are held, until all of them have a turn.
         """
         queues, size = self._queues, self.pool.size
         prefetch = _PREFETCH * size
         few = min(_A_FEW, size) * len(self.frontier.hosts)
-        fast = max(prefetch, few) - (queues.waiting - queues.waiting_slow)
-        return min(prefetch - queues.soon, fast, _MOST_HELD * prefetch - queues.waiting)
+        most = max(prefetch, min(few, _MOST_HELD * prefetch))
+        return min(prefetch - queues.soon, most - queues.waiting)
 
     def _is_low(self) -> bool:
         return self._room() >= max(1, _PREFETCH * self.pool.size // 2)
@@ -367,7 +336,7 @@ class Coordinator:
         self._heartbeat.starving(False)
         await self.give_back_undispatched()
         await self.host_leaser.leave_all(background)
-        await self._wait(until=time.monotonic() + _IDLE_BESIDE_OTHERS)
+        await _wait(self._changed, until=time.monotonic() + _IDLE_BESIDE_OTHERS)
 
     async def _look(self, background: anyio.abc.TaskGroup) -> bool:
         """Give back, lease, page and claim; return whether the ledger is drained."""
@@ -419,7 +388,7 @@ class Coordinator:
         now, room = time.monotonic(), self._room()
         share = max(1, room // len(hungry))
         hosts = heapq.nsmallest(_HOSTS_A_PAGE, hungry, key=_feeding_order)
-        portions, extra = dict[str, int](), self._most_in_grace() // len(hosts)
+        asked = dict[str, int]()
         for host in hosts:
             # Before the page is read: what is added from here on may be missing in it,
             # and the one that adds it sets this again.
@@ -427,58 +396,25 @@ class Coordinator:
             # Two turns, by what it may be asked for now: more for it is less for others, and they
             # wait.
             turns = 1 if host.delay else 2 * host.allowed or _TURN
-            portion = min(self._queues.room(host.name), max(share, turns))
-            # Where nothing of it is asked, its pace does not count.
-            portion = max(portion, share if host.state.lost_origins else 0)
-            portions[host.name] = min(room, portion)
-        asked = {name: portion + extra for name, portion in portions.items()}
-        page = await self._ledger.tasks.page_each(asked)
-        numbers = Counter(task.host for task in page)
-        found, in_grace = self._claimable(page)
+            asked[host.name] = min(room, self._queues.room(host.name), max(share, turns))
+        found: dict[str, list[Task]] = {name: [] for name in asked}
+        for task in await self._ledger.tasks.page_each(asked):
+            found[task.host].append(task)
         for host in hosts:
-            if tasks := found.get(host.name):
+            if tasks := found[host.name]:
                 host.priority = tasks[0].priority
         wanted: list[Task] = []
         for host in sorted(hosts, key=_feeding_order):
-            tasks = found.get(host.name, [])
+            tasks = found[host.name]
             ready = self._ready(host, tasks, background)
-            taken = ready[: min(portions[host.name], room - len(wanted))]
+            taken = ready[: room - len(wanted)]
             if taken:
                 host.fed = now
                 wanted += taken
-            is_full = numbers[host.name] == asked[host.name]
+            is_full = len(tasks) == asked[host.name]
             host.look = host.look or is_full or len(taken) < len(ready)
-            # Tasks that are not for us may hide others behind them.
-            in_vain = host.name in in_grace or (is_full and not tasks and not host.lost)
-            if in_vain and not host.busy:
-                host.busy = host.look = True
-                background.start_soon(self._look_later, host)
         await self._claim(wanted)
         return True
-
-    def _most_in_grace(self) -> int:
-        """Return how many tasks of a page may be left to their holders, after an outage."""
-        return 0 if self._retry.grace_since(self._ledger.now()) is None else _MOST_IN_GRACE
-
-    def _claimable(self, page: Iterable[Task]) -> tuple[dict[str, list[Task]], set[str]]:
-        """Return the tasks of a page that may be claimed, by host, and the hosts to wait for.
-
-        The latter have leases that ran out during an outage.
-        """
-        since = self._retry.grace_since(self._ledger.now())
-        found, in_grace = dict[str, list[Task]](), set[str]()
-        for task in page:
-            if task.id in self._held:
-                continue  # a lease of ours that ran out during an outage shows up again
-            if ended_since(task, since):
-                in_grace.add(task.host)
-                continue
-            # What waits for an origin that was given up is ignored, all of it at once, but for
-            # tasks that a method is called for.
-            lost = self.frontier.hosts[task.host].lost_origin(task)
-            if not lost or self.frontier.calls.include(task.errback):
-                found.setdefault(task.host, []).append(task)
-        return found, in_grace
 
     def _ready(
         self, host: HeldHost, tasks: list[Task], background: anyio.abc.TaskGroup
@@ -486,33 +422,36 @@ class Coordinator:
         """Return which tasks of a host may be claimed; a new host with any begins to be opened.
 
         Its robots.txt is asked for beside the other hosts; nothing that it is asked for is claimed
-        before that, or leases would run while nobody may begin.
+        before that, or leases would run out before their pages are asked for.
         """
-        if host.opened or not tasks:
-            return tasks
-        unasked, ready = list[Task](), list[Task]()
-        for task in tasks:
-            if host.lost_origin(task):
-                unasked.append(task)
-            elif not host.resting_until(task):
-                ready.append(task)
-        # Those whose origin rests are put off once they are claimed; asked for its
+        calls = self.frontier.calls
+        tasks = [
+            task
+            for task in tasks
+            # A lease of ours that ran out while this process stood still shows up again.
+            if task.id not in self._held
+            # Tasks of an origin that was given up are ignored, all of them at once, but for those
+            # that a method is called for.
+            and (not host.lost_origin(task) or calls.include(task.errback))
+        ]
+        # Tasks whose origin rests are put off once they are claimed; asked for its
         # robots.txt it would fail again, and at once again.
+        ready = [] if host.opened else [task for task in tasks if host.may_ask(task)]
         if not ready:
             return tasks
         # Not of an origin that fails, if there is another.
         first = min(ready, key=lambda task: host.origin(task).failures > 0)
-        return tasks if self._opening.open(host, first.url, background) else unasked
-
-    async def _look_later(self, host: HeldHost) -> None:
-        """Let a host rest, for it is neither to be asked about on and on nor to be released."""
-        try:
-            await anyio.sleep(_GRACE_PAUSE)
-        finally:
-            host.busy = False
-        self._changed.set()
+        if self._opening.open(host, first.url, background):
+            return tasks
+        return [task for task in tasks if host.lost_origin(task)]
 
     async def _claim(self, wanted: list[Task]) -> None:
+        if wanted and self._retry.leases_ran_out(self._settings.lease):
+            # Looked at only now: the page may have waited for the ledger.
+            for task in wanted:
+                self.frontier.look(task.host)
+            await anyio.sleep(_GRACE_PAUSE)
+            return
         # Claims take a while: let fetchers begin with the first ones.
         at_once, stats = self._ledger.leases.at_once, self._stats
         for start in range(0, len(wanted), at_once):
@@ -545,74 +484,65 @@ class Coordinator:
             lost = losses(task)
             if lost == task.lost:
                 continue
-            given_up = lost >= most
+            is_ignored = lost >= most
             logger.log(
-                logging.WARNING if given_up else logging.INFO,
+                logging.WARNING if is_ignored else logging.INFO,
                 "%s: %s was lost while it worked on nothing else (%d of %d)%s",
                 printable(task.url),
                 printable(task.lock or ""),
                 lost,
                 most,
-                ", so the page is ignored" if given_up else "",
+                ", so the page is ignored" if is_ignored else "",
                 extra={
-                    "event": "give up" if given_up else "quarantined",
+                    "event": "give up" if is_ignored else "quarantined",
                     "url": task.url,
                     "reason": Reason.CRASHED_WORKER,
                 },
             )
 
     async def _claim_shared(self) -> bool:
-        """Claim tasks of hosts that their owners share; return whether there were any."""
-        if not self.frontier.may_share:
+        """Claim tasks of hosts that their owners share; return whether there were any.
+
+        A shared host is known, is not asked slowly, and has no failure.
+        """
+        frontier = self.frontier
+        if not frontier.may_share:
             return False
-        room = self._room()
-        limit = _PREFETCH * self.pool.size + self._most_in_grace()
-        page = await self._ledger.tasks.page(limit=limit)
-        # Asked again: the outage may have been meanwhile.
-        since = self._retry.grace_since(self._ledger.now())
-        page = [each for each in page if each.id not in self._held and not ended_since(each, since)]
-        await self._visit({task.host: task.url for task in page})
+        found = await self._ledger.tasks.page(limit=_PREFETCH * self.pool.size)
+        page = [task for task in found if task.id not in self._held]
+        urls = {task.host: task.url for task in page}
+        new = [name for name in urls if name not in frontier.hosts and frontier.shares(name)]
+        states = await self._ledger.hosts.get(new) if new else {}
+        for name, state in states.items():
+            rests = state.not_before is not None and state.not_before > self._ledger.now()
+            ails = state.delay or state.failures or state.given_up or rests
+            rules = self._opening.robots.known(urls[name], state.robots)
+            is_quick = rules is not None and not rules.crawl_delay
+            if is_quick and not ails and state.owner is not None and name not in frontier.hosts:
+                frontier.visit(state).open()
         if self._shuffles:
             random.shuffle(page)
-        visited = {
-            host.name
-            for host in self.frontier.hosts.values()
-            if host.lease is None and not host.leaving
+        shared = {
+            host.name for host in frontier.hosts.values() if host.lease is None and not host.leaving
         }
-        wanted = [task for task in page if task.host in visited][:room]
+        wanted = [task for task in page if task.host in shared][: self._room()]
         await self._claim(wanted)
         if wanted:
             self._heartbeat.starving(False)
             self._idle = _SHORTEST_IDLE
         return bool(wanted)
 
-    async def _visit(self, urls: dict[str, str]) -> None:
-        """Take part in hosts that have an owner and are not asked slowly, given a URL of each."""
-        held = self.frontier.hosts
-        new = [name for name in urls if name not in held and self.frontier.shares(name)]
-        if not new:
-            return
-        for name, state in (await self._ledger.hosts.get(new)).items():
-            rests = state.not_before is not None and state.not_before > self._ledger.now()
-            ails = state.delay or state.failures or state.given_up or rests
-            if name in held or state.owner is None or ails:
-                continue
-            rules = self._opening.robots.known(urls[name], state.robots)
-            if rules is not None and not rules.crawl_delay:
-                self.frontier.visit(state).open()
-
     async def _drained(self) -> bool:
         """Return whether nothing is left, here or in the ledger; else note when to look again."""
         horizon = await self._ledger.queries.horizon()
         # A task has a due until its outcome is committed, and its links have one before
         # that: a horizon of None hides nothing. What came to this process while it asked
-        # is in `_held`, or has set `_changed`.
+        # is in `_held`, or has set `_changed`; work on hosts beside this counts until it ends.
         busy = self._held or self._changed.is_set()
-        # What is done about a host in the background is counted when it has ended.
         busy = busy or any(host.busy for host in self.frontier.hosts.values())
-        if horizon is None and not busy and self.frontier.page_limit.seeded:
-            return True
         if not busy:
+            if horizon is None and self.frontier.page_limit.seeded:
+                return True
             await self.internal_errors.end_where_nothing_else_is_left()
         now, idle, until = self._ledger.now(), self._idle, horizon
         others_work = horizon is not None and horizon <= now and not busy
@@ -624,15 +554,14 @@ class Coordinator:
             until = await self._ledger.hosts.next_ready()
             if idle >= _SWEEP_FROM:
                 await self.host_leaser.sweep()
+        if idle >= _SWEEP_FROM:
+            waits = not (busy or self.frontier.leased)
+            self._waits_for = await self._waiting(horizon, until) if waits else None
         if until is not None and until > now:
             idle = min(idle, (until - now).total_seconds())
         if horizon is not None and horizon <= now + self._settings.lease:
             # Another process is at work, and may be done, or find more to do, at any time.
             idle = min(idle, _IDLE_BESIDE_OTHERS)
-        if self._idle >= _SWEEP_FROM:
-            # A host that is held waits for its turn, and nobody else for anything.
-            waits = not (busy or self.frontier.leased)
-            self._waits_for = await self._waiting(horizon, until) if waits else None
         self._look_at = time.monotonic() + max(idle, _SHORTEST_IDLE)
         self.host_leaser.lease_at = self._look_at
         self._idle = min(self._idle * 2, _LONGEST_IDLE)
@@ -649,29 +578,28 @@ class Coordinator:
             return Standstill(others=True)
         return Standstill(until=until if until is not None and until > now else None)
 
-    async def _wait(self, *, until: float) -> None:
-        """Wait for a change, or *until* then."""
-        seconds = until - time.monotonic()
-        if seconds <= 0:
-            await asyncio.sleep(0)
-            return
-        timer = asyncio.get_running_loop().call_later(seconds, self._changed.set)
-        try:
-            await self._changed.wait()
-        finally:
-            timer.cancel()
-
     def _next_look(self) -> float:
         """Return when there is something to look at, if nothing changes before."""
-        now = time.monotonic()
         is_idle = self.pool.has_idle_workers()
-        self._leases_at = self.host_leaser.next_look(hungry=is_idle)
-        # Where all fetchers are busy the next one that is not calls, once it has its next task: of
-        # hosts that are handed on, none is to be one whose turn has just come.
-        until = min(now + _LONGEST_IDLE, self._leases_at + (0 if is_idle else _BUSY_PAUSE))
+        until = min(time.monotonic() + _LONGEST_IDLE, self.host_leaser.next_look(hungry=is_idle))
         if not self._is_low():
             return until
         return min(until, self._look_at, self.frontier.wanted()[1])
+
+
+async def _wait(event: asyncio.Event, *, until: float) -> None:
+    """Wait for an event, or *until* then."""
+    if event.is_set():
+        return
+    seconds = until - time.monotonic()
+    if seconds <= 0:
+        await asyncio.sleep(0)
+        return
+    timer = asyncio.get_running_loop().call_later(seconds, event.set)
+    try:
+        await event.wait()
+    finally:
+        timer.cancel()
 
 
 def _feeding_order(host: HeldHost) -> tuple[bool, float]:
