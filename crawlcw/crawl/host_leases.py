@@ -1,8 +1,7 @@
 """Leases of the hosts of this process: taken many at a time, renewed, saved, given back.
 
-A host goes back when nothing of it is left to do, when it rests for long, when
-it is given up, and when its slice is over and others wait: hosts, or workers
-that have none.
+A host goes back when nothing of it is left to do, when it rests for long, when it is given up, and
+when others wait: hosts, while its slice is over, or workers that have none.
 """
 
 import logging
@@ -16,9 +15,8 @@ import anyio.abc
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.hosts import Frontier, HeldHost, Phase
 from crawlcw.engine.session import Session
-from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.hosts import HostLease
+from crawlcw.model.hosts import Calls, HostLease
 from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
@@ -28,10 +26,12 @@ _HOSTS_A_FETCHER = 4
 #: A host is handed on after so many answers or seconds, where others wait.
 SLICE_PAGES = 20
 SLICE_SECONDS = 30.0
-#: Seconds between two looks for hosts that are ready, and for others that wait.
+#: Seconds between two looks for hosts that are ready: often, and while all fetchers are busy.
 _LEASE_PAUSE = 0.1
-_OTHERS_PAUSE = 1.0
-_SHARE_PAUSE = 0.5
+_BUSY_PAUSE = 1.0
+#: Seconds between two looks for others that wait, and to let them take what was left to them.
+_OTHERS_PAUSE = 0.5
+_SHARE_TIME = 2.0
 #: Hosts go back many at a time: after so many seconds, or when there are so many of them.
 _LINGER = 0.3
 _MANY_IDLE = 32
@@ -52,7 +52,6 @@ class HostLeaser:
         self.lease_at = 0.0  #: when to look next for hosts that are ready
         self._shared_until = 0.0  #: until then others are to take what was left to them
         self._others_at = 0.0
-        self._share_at = 0.0
         self._idle_since: float | None = None
         self._swept = ""
 
@@ -73,7 +72,7 @@ class HostLeaser:
         return next_look if self._idle_since is None else min(next_look, self._idle_since + _LINGER)
 
     def _next_lease(self, *, often: bool) -> float:
-        soonest = self.lease_at if often else self.lease_at + _OTHERS_PAUSE
+        soonest = self.lease_at if often else self.lease_at + _BUSY_PAUSE
         return max(soonest, self._shared_until)
 
     async def look(self, background: anyio.abc.TaskGroup, *, hungry: bool) -> bool:
@@ -88,14 +87,11 @@ class HostLeaser:
                 schemes, host.lost = host.lost, set()
                 # It is neither fed nor released before that is done.
                 host.busy = True
-                background.start_soon(self._give_up_origins, host, schemes)
+                background.start_soon(self._give_up, host, schemes)
         await self._give_back(background)
         leased = await self._lease_some(hungry=hungry)
-        number, now = len(frontier.leased), time.monotonic()
-        if number >= self._capacity and now >= self._others_at:
-            await self._make_way(now)
-        if number >= 2 and now >= max(self._share_at, self._shared_until):
-            await self._share_out(now)
+        if len(frontier.leased) > 1 and time.monotonic() >= self._others_at:
+            await self._make_way()
         return leased
 
     async def leave_all(self, background: anyio.abc.TaskGroup) -> None:
@@ -174,11 +170,6 @@ class HostLeaser:
             else:
                 held.lease = replace(lease, host=state)
 
-    def has_idle(self) -> bool:
-        """Return whether hosts have nothing left to do, and none of them has waited to go back."""
-        idle = self._frontier.idle()
-        return bool(idle) and (self._idle_since is None or len(idle) >= _MANY_IDLE)
-
     async def _give_back(self, background: anyio.abc.TaskGroup) -> None:
         """Release the hosts with nothing left to do, many at a time."""
         now = time.monotonic()
@@ -188,7 +179,7 @@ class HostLeaser:
                 self._frontier.part(host)
             elif host.state.given_up is not None:
                 host.busy = True
-                background.start_soon(self._give_up, host, host.state.given_up)
+                background.start_soon(self._give_up, host, [None])
             else:
                 going.append(host)
         if not going:
@@ -212,64 +203,59 @@ class HostLeaser:
         if states:
             await self._ledger.host_leases.release(states)
 
-    async def _give_up(self, host: HeldHost, reason: Reason) -> None:
-        """Ignore what waits for a host that nobody will ask any more."""
-        stats = self._session.stats
-        ignored = await self._ledger.hosts.give_up(host.name, reason=reason)
-        if reason is Reason.HOST_FULL:
-            stats.over_full += ignored
-        elif ignored:
-            stats.host_given_up(host.name, str(reason))
-            stats.given_up += ignored
-        if ignored:
-            _log_given_up(host.name, reason, ignored)
-        # Where its lease has run out meanwhile, it is parted with like any that is lost.
-        host.busy = False
-        await self._release([host])
-        self._frontier.look_wanted.set()
-
-    async def _give_up_origins(self, host: HeldHost, schemes: Iterable[str]) -> None:
-        calls = self._frontier.calls
+    async def _give_up(self, host: HeldHost, schemes: Iterable[str | None]) -> None:
+        """Ignore what waits for origins that were given up, by scheme, or for a full host: None."""
+        stats, is_full = self._session.stats, False
         try:
             for scheme in schemes:
-                reason = host.state.origins[scheme].given_up
+                is_full = scheme is None
+                state = host.state if scheme is None else host.state.origins[scheme]
+                reason, calls = state.given_up, Calls.NONE if is_full else self._frontier.calls
                 if reason is None:
                     continue  # it has answered meanwhile
                 ignored = await self._ledger.hosts.give_up(
                     host.name, reason=reason, scheme=scheme, calls=calls
                 )
+                if is_full:
+                    stats.over_full += ignored
+                else:
+                    stats.given_up += ignored
                 if ignored:
-                    self._session.stats.given_up += ignored
-                    _log_given_up(f"{scheme}://{host.name}", reason, ignored)
+                    name = host.name if is_full else f"{scheme}://{host.name}"
+                    logger.warning(
+                        "gave up host %s (%s): %d waiting tasks are ignored",
+                        printable(name),
+                        reason,
+                        ignored,
+                        extra={"event": "host_given_up", "host": name, "reason": str(reason)},
+                    )
         finally:
             host.busy = False
+        if is_full:
+            # Where its lease has run out meanwhile, it is parted with like any that is lost.
+            await self._release([host])
         host.look = True
         self._frontier.look_wanted.set()
 
-    async def _make_way(self, now: float) -> None:
-        """Leave hosts whose slice is over, where other hosts wait and there is no room for them."""
+    async def _make_way(self) -> None:
+        """Leave hosts to others that wait: to hosts for which there is no room, to new workers."""
+        now, owned = time.monotonic(), list(self._frontier.leased.values())
         self._others_at = now + _OTHERS_PAUSE
-        over = [
-            host
-            for host in self._frontier.leased.values()
-            if host.answered >= SLICE_PAGES or now - host.since >= SLICE_SECONDS
-        ]
-        if not over:
-            return
-        ready = await self._ledger.hosts.next_ready()
-        if ready is not None and ready <= self._ledger.now():
-            self._hand_on(over[: self._capacity // _HOSTS_A_FETCHER])
-
-    async def _share_out(self, now: float) -> None:
-        """Leave some hosts to workers that have none, for they may have come later."""
-        self._share_at = now + _SHARE_PAUSE
+        if len(owned) >= self._capacity:
+            over = [
+                host
+                for host in owned
+                if host.answered >= SLICE_PAGES or now - host.since >= SLICE_SECONDS
+            ]
+            ready = await self._ledger.hosts.next_ready() if over else None
+            if ready is not None and ready <= self._ledger.now():
+                self._hand_on(over[: self._capacity // _HOSTS_A_FETCHER])
         workers, hungry = await self._session.heartbeat.neighbours()
-        owned = list(self._frontier.leased.values())
         if share := len(owned) * hungry // max(workers, 1):
             owned.sort(key=lambda host: self._session.held.of_host(host.name))
             self._hand_on(owned[:share])
-            # Or they would be taken back before anybody else has seen them.
-            self._shared_until = now + 2 * _OTHERS_PAUSE
+            # Or they would be taken back before the others have seen them.
+            self._shared_until = self._others_at = now + _SHARE_TIME
 
     def _hand_on(self, hosts: Iterable[HeldHost]) -> None:
         for host in hosts:
@@ -277,10 +263,10 @@ class HostLeaser:
             host.look = True
 
     async def sweep(self) -> None:
-        """Wake the next few hosts that have tasks, and that nobody would ever lease.
+        """Wake the next few hosts with due tasks that no process would ever lease.
 
-        Who is killed between adding a task and waking its host, or between
-        giving back a host and looking for what came meanwhile, leaves such.
+        A process leaves such that is killed between adding a task and waking its host, or
+        between giving back a host and looking for what came meanwhile.
         """
         names = await self._ledger.hosts.due(after=self._swept, limit=_SWEPT)
         self._swept = names[-1] if len(names) == _SWEPT else ""
@@ -295,13 +281,3 @@ class HostLeaser:
         if dues:
             logger.info("woke %d hosts", len(dues), extra={"event": "hosts_woken"})
             await self._ledger.hosts.wake(dues)
-
-
-def _log_given_up(name: str, reason: Reason, ignored: int) -> None:
-    logger.warning(
-        "gave up host %s (%s): %d waiting tasks are ignored",
-        printable(name),
-        reason,
-        ignored,
-        extra={"event": "host_given_up", "host": name, "reason": str(reason)},
-    )

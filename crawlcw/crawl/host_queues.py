@@ -1,9 +1,8 @@
 """Host queues: the tasks that wait for their host's next turn, and heaps of the times of turns.
 
-All of it is synchronous and takes the time as an argument. A lease waits in its
-host's queue until the host may be asked again, so that no fetcher ever sleeps
-for politeness and a slow host holds up nobody but itself. A queue whose right to
-ask its host has ended has no turn any more.
+Synchronous: the time is an argument. A lease waits here until its host may be asked again, so no
+fetcher sleeps for politeness, and a slow host holds up no other. A queue whose right to ask its
+host has ended has no turn any more.
 """
 
 import heapq
@@ -40,7 +39,7 @@ class HostQueue:
     active: int = 0  #: requests under way; of tasks that are only worked on there may be more
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: a heap
     has_turn: bool = False  #: whether it is given a turn
-    counted: tuple[int, int, int] = (0, 0, 0)  #: what it adds to the sums of `HostQueues`
+    counted: tuple[int, int] = (0, 0)  #: what it adds to the sums of `HostQueues`
     most: int = 1  #: so many are worth holding
 
     def is_low(self) -> bool:
@@ -64,8 +63,7 @@ class HostQueues:
         #: The names of hosts to be looked at: they, or their queues, have changed.
         self.changed: set[str] = set()
         self.waiting = 0  #: leases in all queues
-        self.waiting_slow = 0  #: those of them whose hosts are served with a delay
-        self.soon = 0  #: one turn of each of the others
+        self.soon = 0  #: one turn of each queue without a delay
 
     def begin(self, host: str, *, limit: int, next_start: float, deadline: float) -> HostQueue:
         """Make a queue for a host; it is closed until `open`, and has no delay before `pace`."""
@@ -176,9 +174,7 @@ class HostQueues:
     def room(self, host: str) -> int:
         """Return how many more leases of *host* are worth holding.
 
-        A few seconds' worth where it is served with a delay, and never more
-        than can be served in half a lease; a few turns where its concurrency
-        is limited. Others wait too.
+        With a delay a few seconds' worth, all served in half a lease; else a few turns.
         """
         queue = self.by_host[host]
         return max(0, queue.most - len(queue.waiting))
@@ -222,7 +218,8 @@ class HostQueues:
 
     def _may_start(self, queue: HostQueue, now: float) -> bool:
         """Return whether a queue's turn is to be used; if not, it has none or a later one."""
-        if self._is_ready(queue) and now < queue.deadline and queue.next_start <= now:
+        free = not queue.allowed or queue.active < queue.allowed
+        if queue.opened and queue.waiting and free and queue.next_start <= now < queue.deadline:
             return True
         queue.has_turn = False
         if now < queue.deadline:
@@ -236,11 +233,6 @@ class HostQueues:
             self.changed.add(host)
             self._give_turn(queue, now)
 
-    def is_idle(self, host: str) -> bool:
-        """Return whether nothing of a host waits or is asked for."""
-        queue = self.by_host.get(host)
-        return queue is None or not (queue.active or queue.waiting)
-
     def next_turn(self) -> float | None:
         """Return the time of the next turn, if any queue waits for one."""
         if self._urgent or self._unasked:
@@ -248,19 +240,15 @@ class HostQueues:
         return self._turns[0][0] if self._turns else None
 
     def _count(self, queue: HostQueue) -> None:
-        waiting = len(queue.waiting)
-        slow, soon = (waiting, 0) if queue.delay else (0, min(waiting, queue.allowed or waiting))
-        before, queue.counted = queue.counted, (waiting, slow, soon)
+        waiting, before = len(queue.waiting), queue.counted
+        soon = 0 if queue.delay else min(waiting, queue.allowed or waiting)
+        queue.counted = (waiting, soon)
         self.waiting += waiting - before[0]
-        self.waiting_slow += slow - before[1]
-        self.soon += soon - before[2]
+        self.soon += soon - before[1]
         self.changed.add(queue.host)
 
-    def _is_ready(self, queue: HostQueue) -> bool:
-        free = not queue.allowed or queue.active < queue.allowed
-        return bool(queue.opened and queue.waiting and free)
-
     def _give_turn(self, queue: HostQueue, now: float) -> None:
-        if not queue.has_turn and self._is_ready(queue):
+        free = not queue.allowed or queue.active < queue.allowed
+        if queue.opened and queue.waiting and free and not queue.has_turn:
             queue.has_turn = True
             heapq.heappush(self._turns, (max(queue.next_start, now), next(self._order), queue))

@@ -396,7 +396,7 @@ def test_slow_answers_slow_the_host():
     process.answered(latency=20)
 
     assert host.delay == host.state.delay == 0.5
-    assert process.frontier.queues.waiting_slow == 2
+    assert (process.frontier.queues.waiting, process.frontier.queues.soon) == (2, 0)
     assert process.resting() == 0.5
 
 

@@ -342,36 +342,36 @@ def test_fewer_requests_at_once_wait_for_those_under_way():
     assert len(taken(queues, now=2)) == 1
 
 
-def counts(queues: HostQueues) -> tuple[int, int, int]:
-    return queues.waiting, queues.waiting_slow, queues.soon
+def counts(queues: HostQueues) -> tuple[int, int]:
+    return queues.waiting, queues.soon
 
 
 def test_what_waits_for_hosts_with_a_delay_is_counted_apart():
     queues = queues_of(*numbered(3), *numbered(2, host=B))
 
-    assert counts(queues) == (5, 0, 5)
+    assert counts(queues) == (5, 5)
     queues.pace(A, delay=1, allowed=0, now=0)
-    assert counts(queues) == (5, 3, 2)
+    assert counts(queues) == (5, 2)
     queues.pace(A, delay=2, allowed=0, now=0)
-    assert counts(queues) == (5, 3, 2)
+    assert counts(queues) == (5, 2)
     assert len(taken(queues, now=0)) == 3
-    assert counts(queues) == (2, 2, 0)
+    assert counts(queues) == (2, 0)
     queues.pace(A, delay=0, allowed=0, now=0)
-    assert counts(queues) == (2, 0, 2)
+    assert counts(queues) == (2, 2)
 
 
 def test_of_each_host_one_turn_comes_soon():
     """What more it has waiting keeps no fetcher busy."""
     queues = queues_of(*numbered(5), *numbered(2, host=B), limit=3)
 
-    assert counts(queues) == (7, 0, 5)
+    assert counts(queues) == (7, 5)
     queues.pace(A, delay=0, allowed=1, now=0)
-    assert counts(queues) == (7, 0, 3)
+    assert counts(queues) == (7, 3)
     queues.pace(A, delay=0, allowed=0, now=0)
-    assert counts(queues) == (7, 0, 7)
+    assert counts(queues) == (7, 7)
     queues.pace(A, delay=0, allowed=2, now=0)
     assert taken_one(queues, now=0) == f"http://{A}/0"
-    assert counts(queues) == (6, 0, 4), "the fetcher that took it may take the next one"
+    assert counts(queues) == (6, 4), "the fetcher that took it may take the next one"
 
 
 # --- whose turn is first
@@ -542,7 +542,7 @@ def test_lost_leases_are_dropped_from_their_host_queues():
     dropped = {make_task(f"http://{A}/0").id, make_task(f"http://{B}/0").id}
     queues.withdraw(unwanted=lambda lease: lease.task.id in dropped)
 
-    assert counts(queues) == (1, 1, 0)
+    assert counts(queues) == (1, 0)
     assert taken(queues, now=0) == [f"http://{A}/1"]
 
 
@@ -573,7 +573,7 @@ def test_clearing_a_host_leaves_the_others_theirs():
 
     assert urls_of(queues.withdraw(host=A)) == numbered(2)
 
-    assert counts(queues) == (1, 1, 0)
+    assert counts(queues) == (1, 0)
     assert taken(queues, now=0) == [f"http://{B}/0"]
     queues.add(lease(f"http://{A}/2"), now=0)
     assert taken(queues, now=0) == [f"http://{A}/2"]
@@ -584,7 +584,7 @@ def test_a_host_that_ends_gives_back_what_waits_and_has_no_turn():
 
     assert urls_of(queues.end(A)) == numbered(2)
 
-    assert counts(queues) == (1, 1, 0)
+    assert counts(queues) == (1, 0)
     assert taken(queues, now=0) == [f"http://{B}/0"]
     assert len(queues.by_host) == 1
     with pytest.raises(KeyError):
@@ -624,4 +624,4 @@ def test_a_host_that_begins_again_is_as_good_as_new():
     assert taken(queues, now=2) == [], "the turn of the old queue is not that of the new one"
     queues.open(A, now=2)
     assert taken(queues, now=2) == [f"http://{A}/2", f"http://{A}/3"]
-    assert counts(queues) == (0, 0, 0)
+    assert counts(queues) == (0, 0)

@@ -193,9 +193,6 @@ class HostQueuesMachine(RuleBasedStateMachine):
     def what_waits_is_counted(self):
         waiting = {name: len(host.waiting) for name, host in self.hosts.items()}
         assert self.queues.waiting == sum(waiting.values())
-        assert self.queues.waiting_slow == sum(
-            number for name, number in waiting.items() if self.hosts[name].delay
-        )
         assert self.queues.soon == sum(
             min(number, self.hosts[name].allowed or number)
             for name, number in waiting.items()
