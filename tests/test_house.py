@@ -120,7 +120,6 @@ def test_nobody_spells_the_waiting_for_a_ledger_but_those_that_must():
 
     assert found == {
         "engine/session.py",
-        "engine/leases.py",
         "tracking/lease_broker.py",
     }
 

@@ -4,6 +4,7 @@ It has one name on the ledger's list of workers, one renewal, one heartbeat, one
 crawl stands on one, and so does all that works on tracked tasks.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -11,16 +12,19 @@ from typing import Any, Generic, Protocol
 
 import anyio
 
-from crawlcw.engine.leases import HeldLeases, Renewer
+from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.ledger_retry import AnyLedger, LedgerRetry, retrying
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.engine.workers import Heartbeat, reap_dead_workers, this_worker
-from crawlcw.errors import LedgerConfigurationError, Reason
+from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
 from crawlcw.ledger import copying
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.hosts import HostLease
+from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
+
+logger = logging.getLogger(__name__)
 
 #: Seconds for giving back before the process ends.
 _LAST_WORDS = 5.0
@@ -109,7 +113,7 @@ class Session(Generic[AnyLedger]):
         self.ledger = retrying(ledger, self.retry)
         self.held = HeldLeases()
         self._this = this_worker(now=ledger.now())
-        self._renewer: Renewer | None = None
+        self._hurried = anyio.Event()
         self.standby = Standby(self)
         self.watchdog = Watchdog(
             self.stats,
@@ -155,22 +159,44 @@ class Session(Generic[AnyLedger]):
     ) -> None:
         """Renew and beat until cancelled; *on_lost* is told the tasks that others have now.
 
-        *announce* is told those that were given back, for their work was cancelled.
-        Where the lease changes meanwhile, call `lease_changed`.
+        Renews every third of a lease, and takes back what dead neighbours held. *announce* is
+        told the tasks that were given back, for their work was cancelled. Where the lease
+        changes meanwhile, call `lease_changed`.
         """
-        self._renewer = renewer = Renewer(
-            self.opened,
-            self.held,
-            lease=self.lease,
-            retry=self.retry,
-            renew_hosts=None if self.hosts is None else self.hosts.renew,
-            on_lost=on_lost,
-            announce=announce,
-            renewing=self.watchdog.renewed,
-        )
         async with anyio.create_task_group() as running:
-            running.start_soon(renewer.run)
             running.start_soon(self.heartbeat.run)
+            began = anyio.current_time()
+            while True:
+                # What took long, because the ledger was away, is not added to the pause:
+                # the renewal grace of leases that ran out meanwhile is short.
+                with anyio.CancelScope(deadline=began + self.lease().total_seconds() / 3):
+                    await self._hurried.wait()
+                self._hurried = anyio.Event()
+                began = anyio.current_time()
+                self.watchdog.renewed()
+                if lost := await self.retry.insist(self._renew):
+                    on_lost(lost)
+                if self.hosts is not None:
+                    await self.retry.insist(self.hosts.renew)
+                await self._release_orphans(announce)
+                try:
+                    await reap_dead_workers(self.opened)
+                except LedgerUnavailableError as error:
+                    told = {"event": "not_reaped"}
+                    logger.debug("no look at the workers: %s", printable(error), extra=told)
+
+    async def _renew(self) -> set[bytes]:
+        return await self.held.renew(self.opened, lease=self.lease())
+
+    async def _release_orphans(
+        self, announce: Callable[[Iterable[Task]], Awaitable[None]] | None
+    ) -> None:
+        orphans, self.held.orphans = self.held.orphans, []
+        if orphans:
+            await self.ledger.outcomes.release(orphans)
+            self.held.end(orphans)
+            if announce is not None:
+                await announce([each.task for each in orphans])
 
     def lease_changed(self) -> None:
         """Renew what is held at once, and by the lease of now from here on.
@@ -179,8 +205,7 @@ class Session(Generic[AnyLedger]):
         pause of the one before, and those held for a shorter one during that of a longer.
         """
         self.watchdog.renew_every = self.lease().total_seconds() / 3
-        if self._renewer is not None:
-            self._renewer.hurry()
+        self._hurried.set()
 
     async def release_all(self) -> int:
         """Give all tasks back that are held; return how many went back."""

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -14,12 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.engine.leases import HeldLeases, Renewer
-from crawlcw.engine.ledger_retry import LedgerRetry
+from crawlcw.engine.leases import HeldLeases
+from crawlcw.engine.session import Session
 from crawlcw.engine.workers import reap_dead_workers, this_worker
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.model.hosts import HostLease
 from crawlcw.model.task import Lease, Status, Task
 from tests.support.ledgers import (
     LEASE,
@@ -78,6 +80,31 @@ def held() -> HeldLeases:
     return HeldLeases()
 
 
+class Hosts:
+    """The hosts of a process, which are renewed after its tasks."""
+
+    def __init__(self, renew: Callable[[], Awaitable[None]]) -> None:
+        self.renew = renew
+
+    def leases(self) -> list[HostLease]:
+        return []
+
+    async def leave(self) -> None: ...
+
+
+def session_on(
+    ledger: RenewingLedger,
+    held: HeldLeases,
+    *,
+    lease: timedelta = SHORT,
+    renew_hosts: Callable[[], Awaitable[None]] | None = None,
+) -> Session[RenewingLedger]:
+    session = Session(ledger, lease=lambda: lease, give_up=timedelta(minutes=1))
+    session.held = held
+    session.hosts = None if renew_hosts is None else Hosts(renew_hosts)
+    return session
+
+
 async def renewed_once(
     ledger: RenewingLedger,
     held: HeldLeases,
@@ -85,19 +112,11 @@ async def renewed_once(
     renew_hosts: Callable[[], Awaitable[None]] | None = None,
     announce: Callable[[Iterable[Task]], Awaitable[None]] | None = None,
 ) -> set[bytes]:
-    """Let the renewer do its work once; return what it reported as lost."""
+    """Let a session renew once; return what it reported as lost."""
     reported: set[bytes] = set()
-    renewer = Renewer(
-        ledger,
-        held,
-        lease=lambda: SHORT,
-        retry=LedgerRetry(timedelta(minutes=1)),
-        renew_hosts=renew_hosts,
-        on_lost=reported.update,
-        announce=announce,
-    )
+    session = session_on(ledger, held, renew_hosts=renew_hosts)
     async with anyio.create_task_group() as running:
-        running.start_soon(renewer.run)
+        running.start_soon(partial(session.keep_up, on_lost=reported.update, announce=announce))
         # The second time shows that the first has come to its end.
         for _ in range(2):
             ledger.renewed.clear()
@@ -151,7 +170,6 @@ async def test_a_lease_whose_outcome_is_being_written_is_not_lost(
     assert lease.task.id in held, "until the committer has its answer"
     held.end([lease])
     assert lease.task.id not in held
-    assert not held.is_settling(lease.task.id)
 
 
 async def test_a_lease_that_ended_while_it_was_renewed_is_not_lost(
@@ -212,16 +230,10 @@ async def test_after_an_outage_that_began_between_tasks_and_hosts_tasks_are_rene
             await asyncio.sleep(waited)
         times.append(asyncio.get_running_loop().time())
 
-    renewer = Renewer(
-        ledger,
-        held,
-        lease=lambda: timedelta(seconds=3 * waited),
-        retry=LedgerRetry(timedelta(minutes=1)),
-        renew_hosts=renew_hosts,
-        on_lost=lambda _: None,
-    )
+    lease = timedelta(seconds=3 * waited)
+    session = session_on(ledger, held, lease=lease, renew_hosts=renew_hosts)
     async with anyio.create_task_group() as running:
-        running.start_soon(renewer.run)
+        running.start_soon(partial(session.keep_up, on_lost=lambda _: None))
         while len(times) < 2:
             ledger.renewed.clear()
             await ledger.renewed.wait()

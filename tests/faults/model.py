@@ -1,8 +1,8 @@
 """A model of whole crawls: thousands of schedules of faults, in virtual time.
 
 The processes here are models, and so are the network, the server and the clocks.
-What they send is not: every process has a `MongoLedger`, a `Committer`, a
-`Renewer`, a `RunAlone` and a `LedgerClock` of the product, and decides by
+What they send is not: every process has a `MongoLedger`, a `Committer`,
+`HeldLeases`, a `RunAlone` and a `LedgerClock` of the product, and decides by
 `transitions`.
 A schedule follows from its seed alone: a small site whose pages link to one
 another and fail in all ways, up to four processes that crawl it, and until some
@@ -36,7 +36,7 @@ from crawlcw.crawl.committer import Committer, TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
 from crawlcw.engine import leases, pool
-from crawlcw.engine.leases import HeldLeases, Renewer
+from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.ledger_retry import retrying
 from crawlcw.engine.pool import RunAlone
 from crawlcw.engine.stats import Stats
@@ -584,13 +584,6 @@ class Worker(Process):
             bodies=None,
             end=lambda *_: None,
         )
-        self._renewer = Renewer(
-            self.ledger,
-            self._held,
-            lease=lambda: LEASE,
-            retry=insistence,  # type: ignore[arg-type]  # it is no LedgerRetry but serves
-            on_lost=self._lost,
-        )
         self._run_alone = RunAlone(waiting, self._held)
         self.spawn(self._coordinate())
         self.spawn(self._renew())
@@ -618,7 +611,7 @@ class Worker(Process):
     async def _renew(self) -> None:
         while True:
             await self.sleep(LEASE.total_seconds() / 3)
-            await self._insist(self._renewer._renew)
+            self._lost(await self._insist(lambda: self._held.renew(self.ledger, lease=LEASE)))
             await self._reap_dead_workers()
 
     async def _reap_dead_workers(self) -> None:
