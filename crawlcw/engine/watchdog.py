@@ -35,12 +35,11 @@ logger = logging.getLogger(__name__)
 #: What a process ends with whose event loop was kept for longer than is allowed.
 STUCK = 124
 _LOOK_EVERY = 0.25
-#: What telling of it may take before the process ends all the same.
+#: Seconds for the last log lines before the process ends all the same.
 _LAST_WORDS = 2.0
 #: The timer of CPU time is for where the thread does not get to run.
 _LONGER = 5.0
 _MOST_TOLD = 100
-_users = 0  # timers that are ready
 
 
 class Upkeep(Protocol):
@@ -86,7 +85,7 @@ class Watchdog:
         self._clock = clock
         self._renewed = clock()
         self._told: set[str] = set()
-        self._timer = _CpuTimer(0)
+        self._most_cpu = 0.0  #: seconds of CPU time without a tick; 0: no limit
         self._tick_handle: asyncio.TimerHandle | None = None
         self._left = asyncio.Event()  #: in the thread's loop
         self._loop: asyncio.AbstractEventLoop | None = None  #: the thread's
@@ -133,7 +132,11 @@ class Watchdog:
         now = self._clock()
         self.stalls = Stalls(now=now)
         self._renewed = now
-        self._timer = _CpuTimer(self.limit + min(_LONGER, self.limit))
+        # A process has one such timer, which the program around the crawl may use itself.
+        if self.limit and signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
+            self._most_cpu = self.limit + min(_LONGER, self.limit)
+            # Chained to the default, which ends the process.
+            faulthandler.register(signal.SIGVTALRM, file=2, chain=True)
         self._tick()
         # No uvloop, and nothing else that the main loop has.
         self._loop = loop = asyncio.new_event_loop()
@@ -148,13 +151,15 @@ class Watchdog:
         """Watch no more."""
         if self._tick_handle is not None:
             self._tick_handle.cancel()
-        self._timer.close()
         if self._thread is not None and self._loop is not None:
             with suppress(RuntimeError):  # an error has ended its loop
                 self._loop.call_soon_threadsafe(self._left.set)
             with anyio.CancelScope(shield=True):
                 # It may be about to renew something; it is a daemon.
                 await to_thread.run_sync(self._thread.join, _LAST_WORDS)
+        if self._most_cpu:
+            self._most_cpu = 0.0
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
     def _tick(self) -> None:
         now = self._clock()
@@ -167,7 +172,7 @@ class Watchdog:
             # Where the thread did not get to see it.
             self._tell(self.begun, lag)
         self.begun = None
-        self._timer.start()
+        self._restart_timer()
         self._tick_handle = asyncio.get_running_loop().call_later(TICK, self._tick)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -186,8 +191,8 @@ class Watchdog:
             now = self._clock()
             lag = self.stalls.lag(now)
             silent = silence.look(now, heard=lag < _LOOK_EVERY)
-            # Less than that nobody needs to know of; but leases may be short, and some of one is
-            # gone when the loop comes to stand still. A connection is still to be made.
+            # Leases may be short, some of one is gone when the loop comes to stand still, and a
+            # connection is still to be made.
             if lag < min(STANDSTILL, self.renew_every / 2):
                 continue
             if now - self._renewed >= self.renew_every and (renewal is None or renewal.done()):
@@ -199,7 +204,7 @@ class Watchdog:
             called = running_in(frame)
             self._tell(called, lag)
             # Python runs, if not in the loop: the time is taken here.
-            self._timer.start()
+            self._restart_timer()
             if called is not None and self.limit and silent >= self.limit:
                 self._end_process(called, frame)
         if renewal is not None:
@@ -208,6 +213,11 @@ class Watchdog:
         if self._upkeep is not None:
             with suppress(Exception):
                 await asyncio.wait_for(self._upkeep.close(), _LAST_WORDS)
+
+    def _restart_timer(self) -> None:
+        # Of CPU time: a process that was stopped, or whose machine slept, has used none.
+        if self._most_cpu:
+            signal.setitimer(signal.ITIMER_VIRTUAL, self._most_cpu)
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # its documented name
@@ -257,35 +267,3 @@ class Watchdog:
         with suppress(Exception):
             faulthandler.dump_traceback(file=2)
         os._exit(STUCK)
-
-
-class _CpuTimer:
-    """Dumps all stacks and ends the process by SIGVTALRM after some CPU time of its own.
-
-    A process that was stopped, or whose machine slept, has used none.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        """End the process after *seconds* of CPU time; 0, or where other code has it: never."""
-        global _users  # a process has one such timer
-        is_free = _users or signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
-        self._seconds = seconds if is_free else 0.0
-        if self._seconds:
-            # Chained to the default, which ends the process.
-            faulthandler.register(signal.SIGVTALRM, file=2, chain=True)
-            _users += 1
-
-    def start(self) -> None:
-        """Start from the beginning."""
-        if self._seconds:
-            signal.setitimer(signal.ITIMER_VIRTUAL, self._seconds)
-
-    def close(self) -> None:
-        """Stop for good."""
-        global _users  # as above
-        if self._seconds:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            self._seconds = 0.0
-            _users -= 1
-            if not _users:
-                faulthandler.unregister(signal.SIGVTALRM)
