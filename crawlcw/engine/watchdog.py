@@ -37,6 +37,8 @@ STUCK = 124
 _LOOK_EVERY = 0.25
 #: Seconds for the last log lines before the process ends all the same.
 _LAST_WORDS = 2.0
+#: Seconds for a renewal beside the loop, which is not looked at meanwhile.
+_TO_RENEW = 5.0
 #: The timer of CPU time is for where the thread does not get to run.
 _LONGER = 5.0
 _MOST_TOLD = 100
@@ -87,8 +89,7 @@ class Watchdog:
         self._told: set[str] = set()
         self._most_cpu = 0.0  #: seconds of CPU time without a tick; 0: no limit
         self._tick_handle: asyncio.TimerHandle | None = None
-        self._left = asyncio.Event()  #: in the thread's loop
-        self._loop: asyncio.AbstractEventLoop | None = None  #: the thread's
+        self._left = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop_thread = 0
         self._most_late = 0.0
@@ -138,12 +139,8 @@ class Watchdog:
             # Chained to the default, which ends the process.
             faulthandler.register(signal.SIGVTALRM, file=2, chain=True)
         self._tick()
-        # No uvloop, and nothing else that the main loop has.
-        self._loop = loop = asyncio.new_event_loop()
-        self._left = asyncio.Event()
-        self._thread = threading.Thread(
-            target=self._run, args=[loop], name="crawlcw watchdog", daemon=True
-        )
+        self._left.clear()
+        self._thread = threading.Thread(target=self._run, name="crawlcw watchdog", daemon=True)
         self._thread.start()
         return self
 
@@ -151,9 +148,8 @@ class Watchdog:
         """Watch no more."""
         if self._tick_handle is not None:
             self._tick_handle.cancel()
-        if self._thread is not None and self._loop is not None:
-            with suppress(RuntimeError):  # an error has ended its loop
-                self._loop.call_soon_threadsafe(self._left.set)
+        self._left.set()
+        if self._thread is not None:
             with anyio.CancelScope(shield=True):
                 # It may be about to renew something; it is a daemon.
                 await to_thread.run_sync(self._thread.join, _LAST_WORDS)
@@ -175,19 +171,17 @@ class Watchdog:
         self._restart_timer()
         self._tick_handle = asyncio.get_running_loop().call_later(TICK, self._tick)
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=lambda: loop) as runner:
-                runner.run(self._watch())
+            # No uvloop, and nothing else that the main loop has.
+            with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+                self._watch(runner)
         except Exception:
             logger.exception("an error of crawlcw itself", extra={"event": "internal"})
 
-    async def _watch(self) -> None:
+    def _watch(self, runner: asyncio.Runner) -> None:
         silence = Silence(now=self._clock(), look_every=_LOOK_EVERY)
-        renewal: asyncio.Task[None] | None = None
-        while not self._left.is_set():
-            with anyio.move_on_after(_LOOK_EVERY):
-                await self._left.wait()
+        while not self._left.wait(_LOOK_EVERY):
             now = self._clock()
             lag = self.stalls.lag(now)
             silent = silence.look(now, heard=lag < _LOOK_EVERY)
@@ -195,9 +189,9 @@ class Watchdog:
             # connection is still to be made.
             if lag < min(STANDSTILL, self.renew_every / 2):
                 continue
-            if now - self._renewed >= self.renew_every and (renewal is None or renewal.done()):
+            if self._upkeep is not None and now - self._renewed >= self.renew_every:
                 self._renewed = now
-                renewal = asyncio.create_task(self._renew())
+                runner.run(self._renew(self._upkeep))
             if lag < STANDSTILL:
                 continue
             frame = self._frame()
@@ -207,12 +201,9 @@ class Watchdog:
             self._restart_timer()
             if called is not None and self.limit and silent >= self.limit:
                 self._end_process(called, frame)
-        if renewal is not None:
-            renewal.cancel()
-            await asyncio.gather(renewal, return_exceptions=True)
         if self._upkeep is not None:
             with suppress(Exception):
-                await asyncio.wait_for(self._upkeep.close(), _LAST_WORDS)
+                runner.run(asyncio.wait_for(self._upkeep.close(), _LAST_WORDS))
 
     def _restart_timer(self) -> None:
         # Of CPU time: a process that was stopped, or whose machine slept, has used none.
@@ -235,11 +226,9 @@ class Watchdog:
             extra={"event": "loop_stalled", "callback": name},
         )
 
-    async def _renew(self) -> None:
-        if self._upkeep is None:
-            return
+    async def _renew(self, upkeep: Upkeep) -> None:
         try:
-            await asyncio.wait_for(self._upkeep.renew(), max(self.renew_every, _LAST_WORDS))
+            await asyncio.wait_for(upkeep.renew(), _TO_RENEW)
         except Exception as error:
             logger.debug(
                 "nothing renewed beside the loop: %s",
