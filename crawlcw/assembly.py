@@ -88,10 +88,11 @@ def assemble(
     parts.make_layers(downloader)
     parts.make_hosts()
     parts.make_writers()
-    return parts.crawl(parts.fetcher())
+    parts.make_fetcher()
+    return Crawl(parts)
 
 
-class _Parts:
+class _Parts(Parts):
     """The parts of one crawl, made from the ledger upwards, each method's of those before it."""
 
     def __init__(
@@ -181,6 +182,9 @@ class _Parts:
             end=self.ending.end,
         )
         self.ending.on_stop = self.coordinator.stop
+        self.steering = Steering(
+            session, settings, coordinator=self.coordinator, end=self.ending.end
+        )
 
     def make_writers(self) -> None:
         """Make those that write sessions, tasks and outcomes."""
@@ -221,8 +225,8 @@ class _Parts:
             instruments=self.instruments,
         )
 
-    def fetcher(self) -> Fetcher:
-        """Return the fetchers, from a lease to what comes of its page."""
+    def make_fetcher(self) -> None:
+        """Make the fetchers, from a lease to what comes of its page."""
         session = self.session
         runner = Runner(
             spider=self.spider,
@@ -244,7 +248,7 @@ class _Parts:
             instruments=self.instruments,
             end=self.ending.end,
         )
-        return Fetcher(
+        self.fetcher = Fetcher(
             session,
             ways=self.ways,
             robots=self.robots,
@@ -254,32 +258,6 @@ class _Parts:
             moved=MovedPages(
                 session, outcomes, adder=self.adder, robots=self.robots, scope=self.scope
             ),
-        )
-
-    def crawl(self, fetcher: Fetcher) -> Crawl:
-        """Return the crawl."""
-        settings, session = self.settings, self.session
-        return Crawl(
-            self.spider,
-            settings,
-            session,
-            parts=Parts(
-                seeder=self.seeder,
-                coordinator=self.coordinator,
-                fetcher=fetcher,
-                committer=self.committer,
-                robots=self.robots,
-                sessions=self.sessions,
-                state=self.state,
-                steering=Steering(
-                    session, settings, coordinator=self.coordinator, end=self.ending.end
-                ),
-                render=self.render,
-                bodies=self.bodies,
-                meter=self.meter,
-                rests=self.rests,
-            ),
-            ending=self.ending,
         )
 
 

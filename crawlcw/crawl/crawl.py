@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import aclosing, nullcontext
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
@@ -101,10 +100,13 @@ class Ending:
         return self._scope
 
 
-@dataclass(kw_only=True)
 class Parts:
-    """The parts of one crawl, as `assembly` has put them together."""
+    """The parts of one crawl, as `assembly` puts them together."""
 
+    spider: Spider
+    settings: Settings
+    session: Session[Ledger]
+    ending: Ending
     # The stations of a task, from the seed to the outcome:
     seeder: Seeder
     coordinator: Coordinator
@@ -128,30 +130,22 @@ class Crawl:
     handlers of the loop, at any time.
     """
 
-    def __init__(
-        self,
-        spider: Spider,
-        settings: Settings,
-        session: Session[Ledger],
-        *,
-        parts: Parts,
-        ending: Ending,
-    ) -> None:
-        """Crawl for the process of *session*; ledger and downloader stay open."""
-        self.spider = spider
-        self.ledger = session.opened
-        self.settings = settings
-        self.stats = session.stats
-        self._session = session
+    def __init__(self, parts: Parts) -> None:
+        """Crawl with these parts; ledger and downloader stay open."""
+        self.spider = parts.spider
+        self.ledger = parts.session.opened
+        self.settings = parts.settings
+        self.stats = parts.session.stats
+        self._session = parts.session
         self._parts = parts
-        self._ending = ending
+        self._ending = parts.ending
         self._released = 0  #: leases that were given back
         self._alarms = Alarms(
-            spider,
-            settings,
+            self.spider,
+            self.settings,
             self.stats,
             standstill=parts.coordinator.standstill,
-            stop=ending.wished,
+            stop=self._ending.wished,
         )
 
     @property
