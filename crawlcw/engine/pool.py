@@ -92,28 +92,24 @@ class Pool:
         async with anyio.create_task_group() as workers:
             self._begin_one = partial(workers.start_soon, _unless_others_cancel, work)
             self.resize(self.size)
-            found: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
+            reason = FinishReason.STOPPED
 
             async def run_source() -> None:
+                nonlocal reason
                 reason = await source()
                 if reason is not FinishReason.DRAINED:
                     # At once: in the next tick a worker could begin with one more.
                     await give_back()
-                # Where the crawl itself is cancelled, the future is so as well.
-                if not found.done():
-                    found.set_result(reason)
+                    with grace():
+                        while self.dispatched:
+                            self._one_is_done.clear()
+                            await self._one_is_done.wait()
+                self._begin_one = None
+                workers.cancel_scope.cancel()
 
             # In a task of its own: each time that it is woken up, a loop passes all coroutines
             # that await it.
             workers.start_soon(run_source)
-            reason = await found
-            if reason is not FinishReason.DRAINED:
-                with grace():
-                    while self.dispatched:
-                        self._one_is_done.clear()
-                        await self._one_is_done.wait()
-            self._begin_one = None
-            workers.cancel_scope.cancel()
         return reason
 
 

@@ -10,73 +10,50 @@ from typing import Protocol
 from crawlcw.errors import FAILURE_REASONS
 from crawlcw.model.counters import MOST_NAMED, Counters
 from crawlcw.model.counters import FinishReason as FinishReason
-from crawlcw.model.dropped import DroppedLinks, Examples, merged
+from crawlcw.model.dropped import DroppedLinks, merged
 from crawlcw.model.histogram import Histogram
 from crawlcw.model.task import Lease, Status
 from crawlcw.model.transitions import Event, Settlement
 
 
-@dataclass(slots=True)
-class Stats:
+@dataclass(slots=True, kw_only=True)
+class Stats(Counters):
     """Counters of one process, since it started. Written by the crawl, read by anyone."""
 
     started: float = field(default_factory=time.monotonic)
-    fetched: int = 0  #: responses received, of whatever status
-    bytes: int = 0  #: of decoded bodies
-    truncated: int = 0  #: bodies cut at `max_body`, or by their server
-    pages: int = 0  #: finished, and recorded
-    redirects: int = 0  #: finished tasks whose pages are other ones'
-    items: int = 0  #: recorded
-    items_by_callback: Counter[str] = field(default_factory=Counter)  #: recorded
-    items_dropped: Counter[str] = field(default_factory=Counter)  #: not recorded, by reason
+    items_by_callback: Counter[str] = field(default_factory=Counter)
+    items_dropped: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    host_failures: Counter[str] = field(default_factory=Counter)
+    hosts_given_up: dict[str, str] = field(default_factory=dict)
+    links_dropped: Counter[str] = field(default_factory=Counter)
+    link_examples: dict[str, list[str]] = field(default_factory=dict)
+    dropped: DroppedLinks = field(init=False)  #: the last two, to count with
     outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded
-    failures: Counter[str] = field(default_factory=Counter)  #: failed attempts by reason
-    host_failures: Counter[str] = field(default_factory=Counter)  #: of hosts, not of pages
-    hosts_given_up: dict[str, str] = field(default_factory=dict)  #: origin -> reason
-    more_hosts_given_up: int = 0  #: those that are not named
-    given_up: int = 0  #: pages ignored because they failed, those of hosts given up included
-    over_full: int = 0  #: pages ignored because their hosts had had `max_pages_per_host`
     unwanted: int = 0  #: pages ignored for another reason: out of scope, refused by robots.txt
     statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
     links_added: int = 0  #: new tasks
-    dropped: DroppedLinks = field(default_factory=DroppedLinks)
     claims: int = 0
     claims_missed: int = 0
-    leases_lost: int = 0  #: results dropped because another worker holds the task now
-    stalls: int = 0  #: times that the event loop stood still for a second or more
-    longest_stall: float = 0.0  #: seconds
-    forgiven: int = 0  #: failures that such times explain
     loop_lag: Histogram = field(default_factory=Histogram)  #: ten times a second
-    internal_errors: int = 0  #: of crawlcw itself; each has put a page back
     ledger_operations: Counter[str] = field(default_factory=Counter)  #: asked, by name
+
+    def __post_init__(self) -> None:
+        self.dropped = DroppedLinks(self.links_dropped, self.link_examples)
 
     @property
     def elapsed(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self.started
 
-    @property
-    def unchanged(self) -> int:
-        """Pages that were visited again and found as they were."""
-        return self.outcomes[Event.CONFIRM]
-
-    @property
-    def links_dropped(self) -> Counter[str]:
-        """Links that were not followed, by reason."""
-        return self.dropped.counts
-
-    @property
-    def link_examples(self) -> Examples:
-        """A few of those links, by reason."""
-        return merged([self.dropped.examples])
-
     def counted(self) -> Counters:
-        """Return what is counted by now, the largest numbers first."""
+        """Return a copy of the counters, the largest numbers first."""
         now = {each.name: getattr(self, each.name) for each in fields(Counters)}
         for name, value in now.items():
             if isinstance(value, Counter):
                 now[name] = dict(value.most_common())
         now["hosts_given_up"] = dict(self.hosts_given_up)
+        now["link_examples"] = merged([self.link_examples])
         now["longest_stall"] = round(self.longest_stall, 3)
         return Counters(**now)
 
@@ -91,6 +68,7 @@ class Stats:
         """Count an outcome that the ledger has acknowledged."""
         change = settlement.change
         self.outcomes[change.event] += 1
+        self.unchanged += change.event is Event.CONFIRM
         if change.items:
             task = settlement.lease.task
             finished = change.status is Status.FINISHED

@@ -78,7 +78,7 @@ class Counts:
         return {name: numbers[name] for name in order} | redirects
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Counters:
     """What a process has counted since it started; those of several processes add up."""
 
@@ -126,7 +126,7 @@ class Counters:
         return Counters(**total)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Report(Counters):
     """How a crawl ended, and what its processes counted, as far as this one saw it."""
 

@@ -1,6 +1,6 @@
 """A process that works on a ledger."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from crawlcw.model.counters import Counters
@@ -19,5 +19,5 @@ class Worker:
     host: str = ""  #: the machine's name, for people
     heartbeat: datetime | None = None  #: when it last said that it lives
     hungry: bool = False  #: whether it has no host to ask, though there is work
-    tally: Counters = Counters()
+    tally: Counters = field(default_factory=Counters)
     vitals: Vitals | None = None  #: what it last showed of itself; None: nothing yet

@@ -45,7 +45,7 @@ def test_a_duration_is_counted_under_the_first_bound_that_it_does_not_exceed():
 
 
 def test_each_outcome_of_a_page_is_counted_once():
-    stats = Stats(pages=7, items=3)
+    stats = Stats(pages=7, items=3, unchanged=1)
     # Two of the nine finished tasks only led to another one, and one page was unchanged.
     stats.outcomes.update({Event.FINISH: 8, Event.CONFIRM: 1, Event.FAIL: 4, Event.GIVE_UP: 2})
     stats.outcomes[Event.ABANDON] = 1

@@ -72,7 +72,7 @@ class Go:
 class WorkerState:
     """What a worker has counted, and how it is; each takes the place of the last."""
 
-    counters: Counters = Counters()
+    counters: Counters = field(default_factory=Counters)
     standstill: Standstill | None = None  #: why nothing moves; None while something does
     released: int = 0  #: tasks given back at the end
     finish_reason: FinishReason | None = None  #: why the crawl has ended; None while it has not
