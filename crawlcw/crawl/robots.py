@@ -1,8 +1,8 @@
-"""robots.txt by RFC 9309: which URLs a site lets us fetch, and how fast.
+"""robots.txt by RFC 9309: the URLs that a site lets us fetch, and its delay. Parsed by protego.
 
-4xx allows everything; 5xx, 429 and network errors mean that nobody knows, so
-the host is not fetched from until it is known. Parsed by protego. A host's
-owner fetches it, once a day, and the ledger keeps it for all other processes.
+4xx allows everything; 5xx, 429 and network errors leave it unknown, and nothing of the host is
+fetched until it is known. A host's owner fetches it once a day, and the ledger keeps it for all
+other processes.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 from protego import Protego
 
@@ -43,7 +44,8 @@ _RULE = re.compile(
 )
 #: No product token has a slash, so this is the name of no crawler.
 _NOBODY = "/"
-_UNKNOWN_FOR = timedelta(seconds=30).total_seconds()
+#: Seconds that any other error is remembered, or each page of its host would ask again.
+_UNKNOWN_FOR = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +96,13 @@ class Robots:
             return ALLOW_ALL
         origin = origin_of(url)
         expires, answer = self._known.get(origin, (0.0, None))
-        if answer is not None and answer.done() and self._clock() < expires:
-            return answer.result()
-        if answer is None or answer.done():
+        if answer is None or (answer.done() and self._clock() >= expires):
             # A task of its own: a caller that is cancelled must not take the
             # others' answer with it.
             answer = asyncio.ensure_future(self._fetch(origin))
             self._remember(origin, answer, VALID.total_seconds())
-            answer.add_done_callback(lambda done: self._answered(origin, done))
-        return await asyncio.shield(answer)
+            answer.add_done_callback(partial(self._answered, origin))
+        return answer.result() if answer.done() else await asyncio.shield(answer)
 
     def known(self, url: str, record: RobotsRecord | None = None) -> Rules | None:
         """Return the rules for *url*'s origin where that takes no request, else None.
@@ -147,13 +147,11 @@ class Robots:
 
     def _answered(self, origin: str, answer: asyncio.Future[Rules]) -> None:
         error = None if answer.cancelled() else answer.exception()
-        if error is None:
-            return
         unknown = isinstance(error, FetchError) and error.reason is Reason.ROBOTS_UNAVAILABLE
         if unknown or isinstance(error, ProxiesAwayError):
             # Its host rests now; the next caller after that is to ask again.
             self._known.pop(origin, None)
-        else:
+        elif error is not None:
             self._known[origin] = (self._clock() + _UNKNOWN_FOR, answer)
 
     async def _fetch(self, origin: str) -> Rules:
