@@ -88,7 +88,13 @@ class Fetcher:
                                 self._put_back(lease, result)
                             else:
                                 coordinator.internal_errors.times.pop(lease.task.id, None)
-                                await done.put(result)
+                                try:
+                                    await done.put(result)
+                                except BaseException:
+                                    # Of a page in hand the lease would be renewed for ever.
+                                    leases = [each.lease for each in result.settlements]
+                                    self._held.orphans += filter(self._held.holds, leases)
+                                    raise
                         except BaseException:
                             state.undo(lease)
                             raise
