@@ -446,8 +446,11 @@ class Coordinator:
         return [task for task in tasks if host.lost_origin(task)]
 
     async def _claim(self, wanted: list[Task]) -> None:
-        if wanted and self._retry.leases_ran_out(self._settings.lease):
-            # Looked at only now: the page may have waited for the ledger.
+        # Looked at only now: the page may have waited for the ledger. Leases are renewed every
+        # third of one, so a short outage ends none.
+        now = self._ledger.now()
+        since = self._retry.grace_since(now)
+        if since is not None and now - since >= self._settings.lease / 2:
             for task in wanted:
                 self.frontier.look(task.host)
             await anyio.sleep(_GRACE_PAUSE)

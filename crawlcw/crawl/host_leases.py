@@ -252,7 +252,7 @@ class HostLeaser:
                 self._hand_on(over[: self._capacity // _HOSTS_A_FETCHER])
         workers, hungry = await self._session.heartbeat.neighbours()
         if share := len(owned) * hungry // max(workers, 1):
-            owned.sort(key=lambda host: self._session.held.of_host(host.name))
+            owned.sort(key=lambda host: self._session.held.of_host[host.name])
             self._hand_on(owned[:share])
             # Or they would be taken back before the others have seen them.
             self._shared_until = self._others_at = now + _SHARE_TIME

@@ -460,7 +460,7 @@ class Frontier:
             host
             for host in self._ended
             if not (host.lost and host.lease is not None)
-            and not self._held.of_host(host.name)
+            and not self._held.of_host[host.name]
             # A task whose lease is lost is not held, and may be asked for all the same.
             and not host.queue.active
         ]

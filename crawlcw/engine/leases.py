@@ -23,7 +23,7 @@ class HeldLeases:
         #: Leases to be released, for the work under them was cancelled.
         self.orphans: list[Lease] = []
         self._settling: set[bytes] = set()
-        self._of_host: Counter[str] = Counter()
+        self.of_host: Counter[str] = Counter()  #: tasks held, by the host
         self._ends: dict[bytes, anyio.Event] = {}
 
     def __len__(self) -> int:
@@ -41,12 +41,8 @@ class HeldLeases:
         """Take charge of leases just claimed."""
         for lease in leases:
             if lease.task.id not in self._held:
-                self._of_host[lease.task.host] += 1
+                self.of_host[lease.task.host] += 1
             self._held[lease.task.id] = lease
-
-    def of_host(self, host: str) -> int:
-        """Return how many tasks of *host* are held."""
-        return self._of_host.get(host, 0)
 
     def all(self) -> list[Lease]:
         """Return the leases held."""
@@ -66,9 +62,9 @@ class HeldLeases:
                 continue
             if end := self._ends.pop(task.id, None):
                 end.set()
-            self._of_host[task.host] -= 1
-            if not self._of_host[task.host]:
-                del self._of_host[task.host]
+            self.of_host[task.host] -= 1
+            if not self.of_host[task.host]:
+                del self.of_host[task.host]
 
     async def ended(self, lease: Lease) -> None:
         """Wait until *lease* was committed, released or lost."""

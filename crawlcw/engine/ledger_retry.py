@@ -75,15 +75,6 @@ class LedgerRetry:
             return None
         return now - timedelta(seconds=monotonic - self._began)
 
-    def leases_ran_out(self, lease: timedelta) -> bool:
-        """Return whether leases may just have run out in an outage: no claim is made then.
-
-        They are renewed every third of *lease*: a short outage ends none.
-        """
-        now = time.monotonic()
-        is_recent = self._waiting or now <= self._ended + _COMING_BACK
-        return bool(is_recent and now - self._began >= lease.total_seconds() / 2)
-
     def insist(self, operation: Callable[[], Awaitable[T]]) -> Coroutine[Any, Any, T]:
         """Return the result of *operation*, see `ask`; it is not counted."""
         return self.ask("", operation)

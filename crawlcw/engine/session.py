@@ -1,12 +1,12 @@
 """Session: a process as one worker on a ledger, with its leases and counters.
 
-It has one name on the ledger's list of workers, one renewal, one heartbeat, one watchdog. A
-crawl stands on one, and so does all that works on tracked tasks.
+It has one name on the ledger's list of workers, one renewal, one heartbeat, one watchdog. Crawls
+and the work on tracked tasks stand on one.
 """
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Generic, Protocol
 
@@ -113,6 +113,8 @@ class Session(Generic[AnyLedger]):
         self.ledger = retrying(ledger, self.retry)
         self.held = HeldLeases()
         self._this = this_worker(now=ledger.now())
+        self.worker = self._this.name  #: the name of this process in the ledger
+        self.began = self._this.started  #: of the ledger's time
         self._hurried = anyio.Event()
         self.standby = Standby(self)
         self.watchdog = Watchdog(
@@ -130,16 +132,6 @@ class Session(Generic[AnyLedger]):
             in_flight=self.held.__len__,
             lag=self.watchdog.lag,
         )
-
-    @property
-    def worker(self) -> str:
-        """The name of this process in the ledger."""
-        return self._this.name
-
-    @property
-    def began(self) -> datetime:
-        """When this process began, of the ledger's time."""
-        return self._this.started
 
     async def join(self) -> None:
         """Take back what dead processes of this machine held, and enter the list of workers.

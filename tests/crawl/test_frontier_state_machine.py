@@ -95,7 +95,7 @@ class FrontierMachine(RuleBasedStateMachine):
             self.wake(name)
             self.lease(number, name)
             if name in process.frontier.leased and not process.frontier.hosts[name].leaving:
-                process.claim(max(0, wanted - process.held.of_host(name)), host=name)
+                process.claim(max(0, wanted - process.held.of_host[name]), host=name)
                 process.frontier.hosts[name].busy = wanted == 2  # something else is done about it
         while (lease := process.take()) is not None:
             self.begun(number, lease)
@@ -258,7 +258,7 @@ class FrontierMachine(RuleBasedStateMachine):
                 name
                 for name, host in hosts.items()
                 if (host.leaving or host.lease is None or not host.look)
-                and not (host.busy or queues[name].active or process.held.of_host(name))
+                and not (host.busy or queues[name].active or process.held.of_host[name])
             }
             wanted = {
                 name: queues[name].next_start - AHEAD

@@ -289,10 +289,10 @@ def test_a_task_that_is_claimed_anew_is_one_of_its_host():
     held.add([lease_of("http://a.example/1")])
     held.add([lease_of("http://a.example/1", fence=2)])
 
-    assert held.of_host("a.example") == 1
+    assert held.of_host["a.example"] == 1
     assert [lease.fence for lease in held.all()] == [2]
     held.end(held.all())
-    assert held.of_host("a.example") == 0
+    assert held.of_host["a.example"] == 0
 
 
 def test_what_is_not_held_ends_for_nobody():
@@ -303,7 +303,7 @@ def test_what_is_not_held_ends_for_nobody():
     held.end([other, one, one])
     held.lose([one.task.id, other.task.id])
 
-    assert held.of_host("a.example") == 0
+    assert held.of_host["a.example"] == 0
 
 
 LEASES = [lease_of(f"http://{host}.example/{n}") for host in "ab" for n in range(3)]
@@ -329,7 +329,7 @@ def test_the_leases_of_each_host_are_counted_whatever_comes(steps: list[tuple[st
         counts = Counter(lease.task.host for lease in LEASES if lease.task.id in expected)
         assert len(held) == len(expected)
         for host in ("a.example", "b.example"):
-            assert held.of_host(host) == counts[host]
+            assert held.of_host[host] == counts[host]
 
 
 # --- the dead
