@@ -28,7 +28,7 @@ from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder, StartNames
 from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.session import Session
-from crawlcw.engine.stats import Instruments, SeveralInstruments
+from crawlcw.engine.stats import Instruments
 from crawlcw.errors import UsageError
 from crawlcw.fetch import pipeline
 from crawlcw.fetch.credentials import Credentials
@@ -264,10 +264,6 @@ class _Parts(Parts):
 def _instruments(settings: Settings, meter: Meter | None) -> Instruments | None:
     if not settings.trace:
         return meter
-    return _tracing() if meter is None else SeveralInstruments(meter, _tracing())
-
-
-def _tracing() -> Instruments:
     try:
         from crawlcw.telemetry.spans import Tracing
     except ModuleNotFoundError as error:
@@ -276,7 +272,7 @@ def _tracing() -> Instruments:
         raise UsageError(
             "trace needs OpenTelemetry: install it with `pip install 'crawlcw[otel]'`"
         ) from None
-    return Tracing()
+    return Tracing(beside=meter)
 
 
 async def run_spider(

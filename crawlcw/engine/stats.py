@@ -2,8 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from typing import Protocol
 
@@ -112,41 +112,3 @@ class Instruments(Protocol):
 
     def commit(self, leases: Sequence[Lease]) -> AbstractContextManager[Seen]:
         """Enter the block in which the links and outcomes of a group of pages are written."""
-
-
-class SeveralInstruments:
-    """Several look, each at every step."""
-
-    def __init__(self, *instruments: Instruments) -> None:
-        self._each = instruments
-
-    def fetch(self, lease: Lease) -> AbstractContextManager[Seen]:
-        """See `Instruments.fetch`."""
-        return _entered([each.fetch(lease) for each in self._each])
-
-    def parse(self, lease: Lease, callback: str) -> AbstractContextManager[Seen]:
-        """See `Instruments.parse`."""
-        return _entered([each.parse(lease, callback) for each in self._each])
-
-    def commit(self, leases: Sequence[Lease]) -> AbstractContextManager[Seen]:
-        """See `Instruments.commit`."""
-        return _entered([each.commit(leases) for each in self._each])
-
-
-@contextmanager
-def _entered(blocks: Sequence[AbstractContextManager[Seen]]) -> Iterator[Seen]:
-    with ExitStack() as stack:
-        yield _SeenBySeveral([stack.enter_context(each) for each in blocks])
-
-
-class _SeenBySeveral:
-    def __init__(self, seen: Sequence[Seen]) -> None:
-        self._seen = seen
-
-    def answered(self, *, status: int, size: int) -> None:
-        for each in self._seen:
-            each.answered(status=status, size=size)
-
-    def failed(self, reason: str) -> None:
-        for each in self._seen:
-            each.failed(reason)

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from opentelemetry import trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer
 
-from crawlcw.engine.stats import Seen
+from crawlcw.engine.stats import UNSEEN, Instruments, Seen
 from crawlcw.errors import FetchError
 from crawlcw.model.sanitize import printable, redacted
 from crawlcw.model.task import Lease
@@ -24,25 +24,33 @@ _MOST_LINKS = 128
 class Tracing:
     """Instruments that make a span of each step. URLs are without passwords and keys."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Instruments | None = None) -> None:
+        """Tell the instruments *beside* these of each step as well."""
+        self._beside = beside
         self._tracer: Tracer = trace.get_tracer("crawlcw")
         #: By the task, the span of its fetch: what follows belongs to it.
         self._pages: OrderedDict[bytes, SpanContext] = OrderedDict()
 
     def fetch(self, lease: Lease) -> AbstractContextManager[Seen]:
         """See `Instruments.fetch`."""
-        task = lease.task
+        task, beside = lease.task, self._beside
         return self._span(
             "crawlcw.fetch",
             SpanKind.CLIENT,
             lease,
+            UNSEEN if beside is None else beside.fetch(lease),
             {"http.request.method": task.method, "server.address": printable(task.host)},
         )
 
     def parse(self, lease: Lease, callback: str) -> AbstractContextManager[Seen]:
         """See `Instruments.parse`."""
+        beside = self._beside
         return self._span(
-            "crawlcw.parse", SpanKind.INTERNAL, lease, {"code.function.name": printable(callback)}
+            "crawlcw.parse",
+            SpanKind.INTERNAL,
+            lease,
+            UNSEEN if beside is None else beside.parse(lease, callback),
+            {"code.function.name": printable(callback)},
         )
 
     @contextmanager
@@ -50,46 +58,54 @@ class Tracing:
         """See `Instruments.commit`."""
         found = [self._pages.pop(lease.task.id, None) for lease in leases]
         links = [Link(page) for page in found if page is not None][:_MOST_LINKS]
-        with self._tracer.start_as_current_span(
-            "crawlcw.commit",
-            links=links,
-            attributes={"crawlcw.tasks": len(leases)},
-            record_exception=False,
-        ) as span:
-            yield _SeenSpan(span)
+        beside = UNSEEN if self._beside is None else self._beside.commit(leases)
+        with (
+            beside as also,
+            self._tracer.start_as_current_span(
+                "crawlcw.commit",
+                links=links,
+                attributes={"crawlcw.tasks": len(leases)},
+                record_exception=False,
+            ) as span,
+        ):
+            yield _SeenSpan(span, also)
 
     @contextmanager
     def _span(
-        self, name: str, kind: SpanKind, lease: Lease, attributes: dict[str, str]
+        self,
+        name: str,
+        kind: SpanKind,
+        lease: Lease,
+        beside: AbstractContextManager[Seen | None],
+        attributes: dict[str, str],
     ) -> Iterator[Seen]:
         task = lease.task
         page = self._pages.get(task.id)
         # No parent of the surroundings: the code that began the crawl did not ask for this page.
         around = None if page is None else trace.set_span_in_context(trace.NonRecordingSpan(page))
-        with self._tracer.start_as_current_span(
-            name,
-            context=around,
-            kind=kind,
-            attributes={
-                "url.full": printable(redacted(task.url)),
-                "crawlcw.depth": task.depth,
-                "crawlcw.attempt": task.retry + 1,
-                **attributes,
-            },
-            # The message of an exception may have anything in it.
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
+        with (
+            beside as also,
+            self._tracer.start_as_current_span(
+                name,
+                context=around,
+                kind=kind,
+                attributes={
+                    "url.full": printable(redacted(task.url)),
+                    "crawlcw.depth": task.depth,
+                    "crawlcw.attempt": task.retry + 1,
+                    **attributes,
+                },
+                # The message of an exception may have anything in it.
+                record_exception=False,
+                set_status_on_exception=False,
+            ) as span,
+        ):
             if page is None:
                 self._remember(task.id, span)
-            seen = _SeenSpan(span)
             try:
-                yield seen
-            except FetchError as error:
-                seen.failed(error.reason)
-                raise
+                yield _SeenSpan(span, also)
             except Exception as error:
-                seen.failed(type(error).__name__)
+                _fail(span, error.reason if isinstance(error, FetchError) else type(error).__name__)
                 raise
 
     def _remember(self, task_id: bytes, span: Span) -> None:
@@ -99,13 +115,22 @@ class Tracing:
 
 
 class _SeenSpan:
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, also: Seen | None) -> None:
         self._span = span
+        self._also = also
 
     def answered(self, *, status: int, size: int) -> None:
         self._span.set_attribute("http.response.status_code", status)
         self._span.set_attribute("http.response.body.size", size)
+        if self._also is not None:
+            self._also.answered(status=status, size=size)
 
     def failed(self, reason: str) -> None:
-        self._span.set_attribute("error.type", printable(reason))
-        self._span.set_status(Status(StatusCode.ERROR))
+        _fail(self._span, reason)
+        if self._also is not None:
+            self._also.failed(reason)
+
+
+def _fail(span: Span, reason: str) -> None:
+    span.set_attribute("error.type", printable(reason))
+    span.set_status(Status(StatusCode.ERROR))
