@@ -9,7 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -20,11 +20,6 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.task import Lease
 from crawlcw.model.transitions import is_quarantined
-
-T = TypeVar("T")
-
-#: Seconds until a task that does not end is cancelled once more.
-_CANCELLED_WITHIN = 0.5
 
 
 class Pool:
@@ -173,39 +168,3 @@ class RunAlone:
         if self.alone is lease:
             self.alone = None
             self._free.set()
-
-
-async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Return what *work* returns; who is cancelled meanwhile is so when it is over."""
-    working = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    # anyio's shield holds off its own scopes only, and `asyncio.Task.cancel` not at all.
-    with anyio.CancelScope(shield=True):
-        while not working.done():
-            try:
-                await asyncio.wait([working])
-            except asyncio.CancelledError as error:
-                cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return working.result()
-
-
-async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return what *function* returns; who is cancelled waits until it has ended for it.
-
-    In a scope of anyio that is cancelled every wait is, and a driver that is
-    stopped in the middle could not even close its sockets.
-    """
-    working = asyncio.ensure_future(function())
-    try:
-        return await asyncio.shield(working)
-    except asyncio.CancelledError:
-        with anyio.CancelScope(shield=True):
-            while not working.done():
-                working.cancel()
-                # A driver may take it for a broken connection, and try again.
-                await asyncio.wait([working], timeout=_CANCELLED_WITHIN)
-        if not working.cancelled():
-            working.exception()  # nobody is to hear of it any more
-        raise

@@ -18,7 +18,6 @@ import anyio
 
 from crawlcw.engine import session as engine
 from crawlcw.engine.batching import write_in_groups
-from crawlcw.engine.pool import run_shielded
 from crawlcw.errors import LeaseLostError, LedgerError, LedgerUnavailableError, SettingsError
 from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.tracked import TrackedLedger
@@ -27,6 +26,7 @@ from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import Outcome, Settlement, settle
 from crawlcw.tracking.coalescer import Coalescer
 from crawlcw.tracking.policy import Policy
+from crawlcw.tracking.shielding import run_shielded
 
 logger = logging.getLogger(__name__)
 

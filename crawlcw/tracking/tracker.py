@@ -18,7 +18,6 @@ from typing import Any, Self, TypeVar
 import anyio
 
 from crawlcw.engine.batching import Gathering
-from crawlcw.engine.pool import run_shielded
 from crawlcw.errors import (
     LeaseLostError,
     TaskFinishedError,
@@ -41,6 +40,7 @@ from crawlcw.tracking.new_task import NewTask, in_chunks
 from crawlcw.tracking.opening import Opening
 from crawlcw.tracking.policy import Policy, written
 from crawlcw.tracking.questions import Questions
+from crawlcw.tracking.shielding import run_shielded
 from crawlcw.tracking.sync_calls import SyncCalls
 from crawlcw.tracking.use_case import UseCase
 

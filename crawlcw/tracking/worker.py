@@ -18,7 +18,7 @@ import anyio
 from anyio import CapacityLimiter
 
 from crawlcw.api.user_code import Cancellation, EscapedError
-from crawlcw.engine.pool import Pool, RunAlone, cancelled_gently
+from crawlcw.engine.pool import Pool, RunAlone
 from crawlcw.errors import (
     LeaseLostError,
     LedgerError,
@@ -34,6 +34,7 @@ from crawlcw.model.tracebacks import describe_error
 from crawlcw.model.transitions import ended_since
 from crawlcw.tracking.handling import handle
 from crawlcw.tracking.session import LAST_PATIENCE
+from crawlcw.tracking.shielding import cancelled_gently
 from crawlcw.tracking.tracker import Tracker
 from crawlcw.tracking.use_case import Handler
 
