@@ -11,7 +11,6 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, check, entry_urls, has_own_start
 from crawlcw.api.spider import scope as spider_scope
 from crawlcw.archive.bodies import Bodies
-from crawlcw.crawl.admission import Admission
 from crawlcw.crawl.callbacks import Runner, Scope
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.committer import Committer, TaskAdder
@@ -22,6 +21,7 @@ from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.hosts import Frontier, HostTurns, PageLimit
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.moved import MovedPages
+from crawlcw.crawl.opening import Admission
 from crawlcw.crawl.outcomes import Outcomes
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots

@@ -21,7 +21,7 @@ from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.api.user_code import Called, Cancellation, calls_user_code, time_limit
-from crawlcw.crawl.admission import Admission
+from crawlcw.crawl.opening import Admission
 from crawlcw.errors import FetchError, StopCrawl
 from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.ledger.protocol import Ledger

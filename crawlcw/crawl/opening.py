@@ -1,9 +1,11 @@
-"""Opening hosts: no page is asked for before the host's robots.txt is known.
+"""Permission to ask: hosts are opened, and URLs that are no tasks of their own are admitted.
 
-The ledger's copy of it is taken over; else the host's owner asks for it, once
-a day for all processes. A host whose breaker is half-open is asked first for a known
-good page: a host that is away does not answer it, pages that are refused for good
-have no bearing on it.
+No page is asked for before its host's robots.txt is known: from the ledger, or else by its owner's
+request, once a day for all processes. A host whose breaker is half-open is asked first for a known
+good page: only a host that is away does not answer it.
+
+Redirects' targets, parts of rendered pages, repeated requests of a user's layers, probes and logins
+are a few requests beside the pages. They keep the host's delay, as does its next page after them.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,11 +13,15 @@ from collections.abc import Awaitable, Callable
 import anyio
 import anyio.abc
 
+from crawlcw.api.attempt import Attempt, Purpose
+from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.causes import Causes
-from crawlcw.crawl.hosts import Frontier, HeldHost
+from crawlcw.crawl.hosts import Frontier, HeldHost, HostTurns
 from crawlcw.crawl.robots import VALID, Robots, origin_of
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
+from crawlcw.model import urls
+from crawlcw.model.health import HOST_FAILURES
 from crawlcw.model.hosts import RobotsRecord
 
 #: How many sitemaps of a host are noted.
@@ -139,3 +145,56 @@ class Opening:
             or self._causes.proxies.may_be_to_blame(error, asked, is_fixed=False)
             or isinstance(error, ProxiesAwayError)  # it has waited for one, and will again
         )
+
+
+class Admission:
+    """Scope, robots.txt and the turns of hosts; fulfils `redirects.Admission`.
+
+    Where a person tries a page, there is neither a scope nor a turn: a person does not ask often.
+    """
+
+    # Set when they are made: they ask by layers that have this.
+    robots: Robots
+    turns: HostTurns | None = None
+    causes: Causes | None = None
+
+    def __init__(self, scope: Scope | None = None) -> None:
+        self._scope = scope
+
+    async def admit(self, attempt: Attempt, url: str) -> None:
+        """See `redirects.Admission.admit`."""
+        if self._scope is not None and attempt.purpose is Purpose.PAGE:
+            self._scope.admit_url(url)
+        await self.robots.admit(url)
+        # The wait is the crawl's own, and not the server's.
+        with attempt.deadline:
+            await self.turn(url)
+
+    async def part(self, url: str, *, is_document: bool) -> None:
+        """See `redirects.Admission.part`."""
+        if self._scope is not None and is_document:
+            self._scope.admit_url(url)
+        await self.robots.admit(url)
+
+    async def turn(self, url: str) -> None:
+        """See `redirects.Admission.turn`."""
+        if self.turns is not None:
+            await self.turns.wait(url)
+
+    def asked(self, url: str) -> None:
+        """Note that a URL was asked for just now."""
+        if self.turns is not None:
+            self.turns.asked(url)
+
+    async def is_innocent(self, url: str, error: FetchError, *, began: float) -> bool:
+        """Return whether a proxy or our own network may be to blame for the failure of a login."""
+        if self.causes is None:
+            return False
+        if isinstance(error, ProxiesAwayError):
+            return True
+        if self.causes.proxies.may_be_to_blame(error, url, is_fixed=True):
+            return True
+        if error.hop > 1 or error.underlying not in HOST_FAILURES:
+            return False
+        host = urls.locate(url).host
+        return await self.causes.is_uplink(host, url, error.underlying, began=began)

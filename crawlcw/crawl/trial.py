@@ -16,10 +16,10 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, entry_urls, scope
-from crawlcw.crawl.admission import Admission
 from crawlcw.crawl.callbacks import Produced, Runner, Scope
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.logins import Logins
+from crawlcw.crawl.opening import Admission
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.stats import Stats

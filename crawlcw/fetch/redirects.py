@@ -48,7 +48,7 @@ class TimeLimit:
 
 
 class Admission(Protocol):
-    """Permission to ask for URLs that are no tasks of their own; see `crawl.admission`."""
+    """Permission to ask for URLs that are no tasks of their own; see `crawl.opening`."""
 
     async def admit(self, attempt: Attempt, url: str) -> None:
         """Wait until an attempt may go on at *url*; raises `FetchError` where it may not."""
