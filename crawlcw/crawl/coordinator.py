@@ -48,20 +48,18 @@ _HOSTS_A_PAGE = 100
 _PREFETCH = 2
 #: The least number of tasks for a host without limits.
 _TURN = 8
-#: Of many hosts, so many tasks of each may be held beyond the prefetch.
+#: Of many hosts, so many tasks of each may be held beyond the prefetch, and so often that in all.
 _A_FEW = 8
-#: How many times the prefetch is held in all, hosts with a delay included.
 _MOST_HELD = 4
 #: Seconds without work until an idle process looks for lost wake-ups.
 _SWEEP_FROM = 0.8
-#: Seconds until it is tried again to claim, while leases have their renewal grace.
+#: Seconds between two claims that are put off, while leases have their renewal grace.
 _GRACE_PAUSE = 1.0
 #: Seconds without a request under way until a crawl stands still.
 _A_MOMENT = 1.0
-#: Seconds between two looks while more than a few tasks wait for their turns.
+#: Seconds between two looks while more than a few tasks wait for their turns; and for each host
+#: held, where they are many: some have changed at any time, and are fed by one question.
 _PAUSE = 0.01
-#: Seconds for each host held between two looks at all of them, where they are many: some have
-#: changed at any time, and are fed by one question.
 _PAUSE_A_HOST = 20e-6
 _MANY_HOSTS = 100
 #: Seconds without a host until a worker says that it wants some.
@@ -120,11 +118,7 @@ class Coordinator:
         self._look_at = 0.0  #: when a look at the whole ledger is next worth its while
 
     async def run(self) -> FinishReason:
-        """Keep the queue filled until there is nothing more to do; return why it ended.
-
-        `drained`: nothing in the ledger will ever be due. `max-pages`: enough
-        pages are finished. `stopped`: `stop` was called.
-        """
+        """Keep the queue filled until there is nothing more to do; return why it ended."""
         try:
             async with anyio.create_task_group() as background:
                 background.start_soon(self._causes.watch_uplink)
@@ -170,11 +164,7 @@ class Coordinator:
         self._call()
 
     def written(self, *, more: bool, again: Iterable[str]) -> None:
-        """Note that outcomes are in the ledger.
-
-        *more* says that they left something to do, *again* are the hosts
-        that have tasks to be tried again.
-        """
+        """Note outcomes in the ledger: *more* is left to do, hosts have tasks to try *again*."""
         for host in again:
             self.frontier.look(host)
         if more or not self._held:
@@ -257,7 +247,7 @@ class Coordinator:
             returned.append(lease)
             self.frontier.look(task.host)
         elif host.may_ask(task):
-            # Its origin's rest may have just ended: what is due again opens the host.
+            # Its origin's rest may have just ended: a task that is due again opens the host.
             if host.opened and (task.due is None or task.due <= self._ledger.now()):
                 self._queues.add(lease, now=time.monotonic())
             else:
@@ -296,7 +286,7 @@ class Coordinator:
         """
         pool = self.pool
         free = pool.size - pool.dispatched
-        # The likeliest reasons first: this runs several times a page.
+        # The likeliest reason first: this runs several times a page.
         if free <= 0 or self._stopping or self._paused or self.frontier.uplink.is_blocked:
             return
         if (most := self._settings.max_pages) is not None:
@@ -371,17 +361,12 @@ class Coordinator:
         self._held.end(leases)
         for lease in leases:
             self.frontier.look(lease.task.host)
-        # After the release. Killed in between, the wake-up is lost, and an idle process
-        # finds the host by its sweep.
+        # Killed in between, an idle process finds the host by its sweep.
         await self.announce(lease.task for lease in leases)
         return count
 
     async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
-        """Page and claim tasks of the hosts held; return whether there were any to look at.
-
-        A host of which the page has as many tasks as were asked for may have more: it is looked at
-        again.
-        """
+        """Page and claim tasks of the hosts held; return whether there were any to look at."""
         hungry, _ = self.frontier.wanted()
         if not hungry:
             return False
@@ -393,8 +378,7 @@ class Coordinator:
             # Before the page is read: what is added from here on may be missing in it,
             # and the one that adds it sets this again.
             host.look = False
-            # Two turns, by what it may be asked for now: more for it is less for others, and they
-            # wait.
+            # Two turns, by what it may be asked for now: the room is for others as well.
             turns = 1 if host.delay else 2 * host.allowed or _TURN
             asked[host.name] = min(room, self._queues.room(host.name), max(share, turns))
         found: dict[str, list[Task]] = {name: [] for name in asked}
@@ -411,7 +395,7 @@ class Coordinator:
             if taken:
                 host.fed = now
                 wanted += taken
-            is_full = len(tasks) == asked[host.name]
+            is_full = len(tasks) == asked[host.name]  # there may be more
             host.look = host.look or is_full or len(taken) < len(ready)
         await self._claim(wanted)
         return True
@@ -606,10 +590,9 @@ async def _wait(event: asyncio.Event, *, until: float) -> None:
 
 
 def _feeding_order(host: HeldHost) -> tuple[bool, float]:
-    """Return which place a host has among those whose tasks are wanted, the smallest first.
+    """Return the place of a host among those whose tasks are wanted, the smallest first.
 
-    There may not be room for all. Those with a delay go first, for a turn that they miss is lost,
-    while others make up for it; then those that were fed longest ago, and as in `HostQueues.take`
-    each priority of a host's best task counts like a second of waiting.
+    Hosts with a delay go first, for a turn that they miss is lost; then those that were fed longest
+    ago. As in `HostQueues.take`, a priority counts like as many seconds of waiting.
     """
     return not host.delay, host.fed - bonus(host.priority)

@@ -114,8 +114,7 @@ class HostQueues:
     ) -> None:
         """Serve a host with *allowed* requests at once from now on, *delay* seconds apart.
 
-        With a *limit* it is the user who says so: never more than that at once, and a turn
-        that a longer delay has put off comes earlier.
+        A *limit* is a new one of the user's: a turn that a longer delay has put off comes earlier.
         """
         queue = self.by_host[host]
         if limit is None and (queue.delay, queue.allowed) == (delay, allowed):
@@ -158,8 +157,7 @@ class HostQueues:
     def add(self, lease: Lease, *, now: float, asks: bool = True) -> None:
         """Queue a lease of a host that has a queue.
 
-        One that *asks* nothing of its host waits for a fetcher, and for no turn. It counts as
-        under way until `finished` all the same.
+        One that *asks* nothing of its host waits for no turn, and is under way until `finished`.
         """
         if not asks:
             self._unasked.append(lease)
@@ -188,10 +186,9 @@ class HostQueues:
     def take(self, *, now: float) -> Lease | None:
         """Return the next lease whose host's turn has come, or None.
 
-        Hosts take turns. Where more have their turn than there are fetchers,
-        each priority of a host's best task counts like a second of waiting:
-        higher ones go first, and nobody waits for ever. So does a host's delay, up to
-        `AHEAD`: a turn that it misses is lost, while others make up for it.
+        Where more hosts have their turn than there are fetchers, the longest wait is over first. A
+        priority counts like as many seconds of waiting, and so does a delay up to `AHEAD`: a turn
+        that its host misses is lost.
         """
         if self._unasked:
             lease = self._unasked.popleft()
