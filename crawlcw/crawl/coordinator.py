@@ -218,10 +218,10 @@ class Coordinator:
         """Note the end of the work on a dispatched lease."""
         self.fetched(lease)
         self.pool.done()
-        self._moved_at = time.monotonic()
+        now = self._moved_at = time.monotonic()
         self.dispatch()
         # What else it may leave to do is noted where it comes about: `Frontier.look_wanted`.
-        if self._is_low():
+        if self._is_low() and now >= min(self._look_at, self.frontier.wanted()[1]):
             self._call()
 
     def _call(self) -> None:
