@@ -26,12 +26,9 @@ _HOSTS_A_FETCHER = 4
 #: A host is handed on after so many answers or seconds, where others wait.
 SLICE_PAGES = 20
 SLICE_SECONDS = 30.0
-#: Seconds between two looks for hosts that are ready: often, and while all fetchers are busy.
+#: Seconds between two looks for hosts that are ready, and for others that wait.
 _LEASE_PAUSE = 0.1
-_BUSY_PAUSE = 1.0
-#: Seconds between two looks for others that wait, and to let them take what was left to them.
-_OTHERS_PAUSE = 0.5
-_SHARE_TIME = 2.0
+_OTHERS_PAUSE = 1.0
 #: Hosts go back many at a time: after so many seconds, or when there are so many of them.
 _LINGER = 0.3
 _MANY_IDLE = 32
@@ -72,7 +69,7 @@ class HostLeaser:
         return next_look if self._idle_since is None else min(next_look, self._idle_since + _LINGER)
 
     def _next_lease(self, *, often: bool) -> float:
-        soonest = self.lease_at if often else self.lease_at + _BUSY_PAUSE
+        soonest = self.lease_at if often else self.lease_at + _OTHERS_PAUSE
         return max(soonest, self._shared_until)
 
     async def look(self, background: anyio.abc.TaskGroup, *, hungry: bool) -> bool:
@@ -255,7 +252,7 @@ class HostLeaser:
             owned.sort(key=lambda host: self._session.held.of_host[host.name])
             self._hand_on(owned[:share])
             # Or they would be taken back before the others have seen them.
-            self._shared_until = self._others_at = now + _SHARE_TIME
+            self._shared_until = self._others_at = now + 2 * _OTHERS_PAUSE
 
     def _hand_on(self, hosts: Iterable[HeldHost]) -> None:
         for host in hosts:
