@@ -16,7 +16,6 @@ import asyncio
 import re
 import sys
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -349,9 +348,8 @@ class Share:
         """Keep *size* bytes at most, and give the rest back."""
         if size < self.size:
             self.budget.used -= self.size - size
+            self.budget.freed.set()
             self.size = size
-            if self.budget.waiting:
-                self.budget.serve()
 
 
 class MemoryBudget:
@@ -360,31 +358,18 @@ class MemoryBudget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.freed = asyncio.Event()
+        self._turn = asyncio.Lock()  # first come, first served
 
     async def take(self, size: int) -> Share:
         """Wait for *size* bytes, or for all there are, where that is more."""
         size = min(size, self.limit)
-        if not self.waiting and self.used + size <= self.limit:
-            self.used += size
-            return Share(self, size)
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiting.append((size, turn))
-        try:
-            await turn
-        except BaseException:
-            if turn.done() and not turn.cancelled():
-                self.used -= size  # it came at the same moment
-            else:
-                self.waiting.remove((size, turn))
-            self.serve()
-            raise
-        return Share(self, size)
-
-    def serve(self) -> None:
-        """Let those go on that there is room for now."""
-        while self.waiting and self.used + self.waiting[0][0] <= self.limit:
-            size, turn = self.waiting.popleft()
-            if not turn.done():
+        if self._turn.locked() or self.used + size > self.limit:
+            async with self._turn:
+                while self.used + size > self.limit:
+                    self.freed.clear()
+                    await self.freed.wait()
                 self.used += size
-                turn.set_result(None)
+        else:
+            self.used += size
+        return Share(self, size)

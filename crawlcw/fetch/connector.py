@@ -514,7 +514,8 @@ class Connector(TCPConnector):
         if self.closed:
             opened.close()
             raise ClientConnectionError("the connector is closed")
-        self._acquired.add(opened)  # which are closed with the connector
+        if opened.is_connected():
+            self._acquired.add(opened)  # which are closed with the connector
         took = monotonic() - began
         site.opening = min(site.opening or took, took)
         return cast("Listener", opened)

@@ -4,7 +4,6 @@ import asyncio
 import math
 import ssl
 import termios
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -19,7 +18,6 @@ from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch import connector as connector_module
 from crawlcw.fetch.connector import CLEAN_RESTS, REST, Connector, Listener, Site
 from crawlcw.fetch.transport import AiohttpDownloader
-from tests.hostile import server as hostile_server
 from tests.hostile.pages import PAGE, Exchange, page, response
 from tests.hostile.server import HostileServer
 from tests.support import needed
@@ -45,18 +43,6 @@ async def _goodbye(exchange: Exchange) -> object:
     await exchange.taken()
     await exchange.send(response(b"", status="408 Request Timeout"))
     return None
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[HostileServer]:
-    async with hostile_server.running() as running:
-        yield running
-
-
-@pytest.fixture
-async def downloader(server: HostileServer) -> AsyncIterator[AiohttpDownloader]:
-    async with AiohttpDownloader(SETTINGS, start_origins=[server.origin]) as opened:
-        yield opened
 
 
 class Clock:

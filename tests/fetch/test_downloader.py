@@ -25,24 +25,11 @@ from crawlcw.fetch.addresses import AddressGuard
 from crawlcw.fetch.connector import Listener
 from crawlcw.fetch.failures import failure_of
 from crawlcw.fetch.transport import AiohttpDownloader
-from tests.hostile import server as hostile_server
 from tests.hostile.pages import fixed, response
 from tests.hostile.server import MIB, PAGE, HostileServer
 from tests.support.attempts import attempt
 
 SETTINGS = Settings(timeout="2s", read_timeout="300ms", connect_timeout="1s", max_body="1 MiB")
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[HostileServer]:
-    async with hostile_server.running() as running:
-        yield running
-
-
-@pytest.fixture
-async def downloader(server: HostileServer) -> AsyncIterator[AiohttpDownloader]:
-    async with AiohttpDownloader(SETTINGS, start_origins=[server.origin]) as opened:
-        yield opened
 
 
 @pytest.fixture
