@@ -7,15 +7,13 @@ if TYPE_CHECKING:
     from crawlcw.api.attempt import Attempt, Downloader, Layer, Next
     from crawlcw.api.host_limits import Limit
     from crawlcw.api.request import Request
-    from crawlcw.api.response import Response
+    from crawlcw.api.response import Response, SavedFile
     from crawlcw.api.rules import Rule
-    from crawlcw.api.saved_file import SavedFile
     from crawlcw.api.settings import Settings
     from crawlcw.api.sitemap_spider import SitemapSpider
     from crawlcw.api.sitemaps import SitemapEntry
-    from crawlcw.api.spider import Spider
+    from crawlcw.api.spider import Spider, url_list
     from crawlcw.api.syndication import FeedEntry
-    from crawlcw.api.url_list import url_list
     from crawlcw.assembly import open_crawl, run_spider
     from crawlcw.crawl.crawl import Crawl
     from crawlcw.errors import (
@@ -117,7 +115,7 @@ _HOMES = {
     "Request": "crawlcw.api.request",
     "Response": "crawlcw.api.response",
     "Rule": "crawlcw.api.rules",
-    "SavedFile": "crawlcw.api.saved_file",
+    "SavedFile": "crawlcw.api.response",
     "Settings": "crawlcw.api.settings",
     "SettingsError": "crawlcw.errors",
     "SitemapEntry": "crawlcw.api.sitemaps",
@@ -132,7 +130,7 @@ _HOMES = {
     "open_crawl": "crawlcw.assembly",
     "open_ledger": "crawlcw.ledger_opening",
     "run_spider": "crawlcw.assembly",
-    "url_list": "crawlcw.api.url_list",
+    "url_list": "crawlcw.api.spider",
 }
 
 

@@ -14,9 +14,8 @@ from typing import Any, Protocol, Self
 
 import yarl
 
-from crawlcw.api.page_session import PageSession
 from crawlcw.api.request import Request
-from crawlcw.api.response import Response
+from crawlcw.api.response import PageSession, Response
 from crawlcw.model.identities import POOLED, Identity
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.values import frozen

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
 from crawlcw.api import charset, markup, xpath
-from crawlcw.api.tree import parse_bounded
 from crawlcw.errors import ParseRefusedError
 
 if TYPE_CHECKING:
@@ -48,6 +47,7 @@ class Document:
     selected = False
     selector_refusal: ParseRefusedError | None = None
     _encoding: str | None = None
+    _plain_body: bytes | None = None  #: the body, once it is known that the parser is given it
 
     @property
     def size(self) -> int:
@@ -72,7 +72,7 @@ class Document:
             raise ValueError(f"{label!r} is no encoding of the web; try 'utf-8' or 'windows-1251'")
         if found == self.encoding:
             return
-        self._encoding = found
+        self._encoding, self._plain_body = found, None
         for name in list(vars(self)):
             if isinstance(getattr(type(self), name, None), cached_property):
                 del self.__dict__[name]
@@ -93,11 +93,16 @@ class Document:
 
     def source(self) -> bytes:
         """Return the body as the parser is given it: in UTF-8, see `markup.prepared`."""
-        source = self.body
+        body = self.body
+        if body is self._plain_body:
+            return body  # it was looked through when the memory for its tree was taken
         if self.encoding != "utf-8":
             # Not `text`, which would stay in memory.
-            source = charset.decode(source, self.encoding).encode(errors="replace")
-        return markup.prepared(source)
+            return markup.prepared(charset.decode(body, self.encoding).encode(errors="replace"))
+        source = markup.prepared(body)
+        if source is body:
+            self._plain_body = body
+        return source
 
     @cached_property
     def tree(self) -> LexborHTMLParser:
@@ -114,7 +119,7 @@ class Document:
         source = self.source()
         if not self.screened:
             markup.screen(source)
-        return parse_bounded(source)
+        return markup.parse_bounded(source)
 
     def css(self, query: str) -> list[LexborNode]:
         """Return the nodes that match a CSS selector, in document order."""

@@ -40,8 +40,6 @@ class LinkFilter:
         deny_extensions: Extensions | bool = False,
     ) -> "LinkFilter":
         """Return what `follow_all` is given as a filter; raises `ValueError` for a bad pattern."""
-        if (allow, deny, extensions, deny_extensions) == ((), (), None, False):
-            return EVERYTHING
         if deny_extensions is True:
             denied = SKIPPED_EXTENSIONS
         else:

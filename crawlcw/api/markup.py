@@ -6,16 +6,30 @@ size, and a thread that parses cannot be stopped. What is *suspicious* here is
 parsed in a process that can be, see `crawl.parsing`; where there is none, it is
 refused. So a false alarm costs a crawl some milliseconds; a page with few tags
 costs one count.
+
+What a page makes of the parser's memory cannot always be told by a look, and a parser cannot be
+asked for less. The system keeps the bound of a tree: RLIMIT_DATA of setrlimit(2).
 """
 
 import codecs
+import os
 import re
+import resource
+import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
+from typing import TypeVar
+
+from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 
 from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT, without_raw_text
 from crawlcw.errors import ParseRefusedError
+
+T = TypeVar("T")
 
 #: The limits keep the worst known shape under half a second.
 MAX_NESTING = 2_000
@@ -100,6 +114,11 @@ _STEP = {b"": 1, b"/": -1}
 _BETWEEN_ATTRIBUTES = b" \t\n\f\r/\"'"
 _MARKUP_TYPES = ("text/html", "application/xhtml+xml", "text/xml", "application/xml")
 _START = 1024
+_PAGE = resource.getpagesize()
+#: Of Linux: the sixth number is what the limit is about, in pages.
+_STATM = "/proc/self/statm"
+#: To ask is to open, read and close a file: each gives other threads the interpreter.
+_ASKED_EVERY = 0.5
 _SHADOW = b"shadowrootmode"
 _TEMPLATE_OR_TEXT = re.compile(
     COMMENT + rb"|" + TEXT_ELEMENT + rb"|<template(?=[\s/>])(?P<opened>" + ATTRIBUTES + rb")"
@@ -302,3 +321,54 @@ def _attribute_work(body: bytes) -> int:
 
 def _deepest(tags: re.Pattern[bytes], body: bytes) -> int:
     return max(accumulate(_STEP[slash] for slash in tags.findall(body)), default=0)
+
+
+def parse_bounded(source: bytes | str) -> LexborHTMLParser:
+    """Return the tree of a page; raises `ParseRefusedError` where it takes too much memory."""
+    if len(source) <= HARMLESS:
+        return LexborHTMLParser(source)
+    for exactly in (False, True):
+        try:
+            return within(MOST_HEAP, lambda: LexborHTMLParser(source), exactly=exactly)
+        except (SelectolaxError, MemoryError):  # for want of memory: any bytes can be parsed
+            pass
+    raise ParseRefusedError(f"its tree takes over {MOST_HEAP >> 20} MiB")
+
+
+def within(room: int, make: Callable[[], T], *, exactly: bool = True) -> T:
+    """Return what *make* returns; the process gets no more than *room* bytes meanwhile.
+
+    What *make* does without them is its own: it raises. If not *exactly*, the process may
+    have grown or shrunk for half a second since it was asked how much it has. The limit is
+    that of all threads, for as long as this takes. Nothing is limited in other threads than
+    the main one, two of which would take each other's limit for that of before, and nothing
+    where the system does not tell what the process has, or has a lower limit itself.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return make()
+    if exactly:
+        _taken.cache_clear()
+    taken = _taken(int(time.monotonic() / _ASKED_EVERY))
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = taken + room
+    if not taken or any(limit != resource.RLIM_INFINITY and limit < most for limit in (soft, hard)):
+        return make()
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    try:
+        return make()
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@lru_cache(maxsize=1)
+def _taken(_: int) -> int:
+    """Return the bytes that count by the limit, 0 where the system does not tell."""
+    try:
+        # Opened anew: a forked process would read its parent's.
+        statm = os.open(_STATM, os.O_RDONLY)
+    except OSError:
+        return 0
+    try:
+        return int(os.read(statm, 128).split()[5]) * _PAGE
+    finally:
+        os.close(statm)

@@ -5,7 +5,6 @@ here fails on anything that a page holds: what makes no sense says nothing.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -13,7 +12,6 @@ from selectolax.lexbor import LexborNode
 
 from crawlcw.api import charset, markup
 from crawlcw.api.raw_text import COMMENT, TEXT_ELEMENT
-from crawlcw.api.tree import parse_bounded
 from crawlcw.errors import ParseRefusedError
 
 #: No head is longer than this; what stands behind it is not looked at.
@@ -91,52 +89,51 @@ def directives(header: str, *, robot: str) -> RobotsDirectives:
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
     """The head of a page; of what is no HTML it says nothing but whether there may be a <base>."""
 
-    def __init__(self, body: bytes, *, encoding: str, is_html: bool = True) -> None:
-        if encoding in charset.WITHOUT_PLAIN_TAGS:
-            body = charset.decode(body[: 2 * LONGEST_HEAD], encoding).encode(errors="replace")
-            encoding = "utf-8"
-        end = _TO_ITS_END.match(body, 0, LONGEST_HEAD)
-        self._source = body[: end.end() if end else 0]
-        self._encoding = encoding
-        # Most heads have none of the words that are looked for, and need not be decoded.
-        lower = self._source.lower()
-        self.has_base = b"<base" in lower  #: whether there may be a <base>
-        self._lower = lower if is_html else b""
+    has_base: bool  #: whether there may be a <base>
+    refresh: tuple[timedelta, str] | None = None  #: of the first meta with a link, see `refresh`
+    robots: RobotsDirectives = NO_DIRECTIVES  #: of the metas named `robots` or as the robot
 
-    def refresh(self) -> tuple[timedelta, str] | None:
-        """Return what the first <meta http-equiv="refresh"> with a link says, see `refresh`."""
-        if b"refresh" not in self._lower:
-            return None
-        metas = self._metas("http-equiv", script=False)
-        found = (refresh(content) for name, content in metas if name == "refresh")
-        return next((each for each in found if each is not None), None)
 
-    def directives(self, *, robot: str) -> RobotsDirectives:
-        """Return what the metas named `robots` and *robot* ask for."""
-        names = (_EVERY_ROBOT, robot.lower() or _EVERY_ROBOT)
-        found = NO_DIRECTIVES
-        if names[0].encode() in self._lower or names[1].encode() in self._lower:
-            for name, content in self._metas("name"):
-                if name in names:
-                    for word in content.lower().split(","):
-                        found |= _directive(word)
-        return found
+def read(body: bytes, *, encoding: str, robot: str, is_html: bool = True) -> Head:
+    """Return what the head of a page says; *robot* is what pages call this crawler."""
+    if encoding in charset.WITHOUT_PLAIN_TAGS:
+        body = charset.decode(body[: 2 * LONGEST_HEAD], encoding).encode(errors="replace")
+        encoding = "utf-8"
+    end = _TO_ITS_END.match(body, 0, LONGEST_HEAD)
+    source = body[: end.end() if end else 0]
+    # Most heads have none of the words that are looked for, and need not be decoded.
+    lower = source.lower()
+    has_base = b"<base" in lower
+    robot = robot.lower() or _EVERY_ROBOT
+    says = b"refresh" in lower or b"robots" in lower or robot.encode() in lower
+    if not is_html or not says:
+        return Head(has_base=has_base)
+    source = charset.decode(source, encoding).encode(errors="replace")
+    try:
+        markup.screen(source)
+        tree = markup.parse_bounded(source)
+    except ParseRefusedError:
+        return Head(has_base=has_base)
+    found = (
+        refresh(node.attributes.get("content") or "")
+        for node in tree.css("meta[http-equiv][content]")
+        if _named(node, "http-equiv") == "refresh" and not _without_scripts(node)
+    )
+    robots = NO_DIRECTIVES
+    for node in tree.css("meta[name][content]"):
+        if _named(node, "name") in (_EVERY_ROBOT, robot):
+            for word in (node.attributes.get("content") or "").lower().split(","):
+                robots |= _directive(word)
+    sends = next((each for each in found if each is not None), None)
+    return Head(has_base=has_base, refresh=sends, robots=robots)
 
-    def _metas(self, attribute: str, *, script: bool = True) -> Iterator[tuple[str, str]]:
-        """Yield the name and the content of each meta; without *script*, none of a <noscript>."""
-        source = charset.decode(self._source, self._encoding).encode(errors="replace")
-        try:
-            markup.screen(source)
-            tree = parse_bounded(source)
-        except ParseRefusedError:
-            return
-        for node in tree.css(f"meta[{attribute}][content]"):
-            name = (node.attributes.get(attribute) or "").strip().lower()
-            if script or not _without_scripts(node):
-                yield name, node.attributes.get("content") or ""
+
+def _named(node: LexborNode, attribute: str) -> str:
+    return (node.attributes.get(attribute) or "").strip().lower()
 
 
 def _without_scripts(node: LexborNode) -> bool:

@@ -1,26 +1,26 @@
 """What a callback is given: the page, and the way to further requests."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from selectolax.lexbor import LexborNode
 
+from crawlcw.api import page_head
 from crawlcw.api.document import Document
 from crawlcw.api.forms import Form, find
 from crawlcw.api.links import EVERYTHING, Extensions, LinkFilter, Patterns, within
 from crawlcw.api.page_head import Head, Refresh, RobotsDirectives, directives, refresh
-from crawlcw.api.page_session import PageSession
 from crawlcw.api.request import Callback, Request
-from crawlcw.api.saved_file import SavedFile
 from crawlcw.api.syndication import feed_of
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.model import urls
 from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.urls import Location, Refusal
+from crawlcw.model.values import FrozenDict
 
 #: The reason under which links of a page are counted that asks for none to be followed.
 NOFOLLOW = "nofollow"
@@ -34,6 +34,37 @@ if TYPE_CHECKING:
 
     #: A link: its address, the node that has it, or nothing.
     Link = str | LexborNode | Selector | None
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class PageSession:
+    """A session, by its `name` and the `data` that its login has left; "" where there is none.
+
+    The data is read-only: what pages learn is kept in `Spider.state`.
+    """
+
+    name: str = ""
+    data: Mapping[str, Any] = field(default_factory=FrozenDict)
+    retired: str | None = None  #: why the callback has retired it; None: it has not
+
+    def retire(self, reason: str = "the callback retired it") -> None:
+        """Say that the session is of no use any more: it is logged in anew.
+
+        Nothing of this page is recorded; it is fetched again with the new session.
+        """
+        self.retired = reason
+
+    def __repr__(self) -> str:
+        return f"<PageSession {self.name}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFile:
+    """What became of a request with `save_to`; plain values, so it can be part of an item."""
+
+    path: str  #: `save_to` and what the file is called there; files of one content have one path
+    sha256: str  #: of its bytes, in hexadecimal
+    size: int  #: bytes
 
 
 @dataclass(slots=True)
@@ -76,7 +107,10 @@ class Response(Document):
         self.url = url
         self.request = request
         self.status = status
-        self.headers: Mapping[str, str] = {k.lower(): v for k, v in (headers or {}).items()}
+        named = headers or {}
+        self.headers: Mapping[str, str] = dict(
+            zip(map(str.lower, named), named.values(), strict=True)
+        )
         self.body = body
         self.elapsed = elapsed
         self.truncated = truncated
@@ -108,9 +142,10 @@ class Response(Document):
     @cached_property
     def robots(self) -> RobotsDirectives:
         """What the page asks of robots, by X-Robots-Tag or a <meta>: `noindex`, `nofollow`."""
-        robot, header = self.following.robot, self.headers.get("x-robots-tag")
-        in_head = self._head.directives(robot=robot)
-        return in_head if header is None else in_head | directives(header, robot=robot)
+        header, in_head = self.headers.get("x-robots-tag"), self._head.robots
+        if header is None:
+            return in_head
+        return in_head | directives(header, robot=self.following.robot)
 
     @cached_property
     def refresh(self) -> Refresh | None:
@@ -121,7 +156,7 @@ class Response(Document):
         if self.file is not None:
             return None  # nobody reads it in a browser
         header = self.headers.get("refresh")
-        said = (None if header is None else refresh(header)) or self._head.refresh()
+        said = (None if header is None else refresh(header)) or self._head.refresh
         if said is None:
             return None
         try:
@@ -134,7 +169,12 @@ class Response(Document):
     @cached_property
     def _head(self) -> Head:
         kind = self.headers.get("content-type", _HTML[0]).lower().lstrip()
-        return Head(self.body, encoding=self.encoding, is_html=kind.startswith(_HTML))
+        return page_head.read(
+            self.body,
+            encoding=self.encoding,
+            robot=self.following.robot,
+            is_html=kind.startswith(_HTML),
+        )
 
     @property
     def base_url(self) -> str:
@@ -228,7 +268,7 @@ class Response(Document):
         restrict: str | None = None,
         **options: Any,
     ) -> Iterator[Request]:
-        """Yield a request for each link: a CSS selector's nodes, or the nodes or addresses given.
+        """Return a request for each link: a CSS selector's nodes, or the nodes or addresses given.
 
         Each address once; links that cannot be fetched (`mailto:`, a broken
         address) are left out, and counted in `dropped`. So are all links of a page
@@ -239,9 +279,11 @@ class Response(Document):
         *deny_extensions* may not: True means media, archives and other files that are no
         pages. With *restrict*, a CSS selector, only nodes inside of what it matches count.
         """
-        wanted = LinkFilter.of(
-            allow=allow, deny=deny, extensions=extensions, deny_extensions=deny_extensions
-        )
+        wanted = EVERYTHING
+        if (allow, deny, extensions, deny_extensions) != ((), (), None, False):
+            wanted = LinkFilter.of(
+                allow=allow, deny=deny, extensions=extensions, deny_extensions=deny_extensions
+            )
         nodes: Iterator[Link]
         if isinstance(targets, str):
             found = self.css(targets)
@@ -250,6 +292,16 @@ class Response(Document):
             raise ValueError("follow_all(restrict=...) goes with a CSS selector, not with nodes")
         else:
             nodes = iter(targets)
+        return self._requests(nodes, wanted, callback, options)
+
+    def _requests(
+        self,
+        nodes: "Iterator[Link]",
+        wanted: LinkFilter,
+        callback: Callback | None,
+        options: Mapping[str, Any],
+    ) -> Iterator[Request]:
+        """Yield a request for each link that is followed, as `follow_all` does."""
         if self.following.obey_robots and self.robots.nofollow:
             for node in nodes:
                 self.dropped.note(NOFOLLOW, _address(node) or "")
@@ -261,7 +313,13 @@ class Response(Document):
         # What is the same for all links is looked at once, with the first.
         like: Request | None = None
         for node in nodes:
-            address = _address(node)
+            if type(node) is LexborNode:  # as in `_address`: a page has hundreds
+                attributes = node.attrs
+                address = attributes.get("href")
+                if address is None:
+                    address = attributes.get("src")
+            else:
+                address = _address(node)
             if address in resolved:
                 continue
             target = "" if address is None else address.partition("#")[0]

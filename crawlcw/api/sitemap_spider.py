@@ -21,9 +21,8 @@ from urllib.parse import urlsplit
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sitemaps import SitemapEntry, entries, sitemaps_of_robots_txt
-from crawlcw.api.spider import Spider, callback_named, check_kind, entry_urls
+from crawlcw.api.spider import Spider, callback_named, check_kind, entry_urls, url_list
 from crawlcw.api.text_pieces import LARGEST
-from crawlcw.api.url_list import url_list
 from crawlcw.errors import FetchError, Reason, SpiderError, XmlError
 from crawlcw.model import urls
 from crawlcw.model.sanitize import redacted

@@ -16,7 +16,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from crawlcw.api import allowed_hosts, own_layers, rules
 from crawlcw.api.attempt import Downloader, Layer
@@ -33,6 +33,8 @@ from crawlcw.model.counters import Report
 from crawlcw.model.identities import DEFAULT_SESSION, SESSION_NAMES, is_session_name
 from crawlcw.model.sanitize import redacted
 from crawlcw.model.standstill import Standstill
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: A spider's name is the name of its collection; MongoDB and SQLite both take these.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}\Z")
@@ -211,6 +213,18 @@ class Spider:
 
     async def closed(self, report: Report) -> None:
         """Clean up: called once in each process, after the last page; may be a plain function."""
+
+
+def url_list(callback: F) -> F:
+    """Mark a callback of a spider as one that reads a list of URLs, such as a sitemap.
+
+    It is a generator, or an async one. The requests that it yields go to the ledger some
+    hundred at a time, while it runs, so that their number takes no memory and is not
+    bounded by `max_links_per_page`. They lie as deep as the list itself. What it has
+    yielded stays when it raises; run again, it adds nothing twice.
+    """
+    callback.is_url_list = True  # type: ignore[attr-defined]  # a function takes any attribute
+    return callback
 
 
 async def begin(spider: Spider) -> None:

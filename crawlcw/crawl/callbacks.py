@@ -33,7 +33,6 @@ from crawlcw.api.response import NOFOLLOW, TOO_MANY_LINKS, Response
 from crawlcw.api.rules import requests
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, callback_named
-from crawlcw.api.url_list import is_url_list
 from crawlcw.api.url_traps import TrapPolicy
 from crawlcw.api.user_code import Called, Cancellation, Raised, calls_user_code, time_limit
 from crawlcw.crawl.kept_state import KeptState
@@ -203,7 +202,7 @@ class Runner:
         called = Called(name=callback, subject=task.url)
         # The base class's `on_error` looks at nothing.
         looks = getattr(method, "__func__", None) is not Spider.on_error
-        is_list = self.write is not None and is_url_list(method)
+        is_list = self.write is not None and getattr(method, "is_url_list", False) is True
         with self.state.running(task) as running:
             async with self.parsing.ready(*_responses_in(arguments) if looks else ()):
                 await self.turns.take()

@@ -22,11 +22,11 @@ from functools import partial
 
 import anyio
 from anyio import to_thread
+from selectolax.lexbor import LexborHTMLParser
 
 from crawlcw.api import markup, xpath
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.api.tree import parse
 from crawlcw.crawl import parser_child
 from crawlcw.errors import ParseRefusedError
 from crawlcw.fetch.body import MemoryBudget, Share
@@ -134,7 +134,7 @@ class Parsing:
                 "memory_budget leaves for it"
             )
         response.tree = await to_thread.run_sync(
-            parse, source, limiter=self._thread, abandon_on_cancel=True
+            LexborHTMLParser, source, limiter=self._thread, abandon_on_cancel=True
         )
         if self._selecting and response.selector_refusal is None:
             response.selector = await to_thread.run_sync(

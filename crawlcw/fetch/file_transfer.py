@@ -20,8 +20,7 @@ from anyio import to_thread
 
 from crawlcw.api.attempt import Attempt, Next, Purpose, replaced
 from crawlcw.api.request import Request
-from crawlcw.api.response import Response
-from crawlcw.api.saved_file import SavedFile
+from crawlcw.api.response import Response, SavedFile
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason, UsageError
 from crawlcw.files.folders import Folder, folder

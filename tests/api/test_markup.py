@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from crawlcw.api import markup, xpath
-from crawlcw.api.tree import parse_bounded
+from crawlcw.api.markup import parse_bounded
 from crawlcw.errors import ParseRefusedError, Reason
 
 pytestmark = pytest.mark.quick

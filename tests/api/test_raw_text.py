@@ -7,10 +7,10 @@ from itertools import count
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from selectolax.lexbor import LexborHTMLParser
 
 from crawlcw.api import xpath
 from crawlcw.api.raw_text import without_raw_text
-from crawlcw.api.tree import parse
 
 pytestmark = pytest.mark.quick
 
@@ -129,7 +129,7 @@ NUMBERED = re.compile(r"x\d+-")
 def test_no_tag_or_attribute_that_a_parser_sees_is_ever_left_out(page: bytes):
     left = set(NUMBERED.findall(without_raw_text(page).decode()))
 
-    lexbor = (name for node in parse(page).css("*") for name in node.attributes)
+    lexbor = (name for node in LexborHTMLParser(page).css("*") for name in node.attributes)
     assert {name for name in lexbor if NUMBERED.fullmatch(name)} <= left
     of_libxml2 = xpath.selector(page, kind="html", url="").xpath("//@*")
     libxml2 = (each.root for each in of_libxml2.xpath("name()"))

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from crawlcw.api.request import Request
-from crawlcw.api.response import Response
-from crawlcw.api.saved_file import SavedFile
+from crawlcw.api.response import Response, SavedFile
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.credentials import Credentials

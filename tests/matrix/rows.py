@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from crawlcw import Request, Response, Rule, SitemapSpider, Spider
-from crawlcw.api.page_session import PageSession
-from crawlcw.api.saved_file import SavedFile
+from crawlcw.api.response import PageSession, SavedFile
 from crawlcw.api.sessions import LoginSession
 from tests.matrix import spiders
 
