@@ -13,7 +13,7 @@ from crawlcw.errors import InvalidItemError, SettingsError, SpiderError
 from crawlcw.model import durations, proxies, values, visits
 from crawlcw.model.identities import SESSION_NAMES, is_session_name
 from crawlcw.model.statuses import statuses
-from crawlcw.model.task import NO_OPTIONS, RequestOptions
+from crawlcw.model.task import RequestOptions
 
 Statuses = int | str | Iterable[int | str]
 
@@ -23,11 +23,9 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]*\Z")
 #: RFC 6265, section 4.1.1; a value with a space or a comma is sent as browsers send it.
 _COOKIE = re.compile(r"[\x20-\x3a\x3c-\x7e]*\Z")
-_NOTHING = (None,) * 13
 
 
 def options(
-    *,
     max_retry: int | None,
     timeout: timedelta | float | str | None,
     retry_statuses: Statuses | None,
@@ -36,20 +34,13 @@ def options(
     browser: bool | None,
     save_to: str | None,
     truncate: bool | None,
-    max_body: int | None,
     revisit: timedelta | float | str | None,
+    max_body: int | None,
     session: str | None,
     proxy: str | None,
     cookies: Mapping[str, str] | None,
 ) -> RequestOptions:
     """Return what a request asks for; raises `SpiderError`."""
-    given = (
-        *(max_retry, timeout, retry_statuses, accept_statuses, max_depth, max_body),
-        *(browser, save_to, truncate, revisit, session, proxy, cookies or None),
-    )
-    # Most requests: each link of a page is one.
-    if given == _NOTHING:
-        return NO_OPTIONS
     _check_whole("max_retry", max_retry, least=1)
     _check_whole("max_depth", max_depth, least=0)
     _check_whole("max_body", max_body, least=0)

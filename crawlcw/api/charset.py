@@ -123,6 +123,7 @@ def _pythons() -> dict[str, str]:
     return {normalize_encoding(each): each for each in names if each} | _PYTHONS
 
 
+@lru_cache(64)  # the pages of a site have the same one
 def _of_header(content_type: str | None) -> str | None:
     for name, quoted, token in _PARAMETER.findall(content_type or ""):
         if name.lower() == "charset":

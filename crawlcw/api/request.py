@@ -13,12 +13,13 @@ from crawlcw.api.arguments import Statuses
 from crawlcw.errors import FetchError, SpiderError
 from crawlcw.model import urls, values
 from crawlcw.model.sanitize import redacted
-from crawlcw.model.task import BlobRef, ChangedTask, Task, task_id
+from crawlcw.model.task import NO_OPTIONS, BlobRef, ChangedTask, Task, task_id
 from crawlcw.model.urls import Location, Refusal
 from crawlcw.model.visits import NEVER
 
 Callback = Callable[..., object] | str
 _PRIORITIES = range(-100, 101)
+_NOTHING = (None,) * 13
 #: Later than any run has begun.
 EACH_RUN = datetime.max.replace(tzinfo=UTC)
 
@@ -136,21 +137,12 @@ class Request:
             revisit = NEVER  # it would be asked whether it has changed, and may not be read
         if save_to is not None:
             save_to = self._checked_place(save_to)
-        self.options = arguments.options(
-            max_retry=max_retry,
-            timeout=timeout,
-            retry_statuses=retry_statuses,
-            accept_statuses=accept_statuses,
-            max_depth=max_depth,
-            browser=browser,
-            save_to=save_to,
-            truncate=truncate,
-            revisit=revisit,
-            max_body=max_body,
-            session=session,
-            proxy=proxy,
-            cookies=cookies,
+        own = (
+            *(max_retry, timeout, retry_statuses, accept_statuses, max_depth, browser, save_to),
+            *(truncate, revisit, max_body, session, proxy, cookies or None),
         )
+        # Most have none: each link of a page is a request.
+        self.options = NO_OPTIONS if own == _NOTHING else arguments.options(*own)
 
     def _set_content(self, json: object, data: Mapping[str, Any] | None, *, posts: bool) -> None:
         """Make a body of *json* or *data*; *posts*: no method was given."""

@@ -112,7 +112,7 @@ class Cancellation:
     def passes(self, error: BaseException) -> bool:
         """Return whether *error* comes from outside and is to be raised on."""
         if isinstance(error, asyncio.CancelledError):
-            if not self._is_asked_for():
+            if self._task is None or self._task.cancelling() <= self._before:
                 return False
             if self._is_outside():
                 return True
@@ -126,7 +126,7 @@ class Cancellation:
 
         To be awaited where the code has ended: it would strike whatever awaits next.
         """
-        if self._is_asked_for():
+        if self._task is not None and self._task.cancelling() > self._before:
             await asyncio.sleep(0)
             if not self._is_outside():
                 self._take_back()  # it had struck, and the code has gone on
@@ -153,9 +153,6 @@ class Cancellation:
                 raise
             await self.after(error)
             raise EscapedError(error) from error
-
-    def _is_asked_for(self) -> bool:
-        return self._task is not None and self._task.cancelling() > self._before
 
     def _is_outside(self) -> bool:
         if self._deadline is not None and self._deadline.expired():

@@ -476,7 +476,9 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
         kept_versions=outcome.kept_versions,
         stored=outcome.stored,
         progress=outcome.progress,
-        trace=_trace(lease, outcome.progress, Event.FINISH, now=now),
+        trace=None
+        if outcome.progress is None
+        else _trace(lease, outcome.progress, Event.FINISH, now=now),
     )
 
 
@@ -506,11 +508,7 @@ def _advanced(lease: Lease, outcome: Advanced, *, now: datetime) -> Change:
     )
 
 
-def _trace(
-    lease: Lease, progress: Progress | None, event: Event, *, now: datetime
-) -> AttemptRecord | None:
-    if progress is None:
-        return None
+def _trace(lease: Lease, progress: Progress, event: Event, *, now: datetime) -> AttemptRecord:
     return AttemptRecord(
         fence=lease.fence,
         stage=progress.stage or lease.task.callback,
@@ -555,7 +553,7 @@ def _failed(
         revisit=None if again else outcome.revisit,
         stored=outcome.stored,
         progress=outcome.progress,
-        trace=_trace(lease, outcome.progress, event, now=now),
+        trace=None if outcome.progress is None else _trace(lease, outcome.progress, event, now=now),
     )
 
 

@@ -25,9 +25,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger, connection, outcomes, priorities, rows
-from crawlcw.ledger.sqlite.clock import machine_clock
 from crawlcw.ledger.sqlite.connection import Database
-from crawlcw.model.clock import LedgerClock
 from crawlcw.model.task import Status
 from tests.support.ledgers import (
     LEASE,
@@ -790,38 +788,6 @@ async def test_a_stream_of_items_holds_no_lock_and_little_memory(path: Path):
 
 
 # --- time
-
-
-def test_the_clock_is_set_once_a_minute_and_never_runs_backwards():
-    seconds = 0.0
-    now = machine_clock(LedgerClock(monotonic=lambda: seconds))
-    start = now()
-
-    seconds = 59.0
-    assert now() - start == timedelta(seconds=59)
-    # An hour by the monotonic clock, and no time at all by the time of day.
-    seconds = 3600.0
-    assert timedelta(seconds=59) <= now() - start < timedelta(seconds=60)
-    assert start.utcoffset() == timedelta(0)
-    assert start.microsecond % 1000 == 0
-
-
-def test_where_the_machines_clock_is_set_back_the_ledgers_time_goes_on():
-    seconds, set_back = 0.0, timedelta()
-
-    def time_of_day() -> datetime:
-        return start + timedelta(seconds=seconds) - set_back
-
-    clock = LedgerClock(monotonic=lambda: seconds)
-    now = machine_clock(clock, time_of_day=time_of_day)
-    start = now()
-
-    set_back = timedelta(hours=1)
-    for seconds in (30.0, 61.0, 130.0):
-        assert now() - start == timedelta(seconds=seconds)
-    # Ahead it is followed, as after a sleep of the machine.
-    set_back, seconds = timedelta(hours=-1), 200.0
-    assert now() - start == timedelta(hours=1, seconds=200)
 
 
 @pytest.mark.parametrize("look", [False, True])

@@ -1,6 +1,7 @@
 """The ledger's time as one process keeps it."""
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
@@ -79,3 +80,34 @@ def test_measurements_are_taken_with_the_same_clock(clock: LedgerClock, machine:
     machine.seconds = 7
 
     assert clock.monotonic() == 7
+
+
+def test_the_clock_is_set_once_a_minute_and_never_runs_backwards():
+    seconds = 0.0
+    now = LedgerClock(monotonic=lambda: seconds, time_of_day=partial(datetime.now, UTC)).now
+    start = now()
+
+    seconds = 59.0
+    assert now() - start == timedelta(seconds=59)
+    # An hour by the monotonic clock, and no time at all by the time of day.
+    seconds = 3600.0
+    assert timedelta(seconds=59) <= now() - start < timedelta(seconds=60)
+    assert start.utcoffset() == timedelta(0)
+    assert start.microsecond % 1000 == 0
+
+
+def test_where_the_time_of_day_is_set_back_the_clock_goes_on():
+    seconds, set_back = 0.0, timedelta()
+
+    def time_of_day() -> datetime:
+        return start + timedelta(seconds=seconds) - set_back
+
+    now = LedgerClock(monotonic=lambda: seconds, time_of_day=time_of_day).now
+    start = now()
+
+    set_back = timedelta(hours=1)
+    for seconds in (30.0, 61.0, 130.0):
+        assert now() - start == timedelta(seconds=seconds)
+    # Ahead it is followed, as after a sleep of the machine.
+    set_back, seconds = timedelta(hours=-1), 200.0
+    assert now() - start == timedelta(hours=1, seconds=200)

@@ -3,7 +3,7 @@
 import sqlite3
 import tempfile
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -20,7 +20,6 @@ from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.spider_states import SpiderStates
 from crawlcw.ledger.sqlite.blobs import Blobs
 from crawlcw.ledger.sqlite.changes import Changes
-from crawlcw.ledger.sqlite.clock import machine_clock
 from crawlcw.ledger.sqlite.connection import number_of, restrict_to_reading
 from crawlcw.ledger.sqlite.copying import Copying
 from crawlcw.ledger.sqlite.groups import Groups
@@ -82,8 +81,8 @@ class SqliteLedger:
         None: whatever is written down there, a spider's where nothing is. Raises
         `LedgerConfigurationError` for a file that is not such a ledger.
         """
-        machine = LedgerClock()
-        store = SqliteStore(Path(path), name, clock=clock or machine_clock(machine))
+        machine = LedgerClock(time_of_day=partial(datetime.now, UTC))
+        store = SqliteStore(Path(path), name, clock=clock or machine.now)
         ledger = cls(store)
         try:
             await store.prepare(kind=kind)
@@ -121,8 +120,8 @@ class SqliteLedger:
         `LedgerConfigurationError` for a file that is no ledger, or one of
         another version or kind.
         """
-        machine = LedgerClock()
-        store = SqliteStore(Path(path), name, clock=clock or machine_clock(machine))
+        machine = LedgerClock(time_of_day=partial(datetime.now, UTC))
+        store = SqliteStore(Path(path), name, clock=clock or machine.now)
         ledger = cls(store)
         try:
             await store.reader.run(restrict_to_reading)
