@@ -24,7 +24,7 @@ from crawlcw.errors import (
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import TaskFilter
-from crawlcw.ledger.sqlite import SqliteLedger, connection, outcomes, priorities, rows
+from crawlcw.ledger.sqlite import SqliteLedger, connection, outcomes, rows, task_table
 from crawlcw.ledger.sqlite.connection import Database
 from crawlcw.model.task import Status
 from tests.support.ledgers import (
@@ -812,7 +812,7 @@ async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.Monk
     writing = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     await reading.tasks.add([make_task("http://a.example/page")])
     link = documents.document(make_task("http://a.example/link", priority=5))
-    descending = priorities.descending
+    descending = connection.descending
 
     def changed_behind_the_first(db, statement, bounds):
         for priority in descending(db, statement, bounds):
@@ -825,7 +825,7 @@ async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.Monk
             writing.execute("UPDATE books SET status = 50, due = NULL WHERE priority = 0")
             yield priority
 
-    monkeypatch.setattr(priorities, "descending", changed_behind_the_first)
+    monkeypatch.setattr(task_table, "descending", changed_behind_the_first)
 
     assert await reading.queries.horizon() == START
 

@@ -5,6 +5,7 @@ hop to a thread costs more than a statement (a hundred claims take 0.2 ms this
 way, and 6-12 ms at a hop a statement).
 """
 
+import math
 import os
 import sqlite3
 import threading
@@ -298,6 +299,14 @@ def restrict_to_reading(db: sqlite3.Connection) -> None:
 def all_rows(db: sqlite3.Connection, statement: str) -> list[sqlite3.Row]:
     """Return every row that a statement finds."""
     return db.execute(statement).fetchall()
+
+
+def descending(db: sqlite3.Connection, statement: str, bounds: Mapping[str, Any]) -> Iterator[int]:
+    """Yield the priorities of waiting tasks, highest first, by a seek in an index for each."""
+    above = math.inf
+    while row := db.execute(statement, {**bounds, "above": above}).fetchone():
+        above = row["priority"]
+        yield above
 
 
 def number_of(db: sqlite3.Connection, statement: str, values: Mapping[str, Any]) -> int:

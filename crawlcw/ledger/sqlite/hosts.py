@@ -11,12 +11,12 @@ from crawlcw.ledger.protocol import Counts, Dimension
 from crawlcw.ledger.sqlite.connection import (
     Database,
     all_rows,
+    descending,
     number_of,
     snapshot,
     transaction,
     update,
 )
-from crawlcw.ledger.sqlite.priorities import priorities_of_host
 from crawlcw.ledger.sqlite.rows import INT64, document_of, milliseconds, moment, row_of
 from crawlcw.ledger.sqlite.schema import HOST_COLUMNS
 from crawlcw.ledger.sqlite.statements import Statements
@@ -75,7 +75,7 @@ class Hosts:
         told, untold = sql.waiting_of_host, sql.waiting_of_host
         if calls is Calls.ERRBACK:
             told, untold = sql.waiting_with_errback, sql.waiting_without_errback
-        for priority in await self._store.reader.run(priorities_of_host, sql, host):
+        for priority in await self._store.reader.run(self._priorities, host):
             bounds = {"host": host, "priority": priority, "first": first, "end": end}
             bounds |= {"why": str(reason), "now": now}
             if calls is not Calls.NONE:
@@ -84,6 +84,9 @@ class Hosts:
                 every = {**bounds, "due": -INT64}
                 total += await self._change_waiting(untold, sql.give_up, every)
         return total
+
+    def _priorities(self, db: sqlite3.Connection, host: str) -> list[int]:
+        return list(descending(db, self._store.sql.next_priority_of_host, {"host": host}))
 
     async def _change_waiting(self, walk: str, change: str, bounds: dict[str, Any]) -> int:
         """Change the waiting tasks of one priority, from a `due` on; return how many.
@@ -196,7 +199,7 @@ def earliest_due(db: sqlite3.Connection, sql: Statements, host: str) -> int | No
     return min(
         (
             number_of(db, sql.first_due_of_host, {"host": host, "priority": priority})
-            for priority in priorities_of_host(db, sql, host)
+            for priority in descending(db, sql.next_priority_of_host, {"host": host})
         ),
         default=None,
     )

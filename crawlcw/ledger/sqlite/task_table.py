@@ -11,8 +11,7 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.port import RATE_KEY, Edit, Key, Looked, Path, Where, Within
-from crawlcw.ledger.sqlite.connection import Database, begin, number_of
-from crawlcw.ledger.sqlite.priorities import priorities
+from crawlcw.ledger.sqlite.connection import Database, begin, descending, number_of
 from crawlcw.ledger.sqlite.rows import from_json, milliseconds, moment
 from crawlcw.ledger.sqlite.state_table import StateTable
 from crawlcw.ledger.sqlite.statements import Statements
@@ -170,7 +169,7 @@ class TaskTable(Table):
         """See `port.Tasks.earliest`: one look a priority, whose first is the first in an index."""
         firsts = [
             number_of(self._db, self._sql.first_due, {"priority": priority})
-            for priority in priorities(self._db, self._sql)
+            for priority in descending(self._db, self._sql.next_priority, {})
         ]
         return moment(min(firsts)) if firsts else None
 

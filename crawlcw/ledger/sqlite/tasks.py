@@ -8,9 +8,8 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Added
-from crawlcw.ledger.sqlite.connection import Database, transaction, update_all
+from crawlcw.ledger.sqlite.connection import Database, descending, transaction, update_all
 from crawlcw.ledger.sqlite.outcomes import insert
-from crawlcw.ledger.sqlite.priorities import descending, priorities
 from crawlcw.ledger.sqlite.rows import (
     UNHOLDABLE,
     describe_sqlite_error,
@@ -95,7 +94,7 @@ class Tasks:
         return tasks_of(rows)
 
     def _due(self, db: sqlite3.Connection, limit: int, now: int) -> Iterator[sqlite3.Row]:
-        for priority in priorities(db, self._store.sql):
+        for priority in descending(db, self._store.sql.next_priority, {}):
             yield from db.execute(
                 self._store.sql.page, {"priority": priority, "now": now, "limit": limit}
             )
