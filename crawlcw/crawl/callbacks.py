@@ -314,7 +314,8 @@ class CallbackRun:
         if page is not None and self.write is None:
             self._take_refresh(page)
         for response in self._responses:
-            self.produced.dropped.add(response.dropped)
+            if response.dropped.counts:
+                self.produced.dropped.add(response.dropped)
         return self.produced
 
     def _prepare(self, arguments: tuple[object, ...]) -> bool:

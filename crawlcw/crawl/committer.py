@@ -202,7 +202,8 @@ class Committer:
             await self._commit(settlements)
         self._held.end(leases)
         for done in group:
-            self._stats.dropped.add(done.dropped)
+            if done.dropped.counts:
+                self._stats.dropped.add(done.dropped)
             for reason, number in done.items_dropped.items():
                 callbacks.count_dropped(self._stats.items_dropped, reason, number)
         again = {s.lease.task.host for s in settlements if s.change.due is not None}

@@ -54,7 +54,7 @@ from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.durations import format_duration
 from crawlcw.model.retry import backoff
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import WAITING, Lease, ResponseInfo, Status, Task
+from crawlcw.model.task import NO_OPTIONS, WAITING, Lease, ResponseInfo, Status, Task
 from crawlcw.model.tracebacks import describe_error, text_of
 from crawlcw.model.transitions import Outcome, Settlement, Succeeded, Unchanged, settle
 
@@ -202,11 +202,12 @@ class Outcomes:
         )
 
     def _settled(self, lease: Lease, outcome: Outcome) -> Settlement:
+        options, policy = lease.task.options, self._retries
         settlement = settle(
             lease,
             outcome,
             now=self.now(),
-            policy=self._retries.with_own(lease.task.options),
+            policy=policy if options is NO_OPTIONS else policy.with_own(options),
             chance=random.random(),
         )
         final = settlement.change.status is Status.IGNORED

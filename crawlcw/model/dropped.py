@@ -30,8 +30,6 @@ class DroppedLinks:
 
     def add(self, other: "DroppedLinks") -> None:
         """Count what *other* has counted."""
-        if not other.counts:
-            return
         self.counts.update(other.counts)
         for reason, links in other.examples.items():
             kept = self.examples.setdefault(reason, [])

@@ -51,8 +51,6 @@ class RetryPolicy:
 
     def with_own(self, options: RequestOptions) -> "RetryPolicy":
         """Return the policy for a task whose request asks for *options*."""
-        if options.max_retry is None and options.retry_statuses is None:
-            return self
         return replace(
             self,
             max_retry=self.max_retry if options.max_retry is None else options.max_retry,

@@ -346,9 +346,10 @@ def claim(
             return _abandoned(task, lost=lost, now=now)
         return _put_off(task, lost=lost, now=now)
     event = Event.TAKE_OVER if task.status is Status.PROCESSING else Event.CLAIM
+    (status,) = TABLE[task.status, event]
     return Change(
         event=event,
-        status=_after(task.status, event),
+        status=status,
         due=now + lease,
         update_time=now,
         lock=token,
@@ -457,9 +458,10 @@ def settle(
 
 
 def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
+    (status,) = TABLE[Status.PROCESSING, Event.FINISH]
     return Change(
         event=Event.FINISH,
-        status=_after(Status.PROCESSING, Event.FINISH),
+        status=status,
         due=None,
         update_time=now,
         fence=lease.fence,

@@ -116,7 +116,7 @@ def locate(url: str) -> Location:
     address by RFC 3986 section 6.2 (case and percent-encoding), its host without the dot of the
     root, its query's parameters sorted as Scrapy's fingerprint does. Raises `FetchError`.
     """
-    found = located(url)
+    found = _locate(url) if len(url) <= LONGEST_CACHED else _locate.__wrapped__(url)
     if isinstance(found, Refusal):
         raise found.error()
     return found

@@ -94,10 +94,12 @@ def clean(value: object, *, depth: int = 0) -> Any:
     # Most of what is nested, told without a look at all that it might be.
     if depth < MAX_DEPTH:
         if kind is dict:
-            return {
-                k if type(k) is str and k.isascii() else _key(k): clean(v, depth=depth + 1)
-                for k, v in value.items()  # type: ignore[attr-defined]  # as above
-            }
+            cleaned = {}
+            for k, v in value.items():  # type: ignore[attr-defined]  # as above
+                name = k if type(k) is str and k.isascii() else _key(k)
+                plain = type(v) is str and v.isascii()  # most are
+                cleaned[name] = v if plain else clean(v, depth=depth + 1)
+            return cleaned
         if kind is list:
             return [clean(each, depth=depth + 1) for each in value]  # type: ignore[attr-defined]  # as above
     return _clean_other(value, depth)
@@ -226,7 +228,7 @@ def cleaned_item(thing: object) -> dict[str, Any]:
     Raises `InvalidItemError` where *thing* is neither a mapping nor a dataclass, an
     attrs or a pydantic object, and for a value of no known kind.
     """
-    fields = parts(thing)
+    fields = thing if type(thing) is dict else parts(thing)
     if fields is None:
         several = isinstance(thing, Iterable) and not isinstance(thing, str | bytes)
         raise InvalidItemError(

@@ -116,15 +116,11 @@ class Connection:
 
         result, committed = await to_thread.run_sync(locked, limiter=self._limiter)
         if self._synced < committed:
-            await self._synced_to(committed)
+            # While some wait for their turn more is committed, and one sync is for all of it.
+            async with self._turn_to_sync:
+                if self._synced < committed:
+                    await to_thread.run_sync(self._sync, limiter=self._syncing)
         return result
-
-    async def _synced_to(self, committed: int) -> None:
-        """Sync a durable transaction, unless a sync that began after it has done so."""
-        # While some wait for their turn more is committed, and one sync is for all of it.
-        async with self._turn_to_sync:
-            if self._synced < committed:
-                await to_thread.run_sync(self._sync, limiter=self._syncing)
 
     def _sync(self) -> None:
         """Let everything that is committed survive a power cut.

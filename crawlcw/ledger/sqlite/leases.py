@@ -11,7 +11,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sqlite.connection import Database, transaction, update
-from crawlcw.ledger.sqlite.outcomes import apply_each, mine, unmoved, written
+from crawlcw.ledger.sqlite.outcomes import apply_each, mine, written
 from crawlcw.ledger.sqlite.rows import document_of, milliseconds
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model import transitions
@@ -54,7 +54,8 @@ class Leases:
         writes = []
         is_outcome = False
         for task, change in decided:
-            writes.append((written(task, change), {**unmoved(task), "due": now}))
+            guard = {"id": task.id, "status": int(task.status), "fence": task.fence, "due": now}
+            writes.append((written(task, change), guard))
             # To give a task up is an outcome: the crawl may be at its end with it.
             is_outcome = is_outcome or change.event is Event.ABANDON
         with transaction(db, durable=is_outcome):

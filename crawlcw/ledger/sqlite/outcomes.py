@@ -123,7 +123,12 @@ class Outcomes:
 
     def _replace(self, db: Database, writes: Sequence[tuple[Lease, Write]]) -> list[Lease]:
         """Write what is as it was read; return the leases of the rest."""
-        guarded = [(write, unmoved(write.task)) for _, write in writes]
+        guarded = []
+        for _, write in writes:
+            task = write.task
+            # As it was read: nobody has changed it since.
+            as_read = {"id": task.id, "status": int(task.status), "fence": task.fence}
+            guarded.append((write, as_read))
         with transaction(db, durable=True):
             replaced = apply_each(db, self._store.sql, guarded)
             return [
@@ -149,11 +154,6 @@ def _rejected(settlement: Settlement, error: Exception) -> tuple[Write, str]:
     why = describe_sqlite_error(error)
     instead = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=why)
     return written(settlement.lease.task, instead.change), why
-
-
-def unmoved(task: Task) -> dict[str, Any]:
-    """Return what a task's row must still say where it is as it was read."""
-    return {"id": task.id, "status": int(task.status), "fence": task.fence}
 
 
 def mine(lease: Lease) -> dict[str, Any]:

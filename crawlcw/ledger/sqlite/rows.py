@@ -3,7 +3,7 @@
 import base64
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -99,22 +99,32 @@ def describe_sqlite_error(error: Exception) -> str:
 
 def document_of(row: sqlite3.Row | Mapping[str, Any]) -> documents.Document:
     """Return the document whose fields a row holds."""
-    (document,) = documents_of(row.keys(), [tuple(dict(row).values())])
+    (document,) = documents_of(tuple(row.keys()), [tuple(dict(row).values())])
     return document
 
 
 def documents_of(
-    columns: Iterable[str], rows: Iterable[Iterable[Any]]
-) -> Iterator[documents.Document]:
-    """Yield the documents whose fields rows of these columns hold."""
-    names = ["_id" if name == "id" else name for name in columns]
-    converted = [(name, _FROM_COLUMN[name]) for name in names if name in _FROM_COLUMN]
+    columns: tuple[str, ...], rows: Iterable[Iterable[Any]]
+) -> list[documents.Document]:
+    """Return the documents whose fields rows of these columns hold."""
+    names, converted = _fields(columns)
+    found: list[documents.Document] = []
     for row in rows:
-        found = dict(zip(names, row, strict=True))
+        document = dict(zip(names, row, strict=True))
         for name, convert in converted:
-            if (value := found[name]) is not None:
-                found[name] = convert(value)
-        yield found
+            if (value := document[name]) is not None:
+                document[name] = convert(value)
+        found.append(document)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _fields(
+    columns: tuple[str, ...],
+) -> tuple[list[str], list[tuple[str, Callable[[Any], Any]]]]:
+    """Return the fields that columns hold, and which of them are converted."""
+    names = ["_id" if name == "id" else name for name in columns]
+    return names, [(name, _FROM_COLUMN[name]) for name in names if name in _FROM_COLUMN]
 
 
 @lru_cache(maxsize=1024)  # tasks that come together have the same times

@@ -102,7 +102,7 @@ class Table:
 
     def _documents(self, statement: str, values: Sequence[Any]) -> list[Document]:
         rows = self._db.execute(statement, values)
-        found = list(documents_of([name for name, *_ in rows.description], rows))
+        found = documents_of(tuple(name for name, *_ in rows.description), rows)
         if self._columns is None:
             return found
         return [from_json(each.pop("content")) | each for each in found]

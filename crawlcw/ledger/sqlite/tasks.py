@@ -122,4 +122,4 @@ class Tasks:
 
 def tasks_of(rows: Iterable[sqlite3.Row]) -> list[Task]:
     """Return the tasks that rows of `READ` hold."""
-    return [documents.task(found) for found in documents_of(READ, rows)]
+    return [*map(documents.task, documents_of(READ, rows))]
