@@ -1,21 +1,24 @@
-"""What a spider says of single hosts: how many requests at once, and how far apart.
+"""Hosts by their names in a spider: the limits of single ones, and those that links may lead to.
 
-Which of a spider's limits is a host's is found here; the host queues keep to it.
+A name that no task's host can ever be is refused: a limit would never count, and every link
+would be dropped without a word. Which of a spider's limits is a host's is found here; the host
+queues keep to it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 from crawlcw.api.settings import Settings
-from crawlcw.errors import FetchError, SettingsError
+from crawlcw.errors import FetchError, SettingsError, SpiderError
 from crawlcw.model import durations, urls
+from crawlcw.model.sanitize import redacted
 
-#: Those that no task's host is written with.
-DEFAULT_PORTS = (80, 443)
+#: No task's host is written with these, see `urls.Location`.
+_DEFAULT_PORTS = (":80", ":443")
 #: What a URL may have around a host, and the empty port.
-NOT_IN_HOSTS = re.compile(r"[\s/\\?#@*]|:\Z")
+_NOT_IN_HOSTS = re.compile(r"[\s/\\?#@*]|:\Z")
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -123,17 +126,54 @@ def _host(key: str) -> str:
     if not isinstance(key, str):
         raise mistake
     name = key.removeprefix("*.")
-    if NOT_IN_HOSTS.search(name):
+    host = _named(name)
+    if host is None or (name != key and ":" in host):  # what is below an address, or at one port
         raise mistake
+    if name.endswith(_DEFAULT_PORTS):
+        raise SettingsError(
+            f"limits[{key!r}]: leave out the port, 80 and 443 are not in the names of hosts"
+        )
+    return host
+
+
+def _named(name: str) -> str | None:
+    """Return the host of this name, as tasks have it; None where there can be none."""
+    if not name or _NOT_IN_HOSTS.search(name):
+        return None
     try:
         host = urls.locate(f"http://{name}/").host
     except FetchError:
-        raise mistake from None
-    if name != key and ":" in host:  # what is below an address, or at one port
-        raise mistake
-    if name.endswith(tuple(f":{port}" for port in DEFAULT_PORTS)):
-        # A task's host has neither, see `urls.Location`: this limit would never count.
-        raise SettingsError(
-            f"limits[{key!r}]: leave out the port, 80 and 443 are not in the names of hosts"
+        return None
+    return None if host.startswith(".") else host
+
+
+def checked_hosts(allowed: object, kind: str) -> frozenset[str]:
+    """Return the hosts that *allowed* names, which `kind.allowed_hosts` is.
+
+    Raises `SpiderError` for what is no list, and for one of it that names no host.
+    """
+    if isinstance(allowed, str) and allowed != "*":
+        raise SpiderError(f"{kind}.allowed_hosts is one text: make it a list")
+    # It is read more than once, and an iterator would be empty the second time.
+    if not isinstance(allowed, Iterable) or isinstance(allowed, Iterator):
+        raise SpiderError(f"{kind}.allowed_hosts is {allowed!r}: make it a list")
+    return frozenset(_allowed_host(each, kind) for each in allowed)
+
+
+def _allowed_host(written: object, kind: str) -> str:
+    name = written.strip() if isinstance(written, str) else ""
+    if name == "*":
+        return name
+    host = _named(name)
+    if host is None:
+        raise SpiderError(
+            # It may be a URL with a password.
+            f"{kind}.allowed_hosts: {redacted(repr(written))} is no host: write example.com for it "
+            'and all hosts below it, example.com:8080 for that port alone, or "*" for all'
+        )
+    if name.endswith(_DEFAULT_PORTS):
+        raise SpiderError(
+            f"{kind}.allowed_hosts: {name!r}: leave out the port, 80 and 443 are not in the "
+            "names of hosts"
         )
     return host

@@ -7,7 +7,7 @@ from typing import Any
 
 import yarl
 
-from crawlcw.api.settings_fields import SettingField
+from crawlcw.api.settings_fields import SettingField, is_none
 from crawlcw.errors import SettingsError
 from crawlcw.model import proxies
 from crawlcw.model.proxies import Proxy
@@ -69,15 +69,12 @@ class Headers(SettingField[Pairs, SecretPairs]):
     def read(self, value: Pairs) -> SecretPairs:
         return SecretPairs(_checked(name, content) for name, content in _pairs(value))
 
-    def shown(self) -> str:
-        return "none"
-
 
 class Login(SettingField[UserAndPassword | None, SecretLogin | None]):
     """A user and a password: a pair, or in text `user:password`, or `none`."""
 
     def read(self, value: UserAndPassword | None) -> SecretLogin | None:
-        if value is None or value == "none":
+        if value is None or is_none(value):
             return None
         pair: Any = value.partition(":")[::2] if isinstance(value, str) and ":" in value else value
         if (
@@ -89,16 +86,13 @@ class Login(SettingField[UserAndPassword | None, SecretLogin | None]):
             raise SettingsError("it is no user with a password: write user:password, or a pair")
         return SecretLogin(pair)
 
-    def shown(self) -> str:
-        return "none"
-
 
 class Proxies(SettingField[ProxyTexts, SecretProxies]):
     """Proxies by their URLs; in text parted by commas or spaces, or `none`."""
 
     def read(self, value: ProxyTexts) -> SecretProxies:
         if isinstance(value, str):
-            value = [] if value.strip() in ("", "none") else value.replace(",", " ").split()
+            value = [] if is_none(value) else value.replace(",", " ").split()
         try:
             given = list(value)
         except TypeError:
@@ -113,15 +107,12 @@ class Proxies(SettingField[ProxyTexts, SecretProxies]):
         # One that is named twice is asked twice as often.
         return SecretProxies(found)
 
-    def shown(self) -> str:
-        return "none"
-
 
 class Webhook(SettingField[str | None, SecretUrl | None]):
     """The URL of somebody's server, or None (in text: `none`)."""
 
     def read(self, value: str | None) -> SecretUrl | None:
-        if value is None or (isinstance(value, str) and value.strip() in ("", "none")):
+        if value is None or is_none(value):
             return None
         try:
             url = yarl.URL(value.strip())
@@ -131,9 +122,6 @@ class Webhook(SettingField[str | None, SecretUrl | None]):
         if not well:
             raise SettingsError("it is no URL to post to: write https://host/path")
         return SecretUrl(value.strip())
-
-    def shown(self) -> str:
-        return "none"
 
 
 def _pairs(value: Pairs) -> list[tuple[Any, Any]]:
@@ -149,7 +137,7 @@ def _pairs(value: Pairs) -> list[tuple[Any, Any]]:
 
 
 def _in_text(text: str) -> object:
-    if text in ("", "none"):
+    if is_none(text):
         return {}
     if text.startswith("{"):
         try:

@@ -27,6 +27,7 @@ class SettingField(Generic[Given, Held]):
         self.unit = unit
         self.name = ""
         self.default = self.read(default)
+        self._written = default
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -50,7 +51,7 @@ class SettingField(Generic[Given, Held]):
 
     def shown(self) -> str:
         """Return the default as a user would write it."""
-        return str(self.default)
+        return "none" if self._written in (None, (), {}) else str(self._written)
 
 
 class Count(SettingField[int | str, int]):
@@ -71,22 +72,19 @@ class Ceiling(SettingField[int | str | None, int | None]):
     """A whole number of at least 1, or None (in text: `none`) for no limit."""
 
     def read(self, value: int | str | None) -> int | None:
-        if value is None or value == "" or (isinstance(value, str) and value.lower() == "none"):
+        if value is None or is_none(value):
             return None
         number = None if isinstance(value, bool) else _whole(value)
         if number is None or number < 1:
             raise SettingsError(f"{value!r} is neither a whole number of at least 1 nor none")
         return number
 
-    def shown(self) -> str:
-        return "none" if self.default is None else str(self.default)
-
 
 class Tolerance(SettingField[int | float | str | None, int | float | None]):
     """A count (`100`), a share (`5%`, `0.05`), or None (in text: `none`) for no limit."""
 
     def read(self, value: int | float | str | None) -> int | float | None:
-        if value is None or (isinstance(value, str) and value.strip().lower() in ("", "none")):
+        if value is None or is_none(value):
             return None
         number = None if isinstance(value, bool) else _count_or_share(value)
         if number is None or number < 0 or (isinstance(number, float) and not number <= 1):
@@ -109,7 +107,6 @@ class Duration(SettingField[timedelta | float | str, timedelta]):
 
     def __init__(self, default: str, doc: str, *, minimum: timedelta = timedelta(0)) -> None:
         self.minimum = minimum
-        self._shown = default
         super().__init__(default, doc, unit="duration")
 
     def read(self, value: timedelta | float | str) -> timedelta:
@@ -118,9 +115,6 @@ class Duration(SettingField[timedelta | float | str, timedelta]):
             least = self.minimum.total_seconds()
             raise SettingsError(f"{value!r} is too short: the least is {least:g} s")
         return found
-
-    def shown(self) -> str:
-        return self._shown
 
 
 class Revisit(SettingField[timedelta | float | str | None, Recurrence]):
@@ -160,7 +154,6 @@ class Size(SettingField[int | str, int]):
     _TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)\Z")
 
     def __init__(self, default: str, doc: str) -> None:
-        self._shown = default
         super().__init__(default, doc, unit="bytes")
 
     def read(self, value: int | str) -> int:
@@ -173,20 +166,14 @@ class Size(SettingField[int | str, int]):
             raise SettingsError(f"{value!r} is not a size: write bytes, or a text such as 10 MiB")
         return size
 
-    def shown(self) -> str:
-        return self._shown
-
 
 class SizeCeiling(SettingField[int | str | None, int | None]):
     """A number of bytes as `Size` has it, or None (in text: `none`) for no limit."""
 
     def read(self, value: int | str | None) -> int | None:
-        if value is None or (isinstance(value, str) and value.strip().lower() in ("", "none")):
+        if value is None or is_none(value):
             return None
         return Size("1", "").read(value)
-
-    def shown(self) -> str:
-        return "none"
 
 
 class Choice(SettingField[str, str]):
@@ -239,6 +226,11 @@ class Names(SettingField[Iterable[str] | str, tuple[str, ...]]):
 
     def shown(self) -> str:
         return ",".join(self.default) or "none"
+
+
+def is_none(value: object) -> bool:
+    """Return whether a text leaves a setting open: it is empty, or `none`."""
+    return isinstance(value, str) and value.strip().lower() in ("", "none")
 
 
 def _count_or_share(value: int | float | str) -> int | float | None:

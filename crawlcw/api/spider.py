@@ -18,9 +18,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
-from crawlcw.api import allowed_hosts, own_layers, rules
+from crawlcw.api import own_layers, rules
 from crawlcw.api.attempt import Downloader, Layer
-from crawlcw.api.host_limits import Limit, Limits
+from crawlcw.api.host_limits import Limit, Limits, checked_hosts
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.rules import Rule
@@ -284,7 +284,7 @@ def check(spider: Spider) -> None:
     if not isinstance(spider.start_urls, Iterable) or isinstance(spider.start_urls, Iterator):
         raise SpiderError(f"{kind}.start_urls is {spider.start_urls!r}: make it a list")
     if spider.allowed_hosts is not None:
-        allowed_hosts.checked(spider.allowed_hosts, kind)
+        checked_hosts(spider.allowed_hosts, kind)
     if not isinstance(spider.settings, Settings):
         raise SpiderError(f"{kind}.settings must be a crawlcw.Settings(...)")
     if spider.invalid_items not in ("page", "item"):
@@ -368,7 +368,7 @@ def callback_named(spider: Spider, name: str) -> Callable[..., Any]:
 def scope(spider: Spider) -> frozenset[str] | None:
     """Return the hosts that links may lead to, or None where the seeds are to decide it."""
     if spider.allowed_hosts is not None:
-        return allowed_hosts.checked(spider.allowed_hosts, type(spider).__name__)
+        return checked_hosts(spider.allowed_hosts, type(spider).__name__)
     if named := entry_urls(spider):
         return frozenset(urls.locate(url).host for url in named)
     return None
