@@ -96,7 +96,7 @@ def test_both_stores_have_their_facets_in_files_of_the_same_names():
     beside = {each.stem for each in (PACKAGE / "ledger" / "sqlite").iterdir()}
 
     assert {
-        *("tasks", "leases", "outcomes", "hosts", "host_leases", "workers"),
+        *("tasks", "leases", "outcomes", "hosts", "host_leases"),
         *("blobs", "changes", "inspection", "ledger", "store"),
     } <= facets & beside
 

@@ -20,6 +20,7 @@ from crawlcw.ledger import protocol
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.tracked import TrackedLedger
+from crawlcw.ledger.workers import Workers
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 
@@ -43,7 +44,7 @@ _ASKED_ONCE = frozenset(
     {
         (protocol.Leases, "renew"),
         (protocol.HostLeases, "renew"),
-        (protocol.Workers, "beat"),
+        (Workers, "beat"),
         (Rates, "record"),
     }
 )

@@ -119,8 +119,11 @@ class Table(Documents, Protocol):
     ) -> Sequence[Document]:
         """Return the first *limit* documents by their keys, or the first behind *after*.
 
-        *where* tests nothing but the key, and *after* is a key that passes.
+        *after* is a key that passes. All documents of the keys that pass are read.
         """
+
+    async def change_where(self, where: Where, edit: Edit) -> int:
+        """Change all documents that pass, each atomically; return how many."""
 
     async def delete(self, where: Where) -> int:
         """Delete documents; return how many."""
@@ -215,6 +218,14 @@ class Unit(Protocol):
     @property
     def state(self) -> Documents:
         """The state of a spider, which is one document."""
+
+    @property
+    def hosts(self) -> Table:
+        """The hosts."""
+
+    @property
+    def workers(self) -> Table:
+        """The workers."""
 
     @property
     def sessions(self) -> Table:

@@ -33,10 +33,10 @@ from crawlcw.ledger.values import ItemCount as ItemCount
 from crawlcw.ledger.values import ItemRow as ItemRow
 from crawlcw.ledger.values import TaskFilter as TaskFilter
 from crawlcw.ledger.values import most_first as most_first
+from crawlcw.ledger.workers import Workers
 from crawlcw.model.counters import Counters as Counters
 from crawlcw.model.counters import Counts as Counts
 from crawlcw.model.hosts import Calls, Host, HostLease
-from crawlcw.model.rates import Vitals
 from crawlcw.model.task import BlobRef, ChangedTask, Lease, Record, Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.model.workers import Worker as Worker
@@ -264,40 +264,6 @@ class HostLeases(Protocol):
         was leased is not lost to it: the ledger looks for the host's earliest
         task that is due after the release, and wakes it for that. It looks
         where the host would not be ready by now, or by its `not_before`.
-        """
-
-
-class Workers(Protocol):
-    """The processes that work on the ledger."""
-
-    async def join(self, worker: Worker) -> None:
-        """Enter a worker in the list of those at work; that it started is its first heartbeat."""
-
-    async def all(self) -> list[Worker]:
-        """Return the workers that have joined and not left."""
-
-    async def beat(
-        self, name: str, tally: Counters, *, hungry: bool = False, vitals: Vitals | None = None
-    ) -> None:
-        """Write down that a worker lives, what it has counted so far, and whether it wants hosts.
-
-        By one write, *vitals* included; without any it keeps those it showed last. Writes
-        nothing for a worker that is not on the list any more.
-        """
-
-    async def tally(self) -> Counters:
-        """Return the sum of what all workers have counted, those that left included.
-
-        Of workers that left, the last 1,000 count.
-        """
-
-    async def leave(self, name: str) -> int:
-        """Take a worker off the list and end its leases now; return how many tasks it had.
-
-        For a worker that is known to be dead: its tasks are claimable at once, due since
-        they are there and so before what came later.
-        Its hosts are ready, and so are those of its tasks that nobody holds. What it has
-        counted is kept, see `tally`.
         """
 
 

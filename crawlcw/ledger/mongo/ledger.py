@@ -22,12 +22,12 @@ from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, kind_
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.task_table import Unit
 from crawlcw.ledger.mongo.tasks import Tasks
-from crawlcw.ledger.mongo.workers import Workers
 from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.queries import Queries, Search
 from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.spider_states import SpiderStates
+from crawlcw.ledger.workers import Workers
 
 
 class MongoLedger:
@@ -48,7 +48,7 @@ class MongoLedger:
         self.outcomes: protocol.Outcomes = Outcomes(store, items)
         self.hosts: protocol.Hosts = hosts
         self.host_leases: protocol.HostLeases = HostLeases(store, hosts)
-        self.workers: protocol.Workers = Workers(store, hosts)
+        self.workers = Workers(store, hosts)
         self.rates = Rates(store)
         self.groups: protocol.Groups = groups
         self.queries = Queries(store, groups)

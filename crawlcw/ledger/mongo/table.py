@@ -99,6 +99,14 @@ class Table:
                 return error.details["nMatched"], error.details["nUpserted"]
         return done.matched_count, done.upserted_count
 
+    async def change_where(self, where: Where, edit: Edit) -> int:
+        """See `port.Table.change_where`."""
+        with mapped():
+            changed = await self.collection.update_many(
+                self.filter(where), self.operators(edit, {})
+            )
+        return int(changed.matched_count)
+
     async def delete(self, where: Where) -> int:
         """See `port.Table.delete`."""
         with mapped():

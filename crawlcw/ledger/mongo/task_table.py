@@ -74,6 +74,8 @@ class Unit:
         self.marker = store.marker
         self.state = store.state
         self.sessions = store.sessions
+        self.hosts = Table(store.hosts, null=("owner",))
+        self.workers = Table(store.workers, null=("left",))
         self.rates = store.rates
         self.tasks = TaskTable(store, blobs)
         self.results = Results(store, self.tasks, items)
@@ -241,12 +243,17 @@ class TaskTable(Table):
     async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:
         """See `port.Tasks.change_all`."""
         update = self.operators(edit, {})
-        if edit.set.get("due") is not None:
-            update["$set"] |= self._store.woken(edit.set["due"])
         chosen = self.filter({"_id": Among(keys), **where})
         with mapped():
             result = await self.collection.update_many(chosen, update, hint="_id_")
         return int(result.matched_count)
+
+    def operators(self, edit: Edit, new: Document) -> Document:
+        """Return what makes a change; one that makes a task due is told to those that watch."""
+        update = super().operators(edit, new)
+        if edit.set.get("due") is not None:
+            update["$set"] |= self._store.woken(self._store.now())
+        return update
 
     async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
         """See `port.Tasks.delete_all`: the tasks first, and then what belongs to them.

@@ -33,7 +33,7 @@ from crawlcw.ledger.sqlite.rows import EPOCH, moment
 from crawlcw.ledger.sqlite.statements import Statements
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.ledger.sqlite.tasks import Tasks
-from crawlcw.ledger.sqlite.workers import Workers
+from crawlcw.ledger.workers import Workers
 from crawlcw.model.clock import LedgerClock
 
 
@@ -52,7 +52,7 @@ class SqliteLedger:
         self.outcomes: protocol.Outcomes = Outcomes(store)
         self.hosts: protocol.Hosts = hosts
         self.host_leases: protocol.HostLeases = HostLeases(store)
-        self.workers: protocol.Workers = Workers(store)
+        self.workers = Workers(store, hosts)
         self.rates = Rates(store)
         self.groups: protocol.Groups = Groups(store)
         self.queries = Queries(store, self.groups)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REVISIT
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 #: The table that says what the tables of each name are.
 MARKER = "crawlcw.schema"
 #: The condition of a task that may be visited again, as the index of those has it.
@@ -128,7 +128,8 @@ class Tables:
         """Return the statements of each version that tables may be of."""
         tracked = [self._adding(column) for column in ("data", "results", "trace")]
         origins = f"ALTER TABLE {self.hosts} ADD COLUMN {HOST_COLUMNS['origins']}"
-        newest = [self._adding("stored")]
+        vitals = f"ALTER TABLE {self.workers} ADD COLUMN vitals TEXT"
+        newest = [self._adding("stored"), vitals]
         visits = [*(self._adding(column) for column in ("options", "visit", "revisit")), *newest]
         newer = [self._adding("hops"), origins, *visits]
         unordered = f"DROP INDEX IF EXISTS {quoted(f'{name}.status')}"
@@ -138,6 +139,8 @@ class Tables:
             4: newer,
             5: visits,
             6: newest,
+            # Points that are kept for no day were what workers showed last.
+            7: [vitals],
         }
 
     def _adding(self, column: str) -> str:
@@ -200,7 +203,7 @@ class Tables:
                 id TEXT PRIMARY KEY NOT NULL, machine TEXT NOT NULL, host TEXT NOT NULL,
                 pid INTEGER NOT NULL, birth TEXT NOT NULL, started INTEGER NOT NULL,
                 heartbeat INTEGER NOT NULL, "left" INTEGER,
-                hungry INTEGER NOT NULL, tally TEXT NOT NULL)""",
+                hungry INTEGER NOT NULL, tally TEXT NOT NULL, vitals TEXT)""",
             f'CREATE INDEX IF NOT EXISTS {self.left} ON {self.workers} ("left", id)',
             f"""CREATE TABLE IF NOT EXISTS {self.rates} (
                 kept INTEGER NOT NULL, minute INTEGER NOT NULL, worker TEXT NOT NULL,

@@ -72,8 +72,6 @@ class Statements:
         self._of_hosts(tables)
         self._of_counts(tables)
         self._of_workers(tables)
-        self._of_rates(tables)
-        self._of_sessions(tables)
         self._of_examination(tables)
 
     def _of_tasks(self, tables: Tables) -> None:
@@ -127,12 +125,6 @@ class Statements:
             f"WHERE status = {Status.PROCESSING:d} AND lock >= :first AND lock < :end "
             "ORDER BY update_time, id"
         )
-
-        # ';' follows ':', so these are the tokens that begin with `name:`.
-        held = f"WHERE status = {Status.PROCESSING:d} AND lock >= :first AND lock < :end"
-        # Due since they are there: of what waits, nothing that came later goes first.
-        self.end_leases = f"UPDATE {tasks} SET due = create_time {held}"
-        self.hosts_of_leases = f"SELECT DISTINCT host FROM {tasks} {held}"
 
     def _of_results(self, tables: Tables) -> None:
         """Those of items, and of values that are set aside."""
@@ -221,10 +213,6 @@ class Statements:
             f"WHERE {my_host}"
         )
         self.host_was_released = f"SELECT 1 FROM {hosts} WHERE id = :id AND released = :held_epoch"
-        self.end_host_leases = (
-            f"UPDATE {hosts} SET ready_at = :now, owner = NULL "
-            "WHERE owner >= :first AND owner < :end"
-        )
 
     def _of_hosts(self, tables: Tables) -> None:
         """Those of hosts that nobody holds, and of what is known of each."""
@@ -301,40 +289,8 @@ class Statements:
 
     def _of_workers(self, tables: Tables) -> None:
         """Those of the list of workers."""
-        workers, left = tables.workers, tables.left
-        self.join = (
-            f"INSERT OR REPLACE INTO {workers} VALUES (:id, :machine, :host, :pid, :birth, "
-            ":started, :heartbeat, :left, :hungry, :tally)"
-        )
-        at_work = '"left" IS NULL'
-        self.workers = f"SELECT * FROM {workers} INDEXED BY {left} WHERE {at_work} ORDER BY id"
-        self.beat = (
-            f"UPDATE {workers} SET heartbeat = :heartbeat, hungry = :hungry, tally = :tally "
-            f"WHERE id = :id AND {at_work}"
-        )
-        self.tallies = f"SELECT tally FROM {workers}"
+        workers = tables.workers
         self.latest = f'SELECT max(max(heartbeat, coalesce("left", 0))) FROM {workers}'
-        self.leave = f'UPDATE {workers} SET "left" = :now WHERE id = :name AND {at_work}'
-        self.forget_workers = (
-            f"DELETE FROM {workers} WHERE id IN (SELECT id FROM {workers} INDEXED BY {left} "
-            'WHERE "left" IS NOT NULL ORDER BY "left" DESC, id DESC LIMIT -1 OFFSET :kept)'
-        )
-
-    def _of_rates(self, tables: Tables) -> None:
-        """Those of what workers show of themselves now."""
-        rates = tables.rates
-        # What a worker showed last is the row that is kept for no day.
-        self.show = (
-            f"INSERT OR REPLACE INTO {rates} SELECT 0, 0, id, started, :heartbeat, :vitals "
-            f'FROM {tables.workers} WHERE id = :id AND "left" IS NULL'
-        )
-        self.shown = f"SELECT worker, vitals FROM {rates} WHERE kept = 0 AND minute = 0"
-        self.show_no_more = f"DELETE FROM {rates} WHERE kept = 0 AND minute = 0 AND worker = :name"
-
-    def _of_sessions(self, tables: Tables) -> None:
-        """Those of the sessions that pages are asked for with."""
-        sessions = tables.sessions
-        self.end_logins = f"UPDATE {sessions} SET expires = :now WHERE owner = :name"
 
     def _of_examination(self, tables: Tables) -> None:
         """Those of what `doctor` looks at, and mends."""

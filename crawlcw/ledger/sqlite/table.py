@@ -29,6 +29,8 @@ from crawlcw.ledger.sqlite.connection import Database, begin
 from crawlcw.ledger.sqlite.rows import documents_of, from_json, row_of, to_json
 
 _T = TypeVar("_T")
+#: SQLite's own limit was 999 parameters before 3.32.
+_KEYS = 900
 #: A function of SQL takes 127 values: one is the JSON, and each path has one or two.
 _AT_ONCE = 60
 
@@ -78,16 +80,21 @@ class Table:
             rest = {name: v for name, v in document.items() if not self._is_column(name)}
             row["content"] = to_json(rest)
         marks = ", ".join("?" * len(row))
-        return f"INSERT INTO {self._name} ({', '.join(row)}) VALUES ({marks})", list(row.values())
+        names = ", ".join(map(_quoted, row))
+        return f"INSERT INTO {self._name} ({names}) VALUES ({marks})", list(row.values())
 
     async def read(
         self, keys: Sequence[Key], fields: Collection[str] = (), where: Where | None = None
     ) -> Mapping[Key, Document]:
         """See `port.Documents.read`."""
         (key,) = self._key
-        shown = ", ".join((f"{key} AS id", *fields)) if fields else "*"
-        tests, values = self._tests({"_id": Among(keys), **(where or {})})
-        found = self._documents(f"SELECT {shown} FROM {self._name} WHERE {tests}", values)
+        names = [_quoted(name) for name in fields if name != "_id"]
+        shown = ", ".join((f"{key} AS id", *names)) if fields else "*"
+        found: list[Document] = []
+        for start in range(0, len(keys), _KEYS):
+            some = {"_id": Among(keys[start : start + _KEYS]), **(where or {})}
+            tests, values = self._tests(some)
+            found += self._documents(f"SELECT {shown} FROM {self._name} WHERE {tests}", values)
         return {each["_id"]: each for each in found}
 
     async def scan(
@@ -150,8 +157,8 @@ class Table:
             column, path = self._place(name)
             yield column, _Assigned(path, f"{self._column(name)} + ?", number)
         for name, least in edit.raise_to.items():
-            ((column, value),) = row_of({name: least}).items()
-            yield column, _Assigned("", f"max(ifnull({column}, {least:d}), ?)", value)
+            ((column, value),) = self._row(name, least).items()
+            yield column, _Assigned("", f"max(ifnull({column}, {value:d}), ?)", value)
         for name, members in edit.without.items():
             column, path = self._place(name)
             for member in members:
@@ -161,6 +168,13 @@ class Table:
             for member, value in merged.items():
                 place = f"{path or '$'}.{_label(member)}"
                 yield column, _Assigned(place, "json(?)", to_json(value))
+
+    async def change_where(self, where: Where, edit: Edit) -> int:
+        """See `port.Table.change_where`."""
+        changes, values = self._changes(edit)
+        tests, tested = self._tests(where)
+        statement = f"UPDATE {self._name} SET {changes} WHERE {tests}"
+        return self._execute(statement, [*values, *tested])
 
     async def delete(self, where: Where) -> int:
         """See `port.Table.delete`."""
@@ -197,7 +211,7 @@ class Table:
                 case Among(values):
                     yield self._among(name, values)
                 case Containing(text, within):
-                    yield f"instr({name}, ?) > 0", (text,)
+                    yield f"instr({self._column(name)}, ?) > 0", (text,)
                     yield from self._compared({name: within}, None)
                 case alternatives if name == OR:
                     texts, tested = zip(*map(self._tests, alternatives), strict=True)
@@ -217,22 +231,29 @@ class Table:
         """Return the columns of a field and their values, as statements have them."""
         if name == "_id":
             return self._keyed(value)
-        return row_of({name: value}) if self._is_column(name) else {self._column(name): value}
+        encoded = row_of({name: value})[name] if self._is_column(name) else value
+        return {self._column(name): encoded}
 
     def _keyed(self, key: Key) -> dict[str, Any]:
         """Return the columns of a key, or of the beginning of one."""
         (first, *more) = self._key
-        return row_of(dict(zip(self._key, key, strict=False)) if more else {first: key})
+        row = row_of(dict(zip(self._key, key, strict=False)) if more else {first: key})
+        return {_quoted(name): value for name, value in row.items()}
 
     def _is_column(self, name: str) -> bool:
         return self._columns is None or name in self._columns
 
     def _column(self, name: str) -> str:
-        return name if self._is_column(name) else f"json_extract(content, '$.{name}')"
+        return _quoted(name) if self._is_column(name) else f"json_extract(content, '$.{name}')"
 
     def _place(self, name: str) -> tuple[str, str]:
         """Return the column of a field, and its path where that one is JSON."""
-        return (name, "") if self._is_column(name) else ("content", f"$.{name}")
+        return (_quoted(name), "") if self._is_column(name) else ("content", f"$.{name}")
+
+
+def _quoted(name: str) -> str:
+    # `left` is a word of SQL.
+    return f'"{name}"'
 
 
 def _compared(comparison: str, row: Mapping[str, Any]) -> tuple[str, Iterable[Any]]:

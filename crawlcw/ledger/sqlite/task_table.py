@@ -33,6 +33,8 @@ class Unit:
         self.rates = Table(db, tables.rates, key=RATE_KEY, durable=False)
         self.state = StateTable(db, tables.state)
         self.sessions = Table(db, tables.sessions, columns=("_id", "fence", "owner", "expires"))
+        self.hosts = Table(db, tables.hosts)
+        self.workers = Table(db, tables.workers)
         self.tasks = TaskTable(db, sql)
         self.results = Results(db, sql)
 

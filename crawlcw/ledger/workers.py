@@ -1,0 +1,133 @@
+"""The workers: the processes at work, what each has counted, and what a dead one leaves behind."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Protocol
+
+from crawlcw.ledger import documents
+from crawlcw.ledger.documents import Document
+from crawlcw.ledger.port import Among, AtMost, Edit, Not, Store, Unit, Within, Write
+from crawlcw.model.counters import Counters
+from crawlcw.model.rates import Vitals
+from crawlcw.model.task import Status
+from crawlcw.model.workers import Worker
+
+#: More than there ever are: those at work, and the last ones that left.
+_EVERY = 100_000
+
+
+class Hosts(Protocol):
+    """The hosts that are woken for tasks, see `protocol.Hosts`."""
+
+    async def wake(self, dues: Mapping[str, datetime]) -> None:
+        """Make hosts ready no later than given."""
+
+
+class Workers:
+    """The processes that work on the ledger."""
+
+    def __init__(self, store: Store, hosts: Hosts) -> None:
+        self._store = store
+        self._hosts = hosts
+
+    async def join(self, worker: Worker) -> None:
+        """Enter a worker in the list of those at work; that it started is its first heartbeat.
+
+        Unless it is at work already, or has left since it started.
+        """
+        await self._store.writing(_join, documents.worker_document(worker))
+
+    async def all(self) -> list[Worker]:
+        """Return the workers that have joined and not left."""
+        return [documents.worker(each) for each in await self._store.reading(_all, {"left": None})]
+
+    async def beat(
+        self, name: str, tally: Counters, *, hungry: bool = False, vitals: Vitals | None = None
+    ) -> None:
+        """Write down that a worker lives, what it has counted so far, and whether it wants hosts.
+
+        By one write, *vitals* included; without any it keeps those it showed last. Writes
+        nothing for a worker that is not on the list any more.
+        """
+        counted = documents.tally_document(tally)
+        news: Document = {"heartbeat": self._store.now(), "hungry": hungry, "tally": counted}
+        if vitals is not None:
+            news["vitals"] = documents.vitals_document(vitals)
+        await self._store.writing(_beat, name, news)
+
+    async def tally(self) -> Counters:
+        """Return the sum of what all workers have counted, those that left included.
+
+        Of workers that left, the last 1,000 count.
+        """
+        found = await self._store.reading(_all, {})
+        return sum((documents.tally(each["tally"]) for each in found), Counters())
+
+    async def leave(self, name: str) -> int:
+        """Take a worker off the list and end its leases now; return how many tasks it had.
+
+        For a worker that is known to be dead: its tasks are claimable at once, due since
+        they are there and so before what came later.
+        Its hosts are ready, and so are those of its tasks that nobody holds. What it has
+        counted is kept, see `tally`.
+        """
+        now = self._store.now()
+        # The worker is marked last: after a crash in between all is done again.
+        ended, hosts = await self._store.writing(_end_leases, name, now)
+        if ended and not self._store.kind.tracked:
+            # Hosts of others, too, which come back when the leases would have run out.
+            await self._hosts.wake(dict.fromkeys(hosts, now))
+        await self._store.writing(_leave, name, now)
+        return ended
+
+
+async def _join(unit: Unit, document: Document) -> None:
+    # One that was delayed on its way takes back nothing that was written since.
+    gone = {"left": AtMost(document["started"])}
+    fields = {name: value for name, value in document.items() if name != "_id"}
+    await unit.workers.change([Write(document["_id"], gone, Edit(set=fields), new=document)])
+
+
+async def _all(unit: Unit, where: Document) -> list[Document]:
+    return list(await unit.workers.scan(where, limit=_EVERY))
+
+
+async def _beat(unit: Unit, name: str, news: Document) -> None:
+    # One that was delayed on its way must not take back a later one.
+    earlier = {"left": None, "heartbeat": AtMost(news["heartbeat"])}
+    await unit.workers.change([Write(name, earlier, Edit(set=news))])
+
+
+async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[str]]:
+    """End what a worker holds; return how many tasks it held, and their hosts."""
+    # ';' follows ':', so these are the tokens that begin with `name:`.
+    mine = Within(f"{name}:", f"{name};")
+    held = {"status": Among([int(Status.PROCESSING)]), "lock": mine}
+    places, _ = await unit.tasks.look(held, limit=_EVERY)
+    ids = [place.id for place in places]
+    tasks = await unit.tasks.read(ids, ("host", "lock", "fence", "create_time"), held)
+    # Due since they are there: of what waits, nothing that came later goes first.
+    ended = await unit.tasks.change(
+        [
+            Write(
+                task_id,
+                {**held, "lock": task["lock"], "fence": task["fence"]},
+                Edit(set={"due": task["create_time"]}),
+            )
+            for task_id, task in tasks.items()
+        ]
+    )
+    await unit.hosts.change_where({"owner": mine}, Edit(set={"ready_at": now, "owner": None}))
+    await unit.sessions.change_where({"owner": name}, Edit(set={"expires": now}))
+    return ended, {task["host"] for task in tasks.values()}
+
+
+async def _leave(unit: Unit, name: str, now: datetime) -> None:
+    """Mark a worker, and forget those that left before the last ones that are kept."""
+    gone = Edit(set={"left": now, "vitals": None})
+    await unit.workers.change([Write(name, {"left": None}, gone)])
+    left = await _all(unit, {"left": Not(None)})
+    left.sort(key=lambda each: (each["left"], each["_id"]), reverse=True)
+    if old := [each["_id"] for each in left[documents.KEPT_WORKERS :]]:
+        # A name may have joined anew since it was read.
+        await unit.workers.delete({"_id": Among(old), "left": Not(None)})
