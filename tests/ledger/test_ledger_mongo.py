@@ -325,11 +325,11 @@ async def test_a_spider_does_not_pay_for_what_tracked_tasks_carry(
     leases = await claimed(ledger)
     await ledger.workers.leave("a")
 
-    page, one, other, held, leaving = overheard.commands[:5]
+    page, one, other, _, held, leaving = overheard.commands[:6]
     assert page["projection"] == {"errors": 0, "response": 0, "items": 0}
     assert [each["fields"] for each in (one, other)] == [{"_id": 1}] * 2
     assert [lease.task.carried for lease in leases] == [None, None]
-    assert set(held["projection"]) == {"status", "lock", "fence", "create_time", "host"}
+    assert set(held["projection"]) == {"lock", "fence", "create_time", "host"}
     assert [list(each["u"]["$set"]) for each in leaving["updates"]] == [["due"], ["due"]]
     await client.close()
 

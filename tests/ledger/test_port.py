@@ -1,20 +1,39 @@
 """Every store does with random operations what the dictionaries of the model do."""
 
 import asyncio
+import pathlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crawlcw.ledger import documents
+from crawlcw.ledger.choosing import beginning_with
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import RATE_KEY, AtMost, Edit, Key, Not, Store, Table, Unit, Within, Write
+from crawlcw.ledger.port import (
+    OR,
+    RATE_KEY,
+    Among,
+    AtMost,
+    Containing,
+    Edit,
+    Key,
+    Not,
+    Path,
+    Store,
+    Table,
+    Unit,
+    Within,
+    Write,
+)
+from crawlcw.ledger.values import Cursor
+from crawlcw.model.task import Status
 from tests.support.dict_store import DictStore
-from tests.support.ledgers import BACKENDS, START, on_backend
+from tests.support.ledgers import BACKENDS, START, make_task, on_backend
 
 MINUTE = timedelta(minutes=1)
 
@@ -37,7 +56,9 @@ class Call:
         if self.name == "read":
             options = self.options.get("fields")
             return {key: without_nothing(each, options) for key, each in found.items()}
-        return found if isinstance(found, int) else [without_nothing(each) for each in found]
+        if self.name == "scan":
+            return [without_nothing(each) for each in found]
+        return found
 
 
 def without_nothing(document: Document, fields: Collection[str] | None = None) -> Document:
@@ -241,13 +262,111 @@ state = (
     called("state", "read", st.just(["state"]), where=some_state_test),
 )
 
-some_calls = st.lists(st.one_of(*rates, *sessions, *marker, *state), max_size=20)
+# Tasks, which are found by their indexes.
+
+some_id = st.integers(0, 5).map(lambda n: bytes([n]) * 16)
+some_ids = st.lists(some_id, min_size=1, max_size=4, unique=True)
+some_status = st.sampled_from([int(status) for status in Status])
+some_host = st.sampled_from(["a.example", "a.example:80", "b.example"])
+some_url = st.builds("http://{}/{}".format, some_host, st.sampled_from(["", "a%", "A.b"]))
+some_reason = st.sampled_from(["tls", "connect"])
+some_task = st.builds(
+    lambda task_id, url, host, fields: {
+        **documents.document(make_task()),
+        "_id": task_id,
+        "url": url,
+        "host": host,
+        **fields,
+    },
+    some_id,
+    some_url,
+    some_host,
+    st.fixed_dictionaries(
+        {"status": some_status, "update_time": some_time, "due": some_time},
+        optional={"reason": some_reason, "begun": some_number, "revisit": some_time},
+    ),
+)
+some_range = st.tuples(st.none() | some_time, st.none() | some_time).map(lambda ends: Within(*ends))
+some_urls = st.sampled_from(["http://", "http://a.example", "http://b"]).map(beginning_with)
+some_text = st.sampled_from(["a%", "A.", ".example"])
+some_choice = st.fixed_dictionaries(
+    {"status": st.lists(some_status, min_size=1, unique=True).map(Among)},
+    optional={
+        "update_time": some_range,
+        "url": some_urls
+        | st.builds(Containing, st.sampled_from(["a%", "A.", ".example"]), some_urls),
+        "due": some_time.map(AtMost),
+        "depth": st.integers(0, 1).map(AtMost),
+        "lock": st.none(),
+        "begun": some_number.map(Not),
+    },
+)
+NARROW = {
+    Path.HOST: some_host | st.just(beginning_with("a.")),
+    Path.REASON: some_reason | st.lists(some_reason, min_size=1, unique=True).map(Among),
+}
+some_way = st.sampled_from([Path.STATUS, Path.AS_STORED, *NARROW]).flatmap(
+    lambda by: st.tuples(
+        st.just(by),
+        some_choice
+        if by not in NARROW
+        else st.tuples(some_choice, NARROW[by]).map(lambda both: {**both[0], by.value: both[1]}),
+    )
+)
+some_cursor = st.none() | st.builds(Cursor, update_time=some_time, id=some_id)
+some_task_edit = st.builds(
+    Edit,
+    set=st.fixed_dictionaries(
+        {"status": some_status},
+        optional={
+            "due": st.none() | some_time,
+            "reason": st.none() | some_reason,
+            "lock": st.none() | st.just("w:1"),
+            "update_time": some_time,
+        },
+    ),
+    inc=st.fixed_dictionaries({}, optional={"fence": some_number}),
+    raise_to=st.fixed_dictionaries({}, optional={"begun": some_number}),
+)
+
+
+def by_way(name: str, **options: st.SearchStrategy[Any]) -> st.SearchStrategy[Call]:
+    return some_way.flatmap(
+        lambda way: called("tasks", name, st.just(way[1]), by=st.just(way[0]), **options)
+    )
+
+
+some_number_of_tasks = st.integers(1, 4)
+tasks = (
+    called("tasks", "insert", st.lists(some_task, max_size=4, unique_by=lambda task: task["_id"])),
+    called("tasks", "look", some_choice, limit=some_number_of_tasks, after=some_cursor),
+    by_way("find", limit=some_number_of_tasks, after=some_cursor),
+    by_way("count"),
+    by_way("at_most", most=some_number_of_tasks).filter(
+        lambda call: call.options["by"] is not Path.AS_STORED
+    ),
+    called(
+        "tasks",
+        "count",
+        st.lists(some_choice, min_size=1, max_size=2).map(lambda some: {OR: some}),
+        by=st.just(Path.AS_STORED),
+    ),
+    called("tasks", "change_all", some_ids, some_choice, some_task_edit),
+    changes("tasks", written(some_id, some_choice, some_task_edit)),
+    called("tasks", "delete_all", some_ids, some_choice),
+    called(
+        "tasks", "read", some_ids, fields=st.just(["status", "begun", "fence"]), where=some_choice
+    ),
+)
+
+some_calls = st.lists(st.one_of(*rates, *sessions, *marker, *state, *tasks), max_size=20)
 TABLES = ("rates", "sessions")
-READING = {"read", "scan"}
+READING = {"read", "scan", "look", "find", "count", "at_most"}
 
 
 async def emptied(unit: Unit) -> None:
-    """Empty the documents that nothing deletes."""
+    """Empty the documents that are not deleted by all their keys."""
+    await unit.tasks.delete_all([bytes([n]) * 16 for n in range(6)], {})
     parts = dict.fromkeys(("state", "control", "policy"))
     await unit.marker.change([Write("books", {}, Edit(set=parts))])
     first = {"revision": 1, "values": {}, "pending": {}}
@@ -269,7 +388,7 @@ async def answers(store: Store, calls: list[Call]) -> list[Any]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_store_answers_as_the_model_does(
-    backend: str, request: pytest.FixtureRequest, tmp_path: Path
+    backend: str, request: pytest.FixtureRequest, tmp_path: pathlib.Path
 ):
     request.param = backend
     ledgers = on_backend(request, tmp_path)

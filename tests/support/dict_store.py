@@ -5,7 +5,24 @@ from copy import deepcopy
 from typing import Any
 
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import AtMost, Edit, Key, Not, P, T, Where, Within, Work, Write
+from crawlcw.ledger.port import (
+    OR,
+    Among,
+    AtMost,
+    Containing,
+    Edit,
+    Key,
+    Looked,
+    Not,
+    P,
+    Path,
+    T,
+    Where,
+    Within,
+    Work,
+    Write,
+)
+from crawlcw.ledger.values import Cursor
 
 
 class DictTable:
@@ -46,10 +63,15 @@ class DictTable:
             if write.new is not None:
                 self._documents[write.key] = deepcopy(write.new)
             return write.new is not None
-        if not all(_passes(known.get(name), test) for name, test in write.where.items()):
+        if not _matches(known, write.where):
             return False
         _apply(known, write.edit)
         return True
+
+    async def change_where(self, where: Where, edit: Edit) -> int:
+        """See `port.Table.change_where`."""
+        found = list(self._matching(where))
+        return sum(self._change(Write(key, {}, edit)) for key in found)
 
     async def delete(self, where: Where) -> int:
         """See `port.Table.delete`."""
@@ -60,17 +82,66 @@ class DictTable:
 
     def _matching(self, where: Where) -> Iterator[Key]:
         for key, document in sorted(self._documents.items()):
-            if all(
-                _passes(key if name == "_id" else document.get(name), test)
-                for name, test in where.items()
-            ):
+            if _matches({**document, "_id": key}, where):
                 yield key
+
+
+class DictTasks(DictTable):
+    """The tasks."""
+
+    async def look(
+        self, where: Where, *, limit: int, look_at: int | None = None, after: Cursor | None = None
+    ) -> Looked:
+        """See `port.Tasks.look`, but that *look_at* is no bound."""
+        places = self._places(where, after)
+        return Looked(places[:limit], places[limit - 1] if len(places) >= limit else None)
+
+    async def find(
+        self, where: Where, *, by: Path, limit: int, after: Cursor | None = None
+    ) -> list[Cursor]:
+        """See `port.Tasks.find`."""
+        return self._places(where, after)[:limit]
+
+    async def at_most(self, where: Where, *, by: Path, most: int) -> int:
+        """See `port.Tasks.at_most`."""
+        return min(len(self._places(where, None)), most)
+
+    async def count(self, where: Where, *, by: Path) -> int:
+        """See `port.Tasks.count`."""
+        return len(self._places(where, None))
+
+    async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:
+        """See `port.Tasks.change_all`."""
+        return await self.change_where({**where, "_id": Among(keys)}, edit)
+
+    async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
+        """See `port.Tasks.delete_all`."""
+        return await self.delete({**where, "_id": Among(keys)})
+
+    def _places(self, where: Where, after: Cursor | None) -> list[Cursor]:
+        found = [self._documents[key] for key in self._matching(where)]
+        places = [Cursor(update_time=each["update_time"], id=each["_id"]) for each in found]
+        return sorted((p for p in places if after is None or p < after), reverse=True)
+
+
+def _matches(document: Document, where: Where) -> bool:
+    return all(
+        any(_matches(document, each) for each in test)
+        if name == OR
+        else _passes(document.get(name), test)
+        for name, test in where.items()
+    )
 
 
 def _passes(value: Any, test: Any) -> bool:
     match test:
         case Within(first, end):
-            return bool(first <= value < end)
+            after_first = first is None or first <= value
+            return value is not None and after_first and (end is None or bool(value < end))
+        case Among(values):
+            return value in values
+        case Containing(text, within):
+            return text in value and _passes(value, within)
         case Not(other):
             return bool(value != other)
         case AtMost(most):
@@ -85,6 +156,8 @@ def _apply(document: Document, edit: Edit) -> None:
         del document[name]
     for name, number in edit.inc.items():
         document[name] += number
+    for name, least in edit.raise_to.items():
+        document[name] = max(document.get(name) or least, least)
     for name, gone in edit.without.items():
         for member in gone:
             document.setdefault(name, {}).pop(member, None)
@@ -102,6 +175,9 @@ class DictStore:
         self.state = DictTable()
         self.sessions = DictTable()
         self.rates = DictTable()
+        self.hosts = DictTable()
+        self.workers = DictTable()
+        self.tasks = DictTasks()
 
     async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """See `port.Store.reading`."""

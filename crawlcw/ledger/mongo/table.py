@@ -35,12 +35,17 @@ class Table:
         key: tuple[str, ...] = ("_id",),
         null: Collection[str] = (),
         hidden: Collection[str] = (),
+        indexes: Mapping[str, str] | None = None,
     ) -> None:
-        """Take the fields that are null, and not absent, and those that are not read unasked."""
+        """Take the fields that are null, and not absent, and those that are not read unasked.
+
+        *indexes* are those of fields, the keys' apart.
+        """
         self.collection = collection
         self._key = key
         self._null = null
         self._hidden = dict.fromkeys(hidden, 0)
+        self._indexes = indexes or {}
 
     async def insert(self, documents: Sequence[Document]) -> int:
         """See `port.Documents.insert`: one command for all."""
@@ -71,7 +76,8 @@ class Table:
     async def found(self, chosen: Document, shown: Document, *, limit: int) -> list[Document]:
         """Return the first documents by their keys that match a filter."""
         with mapped():
-            cursor = self.collection.find(chosen, shown or None).sort([("_id", 1)]).hint("_id_")
+            cursor = self.collection.find(chosen, shown or None).sort([("_id", 1)])
+            cursor = cursor.hint(self._index(chosen))
             # The server's first reply is of 101 documents if it is not told.
             found: list[Document] = await cursor.limit(limit).batch_size(limit + 1).to_list(None)
         return found
@@ -101,10 +107,9 @@ class Table:
 
     async def change_where(self, where: Where, edit: Edit) -> int:
         """See `port.Table.change_where`."""
+        chosen, update = self.filter(where), self.operators(edit, {})
         with mapped():
-            changed = await self.collection.update_many(
-                self.filter(where), self.operators(edit, {})
-            )
+            changed = await self.collection.update_many(chosen, update, hint=self._index(chosen))
         return int(changed.matched_count)
 
     async def delete(self, where: Where) -> int:
@@ -112,6 +117,9 @@ class Table:
         with mapped():
             deleted = await self.collection.delete_many(self.filter(where), hint="_id_")
         return int(deleted.deleted_count)
+
+    def _index(self, chosen: Document) -> str:
+        return next((self._indexes[name] for name in chosen if name in self._indexes), "_id_")
 
     def filter(self, where: Where, after: Key | None = None) -> Document:
         """Return the filter of documents that pass all tests."""

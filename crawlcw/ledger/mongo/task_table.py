@@ -19,6 +19,8 @@ from crawlcw.ledger.mongo.indexes import (
     ANY_PRIORITY,
     BY_CALLBACK,
     BY_HOST_NAME,
+    BY_LEFT,
+    BY_OWNER,
     BY_PRIORITY,
     BY_REASON,
     BY_REVISIT,
@@ -74,8 +76,8 @@ class Unit:
         self.marker = store.marker
         self.state = store.state
         self.sessions = store.sessions
-        self.hosts = Table(store.hosts, null=("owner",))
-        self.workers = Table(store.workers, null=("left",))
+        self.hosts = Table(store.hosts, null=("owner",), indexes={"owner": BY_OWNER})
+        self.workers = Table(store.workers, null=("left",), indexes={"left": BY_LEFT})
         self.rates = store.rates
         self.tasks = TaskTable(store, blobs)
         self.results = Results(store, self.tasks, items)
