@@ -29,7 +29,7 @@ and a worker
                  examples: {reason: [link]}, items_by_callback: {name: number},
                  items_dropped: {reason: number}}
     vitals       {finished, failed, ignored, items, bytes, rate, in_flight, memory, lag}, as in
-                 `Vitals`; on SQLite in a row of its own
+                 `Vitals`
 
 A page that was finished once has besides
 
