@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from crawlcw.cli.processes.channel import Go
+from crawlcw.cli.processes.channel import awaited_go, go
 from tests.blame.crawl_command import environment
 
 #: Far more than anything here takes.
@@ -53,21 +53,21 @@ def crawled(folder: Path, *options: str, **changed: str) -> "subprocess.Complete
 def test_what_comes_after_the_word_to_go_is_left_for_the_loop(pages: int | None) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.sendall(Go(max_pages=pages).line() + b"stop\n")
+        ours.sendall(go(pages) + b"stop\n")
 
-        assert Go.awaited(theirs.fileno()) == Go(max_pages=pages)
+        assert awaited_go(theirs.fileno()) == (pages or 0)
         assert theirs.recv(100) == b"stop\n"
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("sent", [b"", b"go 2"])
+@pytest.mark.parametrize("sent", [b"", b"2"])
 def test_without_a_supervisor_nobody_is_told_to_go(sent: bytes) -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         ours.sendall(sent)
         ours.close()
 
-        assert Go.awaited(theirs.fileno()) is None
+        assert awaited_go(theirs.fileno()) is None
 
 
 def printed(folder: Path, script: str, **options: Any) -> str:

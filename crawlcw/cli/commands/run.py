@@ -25,7 +25,7 @@ from crawlcw.cli import (
 from crawlcw.cli.exit_codes import OK
 from crawlcw.cli.main import exit_code
 from crawlcw.cli.processes import first_processes
-from crawlcw.cli.processes.channel import Go
+from crawlcw.cli.processes.channel import awaited_go
 from crawlcw.cli.processes.first_processes import FirstProcess
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl import descriptors
@@ -215,13 +215,13 @@ def _in_worker(
 
     worker.prepare(channel)
     lifeline = worker.Lifeline(channel)
-    go = Go.awaited(channel)
-    if go is None:
+    pages = awaited_go(channel)
+    if pages is None:
         # The supervisor has ended, or has found out that there is nothing to crawl.
         return OK
 
     def work() -> int:
-        made, settings = made_as_told(go.max_pages)
+        made, settings = made_as_told(pages)
         # What the supervisor has raised since this process was started is not raised here.
         descriptors.secure(settings.concurrency)
         return loop.run(

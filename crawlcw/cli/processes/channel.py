@@ -1,16 +1,18 @@
-"""What a supervisor and a worker have to say to each other, on a socket of their own.
+"""Messages between a supervisor and its worker: lines on a socket of their own.
 
-The worker says what it has counted, the supervisor when to begin and to stop, each in lines.
-It is no signal, which a worker that is just starting would die of, and not the
-worker's stdout, which is the spider's. Whose lines come to their end is gone.
+The supervisor sends the number of pages to begin with, then the orders to stop. The worker sends
+its states and, where it ends by itself, its exit code. It is no signal, which a worker that is
+just starting would die of, and not the worker's stdout, which is the spider's.
 """
 
 import asyncio
+import io
 import json
-import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from typing import Any
 
 from crawlcw.model.counters import Counters, EarlyEnd, FinishReason
 from crawlcw.model.standstill import Standstill
@@ -18,54 +20,31 @@ from crawlcw.telemetry.measures import Measures
 
 #: What is longer is given on in pieces: nobody waits for the end of a line for ever.
 _LONGEST_LINE = 1 << 20
-_LAST_WORD = b"exit "
-_GO = b"go"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastWord:
-    """What a worker says that ends by itself; who has not said it has crashed.
+def go(max_pages: int | None) -> bytes:
+    """Return the word to begin, with the pages that the worker may finish; None: all there are."""
+    return b"%d\n" % (max_pages or 0)
 
-    No exit code tells that: a page may end the process with any.
+
+def awaited_go(channel: int) -> int | None:
+    """Wait for `go` on a descriptor; return its pages, 0: all. None: the supervisor is gone.
+
+    A worker may have been started ahead of need.
     """
-
-    code: int  #: what it exits with
-
-    def line(self) -> bytes:
-        """Return it as it is sent."""
-        return b"%s%d\n" % (_LAST_WORD, self.code)
-
-    @classmethod
-    def read(cls, line: bytes) -> "LastWord | None":
-        """Return it, or None for a line that is none; raises `ValueError` for a part of one."""
-        return cls(code=int(line[len(_LAST_WORD) :])) if line.startswith(_LAST_WORD) else None
+    # Unbuffered: what comes after it is for the event loop.
+    with suppress(ConnectionError), io.FileIO(channel, closefd=False) as unbuffered:
+        line = unbuffered.readline()
+        return int(line) if line.endswith(b"\n") else None
+    return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Go:
-    """What a worker waits for before it begins; it may have been started ahead of need."""
+def exit_line(code: int) -> bytes:
+    """Return the last line of a worker that ends by itself; one that has not sent it has crashed.
 
-    max_pages: int | None = None  #: how many pages it may finish; None: as many as there are
-
-    def line(self) -> bytes:
-        """Return it as it is sent."""
-        return b"%s %d\n" % (_GO, self.max_pages) if self.max_pages else b"%s\n" % _GO
-
-    @classmethod
-    def awaited(cls, channel: int) -> "Go | None":
-        """Wait for it on *channel*, a descriptor; None where the supervisor is gone instead."""
-        line = b""
-        while not line.endswith(b"\n"):
-            # One by one: what comes after it is for the event loop.
-            try:
-                byte = os.read(channel, 1)
-            except ConnectionError:
-                return None
-            if not byte:
-                return None
-            line += byte
-        pages = line[len(_GO) :].strip()
-        return cls(max_pages=int(pages) if pages else None)
+    The exit code of the process does not tell that: a page may end it with any.
+    """
+    return b'{"exit": %d}\n' % code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +63,8 @@ class WorkerState:
         return json.dumps(asdict(self), default=datetime.isoformat).encode() + b"\n"
 
     @classmethod
-    def read(cls, line: bytes) -> "WorkerState":
-        """Return what was sent; raises `ValueError` for a part of it."""
-        fields = json.loads(line)
+    def of(cls, fields: dict[str, Any]) -> "WorkerState":
+        """Return what was sent."""
         fields["counters"] = Counters(**fields["counters"])
         if fields["standstill"] is not None:
             fields["standstill"] = Standstill.of(fields["standstill"])

@@ -313,9 +313,8 @@ class Supervisor:
         while not self._stopping.is_set():
             worker = WorkerProcess(number, on_state=self._heed)
             code = await self._run_one(worker, number, share)
-            if worker.last_word is not None:
-                reason = worker.state.finish_reason
-                return _End(code=worker.last_word.code, finish_reason=reason)
+            if worker.exit_code is not None:
+                return _End(code=worker.exit_code, finish_reason=worker.state.finish_reason)
             was_alone = await self._take_back()
             await self._follow_stop()
             # One whose loop stands still is ended by signals, its own or this process's. Where

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +22,7 @@ from crawlcw.assembly import open_crawl
 from crawlcw.cli import signals
 from crawlcw.cli.background_tasks import background_tasks
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK
-from crawlcw.cli.processes.channel import LastWord, Lines, WorkerState
+from crawlcw.cli.processes.channel import WorkerState, exit_line
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
@@ -59,7 +60,7 @@ def last_word(channel: int, command: Callable[[], int]) -> int:
     if code != INTERNAL:
         # It is gone, or has more to read than it could: then it starts another one.
         with suppress(OSError):
-            os.write(descriptor, LastWord(code=code).line())
+            os.write(descriptor, exit_line(code))
     return code
 
 
@@ -145,86 +146,56 @@ async def crawl(
         # A signal may come from elsewhere: an orderly shutdown of the machine
         # sends one to each process.
         with signals.stopping(running, grace=settings.grace, stuck=running):
-            supervisor = await _Supervisor.connected(channel, obey=_obedience(running))
+            supervisor = socket.socket(fileno=channel)
+            orders, states = await asyncio.open_unix_connection(sock=supervisor)
             try:
-                async with background_tasks(
-                    _tell(running, supervisor), _outlive(running, supervisor)
-                ):
+                async with background_tasks(_tell(running, states), _obey(running, orders, states)):
                     report = await running.run()
-                supervisor.tell(
-                    WorkerState(
-                        counters=running.stats.counted(),
+                if not states.is_closing():
+                    end = replace(
+                        _state(running),
+                        standstill=None,
                         released=report.released,
                         finish_reason=report.finish_reason,
-                        ending=running.ending,
-                        measures=running.measures(),
                     )
-                )
+                    states.write(end.line())
             finally:
-                await supervisor.close()
+                states.close()
+                with suppress(ConnectionError):
+                    await states.wait_closed()
     return INTERRUPTED if report.finish_reason == FinishReason.STOPPED_AT_ONCE else OK
 
 
-class _Supervisor:
-    """The supervisor, as its worker sees it."""
-
-    def __init__(self, transport: asyncio.Transport, lines: Lines) -> None:
-        self._transport = transport
-        self._lines = lines
-
-    @classmethod
-    async def connected(cls, channel: int, *, obey: Callable[[bytes], None]) -> "_Supervisor":
-        loop = asyncio.get_running_loop()
-        transport, lines = await loop.create_unix_connection(
-            lambda: Lines(obey), sock=socket.socket(fileno=channel)
-        )
-        return cls(transport, lines)
-
-    def tell(self, state: WorkerState) -> None:
-        """Send *state*, unless nobody is there."""
-        if not self._transport.is_closing():
-            self._transport.write(state.line())
-
-    def listens(self) -> bool:
-        """Return whether it has taken all that it was told."""
-        return not self._transport.get_write_buffer_size()
-
-    async def gone(self) -> None:
-        """Wait until the supervisor has ended."""
-        await self._lines.ended.wait()
-
-    async def close(self) -> None:
-        """End the connection when everything is sent."""
-        self._transport.close()
-        await self._lines.ended.wait()
+def _state(crawl: Crawl) -> WorkerState:
+    return WorkerState(
+        counters=crawl.stats.counted(),
+        standstill=crawl.standstill,
+        ending=crawl.ending,
+        measures=crawl.measures(),
+    )
 
 
-def _obedience(crawl: Crawl) -> Callable[[bytes], None]:
-    orders = {
-        FinishReason.STOPPED.encode(): crawl.stop,
-        FinishReason.STOPPED_AT_ONCE.encode(): crawl.stop_now,
-    }
-    # Of a supervisor that was killed, half an order may arrive.
-    return lambda line: orders.get(line, lambda: None)()
-
-
-async def _tell(crawl: Crawl, supervisor: _Supervisor) -> None:
-    while True:
-        state = WorkerState(
-            counters=crawl.stats.counted(),
-            standstill=crawl.standstill,
-            ending=crawl.ending,
-            measures=crawl.measures(),
-        )
-        if supervisor.listens():
-            supervisor.tell(state)
+async def _tell(crawl: Crawl, states: asyncio.StreamWriter) -> None:
+    while not states.is_closing():
+        state = _state(crawl)
+        # Unless the supervisor has not taken the last one.
+        if not states.transport.get_write_buffer_size():
+            states.write(state.line())
         await asyncio.sleep(_STATE_EVERY if state.counters.pages else _FIRST_STATE_WITHIN)
 
 
-async def _outlive(crawl: Crawl, supervisor: _Supervisor) -> None:
-    """Stop softly when the supervisor was killed."""
-    await supervisor.gone()
-    # Nobody reads what is printed any more, and what a page that is still under
+async def _obey(crawl: Crawl, orders: asyncio.StreamReader, states: asyncio.StreamWriter) -> None:
+    """Do what the supervisor orders; stop softly when it was killed."""
+    with suppress(ConnectionError):
+        async for line in orders:
+            # Of a supervisor that was killed, half an order may arrive.
+            match line.strip().decode():
+                case FinishReason.STOPPED:
+                    crawl.stop()
+                case FinishReason.STOPPED_AT_ONCE:
+                    crawl.stop_now()
+    states.close()
+    # What is printed has no reader any more, and what a page that is still under
     # way has started must not fail for that either.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

@@ -1,6 +1,7 @@
 """A worker as its supervisor sees it: a process, what it counts, and what it prints."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ from typing import BinaryIO, TextIO
 
 import anyio
 
-from crawlcw.cli.processes.channel import Go, LastWord, Lines, WorkerState
+from crawlcw.cli.processes.channel import Lines, WorkerState, go
 from crawlcw.cli.processes.first_processes import FirstProcess
 from crawlcw.cli.processes.own_command import own_command, own_environment
 from crawlcw.model.counters import FinishReason
@@ -36,7 +37,7 @@ class WorkerProcess:
         self.state = WorkerState()  #: the last one that arrived
         self.heard = 0  #: how many have arrived
         self._on_state = on_state
-        self.last_word: LastWord | None = None  #: None while it has not said that it ends
+        self.exit_code: int | None = None  #: None while it has not said that it ends
         self.was_ended = False  #: whether this process has sent it a signal to end it
         self._process: Process | FirstProcess | None = None
         self._states = Lines(self._hear)
@@ -65,7 +66,7 @@ class WorkerProcess:
             self.close()
             raise
         assert self._channel is not None
-        self._channel.write(Go(max_pages=max_pages).line())
+        self._channel.write(go(max_pages))
 
     async def _start_process(self) -> None:
         with ExitStack() as theirs:
@@ -156,10 +157,11 @@ class WorkerProcess:
     def _hear(self, line: bytes) -> None:
         # A worker that is killed may leave half a state.
         with suppress(ValueError):
-            if word := LastWord.read(line):
-                self.last_word = word
+            fields = json.loads(line)
+            if "exit" in fields:
+                self.exit_code = fields["exit"]
             else:
-                self.state = WorkerState.read(line)
+                self.state = WorkerState.of(fields)
                 self.heard += 1
                 self._on_state(self.state)
 
