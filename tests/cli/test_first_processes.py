@@ -91,7 +91,7 @@ def test_a_process_that_nobody_takes_is_ended(tmp_path: Path) -> None:
         from crawlcw.cli.processes import first_processes
         with first_processes.started(lambda channel: time.sleep(1000), number=2) as first:
             assert [each.returncode for each in first] == [None, None]
-        print(*((each.returncode, each.channel.fileno()) for each in first))
+        print(*((each.returncode, each.ends.channel.fileno()) for each in first))
     """
 
     assert printed(tmp_path, script) == f"{(-signal.SIGKILL, -1)} {(-signal.SIGKILL, -1)}\n"
@@ -115,10 +115,11 @@ def test_it_is_apart_from_the_terminal_and_exits_with_what_its_work_returns(
         with first_processes.started(work, number=3) as all:
             for first in all:
                 first.is_taken = True
-                channel = first.channel.recv(100).decode()
+                channel = first.ends.channel.recv(100).decode()
                 _, status = os.waitpid(first.pid, 0)
-                print(first.printed.read(), first.logged.read(), channel.startswith("socket:"))
-                print(first.channel.recv(100), os.waitstatus_to_exitcode(status))
+                ends = first.ends
+                print(ends.printed.read(), ends.logged.read(), channel.startswith("socket:"))
+                print(first.ends.channel.recv(100), os.waitstatus_to_exitcode(status))
     """
     out = printed(tmp_path, script, input="of the terminal")
 

@@ -5,7 +5,6 @@ ledger: on two cores at the same time. Until they are told to go they do nothing
 need is loaded once, before; nothing of the spider is.
 """
 
-import asyncio
 import os
 import signal
 import socket
@@ -17,15 +16,45 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import anyio
 
-@dataclass(slots=True, kw_only=True)
-class FirstProcess:
-    """A process, and this process's ends of what connects the two."""
 
-    pid: int
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """One process's ends of what connects a supervisor and a worker."""
+
     channel: socket.socket
     printed: BinaryIO
     logged: BinaryIO
+
+    def close(self) -> None:
+        """Close them."""
+        for each in (self.channel, self.printed, self.logged):
+            each.close()
+
+
+def pair() -> tuple[Ends, Ends]:
+    """Return the supervisor's ends and the worker's; raises `OSError`."""
+    with ExitStack() as opened:
+        channel, their_channel = map(opened.enter_context, socket.socketpair())
+        printed, their_printed = _pipe(opened)
+        logged, their_logged = _pipe(opened)
+        opened.pop_all()
+    return Ends(channel, printed, logged), Ends(their_channel, their_printed, their_logged)
+
+
+def _pipe(opened: ExitStack) -> tuple[BinaryIO, BinaryIO]:
+    reading, writing = os.pipe()
+    theirs = opened.enter_context(os.fdopen(writing, "wb"))
+    return opened.enter_context(os.fdopen(reading, "rb")), theirs
+
+
+@dataclass(slots=True, kw_only=True)
+class FirstProcess:
+    """A process that was forked off; the supervisor's ends."""
+
+    pid: int
+    ends: Ends
     is_taken: bool = False  #: whether somebody else sees to its end
     returncode: int | None = None  #: what it ended with, once that was waited for
 
@@ -39,26 +68,18 @@ class FirstProcess:
         """Wait for its end; return its exit code, or the number of a signal below zero."""
         # The loop has not started it, and does not know of it.
         descriptor = os.pidfd_open(self.pid)
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(descriptor, ended.set)
         try:
-            await ended.wait()
+            await anyio.wait_readable(descriptor)
         finally:
-            loop.remove_reader(descriptor)
             os.close(descriptor)
         return self._reaped()
 
     def discard(self) -> None:
         """End it: it has done nothing yet."""
         self.is_taken = True
-        self.close()
+        self.ends.close()
         self.send_signal(signal.SIGKILL)
         self._reaped()
-
-    def close(self) -> None:
-        """Close this process's ends."""
-        for each in (self.channel, self.printed, self.logged):
-            each.close()
 
     def _reaped(self) -> int:
         _, status = os.waitpid(self.pid, 0)
@@ -100,35 +121,27 @@ def _all_forked(work: Callable[[int], int], number: int) -> list[FirstProcess]:
 
 
 def _forked(work: Callable[[int], int], others: list[FirstProcess]) -> FirstProcess | None:
-    with ExitStack() as ours, ExitStack() as theirs:
-        try:
-            channel, their_channel = socket.socketpair()
-            ours.enter_context(channel)
-            theirs.enter_context(their_channel)
-            printed, their_printed = _pipe(ours, theirs)
-            logged, their_logged = _pipe(ours, theirs)
-            pid = os.fork()
-        except OSError:
-            return None
-        if pid:
-            ours.pop_all()
-            return FirstProcess(pid=pid, channel=channel, printed=printed, logged=logged)
+    try:
+        ours, theirs = pair()
+    except OSError:
+        return None
+    try:
+        pid = os.fork()
+    except OSError:
         ours.close()
-        # Else they would not see that the supervisor is gone.
-        for each in others:
-            each.close()
-        # Out of reach of the terminal's Ctrl-C, which comes by the other process.
-        os.setsid()
-        with Path(os.devnull).open("rb") as nothing:
-            for stream, number in ((nothing, 0), (their_printed, 1), (their_logged, 2)):
-                os.dup2(stream.fileno(), number)
-        descriptor = their_channel.detach()
         theirs.close()
-        sys.exit(work(descriptor))
-
-
-def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[BinaryIO, BinaryIO]:
-    """Return what this process reads, and what the other one writes to."""
-    reading, writing = os.pipe()
-    printed = theirs.enter_context(os.fdopen(writing, "wb"))
-    return ours.enter_context(os.fdopen(reading, "rb")), printed
+        return None
+    if pid:
+        theirs.close()
+        return FirstProcess(pid=pid, ends=ours)
+    # Else they would not see that the supervisor is gone.
+    for each in (ours, *(other.ends for other in others)):
+        each.close()
+    # Out of reach of the terminal's Ctrl-C, which comes by the other process.
+    os.setsid()
+    with Path(os.devnull).open("rb") as nothing:
+        for stream, number in ((nothing, 0), (theirs.printed, 1), (theirs.logged, 2)):
+            os.dup2(stream.fileno(), number)
+    descriptor = theirs.channel.detach()
+    theirs.close()
+    sys.exit(work(descriptor))

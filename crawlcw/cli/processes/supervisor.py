@@ -6,6 +6,7 @@ to know of each other, they know from the ledger.
 
 import asyncio
 import logging
+import math
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -23,8 +24,7 @@ from crawlcw.cli.first_run import warn_of_state
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes.channel import WorkerState
 from crawlcw.cli.processes.first_processes import FirstProcess
-from crawlcw.cli.processes.silent_workers import LOOK_EVERY, SilentWorkers
-from crawlcw.cli.processes.worker_process import WorkerProcess
+from crawlcw.cli.processes.worker_process import LOOK_EVERY, WorkerProcess
 from crawlcw.cli.showing import Output, report_fields, sum_up, watched
 from crawlcw.crawl.control import Control
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
@@ -53,6 +53,14 @@ _NOT_AT_ALL = timedelta(0)
 _FIRST_WAIT = timedelta(seconds=1)
 _LONGEST_WAIT = timedelta(seconds=30)
 _MOST_CRASHES = 5
+#: A worker that is stuck ends by itself, with a dump of its stacks, if it can.
+_LONGER = timedelta(seconds=15)
+#: One that was told to stop is asked again by signals when it has been silent for so
+#: long, in seconds, and ended when it still is.
+_SILENT = 2.0
+_STILL_SILENT = 8.0
+#: At the second signal it gives back what it holds from another thread; a third would end that.
+_ASKED = 2
 
 
 async def crawl(
@@ -125,24 +133,14 @@ class _Achieved:
     elapsed: float  #: seconds
 
 
-class Restarts:
-    """The crashes of one slot's workers, one after the other."""
+def wait_after(crashes: int) -> timedelta | None:
+    """Return how long a slot waits after so many crashes in a row; None: it stays empty.
 
-    def __init__(self) -> None:
-        self._crashes = 0
-
-    def crashed(self, *, progressed: bool) -> timedelta | None:
-        """Note a crash; return how long to wait before the next worker, None for ever.
-
-        *progressed* says whether the worker had come any further by then: who did
-        has not crashed for what the one before crashed for.
-        """
-        if progressed:
-            self._crashes = 0
-        self._crashes += 1
-        if self._crashes >= _MOST_CRASHES:
-            return None
-        return backoff(self._crashes, base=_FIRST_WAIT, ceiling=_LONGEST_WAIT)
+    A worker that had come any further has not crashed for the reason of the one before.
+    """
+    if crashes >= _MOST_CRASHES:
+        return None
+    return backoff(crashes, base=_FIRST_WAIT, ceiling=_LONGEST_WAIT)
 
 
 class Supervisor:
@@ -174,9 +172,9 @@ class Supervisor:
         self._crashes = 0
         self._ends: list[_End] = []
         self._order: FinishReason | None = None
-        self._silent = SilentWorkers(
-            callback_timeout=settings.callback_timeout, grace=settings.grace
-        )
+        timeout = settings.callback_timeout
+        self._longest_silence = (timeout + min(_LONGER, 2 * timeout)).total_seconds()  #: 0: any
+        self._ends_from = math.inf  #: when one that is silent may be ended, monotonic
         self._stopping = asyncio.Event()
         self._began = ledger.now()
         self._retry = LedgerRetry(settings.ledger_give_up)
@@ -245,7 +243,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """Keep the workers going until the crawl has ended; return the worst exit code."""
-        async with background_tasks(self._look_after_silent_ones()), asyncio.TaskGroup() as group:
+        async with background_tasks(self._end_silent_ones()), asyncio.TaskGroup() as group:
             slots = [
                 group.create_task(self._keep_filled(number, share))
                 for number, share in enumerate(self._shares, start=1)
@@ -294,22 +292,41 @@ class Supervisor:
         if state.ending is not None and self._order is None:
             self.stop()
 
-    async def _look_after_silent_ones(self) -> None:
+    async def _end_silent_ones(self) -> None:
+        """End workers of which nothing is heard for too long: their event loops stand still."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            # One that has come to its end has nothing more to say.
-            self._silent.look([w for w in self._running if w.state.finish_reason is None])
+            for worker in list(self._running):
+                # One that has come to its end has nothing more to say.
+                if worker.state.finish_reason is None:
+                    self._judge(worker, worker.silent())
+
+    def _judge(self, worker: WorkerProcess, silent: float) -> None:
+        stops, longest = time.monotonic() >= self._ends_from, self._longest_silence
+        if (longest and silent >= longest) or (stops and silent >= _STILL_SILENT):
+            logger.error(
+                "process %d has said nothing for %s, so it is killed: its event loop stands still",
+                worker.pid,
+                format_duration(timedelta(seconds=round(silent))),
+                extra={"event": "worker_silent", "pid": worker.pid},
+            )
+            worker.kill()
+        elif stops and silent >= _SILENT and worker.asked < _ASKED:
+            worker.asked += 1
+            worker.end(signal.SIGTERM)
 
     def _tell(self, order: FinishReason) -> None:
         self._order = order
-        self._silent.told(at_once=order is FinishReason.STOPPED_AT_ONCE)
+        at_once = order is FinishReason.STOPPED_AT_ONCE
+        grace = 0.0 if at_once else self.settings.grace.total_seconds()
+        self._ends_from = min(self._ends_from, time.monotonic() + grace)
         self._stopping.set()
         for worker in self._running:
             worker.tell(order)
 
     async def _keep_filled(self, number: int, share: int | None) -> _End:
         """Keep a worker in slot *number* until one ends by itself, or too many have crashed."""
-        restarts = Restarts()
+        crashes = 0
         while not self._stopping.is_set():
             worker = WorkerProcess(number, on_state=self._heed)
             code = await self._run_one(worker, number, share)
@@ -332,8 +349,8 @@ class Supervisor:
                 share -= worker.state.counters.pages
                 if share <= 0:
                     return _End(code=OK, finish_reason=FinishReason.MAX_PAGES)
-            wait = restarts.crashed(progressed=was_alone or has_progressed(worker.state))
-            if wait is None:
+            crashes = 1 if was_alone or has_progressed(worker.state) else crashes + 1
+            if (wait := wait_after(crashes)) is None:
                 logger.error(
                     "worker %d has crashed %d times without progress and stays down: %s",
                     number,

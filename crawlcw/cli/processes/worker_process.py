@@ -4,22 +4,25 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
+import time
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from typing import BinaryIO, TextIO
+from contextlib import ExitStack, closing, suppress
+from typing import TextIO
 
 import anyio
 
 from crawlcw.cli.processes.channel import Lines, WorkerState, go
-from crawlcw.cli.processes.first_processes import FirstProcess
+from crawlcw.cli.processes.first_processes import Ends, FirstProcess, pair
 from crawlcw.cli.processes.own_command import own_command, own_environment
 from crawlcw.model.counters import FinishReason
+from crawlcw.model.stalls import Silence
 
 #: What the last lines of a process that has ended may take to arrive.
 _LAST_LINES = 2.0
+#: Between two looks at a worker of which nothing is heard, in seconds.
+LOOK_EVERY = 0.5
 
 
 class WorkerProcess:
@@ -35,9 +38,9 @@ class WorkerProcess:
         """Take the *number* of its slot. Call *on_state* with each state that arrives."""
         self.number = number
         self.state = WorkerState()  #: the last one that arrived
-        self.heard = 0  #: how many have arrived
         self._on_state = on_state
         self.exit_code: int | None = None  #: None while it has not said that it ends
+        self.asked = 0  #: how often it was asked to end by a signal
         self.was_ended = False  #: whether this process has sent it a signal to end it
         self._process: Process | FirstProcess | None = None
         self._states = Lines(self._hear)
@@ -46,6 +49,8 @@ class WorkerProcess:
         self._logged = Lines(lambda line: _print(line, sys.stderr))
         self._channel: asyncio.WriteTransport | None = None
         self._outputs: list[asyncio.BaseTransport] = []
+        self._silence: Silence | None = None  #: None: nothing has arrived yet
+        self._is_heard = False  #: since the last look
 
     @property
     def pid(self) -> int:
@@ -57,39 +62,44 @@ class WorkerProcess:
 
         Raises `OSError` where the system has no room for it.
         """
+        if first is not None:
+            self._process, first.is_taken = first, True
+        ends = first.ends if first is not None else await self._spawn()
         try:
-            if first is None:
-                await self._start_process()
-            else:
-                await self._take(first)
+            await self._listen(ends)
         except BaseException:
             self.close()
+            ends.close()
             raise
         assert self._channel is not None
         self._channel.write(go(max_pages))
 
-    async def _start_process(self) -> None:
-        with ExitStack() as theirs:
-            channel = theirs.enter_context(await self._open_channel())
-            printed = theirs.enter_context(await self._open_pipe(self._printed))
-            logged = theirs.enter_context(await self._open_pipe(self._logged))
+    async def _spawn(self) -> Ends:
+        ours, theirs = pair()
+        with closing(theirs), ExitStack() as unused:
+            unused.callback(ours.close)
             self._process = await asyncio.create_subprocess_exec(
-                *own_command(f"--worker-channel={channel.fileno()}"),
+                *own_command(f"--worker-channel={theirs.channel.fileno()}"),
                 env=own_environment(),
                 stdin=DEVNULL,
-                stdout=printed,
-                stderr=logged,
-                pass_fds=(channel.fileno(),),
+                stdout=theirs.printed,
+                stderr=theirs.logged,
+                pass_fds=(theirs.channel.fileno(),),
                 # Out of reach of the terminal's Ctrl-C, which comes by this process.
                 start_new_session=True,
             )
+            unused.pop_all()
+        return ours
 
-    async def _take(self, first: FirstProcess) -> None:
-        """Be what the process that was started ahead talks to, from now on."""
-        self._process, first.is_taken = first, True
-        await self._listen_to(first.channel)
-        await self._read(first.printed, self._printed)
-        await self._read(first.logged, self._logged)
+    async def _listen(self, ends: Ends) -> None:
+        loop = asyncio.get_running_loop()
+        self._channel, _ = await loop.create_unix_connection(
+            lambda: self._states, sock=ends.channel
+        )
+        self._outputs = [
+            (await loop.connect_read_pipe(lambda: self._printed, ends.printed))[0],
+            (await loop.connect_read_pipe(lambda: self._logged, ends.logged))[0],
+        ]
 
     def tell(self, order: FinishReason) -> None:
         """Order the worker to end for that reason, unless it is gone; twice is as good as once."""
@@ -133,26 +143,14 @@ class WorkerProcess:
         assert self._process is not None, "no process was started"
         return self._process
 
-    async def _open_channel(self) -> socket.socket:
-        """Return the worker's end of the channel."""
-        ours, theirs = socket.socketpair()
-        await self._listen_to(ours)
-        return theirs
-
-    async def _listen_to(self, channel: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        self._channel, _ = await loop.create_unix_connection(lambda: self._states, sock=channel)
-
-    async def _open_pipe(self, lines: Lines) -> BinaryIO:
-        """Return what the worker writes to, for *lines* to arrive."""
-        reading, writing = os.pipe()
-        await self._read(os.fdopen(reading, "rb"), lines)
-        return os.fdopen(writing, "wb")
-
-    async def _read(self, pipe: BinaryIO, lines: Lines) -> None:
-        loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_read_pipe(lambda: lines, pipe)
-        self._outputs.append(transport)
+    def silent(self) -> float:
+        """Return for how many seconds nothing has arrived; to be called every `LOOK_EVERY`."""
+        now, is_heard = time.monotonic(), self._is_heard
+        if self._silence is None:
+            self._silence = Silence(now=now, look_every=LOOK_EVERY) if is_heard else None
+            return 0.0
+        self._is_heard = False
+        return self._silence.look(now, heard=is_heard)
 
     def _hear(self, line: bytes) -> None:
         # A worker that is killed may leave half a state.
@@ -162,7 +160,7 @@ class WorkerProcess:
                 self.exit_code = fields["exit"]
             else:
                 self.state = WorkerState.of(fields)
-                self.heard += 1
+                self._is_heard = True
                 self._on_state(self.state)
 
 
