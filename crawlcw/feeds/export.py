@@ -41,7 +41,7 @@ async def export(
     count = 0
     columns = wanted.fields if wanted.fields is None else [*wanted.fields, *_meta_names(wanted)]
     with ExitStack() as stack:
-        writing: list[tuple[Target, forms.Form]] = []
+        writing: list[tuple[Target, forms.JsonLines]] = []
         for target in targets:
             stream = stack.enter_context(places.opened(target, stdout=stdout))
             form = forms.form_of(target.format, stream, columns=columns, defuse=wanted.defuse)

@@ -3,30 +3,21 @@
 import csv
 import io
 import itertools
+import json
+import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from crawlcw.errors import UsageError
-from crawlcw.feeds import cells
 from crawlcw.feeds.inert import inert, inert_cell, visible_cell
-from crawlcw.feeds.spool import Spool
 from crawlcw.model import values
 
 #: Rows of a Parquet file that are written together.
 _ROW_GROUP = 5_000
-
-
-class Form(Protocol):
-    """Writes items in one form."""
-
-    def write(self, item: Mapping[str, Any]) -> None:
-        """Take the next item."""
-
-    def finish(self) -> None:
-        """Write what is missing to make the stream whole; the stream stays open."""
-
-    def close(self) -> None:
-        """Let go of what the form keeps, whether it is finished or not."""
+#: What a spreadsheet takes for the beginning of a formula (CWE-1236), also in full width.
+_FORMULA = re.compile(r"[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?\Z")
 
 
 class JsonLines:
@@ -36,22 +27,20 @@ class JsonLines:
         self._stream = stream
 
     def write(self, item: Mapping[str, Any]) -> None:
-        """Write a line."""
+        """Take the next item."""
         self._stream.write(f"{inert(values.to_json(item))}\n".encode())
 
     def finish(self) -> None:
-        """Write nothing: a stream of lines is whole after each."""
+        """Write what is missing to make the stream whole; the stream stays open."""
 
     def close(self) -> None:
-        """Keep nothing."""
+        """Let go of what the form keeps, whether it is finished or not."""
 
 
-class Json:
+class Json(JsonLines):
     """One array of all items, an item a line."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._opening = b"[\n"
+    _opening = b"[\n"
 
     def write(self, item: Mapping[str, Any]) -> None:
         """Write the next element."""
@@ -62,11 +51,46 @@ class Json:
         """Write the end of the array."""
         self._stream.write(b"[]\n" if self._opening == b"[\n" else b"\n]\n")
 
+
+class _Table(JsonLines):
+    """All rows, kept on disk until the columns are known, in the order in which they came up.
+
+    With *columns* these are the only ones, in that order.
+    """
+
+    def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None) -> None:
+        super().__init__(stream)
+        # Closed by `close`: the rows outlive this call.
+        self._file = tempfile.TemporaryFile(  # noqa: SIM115
+            "w+", encoding="utf-8", newline="\n"
+        )
+        self._given = columns
+        self._found: dict[str, None] = {}
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self._found if self._given is None else self._given)
+
+    def write(self, item: Mapping[str, Any]) -> None:
+        """Keep the item until all columns are known."""
+        if self._given is None:
+            self._found.update(dict.fromkeys(item))
+        self._file.write(values.to_json(item) + "\n")
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows, as JSON gives them back: dates and bytes as text."""
+        self._file.flush()
+        self._file.seek(0)
+        for line in self._file:
+            yield json.loads(line)
+
     def close(self) -> None:
-        """Keep nothing."""
+        """Forget the items."""
+        self._file.close()
 
 
-class Csv:
+class Csv(_Table):
     """A table (RFC 4180), in UTF-8; its columns are those of all items.
 
     A list or an object is written as JSON. With *defuse*, no cell begins as a
@@ -75,37 +99,28 @@ class Csv:
     """
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None, defuse: bool) -> None:
-        self._stream = stream
-        self._spool = Spool(columns)
+        super().__init__(stream, columns=columns)
         self._is_seen = stream.isatty()
-        self._defuse = cells.defused if defuse else str
-
-    def write(self, item: Mapping[str, Any]) -> None:
-        """Keep the item until all columns are known."""
-        self._spool.add(item)
+        self._defuse = defused if defuse else str
 
     def finish(self) -> None:
         """Write the table."""
         text = io.TextIOWrapper(self._stream, encoding="utf-8", newline="")
         try:
             table = csv.writer(text, lineterminator="\n" if self._is_seen else "\r\n")
-            columns = self._spool.columns
+            columns = self.columns
             if columns:
                 table.writerow([self._shown(name) for name in columns])
-            for row in self._spool.rows():
-                table.writerow([self._shown(cells.text_of(row.get(name))) for name in columns])
+            for row in self.rows():
+                table.writerow([self._shown(text_of(row.get(name))) for name in columns])
         finally:
             text.detach()
-
-    def close(self) -> None:
-        """Forget the items."""
-        self._spool.close()
 
     def _shown(self, text: str) -> str:
         return self._defuse(visible_cell(text) if self._is_seen else inert_cell(text))
 
 
-class Parquet:
+class Parquet(_Table):
     """A table of columns with types (Apache Parquet), by pyarrow.
 
     A column is of numbers, of integers or of truth values where all of its
@@ -114,14 +129,13 @@ class Parquet:
     """
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None) -> None:
-        self._stream = stream
-        self._spool = Spool(columns)
+        super().__init__(stream, columns=columns)
         self._kinds: dict[str, set[type]] = {}
         self._inexact: set[str] = set()  #: columns with an integer that is no float
 
     def write(self, item: Mapping[str, Any]) -> None:
-        """Keep the item until all columns are known."""
-        self._spool.add(item)
+        """Keep the item until all columns are known, and their types."""
+        super().write(item)
         for name, value in item.items():
             if value is not None:
                 self._kinds.setdefault(name, set()).add(type(value))
@@ -133,17 +147,14 @@ class Parquet:
         import pyarrow
         from pyarrow import parquet
 
-        types = {name: self._type(name) for name in self._spool.columns}
+        types = {name: self._type(name) for name in self.columns}
         arrow = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64()}
         schema = pyarrow.schema([(n, arrow.get(t, pyarrow.string())) for n, t in types.items()])
         with parquet.ParquetWriter(self._stream, schema) as table:
-            for some in _batches(self._spool.rows()):
+            rows = self.rows()
+            while some := list(itertools.islice(rows, _ROW_GROUP)):
                 columns = {n: [_typed(row.get(n), t) for row in some] for n, t in types.items()}
                 table.write_table(pyarrow.table(columns, schema=schema))
-
-    def close(self) -> None:
-        """Forget the items."""
-        self._spool.close()
 
     def _type(self, name: str) -> type:
         kinds = self._kinds.get(name, set())
@@ -164,7 +175,9 @@ def check(form: str) -> None:
             ) from None
 
 
-def form_of(name: str, stream: BinaryIO, *, columns: Sequence[str] | None, defuse: bool) -> Form:
+def form_of(
+    name: str, stream: BinaryIO, *, columns: Sequence[str] | None, defuse: bool
+) -> JsonLines:
     """Return the writer for a form of `target.FORMATS`."""
     match name:
         case "json":
@@ -177,12 +190,25 @@ def form_of(name: str, stream: BinaryIO, *, columns: Sequence[str] | None, defus
             return JsonLines(stream)
 
 
-def _batches(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    while some := list(itertools.islice(rows, _ROW_GROUP)):
-        yield some
-
-
 def _typed(value: Any, kind: type) -> Any:
     if value is None:
         return None
-    return cells.text_of(value) if kind is str else kind(value)
+    return text_of(value) if kind is str else kind(value)
+
+
+def text_of(value: Any) -> str:
+    """Return a clean value as a cell: nothing for None, JSON for a list or an object."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    encoded = values.to_json(value)
+    # Dates and bytes are texts in JSON.
+    return encoded[1:-1] if encoded.startswith('"') else encoded
+
+
+def defused(text: str) -> str:
+    """Return *text* with an apostrophe before what a spreadsheet would run as a formula."""
+    if _FORMULA.match(text) and not _NUMBER.match(text):
+        return f"'{text}"
+    return text

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from crawlcw.feeds import cells
+from crawlcw.feeds import forms
 from crawlcw.feeds.forms import form_of
 
 pytestmark = pytest.mark.quick
@@ -98,7 +98,7 @@ def test_a_formula_is_defused_unless_it_is_asked_for(text: str):
 
 @given(st.text())
 def test_no_defused_cell_begins_as_a_formula_does(text: str):
-    cell = cells.defused(text)
+    cell = forms.defused(text)
 
     assert cell in (text, f"'{text}")
     if cell[:1] and cell[0] in "=+-@\t\r\uff1d\uff0b\uff0d\uff20":

@@ -24,7 +24,7 @@ from yarl import URL
 from crawlcw.api.response import Response
 from crawlcw.api.spider import Spider
 from crawlcw.cli.terminal.logs import Repeats
-from crawlcw.feeds.cells import defused
+from crawlcw.feeds.forms import defused
 from crawlcw.feeds.inert import inert_cell
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.tracking import Tracker
