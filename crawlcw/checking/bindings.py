@@ -52,9 +52,28 @@ class Rule(Protocol):
         """See a call, an attribute or a subscript, after its parts; *owner* is what it is of."""
 
 
-_SELECTS = {Kind.RESPONSE, Kind.PARSER, Kind.NODE}
-_OF_PARSEL = {Kind.SELECTOR, Kind.SELECTORS}
-_KIN = frozenset({"parent", "next", "prev", "child", "first_child", "last_child"})
+_SELECTS = (Kind.RESPONSE, Kind.PARSER, Kind.NODE)
+_OF_PARSEL = (Kind.SELECTOR, Kind.SELECTORS)
+_KIN = ("parent", "next", "prev", "child", "first_child", "last_child")
+#: The kinds of attributes, by the kind that has them.
+_ATTRIBUTES = {
+    (Kind.RESPONSE, "selector"): Kind.SELECTOR,
+    (Kind.RESPONSE, "tree"): Kind.PARSER,
+    (Kind.RESPONSE, "request"): Kind.REQUEST,
+    (Kind.RESPONSE, "headers"): Kind.HEADERS,
+    (Kind.RESPONSE, "meta"): Kind.METAS,
+    **{(Kind.NODE, name): Kind.NODE for name in _KIN},
+    **{(Kind.PARSER, name): Kind.NODE for name in ("body", "head", "root")},
+}
+#: The kinds that methods return, likewise.
+_METHODS = {
+    **{(kind, "css"): Kind.NODES for kind in _SELECTS},
+    **{(kind, "css_first"): Kind.NODE for kind in _SELECTS},
+    **{(kind, name): Kind.SELECTORS for kind in _OF_PARSEL for name in ("css", "xpath")},
+    (Kind.RESPONSE, "xpath"): Kind.SELECTORS,
+    (Kind.RESPONSE, "follow"): Kind.REQUEST,
+    (Kind.HEADERS, "get"): Kind.HEADER,
+}
 _MADE = {
     "crawlcw.Request": Kind.REQUEST,
     "crawlcw.Response": Kind.RESPONSE,
@@ -162,12 +181,12 @@ class Walk:
                 self.body(node.body, after)
                 _join(env, [dict(env), after])
                 handlers = [each.body for each in node.handlers]
-                self._branches(handlers, dict(env), env, or_none=True)
+                self._branches(handlers, env, env, or_none=True)
                 self.body([*node.orelse, *node.finalbody], env)
             case ast.Match(subject=subject, cases=cases):
                 self.visit(subject, env)
                 env.update(dict.fromkeys(_captured(cases)))
-                self._branches([each.body for each in cases], dict(env), env, or_none=True)
+                self._branches([each.body for each in cases], env, env, or_none=True)
             case _:
                 self._parts(node, env)
 
@@ -255,13 +274,9 @@ class Walk:
 
     def _loop(self, body: list[ast.stmt], env: Env) -> None:
         # What the body binds, its next turn begins with.
-        after = dict(env)
         with self._silence():
-            self.body(body, after)
-        _join(env, [dict(env), after])
-        after = dict(env)
-        self.body(body, after)
-        _join(env, [dict(env), after])
+            self._branches([body], env, env, or_none=True)
+        self._branches([body], env, env, or_none=True)
 
     def _branches(
         self, bodies: list[list[ast.stmt]], start: Env, env: Env, *, or_none: bool = False
@@ -296,7 +311,7 @@ class Walk:
                 owner = self.visit(value, env)
                 self._show(node, owner)
                 self._escapes(node)
-                return _attribute(owner, name, node.lineno)
+                return _part(_ATTRIBUTES, owner, name, node.lineno)
             case ast.Subscript(value=value, slice=index):
                 owner = self.visit(value, env)
                 self._show(node, owner)
@@ -356,9 +371,10 @@ class Walk:
                 named[each.arg] = self.visit(each.value, env)
         self._show(node, owner)
         if called := self._called(node.func):
-            self._note(called, arguments, named, of_self=isinstance(node.func, ast.Attribute))
+            self._note(called, zip(_names(called), arguments, strict=False))
+            self._note(called, named.items())
         if name:
-            return _method(owner, name, node.lineno)
+            return _part(_METHODS, owner, name, node.lineno)
         if isinstance(node.func, ast.Name) and node.func.id in _SAME_LISTS and arguments:
             first = arguments[0]
             return first if first and first.kind in (Kind.NODES, Kind.SELECTORS) else None
@@ -377,36 +393,21 @@ class Walk:
                 return self.source.functions.get(name)
         return None
 
-    def _note(
-        self,
-        called: FunctionNode,
-        arguments: list[Known | None],
-        named: dict[str | None, Known | None],
-        *,
-        of_self: bool,
-    ) -> None:
-        names = [each.arg for each in (*called.args.posonlyargs, *called.args.args)]
-        static = any(
-            isinstance(e, ast.Name) and e.id == "staticmethod" for e in called.decorator_list
-        )
-        names = names[1:] if of_self and not static else names
-        seen = self._seen[called]
-        for name, known in [*zip(names, arguments, strict=False), *named.items()]:
-            if name is not None:
-                seen[name].append(known)
-
     def _escapes(self, node: ast.Name | ast.Attribute) -> None:
         """Note that a function is handed on: of what it is given nothing is known."""
         called = self._called(node)
         if called is not None and isinstance(node.ctx, ast.Load):
-            names = [each.arg for each in called.args.args if each.arg not in ("self", "cls")]
-            is_response = names[:1] == ["response"]
+            is_response = _names(called)[:1] == ["response"]
             self._hand_on(called, Known(Kind.RESPONSE, called.lineno) if is_response else None)
 
     def _hand_on(self, called: FunctionNode, first: Known | None) -> None:
-        names = [each.arg for each in called.args.args if each.arg not in ("self", "cls")]
-        for name, known in zip(names, [first, *[None] * len(names)], strict=False):
-            self._seen[called][name].append(known)
+        names = _names(called)
+        self._note(called, zip(names, [first, *[None] * len(names)], strict=False))
+
+    def _note(self, called: FunctionNode, given: Iterable[tuple[str | None, Known | None]]) -> None:
+        for name, known in given:
+            if name is not None:
+                self._seen[called][name].append(known)
 
     def _comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, env: Env
@@ -421,43 +422,20 @@ class Walk:
             self.visit(part, inner)
 
 
-def _attribute(owner: Known | None, name: str, line: int) -> Known | None:
-    match owner.kind if owner else None, name:
-        case Kind.RESPONSE, "selector":
-            return Known(Kind.SELECTOR, line)
-        case Kind.RESPONSE, "tree":
-            return Known(Kind.PARSER, line)
-        case Kind.RESPONSE, "request":
-            return Known(Kind.REQUEST, line)
-        case Kind.RESPONSE, "headers":
-            return Known(Kind.HEADERS, line)
-        case Kind.RESPONSE, "meta":
-            return Known(Kind.METAS, line)
-        case Kind.NODE, _ if name in _KIN:
-            return Known(Kind.NODE, owner.line if owner else line)
-        case Kind.PARSER, "body" | "head" | "root":
-            return Known(Kind.NODE, line)
-    return None
+def _names(function: FunctionNode) -> list[str]:
+    """Return the names of the arguments that a caller gives by place."""
+    every = (*function.args.posonlyargs, *function.args.args)
+    return [each.arg for each in every if each.arg not in ("self", "cls")]
 
 
-def _method(owner: Known | None, name: str, line: int) -> Known | None:
-    kind = owner.kind if owner else None
+def _part(
+    table: dict[tuple[Kind, str], Kind], owner: Known | None, name: str, line: int
+) -> Known | None:
+    kind = None if owner is None else table.get((owner.kind, name))
+    if owner is None or kind is None:
+        return None
     # A node's line is that of the `response.css()` that it comes from, which may be changed.
-    first = owner.line if owner and kind is Kind.NODE else line
-    if kind in _SELECTS and name == "css":
-        return Known(Kind.NODES, first)
-    if kind in _SELECTS and name == "css_first":
-        return Known(Kind.NODE, first)
-    if kind in _OF_PARSEL and name in ("css", "xpath"):
-        return Known(Kind.SELECTORS, line)
-    match kind, name:
-        case Kind.RESPONSE, "xpath":
-            return Known(Kind.SELECTORS, line)
-        case Kind.RESPONSE, "follow":
-            return Known(Kind.REQUEST, line)
-        case Kind.HEADERS, "get":
-            return Known(Kind.HEADER, line)
-    return None
+    return Known(kind, owner.line if owner.kind is Kind.NODE else line)
 
 
 def _subscript(owner: Known | None, index: ast.expr, line: int) -> Known | None:
@@ -500,25 +478,20 @@ def _join(env: Env, ends: list[Env]) -> None:
 
 def _without_tested(test: ast.expr, env: Env) -> Env:
     """Return *env* without the names whose type a test asks for."""
-    left_out = {
-        node.args[0].id
-        for node in ast.walk(test)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("isinstance", "hasattr", "callable", "type")
-        and node.args
-        and isinstance(node.args[0], ast.Name)
-    }
-    return {**env, **dict.fromkeys(left_out)}
+    for node in ast.walk(test):
+        match node:
+            case ast.Call(
+                func=ast.Name(id="isinstance" | "hasattr" | "callable" | "type"),
+                args=[ast.Name(id=name), *_],
+            ):
+                env = {**env, name: None}
+    return env
 
 
 def _captured(cases: list[ast.match_case]) -> Iterator[str]:
-    for case in cases:
-        for node in ast.walk(case.pattern):
-            match node:
-                case (
-                    ast.MatchAs(name=str(name))
-                    | ast.MatchStar(name=str(name))
-                    | ast.MatchMapping(rest=str(name))
-                ):
-                    yield name
+    for node in (each for case in cases for each in ast.walk(case.pattern)):
+        match node:
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name
+            case ast.MatchMapping(rest=str(name)):
+                yield name

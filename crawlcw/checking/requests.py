@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from crawlcw.api.scrapy_words import META_KEYS, REQUEST_ARGUMENTS
 from crawlcw.checking.bindings import Kind, Known, Walk
 from crawlcw.checking.findings import Finding
-from crawlcw.checking.source import FOREIGN_MODULES, Class, FunctionNode
+from crawlcw.checking.source import FOREIGN_MODULES, Class
 
 _REQUESTS = "spiders#Requests"
 _RESPONSES = "spiders#Responses"
@@ -14,6 +14,8 @@ _CLASSES = frozenset({"Request", "FormRequest", "JsonRequest", "SplashRequest"})
 #: Others have a `Request` of their own.
 _PACKAGES = FOREIGN_MODULES | {"crawlcw"}
 _CALLBACKS = frozenset({"callback", "errback"})
+#: The methods of every spider.
+_OF_SPIDERS = frozenset({"parse", "on_error", "item", "start"})
 #: Attributes of Scrapy's responses that a `Response` has not.
 _OF_RESPONSE = {
     "body_as_unicode": "response.text",
@@ -129,18 +131,13 @@ class Requests:
                 return
             case _:
                 return
-        if owner.is_whole and not owner.defines(method) and not hasattr_of_spider(method):
+        if owner.is_whole and not owner.defines(method) and method not in _OF_SPIDERS:
             self._tell(value.lineno, f"{owner.node.name} has no callback {method!r}")
 
     def _tell(self, line: int, what: str, instead: str = "", guide: str = _RESPONSES) -> None:
         self._found.add(
             Finding(path=self._path, line=line, what=what, instead=instead, guide=guide)
         )
-
-
-def hasattr_of_spider(name: str) -> bool:
-    """Return whether every spider has a method of that name."""
-    return name in ("parse", "on_error", "item", "start")
 
 
 def _keys(value: ast.expr) -> Iterator[str]:
@@ -184,28 +181,16 @@ def signatures(owner: Class, path: str) -> Iterator[Finding]:
     """Yield a finding for each callback that wants more than it is given."""
     named = callbacks_of(owner)
     for method in owner.methods():
-        required, most = _positional(method)
-        if method.name in named["errback"] and required == 1 and most == 1:
-            what = f"def {method.name}(self, {_parameter(method, 1)})"
+        every = [each.arg for each in (*method.args.posonlyargs, *method.args.args)]
+        required = len(every) - len(method.args.defaults) - 1
+        takes_one = required == 1 and len(every) == 2 and not method.args.vararg
+        if method.name in named["errback"] and takes_one:
+            what = f"def {method.name}(self, {every[1]})"
             instead = f"def {method.name}(self, request, error): error.reason, error.response"
-            yield Finding(
-                path=path, line=method.lineno, what=what, instead=instead, guide=_REQUESTS
-            )
         elif method.name in named["callback"] and required > 1:
-            more = [_parameter(method, number) for number in range(2, required + 1)]
             what = f"def {method.name}(): a callback is given the response alone"
+            more = every[2 : required + 1]
             instead = ", ".join(f"response.context[{name!r}]" for name in more)
-            yield Finding(
-                path=path, line=method.lineno, what=what, instead=instead, guide=_REQUESTS
-            )
-
-
-def _positional(method: FunctionNode) -> tuple[int, int]:
-    """Return how many arguments a method must be given, and how many it takes, beside `self`."""
-    every = [*method.args.posonlyargs, *method.args.args]
-    most = 100 if method.args.vararg else len(every) - 1
-    return len(every) - len(method.args.defaults) - 1, most
-
-
-def _parameter(method: FunctionNode, number: int) -> str:
-    return [*method.args.posonlyargs, *method.args.args][number].arg
+        else:
+            continue
+        yield Finding(path=path, line=method.lineno, what=what, instead=instead, guide=_REQUESTS)
