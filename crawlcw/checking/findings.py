@@ -24,3 +24,20 @@ class Finding:
         page, _, heading = self.guide.partition("#")
         section = f'{page}, "{heading}"' if heading else page
         return f"{said} (guide {section})"
+
+
+class Findings:
+    """The findings about one file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.all: set[Finding] = set()
+
+    def tell(
+        self, line: int, what: str, instead: str = "", guide: str = "", *, stops: bool = False
+    ) -> None:
+        """Add a finding; see `Finding`."""
+        found = Finding(
+            path=self.path, line=line, what=what, instead=instead, guide=guide, stops=stops
+        )
+        self.all.add(found)

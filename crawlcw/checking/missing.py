@@ -1,11 +1,10 @@
 """Extras that a spider needs and this environment has not: the command that installs them."""
 
 import ast
-from collections.abc import Iterator
 from importlib.util import find_spec
 
 from crawlcw.checking.bindings import Kind, Known, Walk
-from crawlcw.checking.findings import Finding
+from crawlcw.checking.findings import Findings
 
 #: What is written, the package that it needs, the extra, and the manual's section.
 _PARSEL = ("parsel", "xpath", "spiders#Responses")
@@ -22,21 +21,9 @@ _SWITCHES = {"browser": _BROWSER, "keep_bodies": _WARC, "trace": _OTEL}
 class Missing:
     """Finds the first place of a file that needs each extra which is not installed."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._needed: dict[tuple[str, str, str], tuple[int, str]] = {}
-
-    def findings(self) -> Iterator[Finding]:
-        """Yield a finding for each extra that is missing."""
-        for (package, extra, guide), (line, what) in self._needed.items():
-            if find_spec(package) is None:
-                yield Finding(
-                    path=self._path,
-                    line=line,
-                    what=f"{what} needs {package}, which is not installed",
-                    instead=f"pip install 'crawlcw[{extra}]'",
-                    guide=guide,
-                )
+    def __init__(self, found: Findings) -> None:
+        self._found = found
+        self._needed: set[str] = set()  #: extras
 
     def look(self, node: ast.expr, owner: Known | None, walk: Walk) -> None:
         """See `Rule.look`."""
@@ -61,5 +48,9 @@ class Missing:
                 case "proxy" | "proxies", value if "socks" in ast.unparse(value):
                     self._need(_SOCKS, value, f"{keyword.arg}= with SOCKS")
 
-    def _need(self, extra: tuple[str, str, str], node: ast.expr, what: str) -> None:
-        self._needed.setdefault(extra, (node.lineno, what))
+    def _need(self, needed: tuple[str, str, str], node: ast.expr, what: str) -> None:
+        package, extra, guide = needed
+        if extra not in self._needed and find_spec(package) is None:
+            self._needed.add(extra)
+            what = f"{what} needs {package}, which is not installed"
+            self._found.tell(node.lineno, what, f"pip install 'crawlcw[{extra}]'", guide)

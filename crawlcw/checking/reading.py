@@ -7,7 +7,7 @@ from pathlib import Path
 
 from crawlcw.checking import state
 from crawlcw.checking.bindings import Walk
-from crawlcw.checking.findings import Finding
+from crawlcw.checking.findings import Finding, Findings
 from crawlcw.checking.missing import Missing
 from crawlcw.checking.requests import Requests, signatures
 from crawlcw.checking.scrapy_names import Names
@@ -85,21 +85,21 @@ def _covers(node: ast.ClassDef, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or line)
 
 
-def _in_source(source: Source) -> list[Finding]:
-    path = str(source.path)
-    selection = Selection(path)
-    requests = Requests(path, of_scrapy=source.is_scrapys)
-    missing = Missing(path)
+def _in_source(source: Source) -> set[Finding]:
+    found = Findings(str(source.path))
+    selection = Selection(found)
+    requests = Requests(found, of_scrapy=source.is_scrapys)
     # An expression of hundreds of parts: what was found before it counts.
     with suppress(RecursionError):
-        Walk.through(source, (selection, requests, missing))
-    found = [*Names(source, path).findings(), *selection.findings()]
-    found += [*requests.findings(), *missing.findings()]
+        Walk.through(source, (selection, requests, Missing(found)))
+    selection.finish()
+    requests.finish()
+    Names(source, found).look()
     for each in source.classes:
         if each.is_spider:
-            found += signatures(each, path)
-            found += state.findings(each, path)
-    return found
+            signatures(each, found)
+            state.look(each, found)
+    return found.all
 
 
 def has_spider(path: Path) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from crawlcw.api.scrapy_words import META_KEYS, REQUEST_ARGUMENTS
 from crawlcw.checking.bindings import Kind, Known, Walk
-from crawlcw.checking.findings import Finding
+from crawlcw.checking.findings import Findings
 from crawlcw.checking.source import FOREIGN_MODULES, Class
 
 _REQUESTS = "spiders#Requests"
@@ -39,22 +39,20 @@ _SCRAPYS_KEYS = frozenset({*META_KEYS, "item"})
 class Requests:
     """Finds what requests are given, and what is asked of responses, in Scrapy's words."""
 
-    def __init__(self, path: str, *, of_scrapy: bool) -> None:
-        self._path = path
+    def __init__(self, found: Findings, *, of_scrapy: bool) -> None:
+        self._found = found
         self._of_scrapy = of_scrapy
-        self._found: set[Finding] = set()
         self._metas: list[tuple[int, str]] = []
         #: The keys that requests of this file hand on.
         self._handed_on: set[str] = set()
 
-    def findings(self) -> list[Finding]:
-        """Return what was found."""
+    def finish(self) -> None:
+        """Tell what only the whole file shows."""
         keys = _SCRAPYS_KEYS | self._handed_on
         for line, key in self._metas:
             if self._of_scrapy or key in keys:
                 instead = META_KEYS.get(key, f"response.context[{key!r}]")
                 self._tell(line, f"response.meta[{key!r}]", instead, _REQUESTS)
-        return sorted(self._found)
 
     def look(self, node: ast.expr, owner: Known | None, walk: Walk) -> None:
         """See `Rule.look`."""
@@ -135,9 +133,7 @@ class Requests:
             self._tell(value.lineno, f"{owner.node.name} has no callback {method!r}")
 
     def _tell(self, line: int, what: str, instead: str = "", guide: str = _RESPONSES) -> None:
-        self._found.add(
-            Finding(path=self._path, line=line, what=what, instead=instead, guide=guide)
-        )
+        self._found.tell(line, what, instead, guide)
 
 
 def _keys(value: ast.expr) -> Iterator[str]:
@@ -177,8 +173,8 @@ def _named(value: ast.expr) -> set[str]:
             return set()
 
 
-def signatures(owner: Class, path: str) -> Iterator[Finding]:
-    """Yield a finding for each callback that wants more than it is given."""
+def signatures(owner: Class, found: Findings) -> None:
+    """Find the callbacks that want more than they are given."""
     named = callbacks_of(owner)
     for method in owner.methods():
         every = [each.arg for each in (*method.args.posonlyargs, *method.args.args)]
@@ -193,4 +189,4 @@ def signatures(owner: Class, path: str) -> Iterator[Finding]:
             instead = ", ".join(f"response.context[{name!r}]" for name in more)
         else:
             continue
-        yield Finding(path=path, line=method.lineno, what=what, instead=instead, guide=_REQUESTS)
+        found.tell(method.lineno, what, instead, _REQUESTS)

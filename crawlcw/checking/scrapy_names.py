@@ -8,7 +8,7 @@ from dataclasses import fields
 import crawlcw
 from crawlcw.api.scrapy_words import RULE_ARGUMENTS, SETTINGS
 from crawlcw.api.settings import Settings
-from crawlcw.checking.findings import Finding
+from crawlcw.checking.findings import Findings
 from crawlcw.checking.source import FOREIGN_MODULES, Class, FunctionNode, Source, defined, path_of
 
 _HOOKS = "spiders#Hooks and downloaders"
@@ -159,35 +159,28 @@ _LOADER_METHODS = frozenset(
 class Names:
     """The findings of one file that its names alone tell."""
 
-    def __init__(self, source: Source, path: str) -> None:
+    def __init__(self, source: Source, found: Findings) -> None:
         self._source = source
-        self._path = path
+        self._tell = found.tell
         self._of_scrapy = source.is_scrapys
         self._told: set[ast.expr] = set()  #: what is said with the expression around it
 
-    def findings(self) -> Iterator[Finding]:
-        """Yield what is found, in no order."""
-        yield from self._imports()
+    def look(self) -> None:
+        """Look at the whole file."""
+        self._imports()
         for each in self._source.classes:
-            yield from self._spider(each) if each.is_spider else self._part(each)
+            (self._spider if each.is_spider else self._part)(each)
         in_classes = {id(n) for c in self._source.classes for n in _at_import(c.node.body)}
         at_import = in_classes | {id(each) for each in _at_import(self._source.tree.body)}
         for node in ast.walk(self._source.tree):
             match node:
                 case ast.Call():
-                    yield from self._call(node, stops=id(node) in at_import)
+                    self._call(node, stops=id(node) in at_import)
                 case ast.Attribute() | ast.Name():
-                    yield from self._use(node)
-        yield from self._settings_file()
+                    self._use(node)
+        self._settings_file()
 
-    def _found(
-        self, line: int, what: str, instead: str = "", guide: str = "", *, stops: bool = False
-    ) -> Finding:
-        return Finding(
-            path=self._path, line=line, what=what, instead=instead, guide=guide, stops=stops
-        )
-
-    def _imports(self) -> Iterator[Finding]:
+    def _imports(self) -> None:
         for each in self._source.imports:
             top = each.dotted.partition(".")[0]
             if each.is_optional:
@@ -198,14 +191,12 @@ class Names:
                     instead = self._to_import()
                 what = f"import of {each.dotted}"
                 stops = not each.in_function
-                yield self._found(each.line, what, instead, guide, stops=stops)
+                self._tell(each.line, what, instead, guide, stops=stops)
             elif top == "crawlcw" and each.dotted.count(".") == 1:
                 name = each.dotted.partition(".")[2]
                 if name in _NAMES and name not in crawlcw.__all__:
                     instead, guide = _NAMES[name]
-                    yield self._found(
-                        each.line, f"crawlcw has no {name}", instead, guide, stops=True
-                    )
+                    self._tell(each.line, f"crawlcw has no {name}", instead, guide, stops=True)
 
     def _to_import(self) -> str:
         names = {
@@ -216,7 +207,7 @@ class Names:
         same = sorted(names & _SAME) or ["Spider"]
         return f"from crawlcw import {', '.join(same)}"
 
-    def _use(self, node: ast.Attribute | ast.Name) -> Iterator[Finding]:
+    def _use(self, node: ast.Attribute | ast.Name) -> None:
         """Find the use of a name that is another here, and of Scrapy's attributes of a spider."""
         if not isinstance(node.ctx, ast.Load):
             return
@@ -224,7 +215,7 @@ class Names:
         name = dotted.rpartition(".")[2]
         if dotted.partition(".")[0] in FOREIGN_MODULES:
             if name in _NAMES and name not in _SAME:
-                yield self._found(node.lineno, ast.unparse(node), *_NAMES[name])
+                self._tell(node.lineno, ast.unparse(node), *_NAMES[name])
             return
         if not isinstance(node, ast.Attribute) or node in self._told:
             return
@@ -233,23 +224,23 @@ class Names:
             self._told.add(node.value)
             is_scrapys = text.startswith("self.crawler") or self._of_scrapy
             if is_scrapys and not any(each.defines("crawler") for each in self._source.classes):
-                yield self._found(node.lineno, text, *found)
+                self._tell(node.lineno, text, *found)
         elif self._of_scrapy and text == "self.state":
             what = "self.state: durable with the page that changes it"
-            yield self._found(node.lineno, what, "self.state.add(key, n) for counters", _STATE)
+            self._tell(node.lineno, what, "self.state.add(key, n) for counters", _STATE)
         elif text in ("failure.value", "failure.request", "failure.type", "failure.check"):
             instead = {"failure.request": "request"}.get(text, "error.reason, error.response")
-            yield self._found(node.lineno, text, instead, "spiders#Requests")
+            self._tell(node.lineno, text, instead, "spiders#Requests")
 
-    def _call(self, call: ast.Call, *, stops: bool) -> Iterator[Finding]:
+    def _call(self, call: ast.Call, *, stops: bool) -> None:
         dotted = self._source.dotted(call.func)
         if dotted == "crawlcw.Settings":
-            yield from self._settings(call, stops=stops)
+            self._settings(call, stops=stops)
         elif dotted == "crawlcw.Rule" or (dotted.startswith("scrapy.") and dotted.endswith(_RULED)):
             for keyword in call.keywords:
                 if keyword.arg in RULE_ARGUMENTS:
                     what = f"{ast.unparse(call.func)}({keyword.arg}=...)"
-                    yield self._found(
+                    self._tell(
                         keyword.value.lineno,
                         what,
                         RULE_ARGUMENTS[keyword.arg],
@@ -260,16 +251,16 @@ class Names:
             return
         owner, name = ast.unparse(call.func.value), call.func.attr
         if owner == "self.settings" and name in _SETTINGS_METHODS:
-            yield self._found(
+            self._tell(
                 call.lineno,
                 f"self.settings.{name}(...)",
                 "a field: self.settings.delay",
                 "settings",
             )
         elif name in _LOADER_METHODS and self._has_loaders():
-            yield self._found(call.lineno, f"{owner}.{name}(...)", *_NAMES["ItemLoader"])
+            self._tell(call.lineno, f"{owner}.{name}(...)", *_NAMES["ItemLoader"])
         elif name == "extract_links" and self._of_scrapy:
-            yield self._found(
+            self._tell(
                 call.lineno, f"{owner}.extract_links(...)", "response.follow_all(...)", _RULES
             )
 
@@ -279,7 +270,7 @@ class Names:
             for each in self._source.imports
         ) or any(name.endswith("ItemLoader") for c in self._source.classes for name in c.roots)
 
-    def _settings(self, call: ast.Call, *, stops: bool) -> Iterator[Finding]:
+    def _settings(self, call: ast.Call, *, stops: bool) -> None:
         known = {each.name for each in fields(Settings)}
         for keyword in call.keywords:
             if keyword.arg is None or keyword.arg in known:
@@ -288,43 +279,43 @@ class Names:
             near = difflib.get_close_matches(keyword.arg.lower(), known, n=1)
             what = f"Settings({keyword.arg}=...)" + ("" if instead else " is no setting")
             instead = instead or (f"{near[0]}=" if near else "")
-            yield self._found(keyword.value.lineno, what, instead, "settings", stops=stops)
+            self._tell(keyword.value.lineno, what, instead, "settings", stops=stops)
 
-    def _spider(self, spider: Class) -> Iterator[Finding]:
+    def _spider(self, spider: Class) -> None:
         for statement in spider.node.body:
             for name in defined(statement):
                 if name in _OF_SPIDERS:
-                    yield self._found(statement.lineno, name, *_OF_SPIDERS[name])
+                    self._tell(statement.lineno, name, *_OF_SPIDERS[name])
             match statement:
                 case ast.Assign(
                     targets=[ast.Name(id="custom_settings")], value=ast.Dict() as value
                 ):
-                    yield from self._custom(value)
+                    self._custom(value)
                 case ast.AnnAssign(
                     target=ast.Name(id="custom_settings"), value=ast.Dict() as value
                 ):
-                    yield from self._custom(value)
+                    self._custom(value)
                 case ast.FunctionDef(name="closed" | "close") | ast.AsyncFunctionDef(name="closed"):
                     if any(each.arg == "reason" for each in statement.args.args):
                         what = f"def {statement.name}(self, reason)"
                         instead = "def closed(self, report): report.finish_reason"
-                        yield self._found(statement.lineno, what, instead, _HOOKS)
+                        self._tell(statement.lineno, what, instead, _HOOKS)
 
-    def _custom(self, settings: ast.Dict) -> Iterator[Finding]:
+    def _custom(self, settings: ast.Dict) -> None:
         for key in settings.keys:
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                yield self._found(key.lineno, key.value, _setting(key.value), "settings")
+                self._tell(key.lineno, key.value, _setting(key.value), "settings")
 
-    def _part(self, part: Class) -> Iterator[Finding]:
+    def _part(self, part: Class) -> None:
         """Find the methods of a pipeline or of middleware."""
         for method in part.methods():
             parameters, found = _OF_PARTS.get(method.name, (None, None))
             if parameters is None or found is None:
                 continue
             if parameters <= {each.arg for each in method.args.args}:
-                yield self._found(method.lineno, f"{part.node.name}.{method.name}()", *found)
+                self._tell(method.lineno, f"{part.node.name}.{method.name}()", *found)
 
-    def _settings_file(self) -> Iterator[Finding]:
+    def _settings_file(self) -> None:
         """Find the settings of a Scrapy project: names of a module in capitals."""
         named = [
             (statement.lineno, name)
@@ -335,7 +326,7 @@ class Names:
         names = {name for _, name in named}
         if self._source.path.name == "settings.py" or {"BOT_NAME", "SPIDER_MODULES"} & names:
             for line, name in named:
-                yield self._found(line, name, _setting(name), "settings")
+                self._tell(line, name, _setting(name), "settings")
 
 
 def _at_import(body: list[ast.stmt]) -> Iterator[ast.AST]:

@@ -3,7 +3,7 @@
 import ast
 
 from crawlcw.checking.bindings import Kind, Known, Walk
-from crawlcw.checking.findings import Finding
+from crawlcw.checking.findings import Findings
 
 #: What parsel's selectors have, and neither a lexbor node nor a list.
 _PARSELS = frozenset(
@@ -26,26 +26,30 @@ _LONGEST = 70
 class Selection:
     """Finds what is asked of a node that only parsel's selectors have, and the other way round."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._found: dict[ast.expr, Finding] = {}
+    def __init__(self, found: Findings) -> None:
+        self._found = found
+        #: What is said of an expression, and what to write instead.
+        self._said: dict[ast.expr, tuple[str, str]] = {}
 
-    def findings(self) -> list[Finding]:
-        """Return what was found, a chain of calls once: its outermost part."""
-        parts = {part for node in self._found for part in _chain(node)}
-        return [finding for node, finding in self._found.items() if node not in parts]
+    def finish(self) -> None:
+        """Tell what was found, a chain of calls once: its outermost part."""
+        parts = {part for node in self._said for part in _chain(node)}
+        for node, (what, instead) in self._said.items():
+            if node not in parts:
+                # Of a chain over several lines the one of its last part, which is what is wrong.
+                last = node.func if isinstance(node, ast.Call) else node
+                self._found.tell(last.end_lineno or last.lineno, what, instead, _RESPONSES)
 
     def look(self, node: ast.expr, owner: Known | None, walk: Walk) -> None:  # noqa: ARG002  # the protocol's
         """See `Rule.look`."""
         kind = None if owner is None else owner.kind
         match node:
             case ast.Call(func=ast.Attribute(attr=name)):
-                if (told := self._found.pop(node.func, None)) is not None:
+                if (said := self._said.pop(node.func, None)) is not None:
                     # An attribute that is called is told with its call.
-                    what = told.what.replace(_shown(node.func), _shown(node), 1)
+                    what = said[0].replace(_shown(node.func), _shown(node), 1)
                     of_parsel = name in _PARSELS and kind in _NODES
-                    instead = _advice(node, name, owner) if of_parsel else told.instead
-                    self._tell(node, what, instead)
+                    self._tell(node, what, _advice(node, name, owner) if of_parsel else said[1])
                 elif kind in _SELECTING and name in ("css", "css_first") and _pseudo(node):
                     self._tell_pseudo(node, owner)
                 elif kind in _SELECTORS and name == "text":
@@ -62,12 +66,7 @@ class Selection:
                     self._tell(node, f"{_shown(node)}: of a lexbor node, not of parsel", instead)
 
     def _tell(self, node: ast.expr, what: str, instead: str) -> None:
-        # Of a chain over several lines the one of its last part, which is what is wrong.
-        last = node.func if isinstance(node, ast.Call) else node
-        line = last.end_lineno or last.lineno
-        self._found[node] = Finding(
-            path=self._path, line=line, what=what, instead=instead, guide=_RESPONSES
-        )
+        self._said[node] = what, instead
 
     def _tell_pseudo(self, node: ast.Call, owner: Known | None) -> None:
         assert isinstance(node.func, ast.Attribute)

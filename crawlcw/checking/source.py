@@ -6,7 +6,7 @@ Nothing is imported. Names lead to other files beside it, where these define a b
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 #: Modules of Scrapy and of what belongs to it; none of them means anything to a crawl here.
@@ -204,16 +204,28 @@ def path_of(expression: ast.expr) -> str:
 def _imports(
     body: list[ast.stmt], *, is_optional: bool = False, in_function: bool = False
 ) -> Iterator[Imported]:
+    within = partial(_imports, is_optional=is_optional, in_function=in_function)
     for statement in body:
+        named: list[tuple[ast.alias, str]] = []
         match statement:
             case ast.Import(names=names):
                 named = [(each, each.name if each.asname else _top(each.name)) for each in names]
             case ast.ImportFrom(module=module, names=names, level=level):
                 place = f"{'.' * level}{module or ''}"
                 named = [(each, f"{place}.{each.name}") for each in names]
-            case _:
-                yield from _imports_within(statement, is_optional, in_function)
-                continue
+            case ast.Try(body=inner, handlers=handlers):
+                guarded = is_optional or any(map(_catches_import, handlers))
+                yield from within(inner, is_optional=guarded)
+                for handler in handlers:
+                    yield from within(handler.body, is_optional=True)
+            case ast.If(test=test, body=inner, orelse=orelse):
+                for_types = is_optional or "TYPE_CHECKING" in ast.unparse(test)
+                yield from within(inner, is_optional=for_types)
+                yield from within(orelse)
+            case ast.FunctionDef(body=inner) | ast.AsyncFunctionDef(body=inner):
+                yield from within(inner, in_function=True)
+            case ast.ClassDef(body=inner) | ast.With(body=inner):
+                yield from within(inner)
         for each, dotted in named:
             yield Imported(
                 name=each.asname or _top(each.name),
@@ -222,27 +234,6 @@ def _imports(
                 is_optional=is_optional,
                 in_function=in_function,
             )
-
-
-def _imports_within(
-    statement: ast.stmt,
-    is_optional: bool,  # of `_imports`
-    in_function: bool,  # likewise
-) -> Iterator[Imported]:
-    match statement:
-        case ast.Try(body=body, handlers=handlers):
-            guarded = is_optional or any(map(_catches_import, handlers))
-            yield from _imports(body, is_optional=guarded, in_function=in_function)
-            for handler in handlers:
-                yield from _imports(handler.body, is_optional=True, in_function=in_function)
-        case ast.If(test=test, body=body, orelse=orelse):
-            for_types = is_optional or "TYPE_CHECKING" in ast.unparse(test)
-            yield from _imports(body, is_optional=for_types, in_function=in_function)
-            yield from _imports(orelse, is_optional=is_optional, in_function=in_function)
-        case ast.FunctionDef(body=body) | ast.AsyncFunctionDef(body=body):
-            yield from _imports(body, is_optional=is_optional, in_function=True)
-        case ast.ClassDef(body=body) | ast.With(body=body):
-            yield from _imports(body, is_optional=is_optional, in_function=in_function)
 
 
 def _top(module: str) -> str:

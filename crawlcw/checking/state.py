@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from crawlcw.checking.findings import Finding
+from crawlcw.checking.findings import Finding, Findings
 from crawlcw.checking.requests import callbacks_of
 from crawlcw.checking.source import Class, FunctionNode, Source
 
@@ -38,11 +38,14 @@ def of_class(path: Path, name: str) -> list[Finding]:
     """
     spider = Source(path).class_named(name)
     lineage = () if spider is None else spider.lineage
-    return [found for each in lineage for found in findings(each, str(each.source.path))]
+    found = [Findings(str(each.source.path)) for each in lineage]
+    for each, findings in zip(lineage, found, strict=True):
+        look(each, findings)
+    return [finding for findings in found for finding in sorted(findings.all)]
 
 
-def findings(spider: Class, path: str) -> Iterator[Finding]:
-    """Yield a finding for each attribute that callbacks of *spider* change, at its first change."""
+def look(spider: Class, found: Findings) -> None:
+    """Find each attribute that callbacks of *spider* change, at its first change."""
     methods = {m.name: _Method(m) for each in reversed(spider.lineage) for m in each.methods()}
     containers = _containers(spider)
     of_pages = _of_pages(spider, methods)
@@ -55,7 +58,7 @@ def findings(spider: Class, path: str) -> Iterator[Finding]:
                 continue
             told.add(name)
             what = f"self.{name} is changed in {method.name}(), and a crash loses it"
-            yield Finding(path=path, line=line, what=what, instead=_INSTEAD, guide=_GUIDE)
+            found.tell(line, what, _INSTEAD, _GUIDE)
 
 
 class _Method:
