@@ -19,14 +19,6 @@ _MOST = 4
 _KEPT = 10_000
 
 
-class BannedError(Exception):
-    """An answer says that the proxy or the session which got it is banned."""
-
-    def __init__(self, response: Response) -> None:
-        super().__init__()
-        self.response = response
-
-
 class Bans:
     """The bans of one process."""
 

@@ -18,17 +18,16 @@ from crawlcw.api.attempt import LoggedOutError, Next, Purpose
 from crawlcw.api.attempt import Session as SiteSession
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
-from crawlcw.crawl.bans import BannedError
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.hosts import HostTurns
 from crawlcw.crawl.moved import MovedPages
-from crawlcw.crawl.outcomes import REFUSALS, Done, Outcomes, PageAttempt, Result
+from crawlcw.crawl.outcomes import Done, Outcomes, PageAttempt
 from crawlcw.crawl.revisits import NOT_MODIFIED, conditional
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.pool import RunAlone
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import UNSEEN
-from crawlcw.errors import Defer, FetchError, LedgerError, UsageError
+from crawlcw.errors import Defer, FetchError, LedgerError, Reason, StopCrawl, UsageError
 from crawlcw.fetch.pipeline import RENDERED
 from crawlcw.fetch.redirects import REDIRECTS, is_page
 from crawlcw.fetch.user_layers import HOOKS
@@ -128,16 +127,14 @@ class Fetcher:
                 began=time.monotonic(),
             )
             if given_up is not None:
-                result: Result = await outcomes.given_up(attempt, given_up)
-            elif not frontier.may_begin(task, now=attempt.began):
+                return await outcomes.given_up(attempt, given_up)
+            if not frontier.may_begin(task, now=attempt.began):
                 raise Defer("its host may not be asked now")
-            else:
-                async with attempt:
-                    try:
-                        result = await self._page(attempt)
-                    except REFUSALS as refusal:
-                        result = await outcomes.refused(attempt, refusal)
-            return outcomes.done(lease, result)
+            async with attempt:
+                try:
+                    return await self._page(attempt)
+                except (FetchError, StopCrawl) as refusal:
+                    return await outcomes.refused(attempt, refusal)
         except Defer as deferred:
             return deferred
         except (LedgerError, UsageError):
@@ -169,13 +166,15 @@ class Fetcher:
             lease = put_off(lease, until=until)
         self._coordinator.put_back(lease, to_ledger=to_ledger)
 
-    async def _page(self, attempt: PageAttempt) -> Result:
+    async def _page(self, attempt: PageAttempt) -> Done:
         """Return what came of a page's answer; raises what comes of none."""
         request, outcomes = attempt.request, self._outcomes
         response = await self._answer(attempt)
         # Before the page is parsed: that takes time as well, and is not its host's.
         attempt.stood = outcomes.watchdog.stalled(attempt.began)
         outcomes.causes.answered()
+        if attempt.denied is not None:
+            return await outcomes.denied(attempt, response)
         same = attempt.is_conditional and response.status == NOT_MODIFIED and not attempt.redirects
         wanted = same or is_page(response, request, self._settings)
         moved = response.status in REDIRECTS and not wanted
@@ -217,10 +216,13 @@ class Fetcher:
         watched = self._outcomes.instruments
         try:
             with UNSEEN if watched is None else watched.fetch(attempt.lease) as seen:
-                response = await ask(attempt, asked)
+                try:
+                    response = await ask(attempt, asked)
+                except LoggedOutError as refused:
+                    response, attempt.denied = refused.response, Reason.LOGGED_OUT
                 if seen is not None:
                     seen.answered(status=response.status, size=response.size)
-        except (FetchError, LoggedOutError):
+        except FetchError:
             # When the last request was sent is not known.
             frontier.sent(task.host, at=time.monotonic())
             raise
@@ -234,8 +236,8 @@ class Fetcher:
         stats.truncated += response.truncated is not None
         stats.statuses[response.status] += 1
         may_be_banned = attempt.proxy is not None if session is None else session.may_be_banned
-        if may_be_banned and self._outcomes.bans.is_ban(response):
-            raise BannedError(response)
+        if may_be_banned and attempt.denied is None and self._outcomes.bans.is_ban(response):
+            attempt.denied = Reason.BANNED
         return response
 
     def _conditional(self, attempt: PageAttempt) -> Request:

@@ -5,8 +5,6 @@ hops has recorded the target before the end of the task that led there. Tasks th
 another have no page: the one whose redirect closes the circle fails.
 """
 
-import random
-from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
@@ -16,24 +14,20 @@ from crawlcw.api.request import EACH_RUN, Request
 from crawlcw.api.response import Response
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.committer import TaskAdder
-from crawlcw.crawl.outcomes import Failed, Finished, Moved, Outcomes, PageAttempt, info_of
+from crawlcw.crawl.outcomes import Done, Outcomes, PageAttempt, info_of
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.session import Session
-from crawlcw.errors import Defer, FetchError, Reason
+from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.redirects import loop_message, onward, portable_headers
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model import transitions, urls
+from crawlcw.model import urls
 from crawlcw.model.task import WAITING, Lease, Record, Status, Task, task_id
-from crawlcw.model.transitions import is_quarantined
+from crawlcw.model.transitions import Moved, is_quarantined
 
 #: A page that sends its reader on within this time is a redirect by other means.
 _REDIRECTING = timedelta(seconds=5)
-#: So many redirects to known tasks are remembered before those are forgotten that have ended.
-_REMEMBERED = 10_000
 #: Pages that lead to one another are looked for among so many.
 _LONGEST_LOOP = 100
-#: So often a redirect is put off, twice as long each time, while its target is another process's.
-_MOST_WAITED = 4
 
 
 class MovedPages:
@@ -60,10 +54,6 @@ class MovedPages:
         self._adder = adder
         self._robots = robots
         self._scope = scope
-        #: The leases of tasks that redirect, and where they lead, until their outcome is recorded.
-        self._led: dict[bytes, tuple[Lease, bytes]] = {}
-        #: How often a task was put off because another process worked on its target.
-        self._waited: Counter[bytes] = Counter()
 
     def follows(self, attempt: PageAttempt, url: str) -> bool:
         """Return whether an attempt without a session itself asks for the target of a redirect.
@@ -83,29 +73,23 @@ class MovedPages:
         proxies = self._outcomes.causes.proxies
         return location.host == task.host and proxies.asks_for(request.url)
 
-    async def redirected(self, attempt: PageAttempt, response: Response) -> Moved | Failed:
+    async def redirected(self, attempt: PageAttempt, response: Response) -> Done:
         """End a task whose page is elsewhere; the target is asked for by the owner of its host."""
-        lease, refusal = attempt.lease, None
+        lease, error = attempt.lease, None
         try:
             target = self._target(lease, onward(attempt.request, response))
-            # Before the ledger is asked: of two that lead to each other the later one finds this.
-            self._led.pop(lease.task.id, None)
-            self._led[lease.task.id] = (lease, target.id)
-            if len(self._led) > _REMEMBERED:
-                del self._led[next(iter(self._led))]
             known = await self._known(target)
             if known is not None and await self._leads_back(lease.task, known):
                 raise FetchError(Reason.REDIRECT_LOOP, loop_message(lease.task.url))
-        except FetchError as error:
-            refusal = error
+        except FetchError as refusal:
+            error = refusal
         await self._outcomes.recorder.keep(attempt)
-        if refusal is None:
+        if error is None:
             return self._moved(lease, response, target)
-        refusal.response = response
-        failed = self._outcomes.failure(refusal, info_of(response))
-        return await self._outcomes.failed(attempt, failed, refusal)
+        error.response = response
+        return await self._outcomes.failed(attempt, error)
 
-    async def refreshed(self, attempt: PageAttempt, response: Response) -> Moved | None:
+    async def refreshed(self, attempt: PageAttempt, response: Response) -> Done | None:
         """Hand on a page that sends its reader on at once; None where it is a page itself.
 
         Unlike a redirect it has content of its own, so it is one wherever its
@@ -127,7 +111,7 @@ class MovedPages:
         await self._outcomes.recorder.keep(attempt)
         return self._moved(lease, response, target)
 
-    async def parsed(self, attempt: PageAttempt, response: Response) -> Finished | Failed | Moved:
+    async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
         """Record a page that redirects followed in place led to, under the URL where it is.
 
         That URL is a task like any other. Where this process can claim it, the
@@ -155,7 +139,8 @@ class MovedPages:
             self._outcomes.state.undo(home)
             self._held.orphans.append(home)
             raise
-        return replace(self._moved(lease, response), in_hand=(home, page))
+        moved = self._moved(lease, response)
+        return replace(page, settlements=(*page.settlements, *moved.settlements))
 
     async def _claim(self, target: Task) -> Lease | None:
         """Add the task of a page in hand and lease it, unless it is leased or done."""
@@ -219,55 +204,37 @@ class MovedPages:
             raise FetchError(Reason.REDIRECT_LIMIT, message)
         return known
 
-    async def _leads_back(self, task: Task, known: Record) -> bool:
+    async def _leads_back(self, task: Task, target: Record) -> bool:
         """Return whether a known task, where *task* leads, leads to *task* again.
 
-        The chain ends at a task that has not ended: its own redirect will see this one. Raises
-        `Defer` where another process works on that one, and may just have seen as little: a few
-        times are enough, for each try is a request.
+        The chain ends at a task that has not ended: two that are answered at the same moment both
+        end as redirects to each other.
         """
         # What ended before this task was brought back, to be visited again, has been then.
         since = task.update_time if task.settled and not task.retry else None
-        record: Record | None = known
-        target = known.task.id
+        record: Record | None = target
         for _ in range(_LONGEST_LOOP):
-            lease, following = self._led.get(target, (None, None))
-            if lease is None or not self._held.holds(lease):
-                if record is None or record.task.id != target:
-                    record = await self._ledger.tasks.get(target)
-                if record is None or (since is not None and record.task.update_time < since):
-                    return False
-                self._check_elsewhere(record.task, task)
-                following = record.leads_to
-            if following is None:
+            if record is None or (since is not None and record.task.update_time < since):
                 return False
-            if following == task.id:
-                del self._led[task.id]
-                return True
-            target = following
+            is_origin = task.hops > 0 and record.task.id == task.parent
+            if is_origin and record.task.status is Status.PROCESSING:
+                return True  # its redirect has just added *task*, and is being recorded
+            following = record.leads_to
+            if following is None or following == task.id:
+                return following is not None
+            record = await self._ledger.tasks.get(following)
         return False
 
-    def _check_elsewhere(self, target: Task, task: Task) -> None:
-        """Raise `Defer` where another process works on *target*, a few times a task."""
-        holder = (target.lock or "").partition(":")[0]
-        if target.status is not Status.PROCESSING or holder == self._worker:
-            return
-        if len(self._waited) > _REMEMBERED:
-            self._waited.clear()
-        self._waited[task.id] += 1
-        if self._waited[task.id] <= _MOST_WAITED:
-            # Two processes that wait for each other are not to come back together.
-            wait = timedelta(seconds=random.uniform(0.5, 1.5) * 2 ** self._waited[task.id])
-            raise Defer("the target is being worked on", until=wait)
-        del self._waited[task.id]
-
-    def _moved(self, lease: Lease, response: Response, target: Task | None = None) -> Moved:
+    def _moved(self, lease: Lease, response: Response, target: Task | None = None) -> Done:
         """Return the end of a task whose page is that of *target*, or of the response's URL."""
         visit, revisit = self._outcomes.revisits.of_alias(lease.task, now=self._outcomes.now())
         final_url = response.url if target is None else target.url
         info = replace(info_of(response), final_url=final_url)
-        outcome = transitions.Moved(response=info, visit=visit, revisit=revisit)
-        return Moved(outcome=outcome, target=target)
+        outcome = Moved(response=info, visit=visit, revisit=revisit)
+        return Done(
+            tasks=() if target is None else (target,),
+            settlements=(self._outcomes.settled(lease, outcome),),
+        )
 
 
 def _is_page(attempt: PageAttempt) -> bool:

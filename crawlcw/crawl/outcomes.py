@@ -1,8 +1,7 @@
 """From the end of an attempt to its transition: an answer, or why there is none.
 
-An attempt has one of four results: `Finished`, `Failed`, `Moved` (the page is another
-task's), or `Defer`, which is raised: the attempt does not count. `Outcomes.done` is the one place
-where a result becomes what the committer writes.
+An attempt that counts ends in the writes that end its task (`Done`). One that does not count raises
+`Defer`, the only "not tried".
 
 A 429, or a 503 with Retry-After: `Outcomes.no_page`. Where the cause is the host, it rests and the
 page is deferred behind the others, no attempt spent; where it is the page, the attempt has failed.
@@ -21,15 +20,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import Self
 
-from crawlcw.api.attempt import Attempt, LoggedOutError, replaced
+from crawlcw.api.attempt import Attempt, replaced
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
 from crawlcw.api.user_code import Raised
 from crawlcw.crawl import callbacks
-from crawlcw.crawl.bans import BannedError, Bans
+from crawlcw.crawl.bans import Bans
 from crawlcw.crawl.callbacks import Produced, Runner
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.revisits import NOT_MODIFIED, Revisits
@@ -49,14 +48,13 @@ from crawlcw.fetch.recording import Recorder
 from crawlcw.fetch.redirects import status_error, throttles
 from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.ledger.protocol import Ledger, TaskFilter
-from crawlcw.model import transitions
 from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.durations import format_duration
 from crawlcw.model.retry import backoff
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import NO_OPTIONS, WAITING, Lease, ResponseInfo, Status, Task
 from crawlcw.model.tracebacks import describe_error, text_of
-from crawlcw.model.transitions import Outcome, Settlement, Succeeded, Unchanged, settle
+from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded, settle
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +70,6 @@ _BEHIND_AN_ANSWER = frozenset(
         Reason.URL_INVALID,
     }
 )
-#: Exceptions about one page; any other is an error of crawlcw's own.
-REFUSALS = (StopCrawl, SpiderFaultError, LoggedOutError, BannedError, FetchError)
 
 #: Ends the crawl softly, see `Ending.end`.
 End = Callable[[FinishReason, str], None]
@@ -93,37 +89,18 @@ class Done:
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
     items_dropped: Mapping[str, int] = field(default_factory=dict)  #: by reason
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """A page was got: its callback has run, or it is as at its last visit."""
-
-    outcome: Succeeded | Unchanged
-    produced: Produced | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """An attempt failed by the page's own fault; *produced* is its errback's, where that is final.
-
-    It is settled already: before the errback runs, nothing else tells that the failure is final.
-    """
-
-    settlement: Settlement
-    produced: Produced | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
-    """A task whose page is another one's: a task's that is to be added, or one in hand."""
-
-    outcome: transitions.Moved
-    target: Task | None = None
-    in_hand: tuple[Lease, Finished | Failed] | None = None
-
-
-#: Result of an attempt that counts. One that does not count raises `Defer`, the only "not tried".
-Result = Finished | Failed | Moved
+    @classmethod
+    def of(cls, settlement: Settlement, produced: Produced | None = None) -> Self:
+        """Return the end of a task by a settlement, with what the callback or errback yielded."""
+        if produced is None:
+            return cls(settlements=(settlement,))
+        return cls(
+            tasks=tuple(produced.tasks),
+            too_deep=tuple(produced.too_deep),
+            settlements=(settlement,),
+            dropped=produced.dropped,
+            items_dropped=produced.items_dropped,
+        )
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -135,6 +112,7 @@ class PageAttempt(Attempt):
     at: datetime  #: when it began, by the ledger's clock
     began: float  #: the same by the monotonic clock
     stood: float = 0.0  #: for how many seconds the loop stood still until the answer
+    denied: Reason | None = None  #: the answer says that the asker is banned, or logged out
 
     @property
     def has_own_proxy(self) -> bool:
@@ -176,32 +154,8 @@ class Outcomes:
         # Each page would make it of the settings again.
         self._retries = settings.retry_policy
 
-    def done(self, lease: Lease, result: Result) -> Done:
-        """Return the writes that end a task, by the result of its attempt."""
-        match result:
-            case Finished(outcome=outcome, produced=produced):
-                settlement = self._settled(lease, outcome)
-            case Failed(settlement=settlement, produced=produced):
-                pass
-            case Moved(outcome=outcome, target=target, in_hand=in_hand):
-                page = Done(tasks=() if target is None else (target,))
-                if in_hand is not None:
-                    page = self.done(*in_hand)
-                settlements = (*page.settlements, self._settled(lease, outcome))
-                return replace(page, settlements=settlements)
-            case _:
-                assert_never(result)
-        if produced is None:
-            return Done(settlements=(settlement,))
-        return Done(
-            tasks=tuple(produced.tasks),
-            too_deep=tuple(produced.too_deep),
-            settlements=(settlement,),
-            dropped=produced.dropped,
-            items_dropped=produced.items_dropped,
-        )
-
-    def _settled(self, lease: Lease, outcome: Outcome) -> Settlement:
+    def settled(self, lease: Lease, outcome: Outcome) -> Settlement:
+        """Return what a task becomes by its outcome, and log it."""
         options, policy = lease.task.options, self._retries
         settlement = settle(
             lease,
@@ -225,7 +179,7 @@ class Outcomes:
         latency = max(0.0, response.elapsed.total_seconds() - attempt.stood)
         self.causes.answered_well(task.host, task.url, latency=latency, sent=attempt.at)
 
-    async def parsed(self, attempt: PageAttempt, response: Response) -> Finished | Failed:
+    async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
         """Run the callback of a page."""
         lease, task, callback = attempt.lease, attempt.lease.task, attempt.request.callback
         if attempt.session is not None:
@@ -242,33 +196,31 @@ class Outcomes:
                 produced = await self._runner.run(callback, response, task=task)
             except SpiderError as missing:
                 produced = callbacks.missing(missing)
-            if seen is not None and isinstance(produced, transitions.Failed):
+            if seen is not None and isinstance(produced, Failed):
                 seen.failed(produced.reason)
         if isinstance(produced, Produced) and produced.retired is not None:
             produced = await self._retired(attempt, produced.retired)
-        info = info_of(response)
-        if isinstance(produced, transitions.Failed):
+        if isinstance(produced, Failed):
             self._note_raised(callback, produced, lease)
             error = FetchError(produced.reason, produced.message)
             error.response = response
-            failed = replace(produced, response=info, stored=stored)
-            return await self.failed(attempt, failed, error)
+            return await self.failed(attempt, error, replace(produced, stored=stored))
         self.errors.good.add(callback)
         if produced.stop is not None:
             self._end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
         self._finished(attempt, response)
         visit, revisit = self.revisits.changed(task, response, now=self.now())
         outcome = Succeeded(
-            response=info,
+            response=info_of(response),
             items=tuple(produced.items),
             visit=visit,
             revisit=revisit,
             kept_versions=self.settings.keep_versions,
             stored=stored,
         )
-        return Finished(outcome=outcome, produced=produced)
+        return Done.of(self.settled(lease, outcome), produced)
 
-    async def unchanged(self, attempt: PageAttempt, response: Response) -> Finished:
+    async def unchanged(self, attempt: PageAttempt, response: Response) -> Done:
         """Record that a page is what it was: its callback has nothing new to read."""
         task, stored = attempt.lease.task, None
         if task.stored is None and response.status != NOT_MODIFIED:
@@ -277,7 +229,7 @@ class Outcomes:
             await self.recorder.keep_unchanged(attempt)
         self._finished(attempt, response)
         outcome = self.revisits.unchanged(task, response, now=self.now())
-        return Finished(outcome=replace(outcome, stored=stored))
+        return Done.of(self.settled(attempt.lease, replace(outcome, stored=stored)))
 
     def _finished(self, attempt: PageAttempt, response: Response) -> None:
         """Note that a page is finished, and whether it is one that may be asked for again."""
@@ -289,19 +241,20 @@ class Outcomes:
         plain = plain and response.status < 300
         self.causes.finished(task, good_url=task.url if plain else None, size=response.size)
 
-    async def _retired(self, attempt: PageAttempt, why: str) -> Produced | transitions.Failed:
-        """Have a session logged in anew that the callback has retired, the page put back."""
+    async def _retired(self, attempt: PageAttempt, why: str) -> Failed:
+        """Return the failure of a page whose callback retired its session; raises `Defer`.
+
+        The session is logged in anew, and the page put back, unless others were retired for it.
+        """
         session = attempt.session
         if session is None:
             # It is no session's, so the callback has changed nothing.
-            return transitions.Failed(
-                reason=Reason.LOGGED_OUT, message=f"no session to retire: {why}"
-            )
+            return Failed(reason=Reason.LOGGED_OUT, message=f"no session to retire: {why}")
         if not await self.sessions.refused(session, attempt.lease.task, why, told=True):
             raise Defer("its session is retired")
-        return transitions.Failed(reason=Reason.LOGGED_OUT, message=why)
+        return Failed(reason=Reason.LOGGED_OUT, message=why)
 
-    def _note_raised(self, method: str, failed: transitions.Failed, lease: Lease) -> None:
+    def _note_raised(self, method: str, failed: Failed, lease: Lease) -> None:
         """Note an error of the spider's; raises `Defer` where its *method* is broken."""
         if failed.reason is not Reason.PARSE_ERROR:
             return
@@ -313,8 +266,8 @@ class Outcomes:
 
     # Attempts that gave no page: the cause decides whether the page has failed, or is deferred.
 
-    async def no_page(self, attempt: PageAttempt, response: Response) -> Failed:
-        """Return the failure that an answer is which is no page; raises `Defer`."""
+    async def no_page(self, attempt: PageAttempt, response: Response) -> Done:
+        """Record that an answer is no page; raises `Defer`."""
         task, error = attempt.lease.task, status_error(response, now=self.now())
         # Behind a redirect it is another page that is refused.
         if throttles(response) and response.url == attempt.request.url:
@@ -329,68 +282,53 @@ class Outcomes:
             )
         if deferred is not None:
             raise deferred
-        return await self._own_failure(attempt, error, info_of(response))
+        return await self._own_failure(attempt, error)
 
-    async def refused(self, attempt: PageAttempt, refusal: Exception) -> Failed:
-        """Return the failure that one of the `REFUSALS` is; raises `Defer`."""
-        match refusal:
-            case StopCrawl():
-                self._end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(refusal)))
-                raise Defer("the crawl ends") from refusal
-            case SpiderFaultError(name=method, raised=raised):
-                if self.errors.is_broken(method):
-                    raise Defer(f"{method} is broken")
-                self._note_raised(method, raised, attempt.lease)
-                # It is no evidence about the host.
-                failed = replace(raised, message=refusal.message)
-                return await self.failed(attempt, failed, refusal)
-            case LoggedOutError() | BannedError():
-                return await self._denied(attempt, refusal)
-            case FetchError():
-                return await self._unanswered(attempt, refusal)
-        raise refusal
-
-    async def _denied(self, attempt: PageAttempt, refused: LoggedOutError | BannedError) -> Failed:
-        """Return the failure of a page that is refused to all; raises `Defer` to ask otherwise."""
-        attempt.stood = self.watchdog.stalled(attempt.began)
-        task, response, session = attempt.lease.task, refused.response, attempt.session
-        # Before the session is looked after, which takes a while: the host has answered now.
-        self.causes.answered()
+    async def denied(self, attempt: PageAttempt, response: Response) -> Done:
+        """Record a page that is refused to all; raises `Defer` to ask otherwise."""
+        task, reason, session = attempt.lease.task, attempt.denied, attempt.session
+        assert reason is not None
         why = f"HTTP {response.status} for {response.url}"
-        if isinstance(refused, BannedError):
-            reason, whose = Reason.BANNED, "whichever proxy or session asks"
+        if reason is Reason.BANNED:
+            whose = "whichever proxy or session asks"
             own = self.bans.note(task, response.proxy if session is None else None)
             if session is not None:
                 await self.sessions.banned(session, f"banned: {why}")
         else:
             assert session is not None
-            reason, whose = Reason.LOGGED_OUT, "with a session that is logged in"
-            self._stats.fetched += 1
-            self._stats.statuses[response.status] += 1
+            whose = "with a session that is logged in"
             own = await self.sessions.refused(session, task, why, told=False)
         if not own:
             raise Defer(f"{reason}: it is asked for with another session or proxy")
-        if response.status >= 400:
-            error = status_error(response, now=self.now())
-        else:
-            error = FetchError(reason, f"{why}, {whose}")
-        return await self._own_failure(attempt, error, info_of(response))
+        error = status_error(response, now=self.now())
+        if response.status < 400:
+            error = FetchError(reason, f"{why}, {whose}", status=response.status)
+            error.response = response
+        return await self._own_failure(attempt, error)
 
-    async def _unanswered(self, attempt: PageAttempt, refusal: FetchError) -> Failed:
-        """Return the failure of a page that was not answered; raises `Defer` where it is another's.
+    async def refused(self, attempt: PageAttempt, refusal: FetchError | StopCrawl) -> Done:
+        """Record a page that was not answered; raises `Defer` where that is not the page's fault.
 
         What may be the cause is asked in the order of how many pages it concerns: crawlcw itself,
         the disk, all proxies, this process's loop, the host or the network; the page comes last.
         """
         task, began = attempt.lease.task, attempt.began
+        match refusal:
+            case StopCrawl():
+                self._end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(refusal)))
+                raise Defer("the crawl ends") from refusal
+            case SpiderFaultError(name=method, raised=raised):
+                self._note_raised(method, raised, attempt.lease)
+                # It is no evidence about the host.
+                return await self.failed(attempt, refusal, replace(raised, message=refusal.message))
+            case ProxiesAwayError():
+                raise Defer(refusal.message, until=timedelta(seconds=refusal.wait)) from refusal
+            case FetchError(reason=Reason.FILES_UNWRITABLE):
+                # No other file could be saved either: it costs no attempt until the disk is mended.
+                self._end(FinishReason.FILES_UNWRITABLE, refusal.message)
+                raise Defer(refusal.message) from refusal
         if refusal.reason is Reason.INTERNAL:
             raise refusal.__cause__ or refusal
-        if refusal.reason is Reason.FILES_UNWRITABLE:
-            # No other file could be saved either: no attempt is spent before the disk is mended.
-            self._end(FinishReason.FILES_UNWRITABLE, refusal.message)
-            raise Defer(refusal.message) from refusal
-        if isinstance(refusal, ProxiesAwayError):
-            raise Defer(refusal.message, until=timedelta(seconds=refusal.wait)) from refusal
         if self.watchdog.explains(refusal, began):
             raise Defer("the event loop stood still") from refusal
         deferred = await self.causes.failed(
@@ -398,81 +336,85 @@ class Outcomes:
         )
         if deferred is not None:
             raise deferred
-        attempt.stood = self.watchdog.stalled(began)
         refused = (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
         if refusal.reason in refused and refusal.hop <= 1 and task.parent is None:
             advice = f'to crawl it, set allow_private=["{task.host}"]'
             refusal = FetchError(refusal.reason, f"{refusal.message}; {advice}")
         return await self._own_failure(attempt, refusal)
 
-    async def given_up(self, attempt: PageAttempt, reason: Reason) -> Failed:
-        """Return the failure of a page whose origin was given up: only the spider is told."""
+    async def given_up(self, attempt: PageAttempt, reason: Reason) -> Done:
+        """Record a page whose origin was given up: only the spider is told."""
         attempt.free()
         origin = attempt.request.url.partition("://")[0] + "://" + attempt.lease.task.host
         error = FetchError(reason, f"{origin} was given up")
-        failed = transitions.Failed(reason=reason, message=error.message, last=True, tried=False)
-        return await self.failed(attempt, failed, error)
+        failed = Failed(reason=reason, message=error.message, last=True, tried=False)
+        return await self.failed(attempt, error, failed)
 
-    async def _own_failure(
-        self, attempt: PageAttempt, error: FetchError, response: ResponseInfo | None = None
-    ) -> Failed:
-        """Return a failure of the page's own, and free its host's slot."""
-        task = attempt.lease.task
+    async def _own_failure(self, attempt: PageAttempt, error: FetchError) -> Done:
+        """Record a failure of the page's own, and free its host's slot."""
+        task, response = attempt.lease.task, error.response
+        answer = response if isinstance(response, Response) else None
         # Refused by itself: neither a sign of load nor of health.
-        if not (isinstance(error.response, Response) and throttles(error.response)):
-            answered = error.hop > 1 or error.reason in _BEHIND_AN_ANSWER
-            status = response.status if response else error.status
-            if answered or (status is not None and status < 500):
-                elapsed = response.elapsed if response else 0.0
+        if answer is None or not throttles(answer):
+            status = error.status
+            if (
+                error.hop > 1
+                or error.reason in _BEHIND_AN_ANSWER
+                or (status is not None and status < 500)
+            ):
+                elapsed = 0.0 if answer is None else answer.elapsed.total_seconds()
                 latency = max(0.0, elapsed - attempt.stood)
                 self.causes.answered_well(task.host, task.url, latency=latency, sent=attempt.at)
             elif error.reason in FAILURE_REASONS:
                 self.causes.page_failed(task.host)
         # The errback may take its time: the host need not wait for it.
         attempt.free()
-        return await self.failed(attempt, self.failure(error, response), error)
-
-    def failure(
-        self, error: FetchError, response: ResponseInfo | None = None
-    ) -> transitions.Failed:
-        """Return the outcome that an error is; *response* is what was answered, if anything."""
-        # A page's wait is no longer than its host's longest one.
-        longest = self.settings.host_backoff_max.total_seconds()
-        asked = error.retry_after
-        return transitions.Failed(
-            reason=error.reason,
-            message=error.message,
-            status=error.status,
-            retry_after=None if asked is None else min(asked, longest),
-            response=response,
-        )
+        return await self.failed(attempt, error)
 
     async def failed(
-        self, attempt: PageAttempt, failed: transitions.Failed, error: FetchError
-    ) -> Failed:
-        """Settle a failure; where it is final, the spider is told and may still yield."""
+        self, attempt: PageAttempt, error: FetchError, failed: Failed | None = None
+    ) -> Done:
+        """Settle a failure; where it is final, the spider is told and may still yield.
+
+        *failed* is the outcome that *error* is, where there is more to say of it.
+        """
         lease, task, request = attempt.lease, attempt.lease.task, attempt.request
-        again = self.revisits.after_failure(task, now=self.now())
+        if failed is None:
+            # A page's wait is no longer than its host's longest one.
+            longest = self.settings.host_backoff_max.total_seconds()
+            asked = error.retry_after
+            failed = Failed(
+                reason=error.reason,
+                message=error.message,
+                status=error.status,
+                retry_after=None if asked is None else min(asked, longest),
+            )
+        answer = error.response
+        failed = replace(
+            failed,
+            response=info_of(answer) if isinstance(answer, Response) else None,
+            revisit=self.revisits.after_failure(task, now=self.now()),
+        )
         # Before the errback: only the settlement tells whether the failure is final.
-        settlement = self._settled(lease, replace(failed, revisit=again))
+        settlement = self.settled(lease, failed)
         if settlement.change.status is not Status.IGNORED:
-            return Failed(settlement=settlement)
+            return Done.of(settlement)
         errback = request.errback or "on_error"
         try:
             produced = await self._runner.run(errback, request, error, task=task)
         except SpiderError as missing:
             extra = {"event": "errback_missing", "url": task.url}
             logger.warning("%s", printable(missing), extra=extra)
-            return Failed(settlement=settlement)
-        if isinstance(produced, transitions.Failed):
+            return Done.of(settlement)
+        if isinstance(produced, Failed):
             self.errors.tell(errback, produced, url=task.url)
-            return Failed(settlement=settlement)
+            return Done.of(settlement)
         if produced.stop is not None:
             self._end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
         # A page that was there once keeps what it gave, unless there is something instead.
         # Nothing of the task tells of that: what is done anew has no visit any more.
         change = replace(settlement.change, items=tuple(produced.items) or None)
-        return Failed(settlement=replace(settlement, change=change), produced=produced)
+        return Done.of(replace(settlement, change=change), produced)
 
 
 def info_of(response: Response) -> ResponseInfo:
@@ -535,7 +477,7 @@ class CallbackErrors:
         """Return whether a method raised on its first pages, all of them."""
         return method not in self.good and self._pages[method] >= BROKEN_FROM
 
-    def raised(self, method: str, failed: transitions.Failed, *, url: str) -> str | None:
+    def raised(self, method: str, failed: Failed, *, url: str) -> str | None:
         """Note that a method raised on a page; return the sentence for a broken one."""
         words = self.tell(method, failed, url=url)
         self._pages[method] += 1
@@ -546,7 +488,7 @@ class CallbackErrors:
             f"{method} raised on each of its first {number} pages, the last time {words}"
         )
 
-    def tell(self, method: str, failed: transitions.Failed, *, url: str) -> str:
+    def tell(self, method: str, failed: Failed, *, url: str) -> str:
         """Log an error of a method with its traceback, the first time; return it in words."""
         kind, words, where = failed.message, failed.message or str(failed.reason), ""
         if isinstance(failed, Raised):
