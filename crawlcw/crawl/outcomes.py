@@ -3,14 +3,10 @@
 An attempt that counts ends in the writes that end its task (`Done`). One that does not count raises
 `Defer`, the only "not tried".
 
-A 429, or a 503 with Retry-After: `Outcomes.no_page`. Where the cause is the host, it rests and the
-page is deferred behind the others, no attempt spent; where it is the page, the attempt has failed.
-
-Nothing here writes the task. A process that dies before the committer has written leaves the
-lease, which runs out, and the page is worked on again; see `committer` for the order of writes.
-What an answer shows of its host (`Causes`) is noted before the host's slot is freed, and that
-before the callback or the errback runs: the next request may leave while the page is parsed, and is
-to find the host's delay and rest as this answer left them.
+Nothing here writes the task, see `committer`. What an answer shows of its host (`Causes`) is noted
+before the host's slot is freed, and that before the callback or the errback runs: the next request
+may leave while the page is parsed, and is to find the host's delay and rest as this answer left
+them.
 """
 
 import logging
@@ -142,7 +138,7 @@ class Outcomes:
         self.recorder = recorder
         self.instruments = instruments
         self.revisits = Revisits(settings.revisit_policy)
-        self.errors = CallbackErrors()
+        self.errors = CallbackErrors(end)
         self.state = runner.state
         self.now = session.ledger.now
         self.watchdog = session.watchdog
@@ -186,8 +182,7 @@ class Outcomes:
             response = replaced(response, session=attempt.session.page_session())
         if task.visit is not None and self.revisits.is_same(task.visit, response):
             return await self.unchanged(attempt, response)
-        if self.errors.is_broken(callback):
-            raise Defer(f"{callback} is broken")
+        self.errors.check(callback)
         # Before the callback: a page that it fails on is kept as well.
         stored = await self.recorder.keep(attempt) if attempt.exchanges else None
         watched = self.instruments
@@ -201,7 +196,7 @@ class Outcomes:
         if isinstance(produced, Produced) and produced.retired is not None:
             produced = await self._retired(attempt, produced.retired)
         if isinstance(produced, Failed):
-            self._note_raised(callback, produced, lease)
+            self.errors.raised(callback, produced, url=task.url)
             error = FetchError(produced.reason, produced.message)
             error.response = response
             return await self.failed(attempt, error, replace(produced, stored=stored))
@@ -253,16 +248,6 @@ class Outcomes:
         if not await self.sessions.refused(session, attempt.lease.task, why, told=True):
             raise Defer("its session is retired")
         return Failed(reason=Reason.LOGGED_OUT, message=why)
-
-    def _note_raised(self, method: str, failed: Failed, lease: Lease) -> None:
-        """Note an error of the spider's; raises `Defer` where its *method* is broken."""
-        if failed.reason is not Reason.PARSE_ERROR:
-            return
-        if self.errors.is_broken(method):
-            # It waited for its turn meanwhile, and is for the mended callback as well.
-            raise Defer(f"{method} is broken")
-        if broken := self.errors.raised(method, failed, url=lease.task.url):
-            self._end(FinishReason.CALLBACK_BROKEN, broken)
 
     # Attempts that gave no page: the cause decides whether the page has failed, or is deferred.
 
@@ -318,7 +303,7 @@ class Outcomes:
                 self._end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(refusal)))
                 raise Defer("the crawl ends") from refusal
             case SpiderFaultError(name=method, raised=raised):
-                self._note_raised(method, raised, attempt.lease)
+                self.errors.raised(method, raised, url=task.url)
                 # It is no evidence about the host.
                 return await self.failed(attempt, refusal, replace(raised, message=refusal.message))
             case ProxiesAwayError():
@@ -468,25 +453,28 @@ _MOST_TOLD = 100
 class CallbackErrors:
     """The errors of a spider's methods in one process: told once each, then counted only."""
 
-    def __init__(self) -> None:
+    def __init__(self, end: End) -> None:
         self.good: set[str] = set()  #: methods that went through a page to their end
         self._pages: Counter[str] = Counter()  #: method -> pages that it raised on
         self._told: set[tuple[str, str, str]] = set()
+        self._end = end
 
-    def is_broken(self, method: str) -> bool:
-        """Return whether a method raised on its first pages, all of them."""
-        return method not in self.good and self._pages[method] >= BROKEN_FROM
+    def check(self, method: str) -> None:
+        """Raise `Defer` for a method that raised on its first pages, all of them."""
+        if self._pages[method] >= BROKEN_FROM and method not in self.good:
+            raise Defer(f"{method} is broken")
 
-    def raised(self, method: str, failed: Failed, *, url: str) -> str | None:
-        """Note that a method raised on a page; return the sentence for a broken one."""
+    def raised(self, method: str, failed: Failed, *, url: str) -> None:
+        """Note an error of the spider's; raises `Defer` where its *method* is broken."""
+        if failed.reason is not Reason.PARSE_ERROR:
+            return
+        # It may have waited for its turn meanwhile: its page is for the mended callback as well.
+        self.check(method)
         words = self.tell(method, failed, url=url)
         self._pages[method] += 1
-        if not self.is_broken(method):
-            return None
-        number = self._pages[method]
-        return printable(
-            f"{method} raised on each of its first {number} pages, the last time {words}"
-        )
+        if (number := self._pages[method]) >= BROKEN_FROM and method not in self.good:
+            why = f"{method} raised on each of its first {number} pages, the last time {words}"
+            self._end(FinishReason.CALLBACK_BROKEN, printable(why))
 
     def tell(self, method: str, failed: Failed, *, url: str) -> str:
         """Log an error of a method with its traceback, the first time; return it in words."""
@@ -537,7 +525,12 @@ class InternalErrors:
         self._stats.internal_errors += 1
         self.times[lease.task.id] += 1
         wait = backoff(self.times[lease.task.id], base=_FIRST_WAIT, ceiling=_LONGEST_WAIT)
-        described, place = describe_error(error), _place(error)
+        places = [
+            f"{frame.f_globals.get('__name__')}:{line}"
+            for frame, line in traceback.walk_tb(error.__traceback__)
+        ]
+        place = next(each for each in reversed(places) if each.startswith(f"{_PACKAGE}."))
+        described = describe_error(error)
         self._last = f"{described} at {place}"
         logger.error(
             "an error of crawlcw itself at %s on %s: %s; the page is tried again in %s",
@@ -562,13 +555,3 @@ class InternalErrors:
                 FinishReason.INTERNAL_ERROR,
                 f"an error of crawlcw itself keeps {pages} from being done: {self._last}",
             )
-
-
-def _place(error: Exception) -> str:
-    """Return the module and the line of crawlcw's own that an error was last in."""
-    frames = [
-        (str(frame.f_globals.get("__name__", "")), line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-    ]
-    own = [f"{name}:{line}" for name, line in frames if name.partition(".")[0] == _PACKAGE]
-    return own[-1]

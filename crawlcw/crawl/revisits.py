@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime
-from hashlib import blake2b, sha256
+from hashlib import sha256
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -19,8 +19,6 @@ _PRECONDITIONS = frozenset(
         *("if-range", "range"),
     }
 )
-#: The letters of a digest by BLAKE2b, as ledgers have them of before.
-_OLD_DIGEST = 32
 #: A validator is sent back as it came, or not at all.
 _VALIDATOR = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,510}[\x21-\x7e])?")
 
@@ -46,12 +44,7 @@ class Revisits:
 
     def is_same(self, last: Visit, response: Response) -> bool:
         """Return whether the body is that of the *last* visit, though a server sends it again."""
-        if last.digest is None:
-            return False
-        digest = _digest(response)
-        if digest is not None and len(last.digest) == _OLD_DIGEST and response.file is None:
-            digest = blake2b(response.body, digest_size=16).hexdigest()
-        return last.digest == digest
+        return last.digest is not None and last.digest == _digest(response)
 
     def changed(
         self, task: Task, response: Response, *, now: datetime

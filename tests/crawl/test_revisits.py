@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -140,22 +139,6 @@ async def test_a_body_that_was_cut_off_is_parsed_again(ledger: SqliteLedger):
     report, _, parsed = await crawled(ledger, {HOME: cut})
 
     assert (report.unchanged, parsed) == (0, [HOME])
-
-
-def test_a_ledger_of_before_has_digests_by_blake2b():
-    """They are still compared: 32 digits tell them from those of today."""
-    request = Request(HOME)
-    old = visit(digest=blake2b(b"same", digest_size=16).hexdigest())
-    revisits = Revisits(RevisitPolicy())
-
-    same, cut, other = (
-        Response(HOME, request=request, body=body, truncated=why)
-        for body, why in ((b"same", None), (b"same", "bytes"), (b"other", None))
-    )
-
-    assert revisits.is_same(old, same)
-    assert not revisits.is_same(old, cut)
-    assert not revisits.is_same(old, other)
 
 
 async def test_a_304_that_nobody_asked_for_is_a_failure(ledger: SqliteLedger):
