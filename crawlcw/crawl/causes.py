@@ -194,40 +194,22 @@ class Causes:
         began: float,
         has_own_proxy: bool = False,
     ) -> Defer | None:
-        """Note a request that came to nothing; None: by the page's own fault.
+        """Note a request that came to nothing, or an answer that is no page.
 
-        *has_own_proxy* says that it goes through its session's proxy alone.
+        None: by the page's own fault. *has_own_proxy*: it goes through its session's proxy alone.
         """
         if error.hop > 1:
             self.answered()
-        if deferred := self.of_proxy(
-            task, error, sent=sent, began=began, has_own_proxy=has_own_proxy
-        ):
-            return deferred
-        if error.hop > 1:
+        # A proxy may have failed it.
+        wait = self.proxies.another_in(error, task.url, is_fixed=has_own_proxy)
+        if wait is not None:
+            until = sent + timedelta(seconds=self._frontier.clock() - began + wait)
+            return deferral(Cause.PROXY, until if wait else None)
+        if error.hop > 1 or error.reason is Reason.HTTP_STATUS:
             return None
         # A page of its own pays once less for a silence that is over: its origin has its strikes.
         page = None if error.reason in HOST_FAILURES else task.id
         return await self.unanswered(task.host, task.url, error, sent=sent, began=began, page=page)
-
-    def of_proxy(
-        self,
-        task: Task,
-        error: FetchError,
-        *,
-        sent: datetime,
-        began: float,
-        has_own_proxy: bool,
-    ) -> Defer | None:
-        """Return the deferral of a page that a proxy may have failed, None: it has not.
-
-        The arguments are those of `failed`; a refusal's *error* has its response.
-        """
-        wait = self.proxies.another_in(error, task.url, is_fixed=has_own_proxy)
-        if not wait:
-            return deferral(Cause.PROXY) if wait is not None else None
-        until = sent + timedelta(seconds=self._frontier.clock() - began + wait)
-        return deferral(Cause.PROXY, until)
 
     async def unanswered(
         self,

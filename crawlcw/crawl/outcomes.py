@@ -110,11 +110,6 @@ class PageAttempt(Attempt):
     stood: float = 0.0  #: for how many seconds the loop stood still until the answer
     denied: Reason | None = None  #: the answer says that the asker is banned, or logged out
 
-    @property
-    def has_own_proxy(self) -> bool:
-        """Whether it goes through the proxy of its session alone."""
-        return self.session is not None and self.session.proxy is not None
-
 
 class Outcomes:
     """The results of attempts, by way of the spider's callback or errback."""
@@ -257,16 +252,10 @@ class Outcomes:
         # Behind a redirect it is another page that is refused.
         if throttles(response) and response.url == attempt.request.url:
             deferred = self.causes.throttled(task, error, sent=attempt.at)
+            if deferred is not None:
+                raise deferred
         else:
-            deferred = self.causes.of_proxy(
-                task,
-                error,
-                sent=attempt.at,
-                began=attempt.began,
-                has_own_proxy=attempt.has_own_proxy,
-            )
-        if deferred is not None:
-            raise deferred
+            await self._ask_cause(attempt, error)
         return await self._own_failure(attempt, error)
 
     async def denied(self, attempt: PageAttempt, response: Response) -> Done:
@@ -297,7 +286,7 @@ class Outcomes:
         What may be the cause is asked in the order of how many pages it concerns: crawlcw itself,
         the disk, all proxies, this process's loop, the host or the network; the page comes last.
         """
-        task, began = attempt.lease.task, attempt.began
+        task = attempt.lease.task
         match refusal:
             case StopCrawl():
                 self._end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(refusal)))
@@ -314,18 +303,27 @@ class Outcomes:
                 raise Defer(refusal.message) from refusal
         if refusal.reason is Reason.INTERNAL:
             raise refusal.__cause__ or refusal
-        if self.watchdog.explains(refusal, began):
+        if self.watchdog.explains(refusal, attempt.began):
             raise Defer("the event loop stood still") from refusal
-        deferred = await self.causes.failed(
-            task, refusal, sent=attempt.at, began=began, has_own_proxy=attempt.has_own_proxy
-        )
-        if deferred is not None:
-            raise deferred
+        await self._ask_cause(attempt, refusal)
         refused = (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
         if refusal.reason in refused and refusal.hop <= 1 and task.parent is None:
             advice = f'to crawl it, set allow_private=["{task.host}"]'
             refusal = FetchError(refusal.reason, f"{refusal.message}; {advice}")
         return await self._own_failure(attempt, refusal)
+
+    async def _ask_cause(self, attempt: PageAttempt, error: FetchError) -> None:
+        """Raise `Defer` where the cause of a failure is not the page."""
+        session = attempt.session
+        deferred = await self.causes.failed(
+            attempt.lease.task,
+            error,
+            sent=attempt.at,
+            began=attempt.began,
+            has_own_proxy=session is not None and session.proxy is not None,
+        )
+        if deferred is not None:
+            raise deferred
 
     async def given_up(self, attempt: PageAttempt, reason: Reason) -> Done:
         """Record a page whose origin was given up: only the spider is told."""
