@@ -196,9 +196,13 @@ class Runner:
         """Return what the spider's method named *callback* makes of *arguments*.
 
         *task* is the one whose page or failure it is about. A `Failed` where the
-        method raises. Raises `SpiderError` where the spider has no such method.
+        method raises, or the spider has none of that name.
         """
-        method = callback_named(self.spider, callback)
+        try:
+            method = callback_named(self.spider, callback)
+        except SpiderError as error:
+            name = type(error).__name__
+            return Raised(reason=Reason.PARSE_ERROR, message=str(error), error=name)
         called = Called(name=callback, subject=task.url)
         # The base class's `on_error` looks at nothing.
         looks = getattr(method, "__func__", None) is not Spider.on_error
@@ -578,8 +582,3 @@ def count_dropped(counts: Counter[str], reason: str, number: int = 1) -> None:
     """Count *number* items dropped for *reason*; those of too many reasons together."""
     known = reason in counts or len(counts) < MOST_REASONS
     counts[reason if known else OTHER_REASONS] += number
-
-
-def missing(error: SpiderError) -> Failed:
-    """Return the outcome of a task whose callback the spider no longer has."""
-    return Raised(reason=Reason.PARSE_ERROR, message=str(error), error=type(error).__name__)

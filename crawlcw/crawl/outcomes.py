@@ -23,7 +23,6 @@ from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
 from crawlcw.api.user_code import Raised
-from crawlcw.crawl import callbacks
 from crawlcw.crawl.bans import Bans
 from crawlcw.crawl.callbacks import Produced, Runner
 from crawlcw.crawl.causes import Causes
@@ -37,7 +36,6 @@ from crawlcw.errors import (
     FetchError,
     ProxiesAwayError,
     Reason,
-    SpiderError,
     StopCrawl,
 )
 from crawlcw.fetch.recording import Recorder
@@ -182,10 +180,7 @@ class Outcomes:
         stored = await self.recorder.keep(attempt) if attempt.exchanges else None
         watched = self.instruments
         with UNSEEN if watched is None else watched.parse(lease, callback) as seen:
-            try:
-                produced = await self._runner.run(callback, response, task=task)
-            except SpiderError as missing:
-                produced = callbacks.missing(missing)
+            produced = await self._runner.run(callback, response, task=task)
             if seen is not None and isinstance(produced, Failed):
                 seen.failed(produced.reason)
         if isinstance(produced, Produced) and produced.retired is not None:
@@ -383,12 +378,7 @@ class Outcomes:
         if settlement.change.status is not Status.IGNORED:
             return Done.of(settlement)
         errback = request.errback or "on_error"
-        try:
-            produced = await self._runner.run(errback, request, error, task=task)
-        except SpiderError as missing:
-            extra = {"event": "errback_missing", "url": task.url}
-            logger.warning("%s", printable(missing), extra=extra)
-            return Done.of(settlement)
+        produced = await self._runner.run(errback, request, error, task=task)
         if isinstance(produced, Failed):
             self.errors.tell(errback, produced, url=task.url)
             return Done.of(settlement)

@@ -22,7 +22,6 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, scope
 from crawlcw.archive.bodies import FileMissingError, folder_of, read_stored
 from crawlcw.archive.records import Answer, DamagedRecordError, check_installed
-from crawlcw.crawl import callbacks
 from crawlcw.crawl.callbacks import Produced, Runner, Scope
 from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.kept_state import KeptState
@@ -30,7 +29,7 @@ from crawlcw.crawl.link_checks import seeded_hosts
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
-from crawlcw.errors import FetchError, SpiderError, StopCrawl
+from crawlcw.errors import FetchError, StopCrawl
 from crawlcw.fetch.user_layers import Hooks
 from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
@@ -105,8 +104,6 @@ class Reparser:
             produced = await self.runner.run(request.callback, response, task=task)
         except StopCrawl as wish:
             produced = Produced(stop=printable(text_of(wish)))
-        except SpiderError as missing:
-            produced = callbacks.missing(missing)
         except FetchError as error:
             produced = Failed(reason=error.reason, message=error.message)
         return told(response=response, produced=produced)
