@@ -77,8 +77,7 @@ class MovedPages:
         """End a task whose page is elsewhere; the target is asked for by the owner of its host."""
         lease, error = attempt.lease, None
         try:
-            target = self._target(lease, onward(attempt.request, response))
-            known = await self._known(target)
+            target, known = await self._target(lease, onward(attempt.request, response))
             if known is not None and await self._leads_back(lease.task, known):
                 raise FetchError(Reason.REDIRECT_LOOP, loop_message(lease.task.url))
         except FetchError as refusal:
@@ -100,9 +99,9 @@ class MovedPages:
         if refresh is None or refresh.after > _REDIRECTING or not _is_page(attempt):
             return None
         try:
-            target = self._target(lease, onward(attempt.request, response, refresh=refresh.url))
             self._check_robots(refresh.url)
-            known = await self._known(target)
+            home = onward(attempt.request, response, refresh=refresh.url)
+            target, known = await self._target(lease, home)
         except FetchError:
             return None
         # Its own child is what an earlier attempt handed on, and crashed before it ended.
@@ -161,8 +160,12 @@ class MovedPages:
             self._held.add(claimed.leases)
         return next(iter(claimed.leases), None)
 
-    def _target(self, lease: Lease, home: Request) -> Task:
-        """Return the task of a redirect's target; raises `FetchError` where it may not be asked."""
+    async def _target(self, lease: Lease, home: Request) -> tuple[Task, Record | None]:
+        """Return the task of a redirect's target, and its record where it is known.
+
+        Raises `FetchError` where it may not be asked for.
+        """
+        settings = self._outcomes.settings
         self._scope.admit_url(home.url)
         target = self._at(lease.task, home, hops=lease.task.hops + 1)
         if target.host == lease.task.host:
@@ -171,10 +174,15 @@ class MovedPages:
             self._check_robots(home.url)
         deepest = lease.task.options.max_depth
         if deepest is None:
-            deepest = self._outcomes.settings.max_depth
+            deepest = settings.max_depth
         if deepest is not None and target.depth > max(deepest, lease.task.depth):
             raise FetchError(Reason.REFUSED_DEPTH, f"the redirect to {home.url} is too deep")
-        return target
+        known, most = await self._ledger.tasks.get(target.id), settings.max_redirects
+        # Pages that lead to one another for ever have no other end than this number.
+        if known is None and target.hops > most:
+            message = f"more than {most} redirects, the last one to {target.url}"
+            raise FetchError(Reason.REDIRECT_LIMIT, message)
+        return target, known
 
     def _check_robots(self, url: str) -> None:
         """Raise `FetchError` for a URL that the rules disallow, where they are known here."""
@@ -194,15 +202,6 @@ class MovedPages:
         target = home.task(now=now, depth=task.depth, parent=task.id, hops=hops)
         due = now if task.due is None else min(now, task.due)
         return replace(target, due=due, depth=task.depth + (target.host != task.host))
-
-    async def _known(self, target: Task) -> Record | None:
-        """Return the record of a target; raises `FetchError` for a new one after too many hops."""
-        known, most = await self._ledger.tasks.get(target.id), self._outcomes.settings.max_redirects
-        # Pages that lead to one another for ever have no other end than this number.
-        if known is None and target.hops > most:
-            message = f"more than {most} redirects, the last one to {target.url}"
-            raise FetchError(Reason.REDIRECT_LIMIT, message)
-        return known
 
     async def _leads_back(self, task: Task, target: Record) -> bool:
         """Return whether a known task, where *task* leads, leads to *task* again.

@@ -1,8 +1,7 @@
 """Pages and the redirects to them, on their way to the WARC files.
 
-A layer notes each exchange in the attempt; the fetcher keeps them as soon as it knows that
-there is a page. So robots.txt, logins and probes, which
-are no pages, are in no file, nor is an answer that a hook made up.
+A layer notes each exchange in the attempt; the fetcher keeps them as soon as there is a page. So
+robots.txt, logins and probes are in no file, nor is an answer that a hook made up.
 """
 
 import errno
@@ -52,33 +51,29 @@ class Recorder:
 
         None where nothing was noted. Raises `FetchError` (`files-unwritable`).
         """
-        return await self._written(Bodies.keep, _taken(attempt))
+        return await self._written(attempt, Bodies.keep)
 
     async def keep_redirects(self, attempt: Attempt) -> None:
-        """Keep what led to a page that is somebody else's; raises as `keep` does."""
-        await self._written(Bodies.keep, _taken(attempt)[:-1])
+        """Keep what led to a page that is another task's; raises as `keep` does."""
+        if attempt.exchanges:
+            del attempt.exchanges[-1]
+        await self._written(attempt, Bodies.keep)
 
     async def keep_unchanged(self, attempt: Attempt) -> None:
         """Keep that the page of *attempt* is as it was; raises as `keep` does."""
-        await self._written(Bodies.keep_unchanged, _taken(attempt))
+        await self._written(attempt, Bodies.keep_unchanged)
 
     async def _written(
-        self, write: Callable[[Bodies, Sequence[Exchange]], Awaitable[T]], noted: Sequence[Exchange]
+        self, attempt: Attempt, write: Callable[[Bodies, Sequence[Exchange]], Awaitable[T]]
     ) -> T | None:
-        if self.bodies is None or not noted:
+        """Write the notes, and begin anew."""
+        if self.bodies is None or not attempt.exchanges:
             return None
+        noted, attempt.exchanges = attempt.exchanges, []
         try:
             return await write(self.bodies, noted)
         except OSError as error:
             raise unwritable(self.bodies, error) from error
-
-
-def _taken(attempt: Attempt) -> Sequence[Exchange]:
-    """Return the notes, and begin anew."""
-    if not attempt.exchanges:
-        return ()
-    taken, attempt.exchanges = attempt.exchanges, []
-    return taken
 
 
 def unwritable(bodies: Bodies, error: OSError) -> FetchError:
