@@ -392,21 +392,17 @@ class Outcomes:
 
 def info_of(response: Response) -> ResponseInfo:
     """Return the recorded part of an answer."""
-    headers = response.headers
+    kind, etag, modified = map(response.headers.get, ("content-type", "etag", "last-modified"))
     return ResponseInfo(
         status=response.status,
         final_url=response.url,
-        content_type=_short(headers.get("content-type")),
+        content_type=kind and printable(kind),
         bytes=response.size,
         elapsed=round(response.elapsed.total_seconds(), 4),
-        etag=_short(headers.get("etag")),
-        last_modified=_short(headers.get("last-modified")),
+        etag=etag and printable(etag),
+        last_modified=modified and printable(modified),
         truncated=response.truncated,
     )
-
-
-def _short(value: str | None) -> str | None:
-    return None if value is None else printable(value)
 
 
 def _log(lease: Lease, settlement: Settlement) -> None:

@@ -30,7 +30,7 @@ from crawlcw.fetch.dev_cache import DevCache
 from crawlcw.fetch.file_transfer import SaveFile
 from crawlcw.fetch.proxies import Proxies, ProxyPool
 from crawlcw.fetch.recording import Record
-from crawlcw.fetch.redirects import Admission, FollowRedirects, TimeLimit
+from crawlcw.fetch.redirects import Admission, FollowRedirects
 from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.fetch.user_layers import Hooks, OwnDownloader, UserLayer, made_by
 from crawlcw.model import urls
@@ -72,9 +72,8 @@ def layers(
     ]
     default.ways = ways(below_own)
     found: list[Layer | None] = [
-        # Once for an attempt: its deadline spans all hops.
-        TimeLimit(settings),
-        # Admits each target before anything is spent on it: scope, robots.txt, the host's turn.
+        # Once for an attempt: its deadline spans all hops, and each target is admitted before
+        # anything is spent on it: scope, robots.txt, the host's turn.
         FollowRedirects(settings, admission),
         # ---- Below: once for each hop.
         # `login_when` judges the answer as hooks and browser have made it.

@@ -1,4 +1,4 @@
-"""One attempt: its deadline, and its redirects, each of them a new decision of the layers below."""
+"""One attempt: its deadline, and its redirects, each a new decision of the layers below."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -21,32 +21,6 @@ _MOST_OF_ROBOTS = 5
 _ABOUT_THE_BODY = frozenset({"content-type", "content-encoding", "content-language"})
 
 
-class TimeLimit:
-    """The layer that ends an attempt, all of its hops, after the request's timeout."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._seconds = settings.timeout.total_seconds()
-
-    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        """Return the response; raises `FetchError` (`timeout-total`)."""
-        own = request.options.timeout
-        seconds = self._seconds if own is None else own
-        try:
-            async with asyncio.timeout(seconds) as timeout:
-                attempt.deadline.timeout = timeout
-                try:
-                    return await call_next(attempt, request)
-                finally:
-                    attempt.deadline.timeout = None
-        except TimeoutError:
-            if not timeout.expired():
-                raise
-            late = FetchError(Reason.TIMEOUT_TOTAL, f"no response within {seconds:g} s")
-            late.deadline = own
-            late.proxy = attempt.proxy
-            raise late from None
-
-
 class Admission(Protocol):
     """Permission to ask for URLs that are no tasks of their own; see `crawl.opening`."""
 
@@ -61,23 +35,41 @@ class Admission(Protocol):
 
 
 class FollowRedirects:
-    """The layer that leads a request from its URL, over redirects, to a response.
+    """The layer of one attempt: its deadline, and its way over redirects to a response.
 
+    - The request's timeout spans all hops.
     - A target is admitted first, but to robots.txt: scope, robots.txt, and the host's turn.
     - A redirect that `Attempt.follows` says no to is returned as it is, see `onward`, and so
-      is one that is a page itself, see `is_page`.
+      is one that is a page itself, see `is_page`, and the answer to a probe.
     - `Response.url` is where the last redirect has led, `Response.request` is the attempt's,
       and `elapsed` is the sum of all hops.
     """
 
-    purposes = frozenset({Purpose.PAGE, Purpose.ROBOTS, Purpose.LOGIN})
-
     def __init__(self, settings: Settings, admission: Admission) -> None:
         self._settings = settings
+        self._seconds = settings.timeout.total_seconds()
         self._admission = admission
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         """Return the response; raises `FetchError`."""
+        own = request.options.timeout
+        seconds = self._seconds if own is None else own
+        try:
+            async with asyncio.timeout(seconds) as timeout:
+                attempt.deadline.timeout = timeout
+                try:
+                    return await self._followed(attempt, request, call_next)
+                finally:
+                    attempt.deadline.timeout = None
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            late = FetchError(Reason.TIMEOUT_TOTAL, f"no response within {seconds:g} s")
+            late.deadline = own
+            late.proxy = attempt.proxy
+            raise late from None
+
+    async def _followed(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         hop, elapsed = request, timedelta(0)
         visits = {(hop.method, hop.url): 1}
         while True:
@@ -87,6 +79,8 @@ class FollowRedirects:
             except FetchError as error:
                 error.hop = len(attempt.redirects) + 1
                 raise
+            if attempt.purpose is Purpose.PROBE:
+                return response
             elapsed += response.elapsed
             if response.status not in REDIRECTS or is_page(response, request, self._settings):
                 break

@@ -16,7 +16,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.fetch.pipeline import DefaultDownloader, Transport, ways
-from crawlcw.fetch.redirects import Admission, FollowRedirects, TimeLimit
+from crawlcw.fetch.redirects import Admission, FollowRedirects
 from crawlcw.model.identities import Identity
 
 
@@ -61,7 +61,7 @@ def way(
     """Return the way of a request for robots.txt, or another purpose, to *downloader*."""
     settings = settings or Settings()
     redirects = FollowRedirects(settings, admission or Admitted())
-    return ways([TimeLimit(settings), redirects, *below(downloader)])[purpose]
+    return ways([redirects, *below(downloader)])[purpose]
 
 
 class Admitted(Admission):
