@@ -330,18 +330,15 @@ class Outcomes:
 
     async def _own_failure(self, attempt: PageAttempt, error: FetchError) -> Done:
         """Record a failure of the page's own, and free its host's slot."""
-        task, response = attempt.lease.task, error.response
-        answer = response if isinstance(response, Response) else None
+        task, answer, status = attempt.lease.task, error.response, error.status
         # Refused by itself: neither a sign of load nor of health.
-        if answer is None or not throttles(answer):
-            status = error.status
-            if (
-                error.hop > 1
-                or error.reason in _BEHIND_AN_ANSWER
-                or (status is not None and status < 500)
-            ):
-                elapsed = 0.0 if answer is None else answer.elapsed.total_seconds()
-                latency = max(0.0, elapsed - attempt.stood)
+        if not (isinstance(answer, Response) and throttles(answer)):
+            behind = error.hop > 1 or error.reason in _BEHIND_AN_ANSWER
+            if behind or (status is not None and status < 500):
+                latency = 0.0
+                # Without a status it was cut off, and its time says nothing of the host.
+                if isinstance(answer, Response) and status is not None:
+                    latency = max(0.0, answer.elapsed.total_seconds() - attempt.stood)
                 self.causes.answered_well(task.host, task.url, latency=latency, sent=attempt.at)
             elif error.reason in FAILURE_REASONS:
                 self.causes.page_failed(task.host)
