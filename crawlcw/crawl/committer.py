@@ -31,7 +31,7 @@ from crawlcw.engine.stats import UNSEEN, FinishReason, Instruments, Stats
 from crawlcw.fetch.recording import unwritable
 from crawlcw.ledger.protocol import Added, Ledger
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import ChangedTask, Lease, Task
+from crawlcw.model.task import ChangedTask, Task
 from crawlcw.model.transitions import Settlement
 
 logger = logging.getLogger(__name__)
@@ -192,7 +192,10 @@ class Committer:
         with UNSEEN if watched is None else watched.commit(leases):
             self._held.settling(leases)
             if self._bodies is not None and not await self._are_synced(self._bodies, settlements):
-                await self._give_back(settlements, leases)
+                # No outcome is recorded, and the tasks go back as they were.
+                for lease in leases:
+                    self._state.undo(lease)
+                self._held.orphans += leases
                 return
             self._state.settling(settlements)
             await self._adder.keep()
@@ -218,13 +221,6 @@ class Committer:
                 self._end(FinishReason.FILES_UNWRITABLE, unwritable(bodies, error).message)
                 return False
         return True
-
-    async def _give_back(self, settlements: list[Settlement], leases: list[Lease]) -> None:
-        """Record no outcome: the tasks go back as they were."""
-        await self._ledger.outcomes.release(leases)
-        self._state.settled(settlements, lost={lease.task.id for lease in leases})
-        await self._coordinator.announce(lease.task for lease in leases)
-        self._held.end(leases)
 
     async def _commit(self, settlements: list[Settlement]) -> None:
         committed = await self._ledger.outcomes.commit(settlements)
