@@ -272,7 +272,7 @@ class Crawl:
             await parts.state.close()
             background.cancel_scope.cancel()
         if reason is FinishReason.DRAINED:
-            await parts.seeder.end_run()
+            await parts.seeder.run_start.end()
         return reason
 
     async def _give_back(self) -> None:

@@ -8,6 +8,7 @@ import logging
 import socket
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from hashlib import blake2b
@@ -40,7 +41,7 @@ _BATCH = 5_000
 _LAST_WORDS = 2.0
 #: With seeds on more hosts than that, a crawl seeds again each time.
 MOST_HOSTS = 10_000
-_START = "start "
+_START, _PUBLIC = "start ", "public "
 _LEFT = (*WAITING, Status.PROCESSING)
 #: Workers that were silent for so many leases are not there.
 _SILENT_LEASES = 3
@@ -76,7 +77,7 @@ class RunStart:
         return began
 
     async def end(self) -> None:
-        """Note that the ledger is drained."""
+        """Note that the ledger is drained: the next crawl begins another run."""
         if self._began is not None:
             await self._note(self._began, over=True)
 
@@ -120,7 +121,7 @@ class Seeder:
         self._scope = scope
         self._start_hosts = start_hosts
         self._credentials = credentials
-        self._run = RunStart(adder.ledger, lease=lease)
+        self.run_start = RunStart(adder.ledger, lease=lease)
         self._stop = stop
         self._number = 0  #: of the requests of `start` so far
         self._is_whole = False  #: `start` has come to its end
@@ -137,7 +138,7 @@ class Seeder:
 
         From now on it is known when this run began.
         """
-        self._adder.began = await self._run.find(state)
+        self._adder.began = await self.run_start.find(state)
         if not self._spider.start_again:
             with spider_code("start_urls", stop=self._stop):
                 self._fingerprint = fingerprint(self._spider)
@@ -156,10 +157,6 @@ class Seeder:
         for host in seeds["hosts"]:
             self._note_start(host)
         return True
-
-    async def end_run(self) -> None:
-        """Note that the ledger is drained: the next crawl begins another run."""
-        await self._run.end()
 
     def _note_start(self, host: str) -> None:
         self._start_hosts.add(host)
@@ -237,7 +234,7 @@ class Seeder:
     def _task(self, request: Request) -> Task | None:
         self._number += 1
         # The same for every process of a run, and after a crash: one task for each request.
-        salt = f"run {self._run.number} seed {self._number}".encode()
+        salt = f"run {self.run_start.number} seed {self._number}".encode()
         try:
             task = request.task(now=self._ledger.now(), salt=salt)
             # A password is not written down, so each process asks `start` for it.
@@ -365,11 +362,11 @@ class StartNames:
         """Take the ledger's notes; only a spider that *has_own_start* notes hosts of it."""
         self._notes = notes
         self._has_own_start = has_own_start
-        self._noted: set[str] | None = None  #: None: not read yet
+        self._noted: set[str] = set()
 
     async def was_public(self, name: str) -> bool:
         """See `PublicNames.was_public`."""
-        return _key(name) in await self._state()
+        return f"{_PUBLIC}{name}" in await self._state()
 
     async def start_hosts(self) -> list[str]:
         """See `PublicNames.start_hosts`."""
@@ -388,21 +385,9 @@ class StartNames:
 
     async def note_public(self, name: str) -> None:
         """See `PublicNames.note_public`."""
-        try:
-            if self._noted is None:
-                self._noted = set(await self._notes.state())
-            if _key(name) not in self._noted:
-                await self._notes.set_state({_key(name): True})
-                self._noted.add(_key(name))
-        except LedgerError as error:
-            # This process knows it; the next look-up writes it down.
-            logger.debug(
-                "not noted that %s is public: %s",
-                printable(name),
-                printable(error),
-                extra={"event": "not_noted"},
-            )
-
-
-def _key(name: str) -> str:
-    return f"public {name}"
+        key = f"{_PUBLIC}{name}"
+        if key not in self._noted:
+            # Where the ledger is away, the next look-up writes it down.
+            with suppress(LedgerError):
+                await self._notes.set_state({key: True})
+                self._noted.add(key)
