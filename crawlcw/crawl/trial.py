@@ -15,7 +15,7 @@ from crawlcw.api.attempt import Attempt, LoggedOutError, Next, Purpose, Session,
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, entry_urls, scope
+from crawlcw.api.spider import Spider, callback_named, entry_urls, scope
 from crawlcw.crawl.callbacks import Produced, Runner, Scope
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.logins import Logins
@@ -147,6 +147,7 @@ class Trial:
         Raises `SpiderError` where the spider has no such callback.
         """
         request = response.request
+        callback_named(self._spider, request.callback)
         task = request.task(now=_utc_now())
         hosts = {*(scope(self._spider) or ()), urls.locate(response.url).host, task.host}
         runner = Runner(
