@@ -208,6 +208,7 @@ class _Parts(Parts):
         self.seeder = Seeder(
             self.spider,
             self.adder,
+            coordinator=self.coordinator,
             scope=self.scope,
             start_hosts=self.frontier.page_limit.unlimited,
             credentials=self.credentials,

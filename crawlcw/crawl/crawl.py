@@ -259,7 +259,7 @@ class Crawl:
             background.start_soon(parts.steering.run)
             if parts.bodies is not None:
                 background.start_soon(parts.bodies.mend)
-            background.start_soon(partial(parts.seeder.run, state, coordinator, seeded=seeded))
+            background.start_soon(partial(parts.seeder.run, state, seeded=seeded))
             reason = await pool.run(
                 partial(parts.fetcher.run, done),
                 coordinator.run,

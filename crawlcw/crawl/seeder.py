@@ -10,7 +10,6 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path, PurePath
 from typing import Any
@@ -105,6 +104,7 @@ class Seeder:
         spider: Spider,
         adder: TaskAdder,
         *,
+        coordinator: Coordinator,
         scope: Scope,
         start_hosts: set[str],
         credentials: Credentials,
@@ -117,6 +117,7 @@ class Seeder:
         """
         self._spider = spider
         self._adder = adder
+        self._coordinator = coordinator
         self._ledger = adder.ledger
         self._scope = scope
         self._start_hosts = start_hosts
@@ -163,16 +164,14 @@ class Seeder:
         if self._spider.allowed_hosts is None:
             self._scope.hosts.add(host)
 
-    async def run(
-        self, state: Mapping[str, Any], coordinator: Coordinator, *, seeded: bool
-    ) -> None:
+    async def run(self, state: Mapping[str, Any], *, seeded: bool) -> None:
         """Let in what lay too deep before, and add the seeds where they are not there."""
-        await self._go_deeper(state.get("depth"), coordinator)
+        await self._go_deeper(state.get("depth"))
         if not seeded:
-            await self._seed(coordinator)
-        coordinator.seeded()
+            await self._seed()
+        self._coordinator.seeded()
 
-    async def _go_deeper(self, last: Mapping[str, Any] | None, coordinator: Coordinator) -> None:
+    async def _go_deeper(self, last: Mapping[str, Any] | None) -> None:
         """Follow the links that only the *last* crawl was not to, and write this one's limit down.
 
         Ledgers of older versions say nothing of it, and kept no such links.
@@ -187,15 +186,13 @@ class Seeder:
                 number,
                 extra={"event": "admitted", "links": number},
             )
-            coordinator.wake()
+            self._coordinator.wake()
         # Afterwards: where this process is killed in between, the next one does it again.
         await self._ledger.notes.set_state({"depth": {"limit": limit}})
 
-    async def _seed(self, coordinator: Coordinator) -> None:
+    async def _seed(self) -> None:
         """Add the spider's start requests, each soon after the spider has yielded it."""
-        gathering = Gathering(
-            partial(self._add_seeds, coordinator), first=_FIRST_BATCH, largest=_BATCH
-        )
+        gathering = Gathering(self._add_seeds, first=_FIRST_BATCH, largest=_BATCH)
         try:
             await gathering.run(self._read())
         finally:
@@ -262,7 +259,7 @@ class Seeder:
             seeds = {"fingerprint": self._fingerprint, "hosts": sorted(self._start_hosts)}
             await self._ledger.notes.set_state({"seeds": seeds})
 
-    async def _add_seeds(self, coordinator: Coordinator, batch: list[Task]) -> None:
+    async def _add_seeds(self, batch: list[Task]) -> None:
         origins = self._credentials.origins
         if self._fingerprint is not None and self._origins < origins and len(origins) <= MOST_HOSTS:
             self._origins = origins
@@ -275,7 +272,7 @@ class Seeder:
             await self._ledger.notes.set_state({f"{_START}{host}": True for host in hosts})
         await self._adder.keep()
         await self._adder.add(batch)
-        coordinator.wake()
+        self._coordinator.wake()
 
 
 def _no_request(thing: object) -> str:
