@@ -85,9 +85,7 @@ class Causes:
 
     def answered(self) -> None:
         """Note that a host answered, whatever it said."""
-        was_blocked = self._uplink.is_blocked
-        self._uplink.answered(now=self._frontier.clock())
-        if was_blocked:
+        if self._uplink.answered(now=self._frontier.clock()):
             self._wake()
 
     def answered_well(self, name: str, url: str, *, latency: float, sent: datetime) -> None:
@@ -100,21 +98,18 @@ class Causes:
             return
         host.answered += 1
         host.slow_start.answered(latency=latency)
-        overtaken = host.quick_at is not None and host.quick_at > sent
-        if latency <= hosts.SLOW_ANSWER and not overtaken:
+        if latency > hosts.SLOW_ANSWER and host.quick_at is not None and host.quick_at > sent:
+            latency = 0.0
+        elif latency <= hosts.SLOW_ANSWER and (host.quick_at is None or host.quick_at < sent):
             host.quick_at = sent
         closed = host.state.origin_answered(
-            scheme,
-            latency=0.0 if overtaken and latency > hosts.SLOW_ANSWER else latency,
-            sent=sent,
-            marks=self._marks,
-            policy=self._policy,
+            scheme, latency=latency, sent=sent, marks=self._marks, policy=self._policy
         )
         if closed:
             # What else is learned goes back with the host; this ends a row of failures.
             host.save_soon()
             self._stats.hosts_given_up.pop(f"{scheme}://{name}", None)
-        self._settle(host)
+        host.pace()
 
     def finished(self, task: Task, *, good_url: str | None, size: int) -> None:
         """Note that a task's page of *size* bytes is finished.
@@ -126,19 +121,15 @@ class Causes:
         if host is not None and task.visit is None:
             host.state.finished += 1
             if good_url is not None:
-                host.state.origins[scheme_of(task.url)].learned(good_url, size=size)
-            self._settle(host)
+                host.origin(task).learned(good_url, size=size)
+            limit = self._frontier.page_limit
+            if limit.most is not None and limit.seeded and limit.is_reached(host.state):
+                limit.full.add(host.name)
+                host.state.given_up = Reason.HOST_FULL
+                host.enter(Phase.LEAVING)
+            host.pace()
         if good_url is not None:
             self._uplink.learned(task.host, good_url)
-
-    def _settle(self, host: HeldHost) -> None:
-        """Pace a host anew, and ask no more of one that has had its pages."""
-        limit = self._frontier.page_limit
-        if limit.seeded and limit.is_reached(host.state):
-            limit.full.add(host.name)
-            host.state.given_up = Reason.HOST_FULL
-            host.enter(Phase.LEAVING)
-        host.pace()
 
     def page_failed(self, name: str) -> None:
         """Note that a page failed by itself: of its host that says little, but not nothing."""
@@ -157,7 +148,7 @@ class Causes:
         """
         host, now = self._frontier.hosts.get(task.host), self._now()
         if host is not None:
-            origin = host.state.origins[scheme_of(task.url)]
+            origin = host.origin(task)
             cause = origin.refused(
                 self._marks,
                 task.id,
@@ -165,8 +156,7 @@ class Causes:
                 url=task.url,
                 sent=sent.timestamp(),
                 now=now.timestamp(),
-                # It may still be RESTING for a probe that has just been answered.
-                may_probe=host.lease is not None and host.phase in (Phase.SERVING, Phase.RESTING),
+                may_probe=host.lease is not None and host.phase is not Phase.LEAVING,
                 is_new=host.state.finished < hosts.FIRST_PAGES,
             )
             if cause is Cause.PAGE:
@@ -178,7 +168,7 @@ class Causes:
                 rest = self._policy.rest(1, retry_after=error.retry_after)
                 if origin.probe is not None and origin.probe.rested:
                     self._frontier.queues.rest(host.name, until=self._frontier.clock() + rest)
-                host.enter(Phase.RESTING)
+                host.enter(Phase.OPENING)
                 return _behind(host, now + timedelta(seconds=rest))
         self._log(task.host, error)
         return self.origin_failed(task.host, task.url, error, sent=sent)
@@ -285,8 +275,7 @@ class Causes:
         host = self._frontier.hosts.get(name)
         if host is None:
             return deferral(Cause.ORIGIN)
-        host.slow_start.steps = 0
-        now, rested_until = self._now(), host.state.not_before
+        now, origin = self._now(), host.state.origins[scheme]
         host.state.origin_failed(
             scheme,
             error,
@@ -295,16 +284,15 @@ class Causes:
             policy=self._policy.in_haste() if in_haste else self._policy,
             chance=random.random(),
         )
+        host.slow_start.steps = 0
         host.save_soon()
         host.pace()
-        given_up = host.state.origins[scheme].given_up
-        if given_up is not None:
-            # The work that is left asks nothing: any process may have the host next.
-            host.state.not_before = rested_until
-            self._stats.host_given_up(f"{scheme}://{name}", str(given_up))
-            host.lose_origin(scheme)
+        if origin.given_up is not None:
+            self._stats.host_given_up(f"{scheme}://{name}", str(origin.given_up))
             self._put_off_origin(host, scheme, until=now)
-            if host.lease is None:
+            if host.lease is not None:
+                self._frontier.losing.add(host)
+            else:
                 # Its owner is to find that out by itself.
                 self._frontier.avoided[name] = float("inf")
                 host.enter(Phase.LEAVING)
@@ -315,10 +303,19 @@ class Causes:
             # The other origin goes on, and this one's tasks are not in its way.
             self._put_off_origin(host, scheme, until=until)
             self.rests.note(f"{scheme}://{name}", until=until, why=why)
-        else:
-            until = host.state.not_before or now
-            self.rests.note(name, until=until, why=why)
-            self._rest(host, (until - now).total_seconds())
+            return _behind(host, until)
+        until = host.state.not_before or now
+        self.rests.note(name, until=until, why=why)
+        rest = (until - now).total_seconds()
+        free_at = self._frontier.clock() + rest
+        self._frontier.queues.rest(name, until=free_at)
+        if host.lease is None:
+            self._frontier.avoided[name] = free_at
+        if host.lease is None or host.state.given_up is not None or rest > AHEAD:
+            host.enter(Phase.LEAVING)
+        elif host.phase is Phase.SERVING and host.probe_url() is not None:
+            # After the rest that page is asked before any other.
+            host.enter(Phase.OPENING)
         return _behind(host, until)
 
     def _put_off_origin(self, host: HeldHost, scheme: str, *, until: datetime) -> None:
@@ -328,18 +325,6 @@ class Causes:
             host=host.name, unwanted=lambda lease: lease.task.url.startswith(prefix)
         )
         self._frontier.returned += [put_off(lease, until=until) for lease in waiting]
-
-    def _rest(self, host: HeldHost, rest: float) -> None:
-        """Ask nothing of a host for *rest* seconds, and give it back if that is long."""
-        until = self._frontier.clock() + rest
-        self._frontier.queues.rest(host.name, until=until)
-        if host.lease is None:
-            self._frontier.avoided[host.name] = until
-        if host.lease is None or host.state.given_up is not None or rest > AHEAD:
-            host.enter(Phase.LEAVING)
-        elif host.phase is Phase.SERVING and host.probe_url() is not None:
-            # After the rest that page is asked before any other.
-            host.enter(Phase.RESTING)
 
     def _log(self, name: str, error: FetchError) -> None:
         logger.info(
@@ -360,12 +345,29 @@ class Causes:
             while not await self._any_answers():
                 pause = self._uplink.unanswered(now=self._frontier.clock())
                 if pause is None:
+                    logger.warning(
+                        "the network has been away for %s: "
+                        "from here on failures are the hosts' own",
+                        format_duration(timedelta(seconds=health.LONGEST_OUTAGE)),
+                        extra={"event": "network_given_up"},
+                    )
                     break
-                self._is_away()
+                if self.rests.network_away_since is None:
+                    self.rests.network_away_since = self._now()
+                    logger.warning(
+                        "no host answers any more, those that did before neither: the network "
+                        "seems to be away; nothing counts as failed until one answers",
+                        extra={"event": "network_away"},
+                    )
+                    self._wake()
                 # A page that was under way may answer before a good page does.
                 with anyio.move_on_after(pause):
                     await self._checked.wait()
-            self._is_back()
+            else:
+                if self.rests.network_away_since is not None:
+                    logger.warning("the network is back", extra={"event": "network_back"})
+            self.rests.network_away_since = None
+            self._wake()
 
     async def settled(self) -> None:
         """Wait until tasks may be begun with."""
@@ -409,28 +411,6 @@ class Causes:
                     await anyio.sleep(_FIRST_ALONE)
         return not self._uplink.is_blocked
 
-    def _is_away(self) -> None:
-        if self.rests.network_away_since is None:
-            self.rests.network_away_since = self._now()
-            logger.warning(
-                "no host answers any more, those that did before neither: the network "
-                "seems to be away; nothing counts as failed until one answers",
-                extra={"event": "network_away"},
-            )
-            self._wake()
-
-    def _is_back(self) -> None:
-        if self._uplink.state is State.DEAD:
-            logger.warning(
-                "the network has been away for %s: from here on failures are the hosts' own",
-                format_duration(timedelta(seconds=health.LONGEST_OUTAGE)),
-                extra={"event": "network_given_up"},
-            )
-        elif self.rests.network_away_since is not None:
-            logger.warning("the network is back", extra={"event": "network_back"})
-        self.rests.network_away_since = None
-        self._wake()
-
     def _wake(self) -> None:
         self._checked.set()
         self._checked = anyio.Event()
@@ -439,5 +419,5 @@ class Causes:
 
 def _behind(host: HeldHost, rest: datetime) -> Defer:
     """Return the deferral of a page that is to come behind the others of its host."""
-    turns = max(_SECONDS_BEHIND, _TURNS_BEHIND * host.delay)
+    turns = max(_SECONDS_BEHIND, _TURNS_BEHIND * host.queue.delay)
     return deferral(Cause.ORIGIN, rest + timedelta(seconds=turns))

@@ -23,7 +23,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.host_queues import bonus
-from crawlcw.crawl.hosts import Frontier, HeldHost
+from crawlcw.crawl.hosts import Frontier, HeldHost, Phase
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.outcomes import End, InternalErrors
@@ -247,7 +247,7 @@ class Coordinator:
         """Let a task wait for its host's turn, or go back where that is not now."""
         task, returned = lease.task, self.frontier.returned
         host = self.frontier.hosts.get(task.host)
-        if host is None or host.leaving:
+        if host is None or host.phase is Phase.LEAVING:
             returned.append(lease)
             self.frontier.look(task.host)
         elif host.may_ask(task):
@@ -383,7 +383,7 @@ class Coordinator:
             # and the one that adds it sets this again.
             host.look = False
             # Two turns, by what it may be asked for now: the room is for others as well.
-            turns = 1 if host.delay else 2 * host.allowed or _TURN
+            turns = 1 if host.queue.delay else 2 * host.queue.allowed or _TURN
             asked[host.name] = min(room, self._queues.room(host.name), max(share, turns))
         found: dict[str, list[Task]] = {name: [] for name in asked}
         for task in await self._ledger.tasks.page_each(asked):
@@ -412,16 +412,8 @@ class Coordinator:
         Its robots.txt is asked for beside the other hosts; nothing that it is asked for is claimed
         before that, or leases would run out before their pages are asked for.
         """
-        calls = self.frontier.calls
-        tasks = [
-            task
-            for task in tasks
-            # A lease of ours that ran out while this process stood still shows up again.
-            if task.id not in self._held
-            # Tasks of an origin that was given up are ignored, all of them at once, but for those
-            # that a method is called for.
-            and (not host.lost_origin(task) or calls.include(task.errback))
-        ]
+        # A lease of ours that ran out while this process stood still shows up again.
+        tasks = [task for task in tasks if task.id not in self._held]
         # Tasks whose origin rests are put off once they are claimed; asked for its
         # robots.txt it would fail again, and at once again.
         ready = [] if host.opened else [task for task in tasks if host.may_ask(task)]
@@ -514,7 +506,9 @@ class Coordinator:
         if self._shuffles:
             random.shuffle(page)
         shared = {
-            host.name for host in frontier.hosts.values() if host.lease is None and not host.leaving
+            host.name
+            for host in frontier.hosts.values()
+            if host.lease is None and host.phase is not Phase.LEAVING
         }
         wanted = [task for task in page if task.host in shared][: self._room()]
         await self._claim(wanted)
@@ -602,4 +596,4 @@ def _feeding_order(host: HeldHost) -> tuple[bool, float]:
     Hosts with a delay go first, for a turn that they miss is lost; then those that were fed longest
     ago. As in `HostQueues.take`, a priority counts like as many seconds of waiting.
     """
-    return not host.delay, host.fed - bonus(host.priority)
+    return not host.queue.delay, host.fed - bonus(host.priority)

@@ -79,12 +79,11 @@ class HostLeaser:
         if frontier.unsaved:
             await self._save(frontier.unsaved)
         for host in list(frontier.losing):
-            if host.lease is not None and not host.busy:
+            if not host.busy:
                 frontier.losing.discard(host)
-                schemes, host.lost = host.lost, set()
                 # It is neither fed nor released before that is done.
                 host.busy = True
-                background.start_soon(self._give_up, host, schemes)
+                background.start_soon(self._give_up, host, [*host.state.origins])
         await self._give_back(background)
         leased = await self._lease_some(hungry=hungry)
         if len(frontier.leased) > 1 and time.monotonic() >= self._others_at:
@@ -94,7 +93,7 @@ class HostLeaser:
     async def leave_all(self, background: anyio.abc.TaskGroup) -> None:
         """Leave all hosts: they go back when what is under way has ended."""
         await self._save(self._frontier.unsaved)
-        self._hand_on([host for host in self._frontier.leased.values() if not host.leaving])
+        self._hand_on([host for host in self._frontier.leased.values() if host.phase is not Phase.LEAVING])
         await self._give_back(background)
 
     async def _lease_some(self, *, hungry: bool) -> bool:
@@ -128,7 +127,7 @@ class HostLeaser:
 
     async def renew(self) -> None:
         """Renew all leases, and save what was learned meanwhile."""
-        await self._save([host for host in self._frontier.leased.values() if not host.leaving])
+        await self._save([host for host in self._frontier.leased.values() if host.phase is not Phase.LEAVING])
         if not (leases := self.leases()):
             return
         asked = time.monotonic()
@@ -209,7 +208,7 @@ class HostLeaser:
                 state = host.state if scheme is None else host.state.origins[scheme]
                 reason, calls = state.given_up, Calls.NONE if is_full else self._frontier.calls
                 if reason is None:
-                    continue  # it has answered meanwhile
+                    continue
                 ignored = await self._ledger.hosts.give_up(
                     host.name, reason=reason, scheme=scheme, calls=calls
                 )

@@ -4,11 +4,11 @@ Synchronous and without I/O: `causes` changes a host as its requests end; the co
 saves and releases as this says. A host that may be asked without limits, also of its pages, is
 shared: its owner looks after it, and other processes ask it as well.
 
-                      robots.txt is known                   its breaker opened
-    leased ──> OPENING ──────────────────> SERVING <────────────────────────────> RESTING
-                  │  ^                      │   ^         it has answered            │
-                  │  └─── leased again ───┐ │   │                                    │
-                  └──────────────────> LEAVING ─┘ <──────────────────────────────────┘
+              robots.txt is known, and a good page was answered
+    leased ──> OPENING ─────────────────────────────────────────> SERVING
+                 ^ │ ^ <───────── its breaker opened ───────────── │ ^
+                 │ v └───────────── leased again ─────────────┐    v │
+                 └─────────────────────────────────────────── LEAVING
 
 A host whose queue is open is SERVING, and no other. While it is LEAVING, what is under
 way ends, and then it goes back to the ledger; where it is leased again before that,
@@ -44,9 +44,8 @@ _MARGIN = 0.15
 class Phase(Enum):
     """The work of a process on a host that it holds."""
 
-    OPENING = auto()  #: nothing of it is asked for before its robots.txt is known
+    OPENING = auto()  #: only its robots.txt is asked for, and a good page after a failure
     SERVING = auto()  #: its tasks get their turns
-    RESTING = auto()  #: after its rest a known good page of it is asked first
     LEAVING = auto()  #: nothing more is begun; it is to be released
 
 
@@ -60,7 +59,7 @@ class HeldHost:
 
     frontier: "Frontier"
     name: str  #: the politeness key
-    queue: HostQueue
+    queue: HostQueue  #: with its present delay
     state: Host  #: as far as it is known
     lease: HostLease | None  #: None: another process has it and shares it
     limit: HostLimit
@@ -73,7 +72,6 @@ class HeldHost:
     busy: bool = False  #: something is done about it in the background
     look: bool = True  #: its due tasks are to be looked at
     phase: Phase = Phase.OPENING  #: changed by `enter` alone
-    lost: set[str] = field(default_factory=set)  #: schemes whose waiting tasks are to be ignored
     slow_start: SlowStart = field(default_factory=SlowStart)
     quick_at: datetime | None = None
     """When the last request was sent that was answered in good time."""
@@ -82,24 +80,6 @@ class HeldHost:
         object.__setattr__(self, name, value)
         if name in _NOTED:
             self.frontier.queues.changed.add(self.name)
-
-    @property
-    def leaving(self) -> bool:
-        """Whether nothing more of it is begun, and it is to be released."""
-        return self.phase is Phase.LEAVING
-
-    @property
-    def delay(self) -> float:
-        """Seconds between the starts of two requests."""
-        return max(self.limit.delay, self.crawl_delay, self.state.delay)
-
-    @property
-    def allowed(self) -> int:
-        """Requests at once; 0: no limit."""
-        if self.state.failures:
-            return 1  # until it has shown that it is back
-        window = self.slow_start.window(finished=self.state.finished)
-        return min(self.limit.concurrency, window)
 
     # --- serving it
 
@@ -113,11 +93,11 @@ class HeldHost:
         """Let it be served: its robots.txt is known, and was *asked* for just now."""
         self.opened = self.look = True
         self.crawl_delay = crawl_delay
+        self.pace()
         if robots is not None:
             self.state.robots = robots
-            if not self.delay and not self.limit.concurrency:
+            if not self.queue.delay and not self.limit.concurrency:
                 self.save_soon()  # others can only take part in it when they can read this
-        self.pace()
         if asked:
             self.frontier.sent(self.name, at=self.frontier.clock())
         elif self.lease is not None and not self.lease.clean:
@@ -132,7 +112,7 @@ class HeldHost:
             return
         self.phase = phase
         frontier = self.frontier
-        (frontier.resting.add if phase is Phase.RESTING else frontier.resting.discard)(self)
+        (frontier.opening.add if phase is Phase.OPENING else frontier.opening.discard)(self)
         if phase is Phase.SERVING:
             frontier.queues.open(self.name, now=frontier.clock())
         else:
@@ -141,10 +121,20 @@ class HeldHost:
             frontier.returned += frontier.queues.withdraw(host=self.name)
         frontier.look_wanted.set()
 
-    def pace(self) -> None:
-        """Set the pace of its queue by its present limits and health."""
-        now = self.frontier.clock()
-        self.frontier.queues.pace(self.name, delay=self.delay, allowed=self.allowed, now=now)
+    def pace(self, *, limit: int | None = None) -> None:
+        """Set the pace of its queue by its health and limits; with *limit* these are new.
+
+        The longest of its delays counts. One that fails is asked for one page until it is back.
+        """
+        concurrency = self.limit.concurrency
+        window = self.slow_start.window(finished=self.state.finished)
+        self.frontier.queues.pace(
+            self.name,
+            delay=max(self.limit.delay, self.crawl_delay, self.state.delay),
+            allowed=1 if self.state.failures else min(concurrency, window),
+            limit=limit,
+            now=self.frontier.clock(),
+        )
 
     def save_soon(self) -> None:
         """Note that the ledger is to know its state at once."""
@@ -169,14 +159,10 @@ class HeldHost:
         Where the task is ignored with all others of its origin, that is begun with.
         """
         reason = self.origin(task).given_up
-        if reason is not None and not self.frontier.calls.include(task.errback):
-            self.lose_origin(urls.scheme_of(task.url))
+        told = self.frontier.calls.include(task.errback)
+        if reason is not None and not told and self.lease is not None:
+            self.frontier.losing.add(self)
         return reason
-
-    def lose_origin(self, scheme: str) -> None:
-        """Note that the waiting tasks of an origin are to be ignored."""
-        self.lost.add(scheme)
-        self.frontier.losing.add(self)
 
     def resting_until(self, task: Task) -> datetime | None:
         """Return until when the origin of a task rests by itself, None where it does not."""
@@ -206,8 +192,7 @@ class PageLimit:
 
     def is_reached(self, state: Host) -> bool:
         """Return whether a host is full."""
-        reached = self.most is not None and state.finished >= self.most
-        return reached and self.limits(state.name)
+        return self.limits(state.name) and state.finished >= (self.most or 0)
 
     def limits(self, name: str) -> bool:
         """Return whether the pages of a host are to be counted."""
@@ -242,9 +227,9 @@ class Frontier:
         self.look_wanted = asyncio.Event()
         self.hosts: dict[str, HeldHost] = {}
         self.leased: dict[str, HeldHost] = {}  #: those that are leased to this process
-        self.resting: set[HeldHost] = set()  #: those that are RESTING
+        self.opening: set[HeldHost] = set()  #: those that are OPENING
         self.unsaved: set[HeldHost] = set()  #: those whose state the ledger is to know at once
-        self.losing: set[HeldHost] = set()  #: those with `HeldHost.lost`
+        self.losing: set[HeldHost] = set()  #: those with origins whose tasks are to be ignored
         self.returned: list[Lease] = []  #: tasks that are to go back to the ledger
         #: Hosts that are shared and failed us: until when this process leaves them alone.
         self.avoided: dict[str, float] = {}
@@ -269,15 +254,14 @@ class Frontier:
             host.lease, host.state = lease, state
             host.look, host.answered, host.since = True, 0, now
             host.pace()
-            if host.leaving:
+            if host.phase is Phase.LEAVING:
                 host.enter(Phase.SERVING if host.opened else Phase.OPENING)
             host.renewed(asked=asked)
         else:
             host = self._add(state, lease, asked=asked)
         self.leased[name] = host
-        # The owner before may have been killed before the waiting tasks were ignored.
-        host.lost |= {scheme for scheme, each in state.origins.items() if each.given_up}
-        if host.lost:
+        if state.lost_origins:
+            # The owner before may have been killed before the waiting tasks were ignored.
             self.losing.add(host)
         for origin in state.origins.values():
             if origin.good_url is not None and not origin.failures:
@@ -299,7 +283,7 @@ class Frontier:
         return self._add(state, None, asked=float("inf"))
 
     def _add(self, state: Host, lease: HostLease | None, *, asked: float) -> HeldHost:
-        now, limit = self.clock(), self._limit(state.name)
+        now, limit = self.clock(), limit_of(state.name, self._limits, self._settings)
         queue = self.queues.begin(
             state.name,
             limit=limit.concurrency,
@@ -316,6 +300,7 @@ class Frontier:
             limit=limit,
             since=now,
         )
+        self.opening.add(host)
         host.pace()
         return host
 
@@ -325,6 +310,7 @@ class Frontier:
             host.lease = None
             self.leased.pop(name, None)
             self.unsaved.discard(host)
+            self.losing.discard(host)
             host.enter(Phase.LEAVING)
             self.queues.extend(name, deadline=float("-inf"), now=self.clock())
 
@@ -334,7 +320,7 @@ class Frontier:
         self.queues.end(host.name)
         del self.hosts[host.name]
         self.leased.pop(host.name, None)
-        for those in (self.resting, self.unsaved, self.losing, self._low, self._ended):
+        for those in (self.opening, self.unsaved, self.losing, self._low, self._ended):
             those.discard(host)
         moment = self.ledger_now()
         given_up = host.state.given_up is not None
@@ -346,17 +332,14 @@ class Frontier:
 
     # --- limits and pace
 
-    def _limit(self, name: str) -> HostLimit:
-        return limit_of(name, self._limits, self._settings)
-
     def shares(self, name: str) -> bool:
         """Return whether the user's limits let several processes ask a host.
 
         Where its pages are limited its owner alone asks it: nobody else's are counted.
         """
-        limit, avoided_until = self._limit(name), self.avoided.get(name, float("-inf"))
+        limit = limit_of(name, self._limits, self._settings)
         is_limited = limit.concurrency or limit.delay or self.page_limit.limits(name)
-        return not is_limited and avoided_until <= self.clock()
+        return not is_limited and self.avoided.get(name, float("-inf")) <= self.clock()
 
     def follow(self, settings: Settings) -> None:
         """Ask all hosts by other settings from now on, those that are held as well."""
@@ -364,14 +347,8 @@ class Frontier:
         #: Whether any host is left without limits, so that several processes may ask it.
         self.may_share = self._some_shared or settings.per_host_concurrency == 0
         for host in [*self.hosts.values()]:
-            host.limit = self._limit(host.name)
-            self.queues.pace(
-                host.name,
-                delay=host.delay,
-                allowed=host.allowed,
-                limit=host.limit.concurrency,
-                now=self.clock(),
-            )
+            host.limit = limit_of(host.name, self._limits, settings)
+            host.pace(limit=host.limit.concurrency)
             if host.lease is None and not self.shares(host.name):
                 # It is its owner's alone from now on.
                 host.enter(Phase.LEAVING)
@@ -379,13 +356,15 @@ class Frontier:
     def delay(self, name: str) -> float:
         """Return the seconds between the starts of two requests to a host."""
         host = self.hosts.get(name)
-        return host.delay if host is not None else self._limit(name).delay
+        if host is not None:
+            return host.queue.delay
+        return limit_of(name, self._limits, self._settings).delay
 
     def sent(self, name: str, *, at: float) -> None:
         """Note when a request to a host was sent: the next one keeps its distance from that."""
         host = self.hosts.get(name)
         # Without a delay no distance is kept, and there are two of these a page.
-        if host is not None and (delay := host.delay):
+        if host is not None and (delay := host.queue.delay):
             self.queues.rest(name, until=at + delay, sent=at)
 
     def may_begin(self, task: Task, *, now: float) -> bool:
@@ -425,14 +404,10 @@ class Frontier:
             queue = host.queue
             # A visitor of a host looks for its tasks among all others.
             looks = host.lease is not None and host.look and host.phase is not Phase.LEAVING
-            if looks and not host.busy and queue.is_low():
-                self._low.add(host)
-            else:
-                self._low.discard(host)
-            if looks or host.busy or queue.active or queue.waiting:
-                self._ended.discard(host)
-            else:
-                self._ended.add(host)
+            is_low = looks and not host.busy and queue.is_low()
+            (self._low.add if is_low else self._low.discard)(host)
+            has_ended = not (looks or host.busy or queue.active or queue.waiting)
+            (self._ended.add if has_ended else self._ended.discard)(host)
 
     def wanted(self) -> tuple[list[HeldHost], float]:
         """Return the hosts of which more tasks are wanted, for their turns come soon.
@@ -459,7 +434,7 @@ class Frontier:
         return [
             host
             for host in self._ended
-            if not (host.lost and host.lease is not None)
+            if host not in self.losing
             and not self._held.of_host[host.name]
             # A task whose lease is lost is not held, and may be asked for all the same.
             and not host.queue.active
@@ -471,10 +446,10 @@ class Frontier:
         Those that have answered meanwhile, or whose origin was given up, are served from here on.
         """
         half_open = []
-        for host in list(self.resting):
+        for host in list(self.opening):
             if not host.busy and host.probe_url() is not None:
                 half_open.append(host)
-            elif not host.busy:
+            elif not host.busy and host.opened:
                 host.enter(Phase.SERVING)
         return half_open
 

@@ -144,7 +144,7 @@ class Host:
             self.delay = recovered if recovered >= _SHORTEST_DELAY else 0.0
         self.page_failures = 0
         if not origin.failures:
-            self.failures, self.given_up = 0, None
+            self.failures = 0
         return failures > 0 and not origin.failures
 
     def page_refused(self, policy: Policy) -> None:

@@ -71,7 +71,7 @@ def test_the_longest_of_all_delays_counts(
     process.open(crawl_delay=crawl_delay)
     process.claim(2)
 
-    assert host.delay == delay
+    assert host.queue.delay == delay
     assert process.take() is not None
     assert process.resting() == delay
 
@@ -183,7 +183,7 @@ def test_a_host_that_cannot_be_asked_soon_is_left_at_once(state: dict[str, Any],
 
     host = process.begin(**state)
 
-    assert host.leaving == leaves
+    assert (host.phase is Phase.LEAVING) == leaves
     assert process.idle() == ([HOST] if leaves else [])
 
 
@@ -274,7 +274,7 @@ def test_a_shared_host_that_fails_is_left_alone_by_visitors_for_its_rest(retry_a
 
     process.failed(reason=Reason.HTTP_STATUS, retry_after=retry_after)
 
-    assert host.leaving
+    assert host.phase is Phase.LEAVING
     process.part()
     assert process.frontier.shares("other.example")
     process.now += retry_after - 0.1
@@ -292,7 +292,7 @@ def test_a_visitor_that_becomes_the_owner_knows_of_its_rest():
     process.part()
     process.now += 10
 
-    assert process.begin().leaving
+    assert process.begin().phase is Phase.LEAVING
 
     assert process.part().not_before == process.at(50)
 
@@ -325,7 +325,7 @@ def test_a_new_host_is_asked_for_one_page_at_a_time_and_for_more_later(finished:
     host = process.serve(finished=finished)
     process.claim(6)
 
-    assert host.allowed == allowed
+    assert host.queue.allowed == allowed
     assert len(process.take_all()) == allowed
 
 
@@ -354,7 +354,7 @@ def test_where_there_is_no_limit_there_is_no_first_step():
     host = process.serve()
     process.claim(50)
 
-    assert host.allowed == 0
+    assert host.queue.allowed == 0
     assert len(process.take_all()) == 50
 
 
@@ -384,7 +384,7 @@ def test_an_answer_counts():
 
     assert (host.answered, host.state.finished) == (2, 1)
     assert host not in process.frontier.unsaved
-    assert not host.leaving
+    assert host.phase is not Phase.LEAVING
 
 
 def test_slow_answers_slow_the_host():
@@ -395,7 +395,7 @@ def test_slow_answers_slow_the_host():
 
     process.answered(latency=20)
 
-    assert host.delay == host.state.delay == 0.5
+    assert host.queue.delay == host.state.delay == 0.5
     assert (process.frontier.queues.waiting, process.frontier.queues.soon) == (2, 0)
     assert process.resting() == 0.5
 
@@ -409,7 +409,7 @@ def test_a_host_whose_delay_was_forgotten_is_served_without():
     process.answered()
     process.now += 0.0625
 
-    assert host.delay == 0
+    assert host.queue.delay == 0
     assert process.take() is not None
     assert process.resting() == 0
 
@@ -424,8 +424,8 @@ def test_pages_that_fail_slow_the_host_and_say_nothing_else_of_it():
         process.causes.page_failed(HOST)
 
     assert process.resting() == 0.5
-    assert (host.answered, host.state.failed, host.delay) == (10, 10, 0.5)
-    assert (host.leaving, host.state.failures) == (False, 0)
+    assert (host.answered, host.state.failed, host.queue.delay) == (10, 10, 0.5)
+    assert ((host.phase is Phase.LEAVING), host.state.failures) == (False, 0)
     assert host not in process.frontier.unsaved
 
 
@@ -444,8 +444,8 @@ def test_a_host_that_fails_rests_and_is_left_where_that_takes_long(
 
     assert process.resting() == retry_after
     assert host in process.frontier.unsaved, "other processes are to know it at once"
-    assert host.leaving == leaves
-    assert host.delay == 0.5
+    assert (host.phase is Phase.LEAVING) == leaves
+    assert host.queue.delay == 0.5
 
 
 def test_after_its_rest_a_host_is_asked_for_one_page():
@@ -469,7 +469,7 @@ def test_a_failure_without_retry_after_is_a_rest_of_ten_seconds():
     process.failed()
 
     assert process.resting() == 10
-    assert host.leaving
+    assert host.phase is Phase.LEAVING
     assert host.state.not_before == process.at(10)
 
 
@@ -493,7 +493,7 @@ def test_a_host_that_fails_again_and_again_is_given_up_and_left():
     for _ in range(4):
         process.now += 100
         process.failed(retry_after=0.1)
-        assert not host.leaving
+        assert host.phase is not Phase.LEAVING
     process.now += 100
 
     fault = process.failed(retry_after=0.1)
@@ -501,7 +501,7 @@ def test_a_host_that_fails_again_and_again_is_given_up_and_left():
     assert host.state.origins["http"].given_up is Reason.HOST_UNREACHABLE
     assert process.given_up == {f"http://{HOST}": "host-unreachable"}
     assert process.frontier.losing == {host}
-    assert (host.leaving, fault.until) == (False, None)
+    assert ((host.phase is Phase.LEAVING), fault.until) == (False, None)
     assert host in process.frontier.unsaved
 
 
@@ -593,10 +593,10 @@ def test_a_host_that_has_had_its_pages_is_full():
 
     process.answered()
     process.answered(page=False)
-    assert (host.leaving, host.state.given_up) == (False, None)
+    assert ((host.phase is Phase.LEAVING), host.state.given_up) == (False, None)
     process.answered()
 
-    assert host.leaving
+    assert host.phase is Phase.LEAVING
     assert host.state.given_up is Reason.HOST_FULL
     assert process.full == {HOST}
     left = process.part()
@@ -616,7 +616,7 @@ def test_what_comes_late_does_not_make_a_full_host_less_full(late: str):
     else:
         process.failed()
 
-    assert host.leaving
+    assert host.phase is Phase.LEAVING
     assert host.state.given_up is Reason.HOST_FULL
 
 
@@ -626,7 +626,11 @@ def test_a_host_that_urls_were_started_from_is_never_full():
 
     process.answered()
 
-    assert (host.leaving, host.state.given_up, process.full) == (False, None, set())
+    assert ((host.phase is Phase.LEAVING), host.state.given_up, process.full) == (
+        False,
+        None,
+        set(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -644,14 +648,14 @@ def test_a_full_host_is_served_again_where_the_limit_was_raised(now: dict[str, A
     host = process.serve(finished=3, given_up=Reason.HOST_FULL)
     process.claim()
 
-    assert host.leaving == is_full
+    assert (host.phase is Phase.LEAVING) == is_full
     assert host.state.given_up is (Reason.HOST_FULL if is_full else None)
 
 
 def test_a_raised_limit_revives_no_host_that_is_dead():
     process = Process(max_pages=4)
 
-    assert process.begin(finished=3, given_up=Reason.DNS_NXDOMAIN).leaving
+    assert process.begin(finished=3, given_up=Reason.DNS_NXDOMAIN).phase is Phase.LEAVING
 
 
 # --- leaving
@@ -756,7 +760,7 @@ def test_a_host_is_not_released_before_what_waits_for_its_lost_origin_is_ignored
     assert process.idle() == []
     assert process.frontier.losing == {host}
 
-    host.lost.clear()
+    process.frontier.losing.clear()
 
     assert process.idle() == [HOST]
 
@@ -819,7 +823,7 @@ def test_a_host_that_is_lost_is_asked_for_nothing_more():
     assert not process.may_ask()
     assert HOST not in process.frontier.leased
     assert process.frontier.leased == {}
-    assert host.leaving
+    assert host.phase is Phase.LEAVING
     assert len(process.given_back()) == 1
     process.fetched(process.claim()[0])
     assert process.take() is None
@@ -840,7 +844,12 @@ def test_a_host_that_is_lost_and_leased_again_keeps_what_is_under_way():
     process.claim()
 
     assert again is host
-    assert (host.leaving, host.look, host.answered, host.since) == (False, True, 0, process.now)
+    assert ((host.phase is Phase.LEAVING), host.look, host.answered, host.since) == (
+        False,
+        True,
+        0,
+        process.now,
+    )
     assert process.take() is None, "one at a time, and the first one is still under way"
     process.answered()
     process.fetched(first)
@@ -857,7 +866,7 @@ def test_a_host_that_is_lost_and_leased_again_takes_the_pace_of_the_ledger():
     process.begin(finished=100, delay=2.0)
     process.claim(2)
 
-    assert host.delay == 2
+    assert host.queue.delay == 2
     assert len(process.take_all()) == 1
     assert process.resting() == 2
 
@@ -873,7 +882,7 @@ def test_a_host_that_is_leased_again_rests_as_the_next_owner_has_learned(
     process.begin(not_before=process.at(not_before), clean=False)
 
     assert process.resting() == not_before
-    assert host.leaving == leaves
+    assert (host.phase is Phase.LEAVING) == leaves
 
 
 # --- whose fault a throttling is
@@ -1074,7 +1083,7 @@ def test_a_page_that_was_under_way_while_another_doubt_ended_is_nobodys_fault_ei
     first, second = process.claim(2)
     throttled(process, first)
     answered_since(process)
-    assert host.phase is Phase.RESTING
+    assert host.phase is Phase.OPENING
 
     throttled(process, second)
 
@@ -1228,5 +1237,5 @@ def test_the_tasks_of_a_lone_origin_that_rests_are_in_nobodys_way():
     assert (put_off.task.url, put_off.task.due) == (secure.url, process.at(10))
     assert host.resting_until(secure) == process.at(10)
     assert host.resting_until(plain) is None
-    assert not host.leaving
+    assert host.phase is not Phase.LEAVING
     assert process.take_all() == [leases[1]]

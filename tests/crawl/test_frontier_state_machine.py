@@ -94,7 +94,8 @@ class FrontierMachine(RuleBasedStateMachine):
         for name in LIMITS:
             self.wake(name)
             self.lease(number, name)
-            if name in process.frontier.leased and not process.frontier.hosts[name].leaving:
+            host = process.frontier.leased.get(name)
+            if host is not None and host.phase is not Phase.LEAVING:
                 process.claim(max(0, wanted - process.held.of_host[name]), host=name)
                 process.frontier.hosts[name].busy = wanted == 2  # something else is done about it
         while (lease := process.take()) is not None:
@@ -257,14 +258,14 @@ class FrontierMachine(RuleBasedStateMachine):
             assert {host.name for host in frontier.idle()} == {
                 name
                 for name, host in hosts.items()
-                if (host.leaving or host.lease is None or not host.look)
+                if (host.phase is Phase.LEAVING or host.lease is None or not host.look)
                 and not (host.busy or queues[name].active or process.held.of_host[name])
             }
             wanted = {
                 name: queues[name].next_start - AHEAD
                 for name in leased
                 if hosts[name].look
-                and not (hosts[name].leaving or hosts[name].busy)
+                and not (hosts[name].phase is Phase.LEAVING or hosts[name].busy)
                 and queues[name].is_low()
                 and process.now < queues[name].deadline
             }
@@ -275,8 +276,8 @@ class FrontierMachine(RuleBasedStateMachine):
             assert first == min(wanted.values(), default=float("inf"))
             for name, host in hosts.items():
                 assert queues[name].opened == (host.phase is Phase.SERVING)
-                assert (host in frontier.resting) == (host.phase is Phase.RESTING)
-                assert not (host.leaving and queues[name].waiting)
+                assert (host in frontier.opening) == (host.phase is Phase.OPENING)
+                assert not (host.phase is Phase.LEAVING and queues[name].waiting)
 
     @invariant()
     def nobody_asks_whose_lease_has_ended(self):
