@@ -4,13 +4,12 @@ A crawl may stand still for minutes and be well: its hosts rest, the network is
 away, other workers have what is due. A person who looks at it is told which.
 """
 
-import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-#: So many resting hosts are remembered, those whose rest ends last.
+#: So many resting hosts are remembered; of more, the half whose rest ends last.
 MOST_RESTS = 10_000
 
 
@@ -112,68 +111,31 @@ class Rests:
         #: For how many seconds no proxy can be used, and why; None where one can.
         self.proxies_away: Callable[[], tuple[float, str] | None] = lambda: None
         self._resting: dict[str, tuple[datetime, str]] = {}
-        #: By their ends; those that are not in `_resting` any more are left here for a while.
-        self._ends: list[tuple[datetime, str]] = []
 
     def note(self, host: str, *, until: datetime, why: str) -> None:
         """Note that *host* rests *until* a time of the ledger, for a short text *why*."""
         known = self._resting.get(host)
-        if known is not None and known[0] >= until:
-            return
-        self._resting[host] = (until, why)
-        heapq.heappush(self._ends, (until, host))
+        if known is None or known[0] < until:
+            self._resting[host] = (until, why)
         if len(self._resting) > MOST_RESTS:
-            self._forget_first()
-        if len(self._ends) > 2 * MOST_RESTS:
-            self._ends = [(end, name) for name, (end, _) in self._resting.items()]
-            heapq.heapify(self._ends)
-
-    def over(self, host: str) -> None:
-        """Note that *host* does not rest any more: it was given up, or has answered well."""
-        self._resting.pop(host, None)
+            latest = sorted(self._resting.items(), key=lambda pair: pair[1][0])
+            self._resting = dict(latest[-(MOST_RESTS // 2) :])
 
     def number(self, now: datetime) -> int:
         """Return how many hosts rest at *now*."""
-        self._forget_until(now)
+        self._resting = {host: rest for host, rest in self._resting.items() if rest[0] > now}
         return len(self._resting)
 
     def standstill(self, now: datetime) -> Standstill:
         """Return what is known at *now*, for a crawl in which nothing is under way."""
-        if self.network_away_since is None and (away := self.proxies_away()) is not None:
+        away_since = self.network_away_since
+        if away_since is None and (away := self.proxies_away()) is not None:
             wait, why = away
             return Standstill(until=now + timedelta(seconds=wait), proxies=why)
-        first = self._forget_until(now)
-        if first is None:
-            return Standstill(away_since=self.network_away_since)
-        until, host = first
-        return Standstill(
-            away_since=self.network_away_since,
-            hosts=len(self._resting),
-            until=until,
-            why=self._resting[host][1],
-        )
-
-    def _forget_until(self, now: datetime) -> tuple[datetime, str] | None:
-        """Forget the rests that are over; return the first of the others."""
-        first = self._first()
-        while first is not None and first[0] <= now:
-            self._forget_first()
-            first = self._first()
-        return first
-
-    def _first(self) -> tuple[datetime, str] | None:
-        """Return the rest that ends first."""
-        while self._ends:
-            until, host = self._ends[0]
-            known = self._resting.get(host)
-            if known is not None and known[0] == until:
-                return self._ends[0]
-            heapq.heappop(self._ends)
-        return None
-
-    def _forget_first(self) -> None:
-        if first := self._first():
-            del self._resting[first[1]]
+        if not (number := self.number(now)):
+            return Standstill(away_since=away_since)
+        until, why = min(self._resting.values())
+        return Standstill(away_since=away_since, hosts=number, until=until, why=why)
 
 
 def failure_text(

@@ -51,9 +51,7 @@ def test_of_several_hosts_the_first_to_be_asked_again_is_named():
 def test_a_rest_that_is_over_is_forgotten():
     rests = Rests()
     rests.note("a.example:80", until=at(10), why="429")
-    rests.note("b.example:80", until=at(20), why="connect")
     rests.note("c.example:80", until=at(30), why="tls")
-    rests.over("b.example:80")
 
     assert rests.standstill(at(10)).sentence() == "1 host rests until 23:00: tls"
     assert rests.standstill(at(30)) == Standstill()
@@ -123,23 +121,20 @@ def test_a_failure_is_told_in_a_few_words():
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(standstill, "MOST_RESTS", 3)
+    monkeypatch.setattr(standstill, "MOST_RESTS", 4)
     rests = Rests()
-    for number in range(20):
-        rests.note(f"host{number % 5}", until=at(number + 1), why="connect")
+    for number in range(5):
+        rests.note(f"host{number}", until=at(number + 1), why="connect")
 
     found = rests.standstill(NOW)
 
-    assert (found.hosts, found.until) == (3, at(18))
-    # Nothing public tells how much is remembered of what is over.
-    assert len(rests._ends) <= 6
+    assert (found.hosts, found.until) == (2, at(4))
 
 
 HOSTS = st.sampled_from("abcd")
 MINUTES = st.integers(1, 20)
 STEPS = st.one_of(
     st.tuples(st.just("note"), HOSTS, MINUTES),
-    st.tuples(st.just("over"), HOSTS, st.just(0)),
     st.tuples(st.just("look"), st.just(""), MINUTES),
 )
 
@@ -152,9 +147,6 @@ def test_it_tells_how_many_rest_and_the_first_end_whatever_came_before(steps):
         if step == "note":
             rests.note(host, until=at(minutes), why=f"why {minutes}")
             ends[host] = max(minutes, ends.get(host, 0))
-        elif step == "over":
-            rests.over(host)
-            ends.pop(host, None)
         else:
             # Time runs backwards here as well, and then what is forgotten stays so.
             ends = {name: end for name, end in ends.items() if end > minutes}
