@@ -173,7 +173,7 @@ class Sessions:
     async def _replace(self, held: _Held, why: str) -> None:
         """Let a new session take a name; the caller has its lock."""
         used, why = held.identity, printable(why)
-        proxy = self._proxies.another(used.proxy)
+        proxy = self._proxies.bound(used.proxy, is_renewed=True)
         key = None if proxy is None else proxy.key
         new = identities.replaced(used, why, proxy=key, logs_in=self._logs_in)
         if await self._changed(held, new):

@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any
 
 import yarl
 
@@ -174,22 +174,22 @@ class ProxyPool:
 
     def failed(self, proxy: Proxy, error: ProxyFailedError) -> None:
         """Note that a proxy could not be used, by its own fault."""
-        breaker, now = self.health(proxy), self._clock()
-        if breaker.fault(error.message, now=now, policy=self._policy, for_good=error.for_good):
-            self._opened(breaker, proxy, now)
+        self._fault(proxy, error.message, for_good=error.for_good)
 
     def _strike(self, proxy: Proxy) -> None:
         why = f"the proxy {proxy} fails where another one gets through"
-        breaker, now = self.health(proxy), self._clock()
-        if breaker.fault(why, now=now, policy=self._policy, tolerated=_TOLERATED):
-            self._opened(breaker, proxy, now)
+        self._fault(proxy, why, tolerated=_TOLERATED)
 
-    def _opened(self, breaker: ProxyBreaker, proxy: Proxy, now: float) -> None:
-        rest = format_duration(timedelta(seconds=round(breaker.ready_at - now)))
+    def _fault(self, proxy: Proxy, why: str, *, tolerated: int = 1, for_good: bool = False) -> None:
+        breaker, now = self.health(proxy), self._clock()
+        if not breaker.fault(
+            why, now=now, policy=self._policy, tolerated=tolerated, for_good=for_good
+        ):
+            return
         logger.warning(
             "a proxy rests for %s: %s",
-            rest,
-            printable(breaker.why),
+            format_duration(timedelta(seconds=round(breaker.ready_at - now))),
+            printable(why),
             extra={"event": "proxy_failed", "proxy": str(proxy)},
         )
         if self.is_lost:
@@ -257,28 +257,24 @@ class ProxyPool:
             return True
         return False
 
-    def bound(self, key: str | None, *, place: int | None = None) -> Proxy | None:
+    def bound(
+        self, key: str | None, *, place: int | None = None, is_renewed: bool = False
+    ) -> Proxy | None:
         """Return the proxy of a session: the one it had, by its key, while that is of use.
 
-        Else another: that of its *place* in a pool, or the next. None where the settings
-        have no proxies.
+        Else another, and where it *is renewed*, as far as there is one: that of its *place* in a
+        pool, or the next. None where the settings have no proxies.
         """
-        known = [proxy for proxy in self.proxies if proxy.key == key]
-        if known and not self.health(known[0]).is_dead:
-            return known[0]
-        return self.another(key, place=place)
-
-    def another(self, key: str | None, *, place: int | None = None) -> Proxy | None:
-        """Return a proxy for a session in the place of the one with *key*, where there is one."""
         if not self.proxies:
             return None
-        start = self._turn if place is None else place
+        known = [proxy for proxy in self.proxies if proxy.key == key]
+        if known and not is_renewed and not self.health(known[0]).is_dead:
+            return known[0]
+        start = self._turn if place is None else place % len(self.proxies)
         self._turn = (self._turn + 1) % len(self.proxies)
-        order = [self.proxies[(start + n) % len(self.proxies)] for n in range(len(self.proxies))]
+        order = self.proxies[start:] + self.proxies[:start]
         alive = [each for each in order if each.key != key and not self.health(each).is_dead]
-        now = self._clock()
-        ready = [each for each in alive if self.health(each).ready_at <= now]
-        known = [each for each in order if each.key == key]
+        ready = [each for each in alive if self.wait(each) <= 0]
         return (ready or alive or known or order)[0]
 
     def away(self) -> tuple[float, str] | None:
@@ -295,14 +291,10 @@ def _may_speak(proxy: Proxy, url: str) -> bool:
     return url.startswith("http:") and not proxy.is_socks
 
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-
-def _remember(known: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+def _remember(known: OrderedDict[Any, Any], key: object, value: object) -> None:
     known[key] = value
     known.move_to_end(key)
-    while len(known) > _KEPT:
+    if len(known) > _KEPT:
         known.popitem(last=False)
 
 
@@ -364,24 +356,21 @@ class Proxies:
         """
         named = request.options.proxy
         if named is not None:
-            own = proxies.parse(named)
-            check_installed(own)
-            return self._if_ready(own, tried, waits=False)
-        if attempt.session is not None and (fixed := attempt.session.proxy) is not None:
-            return self._if_ready(fixed, tried, waits=True)
-        if attempt.kept_proxy is None:
-            attempt.kept_proxy = self._pool.choose(request.url, without=tried)
-        return attempt.kept_proxy
-
-    def _if_ready(self, proxy: Proxy, tried: set[Proxy], *, waits: bool) -> Proxy:
-        """Return a proxy that no other can stand for; *waits* for one that is dead as well."""
-        wait, why = self._pool.wait(proxy), self._pool.health(proxy).why
+            proxy = proxies.parse(named)
+            check_installed(proxy)
+        elif attempt.session is not None and attempt.session.proxy is not None:
+            proxy = attempt.session.proxy
+        else:
+            if attempt.kept_proxy is None:
+                attempt.kept_proxy = self._pool.choose(request.url, without=tried)
+            return attempt.kept_proxy
+        # No other can stand for it.
+        wait, health = self._pool.wait(proxy), self._pool.health(proxy)
         if proxy not in tried and wait <= 0:
             return proxy
-        is_dead = self._pool.health(proxy).is_dead
-        if is_dead and not waits:
-            raise FetchError(Reason.PROXY, why)
-        raise ProxiesAwayError(why, wait=max(wait, 0.0), is_dead=is_dead)
+        if health.is_dead and named is not None:
+            raise FetchError(Reason.PROXY, health.why)
+        raise ProxiesAwayError(health.why, wait=max(wait, 0.0), is_dead=health.is_dead)
 
 
 def check_installed(proxy: Proxy) -> None:

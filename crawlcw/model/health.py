@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Self
 
 from crawlcw.errors import FetchError, Reason
@@ -55,14 +55,13 @@ TABLE: Mapping[tuple[State, Event], State] = {
 """The state after an event; an event that is not in the table changes nothing."""
 
 
-class Cause(Enum):
+class Cause(StrEnum):
     """The part that a failed attempt belongs to; only PAGE costs the page an attempt."""
 
     PAGE = "page"
     ORIGIN = "origin"
     PROXY = "proxy"
     UPLINK = "uplink"
-    LOCAL = "local"  #: crawlcw itself, its disk, or a loop that stood still
 
 
 #: Failures of the way to the server: no page of its own can be to blame.
