@@ -123,7 +123,7 @@ class Causes:
             if good_url is not None:
                 host.origin(task).learned(good_url, size=size)
             limit = self._frontier.page_limit
-            if limit.most is not None and limit.seeded and limit.is_reached(host.state):
+            if limit.seeded and limit.is_reached(host.state):
                 limit.full.add(host.name)
                 host.state.given_up = Reason.HOST_FULL
                 host.enter(Phase.LEAVING)

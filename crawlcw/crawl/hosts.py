@@ -192,7 +192,8 @@ class PageLimit:
 
     def is_reached(self, state: Host) -> bool:
         """Return whether a host is full."""
-        return self.limits(state.name) and state.finished >= (self.most or 0)
+        reached = self.most is not None and state.finished >= self.most
+        return reached and state.name not in self.unlimited
 
     def limits(self, name: str) -> bool:
         """Return whether the pages of a host are to be counted."""
