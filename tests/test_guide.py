@@ -27,7 +27,7 @@ from crawlcw.tracking import Policy, Tracker, UseCase, Worker
 from tests.support import api_reference, needed, pages
 from tests.support.commands import invoke
 from tests.support.pages import GUIDE, ROOT, WRITTEN, guide
-from tests.support.state_diagram import breaker_diagram, diagram
+from tests.support.state_diagram import diagram
 
 COMMANDS = {name: cli.get_command(click.Context(cli), name) for name in cli.list_commands(None)}
 #: Options that the page of the commands describes once for all.
@@ -183,11 +183,6 @@ def test_every_setting_that_is_set_exists(page):
 
 def test_the_state_diagram_is_drawn_from_the_table():
     assert pages.block(guide("guarantees"), "mermaid", "stateDiagram") == diagram() + "\n"
-
-
-def test_the_diagram_of_the_circuit_breaker_is_drawn_from_its_table():
-    drawn = pages.block(guide("politeness"), "mermaid", "stateDiagram")
-    assert drawn == breaker_diagram() + "\n"
 
 
 def test_the_table_of_settings_has_every_setting_as_it_is():

@@ -24,7 +24,7 @@ from crawlcw.fetch.redirects import status_error, throttles
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import health, hosts
 from crawlcw.model.durations import format_duration
-from crawlcw.model.health import HOST_FAILURES, PAST_THE_NAME, Cause, Marks, State
+from crawlcw.model.health import HOST_FAILURES, PAST_THE_NAME, Cause, Marks
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Rests, failure_text
 from crawlcw.model.task import Task
@@ -339,7 +339,7 @@ class Causes:
     async def watch_uplink(self) -> None:
         """Ask known good pages whenever a failure comes in silence, until cancelled."""
         while True:
-            while self._uplink.state is not State.CHECKING:
+            while not self._uplink.is_blocked:
                 await self._check_wanted.wait()
                 self._check_wanted = anyio.Event()
             while not await self._any_answers():

@@ -1,12 +1,11 @@
 """Circuit breaker for an origin, a proxy, or this machine's own uplink (Nygard, "Release It!").
 
-`TABLE` has every change of state; the diagram in the guide on politeness is drawn from it.
+Its state follows from its fields; the guide on politeness draws the states.
 Synchronous and without I/O. Times are seconds of one clock that runs forward: the ledger's for
 origins, which several processes ask in turn, and the monotonic clock for proxies and the uplink.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -14,45 +13,6 @@ from typing import Self
 
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.retry import backoff
-
-
-class State(StrEnum):
-    """What may be asked of the origin, the proxy or the uplink."""
-
-    CLOSED = "closed"  #: everything, at its pace
-    CHECKING = "checking"  #: known good pages: of the uplink alone
-    OPEN = "open"  #: nothing, until its rest is over
-    HALF_OPEN = "half-open"  #: one page, a known good one where there is any
-    DEAD = "dead"  #: nothing: its tasks are ignored
-
-
-class Event(StrEnum):
-    """What changes the state."""
-
-    ANSWERED = "good answer"  #: to a request that was sent since
-    REFUSED = "page gets 429"  #: and another page is known to be good
-    SILENCE = "failure in silence"  #: a request failed while no host answered
-    FAULT = "fault"
-    LAST_STRIKE = "last strike"
-    RESTED = "rest is over"
-
-
-TABLE: Mapping[tuple[State, Event], State] = {
-    (State.CLOSED, Event.REFUSED): State.HALF_OPEN,
-    (State.CLOSED, Event.SILENCE): State.CHECKING,
-    (State.CLOSED, Event.FAULT): State.OPEN,
-    (State.CLOSED, Event.LAST_STRIKE): State.DEAD,
-    (State.CHECKING, Event.ANSWERED): State.CLOSED,
-    (State.CHECKING, Event.FAULT): State.OPEN,
-    (State.OPEN, Event.RESTED): State.HALF_OPEN,
-    (State.OPEN, Event.ANSWERED): State.CLOSED,
-    (State.OPEN, Event.LAST_STRIKE): State.DEAD,
-    (State.HALF_OPEN, Event.ANSWERED): State.CLOSED,
-    (State.HALF_OPEN, Event.FAULT): State.OPEN,
-    (State.HALF_OPEN, Event.LAST_STRIKE): State.DEAD,
-    (State.DEAD, Event.ANSWERED): State.CLOSED,
-}
-"""The state after an event; an event that is not in the table changes nothing."""
 
 
 class Cause(StrEnum):
@@ -123,36 +83,26 @@ class Policy:
 
 @dataclass(slots=True, kw_only=True)
 class Breaker:
-    """The breaker itself: it opens at a fault and closes at a good answer."""
+    """The breaker itself: it opens at a fault, for a rest, and closes at a good answer.
 
-    state: State = State.CLOSED
-    failures: int = 0  #: in a row: the faults that have opened it
+    Once it has rested it is half-open: one question tells more.
+    """
+
+    failures: int = 0  #: in a row: the faults that have opened it; 0: it is closed
     failing_since: float | None = None  #: when the first of them was
     until: float | None = None  #: the end of its rest
     opened_at: float = float("-inf")
 
-    def at(self, now: float) -> State:
-        """Return the state at a time."""
-        if self.state is State.OPEN and (self.until is None or now >= self.until):
-            self.on(Event.RESTED)
-        return self.state
-
-    def on(self, event: Event) -> None:
-        """Change the state as the table says."""
-        self.state = TABLE.get((self.state, event), self.state)
-
-    def open(self, *, now: float, rest: float, last: bool = False, faults: int = 1) -> None:
-        """Open at a fault; where it is the *last* strike, the breaker is dead."""
+    def open(self, *, now: float, rest: float, faults: int = 1) -> None:
+        """Open at a fault, or as many at once."""
         self.failures += faults
         self.opened_at = now
         if self.failing_since is None:
             self.failing_since = now
         self.until = max(self.until or now, now + rest)
-        self.on(Event.LAST_STRIKE if last else Event.FAULT)
 
     def close(self) -> None:
         """Close at a good answer: the row of failures has ended."""
-        self.on(Event.ANSWERED)
         self.failures = 0
         self.failing_since = self.until = None
 
@@ -209,25 +159,21 @@ class _Probe:
 class Origin(Breaker):
     """The breaker of one scheme of a host: `https://example.com` beside `http://example.com`.
 
-    The ledger keeps it with its host, but for `state`, which follows from the rest, and
-    what one owner alone needs.
+    The ledger keeps it with its host, but for what one owner alone needs.
     """
 
     nameless: int = 0  #: how many failures said that its name, which had an address, has none
     good_at: float | None = None  #: when the last request was sent that was answered well
     resolved: bool = False  #: whether its name had an address, in this crawl
     good_url: str | None = None  #: a page that was answered well: the probe
-    given_up: Reason | None = None  #: why its waiting tasks were ignored, if they were
+    given_up: Reason | None = None  #: why its waiting tasks were ignored, if they were: it is dead
     probe: _Probe | None = None
     cleared: bool = False  #: whether a probe for refused pages was answered
 
     def __post_init__(self) -> None:
-        """Begin with the state that follows from what the ledger has kept."""
-        if self.given_up is not None:
-            self.state = State.DEAD
-        elif self.failures:
-            self.state = State.OPEN
-            self.opened_at = self.failing_since or self.opened_at
+        """Begin as the ledger has kept it."""
+        if self.failing_since is not None:
+            self.opened_at = self.failing_since
 
     def is_counted(self, sent: float) -> bool:
         """Return whether a request that failed was sent before the opening.
@@ -256,7 +202,7 @@ class Origin(Breaker):
             for page in () if limited else probe.pages:
                 if page in marks:
                     marks[page].own = True
-        elif self.state is State.CLOSED or (self.state is not State.DEAD and self.is_counted(sent)):
+        elif self.given_up is None and (not self.failures or self.is_counted(sent)):
             return False
         self.close()
         self.nameless, self.given_up = 0, None
@@ -290,13 +236,12 @@ class Origin(Breaker):
         if known is not None and known.own:
             mark.own = True
             return Cause.PAGE
-        if self.state is State.DEAD or self.is_counted(sent):
+        if self.given_up is not None or self.is_counted(sent):
             return Cause.ORIGIN
         if may_probe and not self.failures and self.good_url not in (None, url):
             if self.probe is None:
                 short = 0 < (error.retry_after or 0) <= _SHORT_REST
                 self.probe = _Probe(now, rested=is_new and short and not self.cleared)
-                self.on(Event.REFUSED)
             self.probe.pages.setdefault(page, before is None)
             self.probe.retry_after = max(self.probe.retry_after, error.retry_after or 0.0)
             return None
@@ -344,7 +289,7 @@ class Origin(Breaker):
             last = failures - self.nameless >= most
         self.resolved = self.resolved or reason not in _DNS_FAILURES
         rest = policy.rest(failures, retry_after=asked, chance=chance)
-        self.open(now=now, rest=rest, last=last, faults=faults)
+        self.open(now=now, rest=rest, faults=faults)
         if last and self.given_up is None:
             gone = reason is Reason.DNS_NXDOMAIN
             self.given_up = reason if gone else Reason.HOST_UNREACHABLE
@@ -360,16 +305,12 @@ class ProxyBreaker(Breaker):
 
     why: str = ""  #: what was wrong the last time
     has_worked: bool = False  #: once in this process
+    is_dead: bool = False  #: whether nobody should wait for it any more
 
     @property
     def ready_at(self) -> float:
         """The end of its rest."""
         return float("-inf") if self.until is None else self.until
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether nobody should wait for it any more."""
-        return self.state is State.DEAD
 
     @property
     def is_proven(self) -> bool:
@@ -378,9 +319,8 @@ class ProxyBreaker(Breaker):
 
     def answered(self) -> None:
         """Note that a server was reached by it."""
-        if self.failures:
-            self.close()
-        self.has_worked = True
+        self.close()
+        self.has_worked, self.is_dead = True, False
 
     def fault(
         self, why: str, *, now: float, policy: Policy, tolerated: int = 1, for_good: bool = False
@@ -398,8 +338,8 @@ class ProxyBreaker(Breaker):
         elif self.failures + 1 < tolerated:
             self.failures += 1
             return False
-        failures = self.failures + 1
-        self.open(now=now, rest=policy.rest(failures), last=failures >= policy.max_failures)
+        self.open(now=now, rest=policy.rest(self.failures + 1))
+        self.is_dead = self.failures >= policy.max_failures
         return True
 
     def is_lost(self, *, now: float) -> bool:
@@ -407,7 +347,7 @@ class ProxyBreaker(Breaker):
 
         One that has worked may be away because our own uplink is: as hosts then do, it has an hour.
         """
-        if self.state is not State.DEAD or self.failing_since is None:
+        if not self.is_dead or self.failing_since is None:
             return False
         return not self.has_worked or now - self.failing_since >= LONGEST_OUTAGE
 
@@ -430,14 +370,14 @@ _LONGEST_PAUSE = 8.0
 
 @dataclass(slots=True, kw_only=True)
 class Uplink(Breaker):
-    """The breaker of our own network, as one process sees it.
+    """The breaker of our own network, as one process sees it: dead where it fails, not blocked.
 
     A request that fails while no host at all answers has two explanations, and the failure alone
     cannot tell them apart. So good pages of other hosts are asked again: where one answers, the
     failure belongs to its origin or page; else nothing counts until one does.
     """
 
-    is_blocked: bool = False  #: no tasks are to be begun with
+    is_blocked: bool = False  #: no tasks are to be begun with: good pages are asked
     good_pages: OrderedDict[str, str] = field(default_factory=OrderedDict)
     """A URL that was answered before, by host; the last one is last."""
     answered_at: float = float("-inf")  #: when a host answered last
@@ -459,13 +399,12 @@ class Uplink(Breaker):
         if now - self.answered_at > _SILENCE:
             self.silent_until = now
         self.answered_at = now
-        if self.state is State.CLOSED:
-            return False
-        if self.state is State.OPEN:
-            self.back_at = now  # what was lost while it was dead counts
         was_blocked, self.is_blocked = self.is_blocked, False
-        self.close()
-        self.checked_until = now + _CHECKED
+        if was_blocked and self.failures:
+            self.back_at = now  # what was lost while it was dead counts
+        if was_blocked or self.failures:
+            self.close()
+            self.checked_until = now + _CHECKED
         return was_blocked
 
     def failed(
@@ -473,21 +412,21 @@ class Uplink(Breaker):
     ) -> Cause | None:
         """Return whether a failure counts: ORIGIN; or UPLINK: it does not; None: ask after a check.
 
-        The breaker is CHECKING then, and the good pages are to be asked. A failure counts
+        The breaker is blocked then, and the good pages are to be asked. A failure counts
         where any host answered while it was under way, and in a crawl where no other host ever
         did. What was sent before an outage had ended may have been lost in it. A *page* that would
         pay for a silence that is over, and was not checked, is deferred once.
         """
-        if reason not in _UPLINK_FAILURES or self.state is State.DEAD:
+        is_dead = self.failures > 0 and not self.is_blocked
+        if reason not in _UPLINK_FAILURES or is_dead:
             return Cause.ORIGIN
-        if sent < self.back_at or self.state is State.OPEN:
+        if sent < self.back_at or self.failures:
             return Cause.UPLINK
-        if self.state is State.CHECKING:
+        if self.is_blocked:
             return None
         several = len(self.good_pages.keys() - {host}) >= _SEVERAL
         answered = sent < self.answered_at and now - self.answered_at < _SILENCE
         if several and not answered and now >= self.checked_until:
-            self.on(Event.SILENCE)
             self.is_blocked = True
             return None
         in_silence = several and sent < self.silent_until
@@ -505,7 +444,6 @@ class Uplink(Breaker):
         """
         since = now if self.failing_since is None else self.failing_since
         pause = min(_FIRST_PAUSE * (1 << min(self.failures, 10)), _LONGEST_PAUSE)
-        last = now - since >= LONGEST_OUTAGE
-        self.open(now=now, rest=pause, last=last)
-        self.is_blocked = not last
-        return None if last else pause
+        self.open(now=now, rest=pause)
+        self.is_blocked = now - since < LONGEST_OUTAGE
+        return pause if self.is_blocked else None

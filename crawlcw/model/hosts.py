@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from enum import Enum, auto
 
 from crawlcw.errors import FetchError, Reason
-from crawlcw.model.health import Marks, Origin, Policy, State
+from crawlcw.model.health import Marks, Origin, Policy
 
 #: So many pages that fail in a row slow their host down.
 _PAGE_FAILURES = 10
@@ -115,10 +115,8 @@ class Host:
         It is that of an origin that is half-open, or will be when the whole host has rested.
         """
         for scheme, origin in self.origins.items():
-            if origin.state in (State.CLOSED, State.DEAD) or origin.good_url is None:
-                continue
-            origin.at(now.timestamp())
-            if self.resting_until(scheme, now=now) is None:
+            fails = origin.given_up is None and (origin.failures or origin.probe)
+            if fails and origin.good_url and self.resting_until(scheme, now=now) is None:
                 return origin.good_url
         return None
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from crawlcw.errors import SettingsError
-from crawlcw.model.health import LONGEST_OUTAGE, Policy, ProxyBreaker, State
+from crawlcw.model.health import LONGEST_OUTAGE, Policy, ProxyBreaker
 from crawlcw.model.proxies import NoProxy, Proxy, ProxyEnvironment, address_of, is_loopback, parse
 
 pytestmark = pytest.mark.quick
@@ -151,9 +151,9 @@ def test_a_proxy_rests_twice_as_long_each_time_and_is_dead_after_some():
         now = proxy.ready_at
 
     assert rests == [10, 20, 40, 60]
-    assert proxy.state is State.DEAD
+    assert proxy.is_dead
     proxy.answered()
-    assert (proxy.state, proxy.is_proven) == (State.CLOSED, True)
+    assert (proxy.is_dead, proxy.is_proven) == (False, True)
 
 
 def test_failures_that_were_under_way_together_count_once():

@@ -1,6 +1,5 @@
-"""The diagrams of the guide, drawn from the tables that the code runs on."""
+"""The diagram of the guide, drawn from the table that the code runs on."""
 
-from crawlcw.model import health
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import TABLE
 
@@ -14,16 +13,4 @@ def diagram() -> str:
         start = "[*]" if before is None else names[before]
         lines += [f"    {start} --> {names[after]}: {event}" for after in afters]
     lines += ["    finished --> [*]", "    ignored --> [*]"]
-    return "\n".join(lines)
-
-
-def breaker_diagram() -> str:
-    """Return the table of the circuit breaker as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2"]
-    lines += [f"    {state.name}: {state}" for state in health.State]
-    lines += [f"    [*] --> {health.State.CLOSED.name}"]
-    lines += [
-        f"    {before.name} --> {after.name}: {event}"
-        for (before, event), after in health.TABLE.items()
-    ]
     return "\n".join(lines)
