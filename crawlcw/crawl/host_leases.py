@@ -93,7 +93,9 @@ class HostLeaser:
     async def leave_all(self, background: anyio.abc.TaskGroup) -> None:
         """Leave all hosts: they go back when what is under way has ended."""
         await self._save(self._frontier.unsaved)
-        self._hand_on([host for host in self._frontier.leased.values() if host.phase is not Phase.LEAVING])
+        self._hand_on(
+            [host for host in self._frontier.leased.values() if host.phase is not Phase.LEAVING]
+        )
         await self._give_back(background)
 
     async def _lease_some(self, *, hungry: bool) -> bool:
@@ -127,7 +129,9 @@ class HostLeaser:
 
     async def renew(self) -> None:
         """Renew all leases, and save what was learned meanwhile."""
-        await self._save([host for host in self._frontier.leased.values() if host.phase is not Phase.LEAVING])
+        await self._save(
+            [host for host in self._frontier.leased.values() if host.phase is not Phase.LEAVING]
+        )
         if not (leases := self.leases()):
             return
         asked = time.monotonic()
