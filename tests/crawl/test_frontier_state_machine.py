@@ -135,8 +135,8 @@ class FrontierMachine(RuleBasedStateMachine):
         assert self.time >= row.rests - EXACT
         self.under_way.append((number, lease, process.ledger_now()))
         mine = sum(n == number and each.task.host == name for n, each, _ in self.under_way)
-        assert mine <= host.allowed <= LIMITS[name].concurrency
-        row.started, row.gap = self.time, max(host.delay, self.base(name))
+        assert mine <= host.queue.allowed <= LIMITS[name].concurrency
+        row.started, row.gap = self.time, max(host.queue.delay, self.base(name))
 
     @rule(
         outcomes=st.lists(
