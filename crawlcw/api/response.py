@@ -220,7 +220,8 @@ class Response(Document):
     @cached_property
     def _places(self) -> "_Places":
         places = _Places()
-        places.resolve = urls.resolver(self.base_url, encoding=self.encoding)
+        base = self.base_url if self._head.has_base else self.url
+        places.resolve = urls.resolver(base, encoding=self.encoding)
         return places
 
     def _place(self, address: str | None, target: "Link") -> Location | Refusal:
