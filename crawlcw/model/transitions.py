@@ -342,9 +342,7 @@ def claim(
         return None
     lost = losses(task)
     if lost > task.lost:
-        if lost >= max_lost:
-            return _abandoned(task, lost=lost, now=now)
-        return _put_off(task, lost=lost, now=now)
+        return _lost(task, lost=lost, now=now, is_last=lost >= max_lost)
     event = Event.TAKE_OVER if task.status is Status.PROCESSING else Event.CLAIM
     (status,) = TABLE[task.status, event]
     return Change(
@@ -393,30 +391,26 @@ def _begun(task: Task) -> int | None:
     return task.begun or 0 if lost_before else None
 
 
-def _put_off(task: Task, *, lost: int, now: datetime) -> Change:
-    status = _waiting(task)
-    assert status in TABLE[Status.PROCESSING, Event.LOSE]
-    message = f"{task.lock} was lost while it worked on nothing else"
-    change = _lost(task, Event.LOSE, status, lost=lost, now=now, message=message)
-    return replace(change, due=now + backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST))
-
-
-def _abandoned(task: Task, *, lost: int, now: datetime) -> Change:
-    message = f"{lost} workers were lost while they worked on nothing else, "
-    message += f"the last was {task.lock}"
-    status = _after(task.status, Event.ABANDON)
-    change = _lost(task, Event.ABANDON, status, lost=lost, now=now, message=message)
-    return replace(change, reason=Reason.CRASHED_WORKER)
-
-
-def _lost(
-    task: Task, event: Event, status: Status, *, lost: int, now: datetime, message: str
-) -> Change:
+def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
     """Return what a task becomes when it is not claimed, for it has cost another worker."""
+    due: datetime | None = None
+    reason: Reason | None = Reason.CRASHED_WORKER
+    if is_last:
+        event = Event.ABANDON
+        status = _after(task.status, event)
+        message = f"{lost} workers were lost while they worked on nothing else, "
+        message += f"the last was {task.lock}"
+    else:
+        event, reason, status = Event.LOSE, task.reason, _waiting(task)
+        assert status in TABLE[Status.PROCESSING, event]
+        due = now + backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)
+        message = f"{task.lock} was lost while it worked on nothing else"
+    attempt = task.retry + lost
+    error = AttemptError(time=now, kind=Reason.CRASHED_WORKER, message=message, attempt=attempt)
     return Change(
         event=event,
         status=status,
-        due=None,
+        due=due,
         update_time=now,
         # As at a claim: whatever the last holder still sends must not match.
         fence=task.fence + 1,
@@ -424,13 +418,8 @@ def _lost(
         retry=task.retry,
         lost=lost,
         begun=_begun(task),
-        reason=task.reason,
-        error=AttemptError(
-            time=now,
-            kind=Reason.CRASHED_WORKER,
-            message=message,
-            attempt=task.retry + lost,
-        ),
+        reason=reason,
+        error=error,
     )
 
 
