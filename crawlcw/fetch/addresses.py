@@ -1,13 +1,11 @@
-"""Which addresses and ports a crawl may connect to.
+"""Addresses and ports that a crawl may connect to (CWE-918).
 
-A crawler goes where pages tell it to, and it often stands inside a network
-that trusts it: a link, a redirect or a name that resolves to `127.0.0.1` must
-not lead there (CWE-918). The check is made where a socket is made, after every
-name look-up and before any packet: what is checked is what is connected to,
-and no answer of the DNS can change in between.
+A crawler follows links, often inside a network that trusts it: no link, redirect or name that
+resolves to `127.0.0.1` may lead there. The guard checks an address when a socket is made, after
+every look-up: the checked address is the one of the connection, and no DNS answer can change it.
 
-aiohttp hands nothing on to the guard and the connector but the context of the request. So the
-exchange under way is a context variable, the one on the way of a request.
+aiohttp gives guard and connector the context of a request and nothing else. So the exchange under
+way is a context variable.
 """
 
 import errno
@@ -91,10 +89,10 @@ class AddressRefusedError(PermissionError):
 
 
 class PublicNames(Protocol):
-    """Which names of start URLs had a public address, as a whole crawl knows it."""
+    """The names of start URLs that had a public address, for all processes of a crawl."""
 
     async def was_public(self, name: str) -> bool:
-        """Return whether a name had one before; raises `OSError` where nobody can tell now."""
+        """Return whether a name had one before; raises `OSError` while the ledger is away."""
 
     async def note_public(self, name: str) -> None:
         """Write down that a name has one."""
@@ -102,7 +100,7 @@ class PublicNames(Protocol):
     async def start_hosts(self) -> Collection[str]:
         """Return the `Location.host` of all requests that the spider's `start` has yielded.
 
-        Raises `OSError` where nobody can tell now.
+        Raises `OSError` while the ledger is away.
         """
 
 
@@ -118,8 +116,7 @@ class AddressGuard:
 
     A name is trusted only for requests to that name: another host that
     resolves to the same address is refused. Link-local addresses and those
-    where clouds keep credentials are allowed to nobody but who names the
-    address itself.
+    with the credentials of clouds are open only to requests for the address itself.
     """
 
     def __init__(
@@ -157,10 +154,9 @@ class AddressGuard:
     async def admit(self, url: yarl.URL, proxy: Proxy | None = None) -> None:
         """Check that a request may go to the host and port of *url*, through *proxy*.
 
-        The proxy itself may be anywhere. Raises `FetchError` for a refused port, and for
-        an address that is not public which *proxy* would connect to. Of a name that the proxy
-        looks up nobody here knows the address, so only the names of the proxy's own machine
-        are refused. Raises `OSError` where nobody can tell what `start` names.
+        The proxy itself may be anywhere. Raises `FetchError` for a refused port, and for a
+        private address that *proxy* would connect to. A proxy that looks names up does so unseen:
+        only the names of its own machine are refused. Raises `OSError` while the ledger is away.
         """
         host, port = url.raw_host or "", url.port
         is_odd = port not in self._ports or (_is_inside(host) and not self._is_named(host, port))
@@ -180,13 +176,13 @@ class AddressGuard:
             raise FetchError(Reason.REFUSED_ADDRESS, NOT_PUBLIC)
 
     def check(self, address: str) -> None:
-        """Raise `AddressRefusedError` where nobody may connect to *address* for this request."""
+        """Raise `AddressRefusedError` unless this request may connect to *address*."""
         if is_public(address):
             return
         hop = current_hop.get(None)
         if hop is None or hop.url is None:
             raise AddressRefusedError
-        # What is connected to may be a proxy, which the user has named.
+        # The address may be that of a proxy, which the user has named.
         is_proxy = hop.proxy is not None and hop.proxy.resolves_names
         if not is_proxy and not self._permits(address, hop.url):
             raise AddressRefusedError
@@ -211,10 +207,10 @@ class AddressGuard:
         return host == address or not _is_kept(address)
 
     async def resolved(self, name: str, addresses: Collection[str]) -> None:
-        """Learn which *addresses* a name has just now; raises `OSError` where that is no use yet.
+        """Learn the *addresses* of a name after every look-up, before a socket is made.
 
-        To be called after every look-up, before a socket is made: the first one
-        decides whether a start URL's name may have private addresses.
+        The first ones decide for a start URL's name if it may have private addresses. Raises
+        `OSError` while the ledger is away.
         """
         known, has_public = self._public_names, any(map(is_public, addresses))
         is_asked = name not in self._start_names and not (has_public and name in self._public)

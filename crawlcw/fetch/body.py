@@ -96,7 +96,7 @@ class BodyDecoder:
 
     @property
     def missing(self) -> str:
-        """What has lost its end, where the body ends now; "" where nothing has."""
+        """The coding that lacks its end if the body ends now; "" for a whole body."""
         cut = [] if self.full else [each.missing for each in self._stages if each.missing]
         return cut[0] if cut else ""
 
@@ -233,7 +233,7 @@ class _Stage:
 
     @property
     def missing(self) -> str:
-        """What has lost its end, where the stream ends now; "" where it has come to its end."""
+        """The stream's fault if it ends now; "" at its end."""
         # Nothing at all is an empty body: so are many answers without content.
         is_open = self._engine is not None or self._begun
         return f"the {self._name} stream is cut off" if is_open else ""
@@ -269,9 +269,9 @@ def _through(stages: Sequence[_Stage], data: bytes) -> Iterator[bytes]:
         yield from _through(stages[1:], piece)
 
 
-#: So many bytes of a body tell what it is.
+#: So many bytes of a body show its type.
 LOOK = 512
-#: What is read although the type before its slash is not.
+#: Read, unlike others of the type before the slash.
 _TEXT = ("image/svg+xml",)
 _REFUSED = (
     *("audio/", "video/", "image/", "font/", "text/event-stream"),
@@ -305,7 +305,7 @@ _SIGNATURES = (
 _SIGNED = re.compile(
     b"|".join(b".{%d}%b" % (place, re.escape(mark)) for place, mark, _ in _SIGNATURES), re.DOTALL
 )
-#: What a server says of a body that it knows nothing about.
+#: Types of servers for bodies that they do not know.
 _SAYS_NOTHING = ("", "text/html", "text/plain", "application/xhtml+xml", "application/octet-stream")
 
 

@@ -92,8 +92,8 @@ _LEAST_IDLE = 16
 _IDLE_IN_TOTAL = 1_000
 #: Seconds that a timer of uvloop, which counts milliseconds, may be early.
 _TIMER_STEP = 0.001
-#: A handshake costs the server more than a wait does: so many times as long is waited for
-#: a connection that rests as a new one takes.
+#: A request waits for a resting connection so many times as long as a new one takes, whose
+#: handshake costs the server more.
 _OPENING_COSTS = 2.5
 
 #: What some servers say before they close an idle connection, RFC 9110, section 15.5.9.
@@ -118,7 +118,7 @@ _CHUNK = 1 << 16
 NAMES_KEPT = 30
 _NAME_PATIENCE = 5.0
 _RESOLVER_THREADS = 32
-#: RFC 1928, section 6: what a SOCKS server says of the host, and not of itself.
+#: RFC 1928, section 6: a SOCKS server's failures to reach the host.
 _OF_THE_HOST = range(1, 7)
 
 
@@ -160,7 +160,7 @@ class Site:
                 del self._clean[next(iter(self._clean))]
 
     def distrust(self, rest: float) -> None:
-        """Let connections rest for so many seconds from now on; those that are idle end."""
+        """Let connections rest for so many seconds from now on, and close the idle ones."""
         self.least_rest = max(self.least_rest, rest)
         for each in self.idle:
             each.close()
@@ -179,7 +179,7 @@ class Listener(ResponseHandler):
     message: RawResponseMessage  #: head of the answer
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, among: set[ResponseHandler]) -> None:
-        """Leave the connections *among* which it may be when it ends."""
+        """Leave the connections *among* which it is counted, at its end."""
         super().__init__(loop)
         self._among = among
         self.site: Site | None = None  #: None: a tunnel is not open yet
@@ -410,7 +410,7 @@ class Connector(TCPConnector):
 
     def site(self, origin: str, proxy: Proxy | None) -> Site:
         """Return the site of an origin, `https://example.com`, asked through *proxy*."""
-        # Of a proxy the user counts too: some have another exit for each.
+        # The proxy's user is part of the key: some proxies have an exit for each.
         key = (origin, proxy)
         found = self._sites.get(key)
         if found is None:

@@ -15,13 +15,13 @@ from crawlcw.model.sanitize import printable
 _MAX_MESSAGE = 500
 #: What aiohttp says of headers and trailers that are too large.
 _TOO_LARGE = ("Too many headers", "Got more than")
-#: What becomes of a request that a proxy answers nothing to.
+#: Failures of a request that a proxy leaves unanswered.
 _SILENCE = frozenset({Reason.TIMEOUT_CONNECT, Reason.TIMEOUT_READ, Reason.DISCONNECTED})
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 
 def login_refused(proxy: Proxy, otherwise: FetchError | None = None) -> ProxyFailedError:
-    """Return the failure of a *proxy* that answers 407; *otherwise* is what it may be instead."""
+    """Return the failure of a *proxy* that answers 407; *otherwise*: another reading of it."""
     what = "asks for a user and a password" if proxy.user is None else "refuses its password"
     message = f"the proxy {proxy} {what} (HTTP 407)"
     return ProxyFailedError(message, for_good=True, otherwise=otherwise)
@@ -56,7 +56,7 @@ def failure_in(error: Exception, hop: Hop) -> FetchError:
 
 
 def _untrusted(error: BaseException | None) -> str | None:
-    """Return what was wrong with a certificate, where asyncio has failed to say so."""
+    """Return the fault of a certificate behind an error that does not name it."""
     # Within a tunnel over TLS, Python 3.11 raises a TypeError instead.
     while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
         error = error.__cause__ or error.__context__
@@ -74,7 +74,7 @@ def failure_of(error: Exception) -> FetchError:
     if isinstance(error, aiohttp.ServerDisconnectedError):
         text = "the server hung up"
     elif isinstance(error, aiohttp.ClientConnectorCertificateError):
-        # What is wrong with it, and not in which line of OpenSSL that was found.
+        # The fault itself, without the line of OpenSSL that found it.
         found = error.certificate_error
         text = f"the certificate is not trusted: {getattr(found, 'verify_message', '') or found}"
     text = printable(text or type(error).__name__, limit=_MAX_MESSAGE)

@@ -233,7 +233,7 @@ class AiohttpDownloader:
     def _request(
         self, method: str, path: str, host: str, headers: Sequence[tuple[str, str]], body: bytes
     ) -> bytes:
-        """Return the bytes of a request; raises `ValueError` for what is no header."""
+        """Return the bytes of a request; raises `ValueError` for a broken header."""
         if _TOKEN.fullmatch(method) is None:
             raise ValueError(f"{method!r} is no method")
         given = {name.lower(): value for name, value in headers}
@@ -426,7 +426,7 @@ def headers_of(told: CIMultiDictProxy[str]) -> dict[str, str]:
         if key not in found:
             found[key] = text
         elif key == "x-robots-tag" and ":" not in text:
-            # What is asked of every robot must not come to stand behind the name of one.
+            # A rule for every robot must not stand behind the name of one.
             found[key] = f"{text}, {found[key]}"
         elif key != "location":
             found[key] = f"{found[key]}, {text}"
