@@ -115,6 +115,27 @@ async def test_a_connection_rests_after_an_endpoint_that_has_shown_nothing_yet(
     assert (before, server.connections) == (1, 2)
 
 
+async def test_a_connection_that_was_idle_for_long_is_not_used_again(
+    downloader: AiohttpDownloader, server: HostileServer, clock: Clock
+) -> None:
+    await get(downloader, server.url("/ok"))
+    clock.ahead += 16
+    await get(downloader, server.url("/ok"))
+
+    assert server.connections == 2
+
+
+async def test_connections_that_are_not_used_end(
+    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connector_module, "_KEEPALIVE", 0.05)
+    await get(downloader, server.url("/ok"))
+    while server.open_connections:
+        await asyncio.sleep(0.01)
+
+    assert idle(downloader) == []
+
+
 async def test_a_rested_connection_is_found_behind_one_that_still_rests(
     downloader: AiohttpDownloader, server: HostileServer, clock: Clock
 ) -> None:

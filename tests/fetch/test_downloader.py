@@ -738,3 +738,19 @@ async def test_a_connection_with_the_rest_of_a_refused_body_is_not_used_again(
         assert refused.status == 200
         assert not opened._connector._idle
     assert len(heads) == 1
+
+
+async def test_a_server_may_not_be_silent_after_a_large_request() -> None:
+    async def answer(_: bytes, reader: asyncio.StreamReader) -> bytes:
+        return await reader.read()
+
+    async with (
+        raw_site(answer) as (origin, _),
+        AiohttpDownloader(SETTINGS, start_origins=[origin]) as opened,
+    ):
+        with pytest.raises(FetchError) as caught:
+            await asyncio.wait_for(
+                get(opened, f"http://{origin}/", method="POST", body=b"x" * (32 << 20)), 20
+            )
+
+    assert caught.value.reason is Reason.TIMEOUT_READ
