@@ -12,10 +12,8 @@ import anyio
 from crawlcw.api.settings import Settings
 from crawlcw.errors import LedgerConfigurationError, UsageError
 from crawlcw.ledger.copying import CopiedLedger
-from crawlcw.ledger.examination import ExaminedLedger
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.ledger.tracked import TrackedLedger
 
 if TYPE_CHECKING:
     from crawlcw.ledger.mongo import MongoLedger
@@ -57,7 +55,7 @@ async def open_ledger(
 
 async def open_tracked(
     url: str, use_case: str, *, driver: str = "pymongo", create: bool = True
-) -> TrackedLedger:
+) -> Ledger:
     """Return the ledger of the use case named *use_case* at *url*.
 
     *driver* is MongoDB's; the other arguments and errors are those of `open_ledger`.
@@ -132,9 +130,7 @@ async def recorded_names(url: str, *, settings: Settings | None = None) -> list[
     return await sqlite_names.recorded_names(path)
 
 
-async def open_for_inspection(
-    url: str, name: str, *, settings: Settings | None = None
-) -> ExaminedLedger:
+async def open_for_inspection(url: str, name: str, *, settings: Settings | None = None) -> Ledger:
     """Return the ledger of the spider or use case named *name* at *url*: nothing is made.
 
     The arguments and errors are those of `open_ledger` without *create*.

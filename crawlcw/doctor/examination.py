@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import anyio
 
 from crawlcw.engine.workers import is_dead, is_gone
-from crawlcw.ledger.examination import ExaminedLedger, Health
+from crawlcw.ledger.examination import Health
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.protocol import Worker
+from crawlcw.ledger.protocol import Ledger, Worker
 from crawlcw.model import invariants
 from crawlcw.model.invariants import ADVICE, Kind, Violation
 from crawlcw.model.sanitize import printable
@@ -92,7 +92,7 @@ class Report:
 
 
 async def examine(
-    ledger: ExaminedLedger,
+    ledger: Ledger,
     *,
     repair: bool = False,
     max_retry: int | None = None,
@@ -125,9 +125,7 @@ async def examine(
     return report
 
 
-async def _is_readable(
-    ledger: ExaminedLedger, health: Health, report: Report, *, repair: bool
-) -> bool:
+async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair: bool) -> bool:
     """Report how the store is and make what is missing; say whether the rest can be read."""
     kinds = {each.kind for each in health.violations}
     left = health.violations
@@ -145,7 +143,7 @@ class _Examination:
 
     def __init__(
         self,
-        ledger: ExaminedLedger,
+        ledger: Ledger,
         report: Report,
         *,
         repair: bool,
@@ -236,7 +234,7 @@ class _Examination:
     async def _look_at_tasks(self, candidates: list[_Candidate]) -> None:
         tokens = await self._tokens(candidates)
         only = [identity for identity, _ in candidates]
-        mend, tracked = self._ledger.inspection.mend, self._ledger.kind.tracked
+        mend, tracked = self._ledger.admin.mend, self._ledger.kind.tracked
         async for found in self._ledger.inspection.examine(only=only):
             where, violations = _where(found), list(self._of_task(found))
             change = await self._report_all(found, violations, where, mend)
@@ -248,7 +246,7 @@ class _Examination:
     async def _look_at_hosts(self, candidates: list[_Candidate]) -> None:
         tokens = await self._tokens(candidates)
         only = [name for name, _ in candidates]
-        mend = self._ledger.inspection.mend_host
+        mend = self._ledger.admin.mend_host
         async for found in self._ledger.inspection.examine_hosts(only=only):
             where = {"host": str(found["_id"])}
             await self._report_all(found, list(self._of_host(found)), where, mend)

@@ -19,7 +19,6 @@ from crawlcw.errors import LedgerError, LedgerGoneError, LedgerUnavailableError
 from crawlcw.ledger import protocol
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.rates import Rates
-from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.ledger.workers import Workers
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
@@ -38,7 +37,7 @@ _LAST_LOOK = 10.0
 _COMING_BACK = 2 * _LONGEST_WAIT
 
 #: The protocols of a ledger's facets, by name. Other attributes are the ledger's own.
-_FACETS = get_type_hints(TrackedLedger)
+_FACETS = get_type_hints(Ledger)
 #: Renewals, for the set of held leases changes during the wait, and what is as good the next time.
 _ASKED_ONCE = frozenset(
     {

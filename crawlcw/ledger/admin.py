@@ -7,12 +7,25 @@ write in between, and what they claim is left alone.
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.choosing import until, walk, where_of
+from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
 from crawlcw.ledger.notes import Notes
-from crawlcw.ledger.port import Among, AtMost, Edit, Not, Path, Store, Unit, Where, Write
+from crawlcw.ledger.port import (
+    Among,
+    AsFound,
+    AtMost,
+    Documents,
+    Edit,
+    Not,
+    Path,
+    Store,
+    Unit,
+    Where,
+    Write,
+)
 from crawlcw.ledger.queries import counted
 from crawlcw.ledger.values import TaskFilter
 from crawlcw.model import transitions
@@ -187,6 +200,17 @@ class Admin:
         """
         await self._store.drop()
 
+    async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+        """Set fields of a task that still is as it was *found*; return whether it was.
+
+        *change* has fields of `TASK_STATE`, None for those to be taken away.
+        """
+        return await self._store.writing(_mend, "tasks", TASK_STATE, found, change)
+
+    async def mend_host(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+        """Set fields of a host that still is as it was *found*; return whether it was."""
+        return await self._store.writing(_mend, "hosts", HOST_STATE, found, change)
+
     async def admit_to_depth(self, max_depth: int | None) -> int:
         """Make all tasks `todo`, due now, that are `refused-depth` and not deeper than that.
 
@@ -241,6 +265,18 @@ async def _write(unit: Unit, writes: Sequence[Write]) -> int:
 
 async def _delete(unit: Unit, ids: Sequence[bytes], where: Where) -> int:
     return await unit.tasks.delete_all(ids, where)
+
+
+async def _mend(
+    unit: Unit,
+    table: Literal["tasks", "hosts"],
+    state: Sequence[str],
+    found: Mapping[str, Any],
+    change: Mapping[str, Any],
+) -> bool:
+    as_found = {name: AsFound(found.get(name)) for name in state}
+    documents: Documents = unit.tasks if table == "tasks" else unit.hosts
+    return await documents.change([Write(found["_id"], as_found, Edit(set=change))]) == 1
 
 
 async def _to_revisit(unit: Unit, due: Where) -> list[bytes]:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
-from crawlcw.ledger.protocol import Ledger
-from crawlcw.ledger.tracked import Blobs
 from crawlcw.model.invariants import Violation
 
 #: The fields of a task that a mend may change, and those it repeats as a condition.
@@ -61,15 +59,6 @@ class Inspection(Protocol):
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Yield every host, or *only* those of the names, without its robots.txt."""
 
-    async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """Set fields of a task that still is as it was *found*; say whether it was.
-
-        *change* has fields of `TASK_STATE`, None for those to be taken away.
-        """
-
-    async def mend_host(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """Set fields of a host that still is as it was *found*; say whether it was."""
-
     def unreferenced_blobs(
         self, *, only: Collection[str] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
@@ -77,10 +66,3 @@ class Inspection(Protocol):
 
         Of each `_id`, `task_id` and `create_time`. Of tracked tasks alone.
         """
-
-
-class ExaminedLedger(Ledger, Protocol):
-    """A ledger that was opened to be looked at: nothing of it was made or checked."""
-
-    blobs: Blobs
-    inspection: Inspection

@@ -34,6 +34,12 @@ class Not(NamedTuple):
     value: Any
 
 
+class AsFound(NamedTuple):
+    """The test of a value of any type, as a store was found to have it; None: it has none."""
+
+    value: Any
+
+
 class Within(NamedTuple):
     """The test of a value from *first* on and before *end*; of a key each may be its beginning."""
 

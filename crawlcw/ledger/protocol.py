@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.admin import Admin
+from crawlcw.ledger.examination import Inspection
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.queries import Groups as Groups
@@ -267,6 +268,31 @@ class HostLeases(Protocol):
         """
 
 
+class Blobs(Protocol):
+    """Values that are too large for their tasks."""
+
+    async def put(self, task_id: bytes, value: Any) -> BlobRef:
+        """Keep a clean value beside its task, durably; nothing refers to it yet."""
+
+    async def read(self, blob: BlobRef) -> Any:
+        """Return a value that was set aside; raises `LedgerError` where it is gone."""
+
+    async def drop(self, blobs: Collection[BlobRef]) -> None:
+        """Delete values that nothing refers to any more."""
+
+
+class Changes(Protocol):
+    """Being told of tasks."""
+
+    def watch(self) -> AsyncIterator[None]:
+        """Yield once at first, and then whenever a task was added or may be due again.
+
+        A hint: it may be early, late, or one for many. Where the store tells
+        nobody, it ends after the first; it raises `LedgerUnavailableError`
+        where the connection breaks.
+        """
+
+
 class Ledger(Protocol):
     """The tasks of one spider, durable and shared: facets on one store."""
 
@@ -284,10 +310,13 @@ class Ledger(Protocol):
     notes: Notes  #: values beside the tasks
     sessions: Sessions  #: who pages are asked for as
     spider_state: SpiderStates  #: what the spider keeps between its pages
+    blobs: Blobs  #: values that are too large for their tracked tasks
+    changes: Changes  #: being told of tracked tasks
+    inspection: Inspection  #: what `doctor` reads and mends
 
     @property
     def kind(self) -> LedgerKind:
-        """What the tasks are; those of a use case are in a `TrackedLedger`."""
+        """What the tasks are."""
 
     def now(self) -> datetime:
         """Return the ledger's time, aware, in UTC, in milliseconds.

@@ -4,8 +4,7 @@ from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from crawlcw.errors import UsageError
-from crawlcw.ledger.protocol import Added, TaskFilter
-from crawlcw.ledger.tracked import TrackedLedger
+from crawlcw.ledger.protocol import Added, Ledger, TaskFilter
 from crawlcw.model.task import BlobRef, Payload, Task, key_id
 from crawlcw.tracking import keys
 from crawlcw.tracking.blobs import Blobs
@@ -25,7 +24,7 @@ def check_many(tasks: object) -> None:
 class Adder:
     """Adds tasks of a use case to its ledger."""
 
-    def __init__(self, ledger: TrackedLedger, use_case: UseCase) -> None:
+    def __init__(self, ledger: Ledger, use_case: UseCase) -> None:
         self._ledger = ledger
         self._blobs = Blobs(ledger)
         self._use_case = use_case

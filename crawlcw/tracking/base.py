@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from crawlcw.errors import TaskNotFoundError
-from crawlcw.ledger.protocol import TaskFilter
-from crawlcw.ledger.tracked import TrackedLedger
+from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.task import Record, key_id
 from crawlcw.tracking.adding import Adder
 from crawlcw.tracking.blobs import Blobs
@@ -21,7 +20,7 @@ class Base:
     """A use case, its ledger and its session."""
 
     def __init__(
-        self, ledger: TrackedLedger, use_case: UseCase, policy: Policy, *, give_up: timedelta
+        self, ledger: Ledger, use_case: UseCase, policy: Policy, *, give_up: timedelta
     ) -> None:
         """Take what `Tracker.open` has made; wait for a ledger that is away for *give_up*."""
         self.use_case = use_case

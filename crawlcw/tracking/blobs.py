@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from crawlcw.ledger.tracked import TrackedLedger
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import values
 from crawlcw.model.task import BlobRef
 
@@ -10,7 +10,7 @@ from crawlcw.model.task import BlobRef
 class Blobs:
     """What a ledger keeps beside its tasks."""
 
-    def __init__(self, ledger: TrackedLedger) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     async def offload(self, task_id: bytes, value: Any, *, limit: int) -> Any:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Cursor, TaskFilter
-from crawlcw.ledger.tracked import TrackedLedger
+from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
 from crawlcw.model.task import WAITING, Status, key_id
 from crawlcw.tracking import keys as names
 from crawlcw.tracking.changes import A_MILLISECOND
@@ -49,7 +48,7 @@ async def rebuild(tracker: Tracker, mapping: Mapping[str, int]) -> Rebuilt:
     return Rebuilt(added=added, reopened=reopened, prioritised=prioritised, withdrawn=gone)
 
 
-async def _withdraw_others(ledger: TrackedLedger, wanted: set[bytes], began: datetime) -> int:
+async def _withdraw_others(ledger: Ledger, wanted: set[bytes], began: datetime) -> int:
     waiting = TaskFilter(statuses=WAITING, until=began)
     after: Cursor | None = None
     count = 0

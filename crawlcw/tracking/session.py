@@ -19,8 +19,7 @@ import anyio
 from crawlcw.engine import session as engine
 from crawlcw.engine.batching import write_in_groups
 from crawlcw.errors import LeaseLostError, LedgerError, LedgerUnavailableError, SettingsError
-from crawlcw.ledger.protocol import Claimed
-from crawlcw.ledger.tracked import TrackedLedger
+from crawlcw.ledger.protocol import Claimed, Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import Outcome, Settlement, settle
@@ -44,10 +43,10 @@ class _Waiting:
     written: asyncio.Future[None]
 
 
-class Session(engine.Session[TrackedLedger]):
+class Session(engine.Session[Ledger]):
     """The leases of one process on one use case."""
 
-    def __init__(self, ledger: TrackedLedger, policy: Policy, *, give_up: timedelta) -> None:
+    def __init__(self, ledger: Ledger, policy: Policy, *, give_up: timedelta) -> None:
         """Give up where the ledger has not answered for *give_up*."""
         self.policy = policy
         super().__init__(ledger, lease=lambda: self.policy.lease, give_up=give_up)

@@ -11,8 +11,8 @@ import pymongo
 
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model.task import Task, key_id
 from crawlcw.tracking import Policy, Tracker, UseCase
 from crawlcw.tracking.policy import written
@@ -50,7 +50,7 @@ class UseCases:
         self._opened.push_async_callback(tracker.close)
         return tracker
 
-    async def _ledger(self, name: str, url: str) -> TrackedLedger:
+    async def _ledger(self, name: str, url: str) -> Ledger:
         if self.is_mongodb:
             return await MongoLedger.open(
                 url, name, claims="batch", clock=self.clock, kind=LedgerKind.USE_CASE

@@ -20,7 +20,6 @@ from crawlcw import Request, Settings, Spider, doctor, run_spider
 from crawlcw.doctor import Report
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerConfigurationError, Reason
-from crawlcw.ledger.examination import ExaminedLedger
 from crawlcw.ledger.mongo import MongoLedger, inspection, store
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -49,7 +48,7 @@ class Patient:
 
     clock: FakeClock
     ledger: Ledger
-    look: Callable[[], Awaitable[ExaminedLedger]]
+    look: Callable[[], Awaitable[Ledger]]
     worker: str = ""
 
     async def fill(self) -> None:
@@ -339,17 +338,17 @@ async def test_a_lease_that_was_mended_is_taken_over_as_one_that_ran_out(patient
 class Changing:
     """A ledger in which a task changes between the second look and the mend."""
 
-    def __init__(self, ledger: ExaminedLedger, change: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, ledger: Ledger, change: Callable[[], Awaitable[object]]) -> None:
         self._ledger = ledger
         self._change = change
-        self.inspection = Instead(ledger.inspection, mend=self.mend)
+        self.admin = Instead(ledger.admin, mend=self.mend)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
     async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
         await self._change()
-        return await self._ledger.inspection.mend(found, change)
+        return await self._ledger.admin.mend(found, change)
 
 
 async def test_what_changed_meanwhile_is_left_alone(patient: Patient):
@@ -375,7 +374,7 @@ async def test_what_changed_meanwhile_is_left_alone(patient: Patient):
 class Passing:
     """A ledger of which the first look shows what the second does not."""
 
-    def __init__(self, ledger: ExaminedLedger, *, mend: Callable[[], object]) -> None:
+    def __init__(self, ledger: Ledger, *, mend: Callable[[], object]) -> None:
         self._ledger = ledger
         self._mend = mend
         self.inspection = Instead(ledger.inspection, examine=self.examine)

@@ -9,12 +9,10 @@ import pytest
 
 from crawlcw import doctor
 from crawlcw.errors import LedgerError, Reason
-from crawlcw.ledger.examination import ExaminedLedger
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
-from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model.invariants import Kind
 from crawlcw.model.task import BlobRef, Status, key_id
 from crawlcw.model.transitions import Advanced, Failed, Succeeded
@@ -22,7 +20,7 @@ from tests.support.ledgers import LEASE, FakeClock, claimed, claimed_one, settle
 from tests.support.mongod import with_database
 from tests.support.tracked import order, progress
 
-Look = Callable[[], Awaitable[ExaminedLedger]]
+Look = Callable[[], Awaitable[Ledger]]
 
 
 @pytest.fixture
@@ -47,9 +45,9 @@ def on_server(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def orders(
     request: pytest.FixtureRequest, look: Look, tmp_path: Path, clock: FakeClock
-) -> AsyncIterator[TrackedLedger]:
+) -> AsyncIterator[Ledger]:
     driver = request.node.callspec.params["look"]
-    ledger: TrackedLedger
+    ledger: Ledger
     if driver == "sqlite":
         path = tmp_path / "ledger.db"
         ledger = await SqliteLedger.open(path, "orders", clock=clock, kind=LedgerKind.USE_CASE)
@@ -80,7 +78,7 @@ async def examined(look: Look, **options: Any) -> dict[Kind, tuple[int, int]]:
 
 
 async def test_nothing_is_wrong_with_tracked_tasks_at_work(
-    orders: TrackedLedger, look: Look, clock: FakeClock
+    orders: Ledger, look: Look, clock: FakeClock
 ):
     await orders.tasks.add([order(f"{n}") for n in range(8)])
     leases = await claimed(orders, worker="@ann", limit=6)
@@ -105,7 +103,7 @@ async def test_nothing_is_wrong_with_tracked_tasks_at_work(
 
 
 async def test_a_value_that_a_task_refers_to_and_that_is_gone_is_found(
-    orders: TrackedLedger, look: Look, clock: FakeClock
+    orders: Ledger, look: Look, clock: FakeClock
 ):
     await orders.tasks.add([order(), order("two"), order("three")])
     one, two, three = await claimed(orders)
@@ -123,7 +121,7 @@ async def test_a_value_that_a_task_refers_to_and_that_is_gone_is_found(
 
 
 async def test_a_value_that_nothing_refers_to_is_deleted_after_a_day(
-    orders: TrackedLedger, look: Look, clock: FakeClock
+    orders: Ledger, look: Look, clock: FakeClock
 ):
     # MongoDB's files bear the time of this machine.
     clock.time = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=1)
@@ -151,7 +149,7 @@ async def test_a_value_that_nothing_refers_to_is_deleted_after_a_day(
     ],
 )
 async def test_a_task_that_nobody_would_find_is_found(
-    orders: TrackedLedger, look: Look, clock: FakeClock, fields: dict[str, Any], kind: Kind
+    orders: Ledger, look: Look, clock: FakeClock, fields: dict[str, Any], kind: Kind
 ):
     await orders.tasks.add([order(**fields)])
 
@@ -159,7 +157,7 @@ async def test_a_task_that_nobody_would_find_is_found(
 
 
 async def test_what_makes_a_tracked_task_due_wakes_no_host(
-    orders: TrackedLedger, look: Look, clock: FakeClock
+    orders: Ledger, look: Look, clock: FakeClock
 ):
     await orders.tasks.add([order(due=None)])
 

@@ -1,4 +1,4 @@
-"""What `TrackedLedger` promises, asked of every store."""
+"""What `Ledger` promises, asked of every store."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -15,9 +15,8 @@ import pytest
 from crawlcw.errors import LedgerConfigurationError, LedgerError, Reason
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
-from crawlcw.ledger.protocol import Cursor, TaskFilter
+from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import Lease, Payload, Status, Task
 from crawlcw.model.transitions import KEPT_TRACE, Advanced, Failed, Outcome, Progress, Succeeded
@@ -61,12 +60,12 @@ def progress(**fields: Any) -> Progress:
     return Progress(**({"worker": "w", "began": START} | fields))
 
 
-async def commit(ledger: TrackedLedger, lease: Lease, outcome: Outcome, **more: Any) -> None:
+async def commit(ledger: Ledger, lease: Lease, outcome: Outcome, **more: Any) -> None:
     committed = await ledger.outcomes.commit([settled(ledger, lease, outcome, **more)])
     assert (committed.lost, committed.rejected) == ((), ())
 
 
-async def task_of(ledger: TrackedLedger, task: Task) -> Task:
+async def task_of(ledger: Ledger, task: Task) -> Task:
     record = await ledger.tasks.get(task.id)
     assert record is not None
     return record.task
@@ -106,7 +105,7 @@ async def test_a_use_case_is_not_opened_as_a_spider_nor_the_reverse(
 # --- claims
 
 
-async def test_a_claim_returns_what_the_task_carries(ledger: TrackedLedger):
+async def test_a_claim_returns_what_the_task_carries(ledger: Ledger):
     carried = Payload(data=HOSTILE, results={"scan": HOSTILE})
     one, other = make(1, carried=carried), make(2)
     await ledger.tasks.add([one, other])
@@ -136,7 +135,7 @@ async def test_a_task_that_is_taken_over_is_returned_with_what_was_saved(
 
 
 async def test_an_advance_queues_the_next_stage_and_keeps_what_was_done(
-    ledger: TrackedLedger, clock: FakeClock
+    ledger: Ledger, clock: FakeClock
 ):
     task = make(context={"old": 1}, retry=2, lost=1)
     await ledger.tasks.add([task])
@@ -171,7 +170,7 @@ async def test_an_advance_queues_the_next_stage_and_keeps_what_was_done(
 
 
 async def test_the_results_of_other_stages_are_kept_and_a_context_that_is_none_is_gone(
-    ledger: TrackedLedger,
+    ledger: Ledger,
 ):
     task = make(context={"old": 1}, carried=Payload(data={"n": 1}, results={"scan": 1}))
     await ledger.tasks.add([task])
@@ -192,7 +191,7 @@ async def test_the_results_of_other_stages_are_kept_and_a_context_that_is_none_i
 
 
 async def test_a_late_advance_of_a_lease_that_was_taken_over_writes_nothing(
-    ledger: TrackedLedger, clock: FakeClock
+    ledger: Ledger, clock: FakeClock
 ):
     task = make()
     await ledger.tasks.add([task])
@@ -210,7 +209,7 @@ async def test_a_late_advance_of_a_lease_that_was_taken_over_writes_nothing(
 
 
 async def test_failures_leave_the_data_and_the_trace_stays_bounded(
-    ledger: TrackedLedger, clock: FakeClock
+    ledger: Ledger, clock: FakeClock
 ):
     task = make()
     await ledger.tasks.add([task])
@@ -232,7 +231,7 @@ async def test_failures_leave_the_data_and_the_trace_stays_bounded(
 # --- what is saved in the middle
 
 
-async def test_a_save_is_kept_and_lengthens_the_lease(ledger: TrackedLedger, clock: FakeClock):
+async def test_a_save_is_kept_and_lengthens_the_lease(ledger: Ledger, clock: FakeClock):
     task = make(carried=Payload(data={"n": 0}, results={"scan": 1}))
     await ledger.tasks.add([task])
     lease = await claimed_one(ledger)
@@ -247,9 +246,7 @@ async def test_a_save_is_kept_and_lengthens_the_lease(ledger: TrackedLedger, clo
     assert (after.status, after.fence) == (Status.PROCESSING, lease.fence)
 
 
-async def test_a_save_of_a_lease_that_was_lost_writes_nothing(
-    ledger: TrackedLedger, clock: FakeClock
-):
+async def test_a_save_of_a_lease_that_was_lost_writes_nothing(ledger: Ledger, clock: FakeClock):
     task = make()
     await ledger.tasks.add([task])
     stale = await claimed_one(ledger)
@@ -268,7 +265,7 @@ async def test_a_save_of_a_lease_that_was_lost_writes_nothing(
 
 
 async def test_a_worker_holds_its_own_leases_the_longest_held_first(
-    ledger: TrackedLedger, clock: FakeClock
+    ledger: Ledger, clock: FakeClock
 ):
     tasks = [make(n) for n in range(6)]
     await ledger.tasks.add(tasks)
@@ -286,7 +283,7 @@ async def test_a_worker_holds_its_own_leases_the_longest_held_first(
     assert {each.fence for each in held} == {1}
 
 
-async def test_what_is_held_can_be_worked_on_and_released(ledger: TrackedLedger, clock: FakeClock):
+async def test_what_is_held_can_be_worked_on_and_released(ledger: Ledger, clock: FakeClock):
     new, failed, done = make(1), make(2, status=Status.FAILED, retry=1), make(3)
     await ledger.tasks.add([new, replace(failed, reason=Reason.TASK_ERROR), done])
     clock.advance(seconds=4)
@@ -328,7 +325,7 @@ async def test_settings_are_written_down_one_by_one(store: Ledgers):
 # --- values that are set aside
 
 
-async def test_a_large_value_is_kept_beside_its_task(ledger: TrackedLedger):
+async def test_a_large_value_is_kept_beside_its_task(ledger: Ledger):
     task = make()
     await ledger.tasks.add([task])
     lease = await claimed_one(ledger)
@@ -361,7 +358,7 @@ async def test_a_large_value_is_kept_beside_its_task(ledger: TrackedLedger):
 
 
 @pytest.fixture
-async def crowd(ledger: TrackedLedger) -> list[Task]:
+async def crowd(ledger: Ledger) -> list[Task]:
     """Tasks of all statuses, many of one time, in the order in which `find` returns them."""
     chance = Random(7)
     statuses = (Status.TODO, Status.FAILED, Status.FINISHED, Status.IGNORED)
@@ -381,7 +378,7 @@ async def crowd(ledger: TrackedLedger) -> list[Task]:
     return sorted(tasks, key=lambda task: (task.update_time, task.id), reverse=True)
 
 
-async def found(ledger: TrackedLedger, chosen: TaskFilter, *, limit: int) -> list[bytes]:
+async def found(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> list[bytes]:
     """Read page after page what is chosen."""
     ids: list[bytes] = []
     after: Cursor | None = None
@@ -416,7 +413,7 @@ async def found(ledger: TrackedLedger, chosen: TaskFilter, *, limit: int) -> lis
     ids=["all", "failed", "of-a-stage", "of-a-time", "of-ids", "none"],
 )
 async def test_pages_follow_each_other_in_one_order_over_all_statuses(
-    ledger: TrackedLedger, crowd: list[Task], chosen: TaskFilter, holds: Callable[[Task], bool]
+    ledger: Ledger, crowd: list[Task], chosen: TaskFilter, holds: Callable[[Task], bool]
 ):
     expected = [task.id for task in crowd if holds(task)]
 
@@ -425,7 +422,7 @@ async def test_pages_follow_each_other_in_one_order_over_all_statuses(
     assert await ledger.queries.find(chosen, limit=0) == []
 
 
-async def test_what_is_found_is_whole_but_for_its_items(ledger: TrackedLedger):
+async def test_what_is_found_is_whole_but_for_its_items(ledger: Ledger):
     one, other = make(1), make(2)
     await ledger.tasks.add([one, other])
     leases = {lease.task.url: lease for lease in await claimed(ledger)}
@@ -454,7 +451,7 @@ TODO, HELD, FAILED, FINISHED, IGNORED = range(5)
 
 
 @pytest.fixture
-async def various(ledger: TrackedLedger, clock: FakeClock) -> list[Task]:
+async def various(ledger: Ledger, clock: FakeClock) -> list[Task]:
     tasks = [make(n, carried=Payload(data={"n": n}, results={"scan": n})) for n in range(5)]
     await ledger.tasks.add(tasks)
     page = await ledger.tasks.page(limit=9)
@@ -469,14 +466,14 @@ async def various(ledger: TrackedLedger, clock: FakeClock) -> list[Task]:
     return [await task_of(ledger, task) for task in tasks]
 
 
-async def changed(ledger: TrackedLedger, before: list[Task]) -> dict[int, Task]:
+async def changed(ledger: Ledger, before: list[Task]) -> dict[int, Task]:
     """Return what has changed of the tasks, as it is now."""
     now = [await task_of(ledger, task) for task in before]
     return {n: after for n, after in enumerate(now) if after != before[n]}
 
 
 async def test_what_is_withdrawn_is_ignored_where_nobody_works_on_it(
-    ledger: TrackedLedger, various: list[Task], clock: FakeClock
+    ledger: Ledger, various: list[Task], clock: FakeClock
 ):
     assert await ledger.admin.withdraw(TaskFilter(host="other"), reason=Reason.WITHDRAWN) == 0
     assert await ledger.admin.withdraw(TaskFilter(), reason=Reason.WITHDRAWN) == 2
@@ -491,7 +488,7 @@ async def test_what_is_withdrawn_is_ignored_where_nobody_works_on_it(
 
 
 async def test_what_is_reopened_is_due_now_and_as_if_never_tried(
-    ledger: TrackedLedger, various: list[Task], clock: FakeClock
+    ledger: Ledger, various: list[Task], clock: FakeClock
 ):
     chosen = TaskFilter(until=clock.time)
 
@@ -508,7 +505,7 @@ async def test_what_is_reopened_is_due_now_and_as_if_never_tried(
 
 
 async def test_finished_tasks_are_reopened_in_another_stage_and_anew(
-    ledger: TrackedLedger, various: list[Task]
+    ledger: Ledger, various: list[Task]
 ):
     finished = TaskFilter(statuses=[Status.FINISHED])
 
@@ -522,7 +519,7 @@ async def test_finished_tasks_are_reopened_in_another_stage_and_anew(
     assert [task.url for task in page] == ["order-3"]
 
 
-async def test_a_task_that_was_read_before_it_was_reopened_is_not_claimed(ledger: TrackedLedger):
+async def test_a_task_that_was_read_before_it_was_reopened_is_not_claimed(ledger: Ledger):
     await ledger.tasks.add([make()])
     page = await ledger.tasks.page(limit=1)
     assert await ledger.admin.reopen(TaskFilter(), stage="second") == 1
@@ -534,7 +531,7 @@ async def test_a_task_that_was_read_before_it_was_reopened_is_not_claimed(ledger
 
 
 async def test_what_is_chosen_by_ids_and_time_is_changed_and_nothing_else(
-    ledger: TrackedLedger, various: list[Task], clock: FakeClock
+    ledger: Ledger, various: list[Task], clock: FakeClock
 ):
     ids = [various[n].id for n in (TODO, HELD, FINISHED)] + [b"x" * 16]
 
@@ -550,7 +547,7 @@ async def test_what_is_chosen_by_ids_and_time_is_changed_and_nothing_else(
     assert list(await changed(ledger, various)) == [TODO, FINISHED]
 
 
-async def test_failures_are_retried_by_their_ids(ledger: TrackedLedger, various: list[Task]):
+async def test_failures_are_retried_by_their_ids(ledger: Ledger, various: list[Task]):
     ids = [various[n].id for n in (TODO, HELD, FAILED, FINISHED)]
 
     assert await ledger.admin.retry_failed(TaskFilter(ids=ids), dry_run=True) == 1
@@ -559,7 +556,7 @@ async def test_failures_are_retried_by_their_ids(ledger: TrackedLedger, various:
     assert list(await changed(ledger, various)) == [FAILED]
 
 
-async def test_tasks_that_wait_get_another_priority(ledger: TrackedLedger, various: list[Task]):
+async def test_tasks_that_wait_get_another_priority(ledger: Ledger, various: list[Task]):
     priorities = {task.id: n + 1 for n, task in enumerate(various)} | {b"x" * 16: 9}
 
     assert await ledger.admin.prioritise(priorities) == 2
@@ -573,7 +570,7 @@ async def test_tasks_that_wait_get_another_priority(ledger: TrackedLedger, vario
 
 
 async def test_what_is_purged_is_gone_with_all_that_belongs_to_it(
-    ledger: TrackedLedger, various: list[Task]
+    ledger: Ledger, various: list[Task]
 ):
     blobs = {n: await ledger.blobs.put(various[n].id, n) for n in (HELD, FINISHED)}
     (lease,) = await ledger.leases.held("w")
@@ -593,7 +590,7 @@ async def test_what_is_purged_is_gone_with_all_that_belongs_to_it(
     assert late.lost == (lease,)
 
 
-async def test_a_task_that_was_purged_leaves_none_of_its_items(ledger: TrackedLedger):
+async def test_a_task_that_was_purged_leaves_none_of_its_items(ledger: Ledger):
     large = {"large": "x" * (2 << 20)}
     for _ in range(2):
         await ledger.tasks.add([make()])
@@ -608,7 +605,7 @@ async def test_a_task_that_was_purged_leaves_none_of_its_items(ledger: TrackedLe
 # --- being told
 
 
-async def test_a_first_notice_comes_at_once(ledger: TrackedLedger):
+async def test_a_first_notice_comes_at_once(ledger: Ledger):
     async with aclosing(ledger.changes.watch()) as notices:
         await asyncio.wait_for(anext(notices), 20)
 
@@ -618,7 +615,7 @@ async def test_a_first_notice_comes_at_once(ledger: TrackedLedger):
 
 @pytest.mark.parametrize("few", [50_000, 1])
 async def test_keys_are_found_by_their_beginning_and_have_no_host(
-    ledger: TrackedLedger, monkeypatch: pytest.MonkeyPatch, few: int
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, few: int
 ):
     monkeypatch.setattr("crawlcw.ledger.queries.FEW", few)
     keys = ["order-1", "order-2", "https://a.example/1", "http", "h"]

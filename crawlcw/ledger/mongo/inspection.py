@@ -14,13 +14,12 @@ from pymongo.errors import (
     WTimeoutError,
 )
 
-from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
+from crawlcw.ledger.examination import TASK_STATE, Health
 from crawlcw.ledger.mongo.connection import ACCESS_CODES, FIRST_ANSWER, mapped, sentence
 from crawlcw.ledger.mongo.indexes import Indexes
 from crawlcw.ledger.mongo.privileges import WRITING, lacking_sentence
 from crawlcw.ledger.mongo.schema import SCHEMA_VERSION, Schema, is_as_designed
 from crawlcw.ledger.mongo.store import MongoStore, all_of
-from crawlcw.ledger.mongo.updates import setting
 from crawlcw.model.invariants import Kind, Violation
 
 #: What `examine` reads: of the results how many there are, and which are elsewhere.
@@ -76,7 +75,7 @@ _AT_ONCE = 2_000
 
 
 class Inspection:
-    """Fulfils what `ExaminedLedger` has beyond `Ledger`."""
+    """What `doctor` reads of the store."""
 
     def __init__(self, store: MongoStore, schema: Schema) -> None:
         self._store = store
@@ -216,33 +215,6 @@ class Inspection:
         async with aclosing(stream):
             async for found in stream:
                 yield found
-
-    async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """Update a task whose state is as it was found."""
-        return await self._mend(self._store.durable, TASK_STATE, found, change)
-
-    async def mend_host(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """Update a host whose state is as it was found."""
-        return await self._mend(self._store.hosts, HOST_STATE, found, change)
-
-    async def _mend(
-        self,
-        collection: Any,
-        state: Sequence[str],
-        found: Mapping[str, Any],
-        change: Mapping[str, Any],
-    ) -> bool:
-        guard: dict[str, Any] = {"_id": {"$eq": found["_id"]}}
-        for name in state:
-            # Null equals what is absent, but for an index.
-            guard[name] = {"$eq": found[name]} if name in found else {"$exists": False}
-        # A lock that is away is null, all else is absent.
-        null = {name: change[name] for name in ("lock", "lock_time") if name in change}
-        update = setting({k: v for k, v in change.items() if k not in null}, always=null)
-        with mapped():
-            result = await collection.update_one(guard, update, hint="_id_")
-        matched: int = result.matched_count
-        return matched == 1
 
 
 def _index_violations(

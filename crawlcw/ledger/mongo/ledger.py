@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Self
 
-from crawlcw.ledger import copying, examination, protocol, tracked
+from crawlcw.ledger import copying, examination, protocol
 from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.blobs import Blobs
@@ -31,10 +31,7 @@ from crawlcw.ledger.workers import Workers
 
 
 class MongoLedger:
-    """The tasks of one spider or use case in a MongoDB database.
-
-    Fulfils `Ledger`, `TrackedLedger` where it is opened so, and `ExaminedLedger`.
-    """
+    """The tasks of one spider or use case in a MongoDB database."""
 
     def __init__(self, store: MongoStore) -> None:
         """Put the facets together; call `inspection.prepare` before use."""
@@ -56,8 +53,8 @@ class MongoLedger:
         self.notes = Notes(store)
         self.sessions = Sessions(store)
         self.spider_state = SpiderStates(store)
-        self.blobs: tracked.Blobs = blobs
-        self.changes: tracked.Changes = Changes(store)
+        self.blobs: protocol.Blobs = blobs
+        self.changes: protocol.Changes = Changes(store)
         self.search = Search(store)
         self.copying: copying.Copying = Copying(store, items, blobs)
         self.inspection: examination.Inspection = Inspection(store, self._schema)

@@ -14,6 +14,7 @@ from crawlcw.ledger.mongo.connection import mapped, refusals
 from crawlcw.ledger.port import (
     OR,
     Among,
+    AsFound,
     AtMost,
     Containing,
     Edit,
@@ -138,6 +139,9 @@ class Table:
                     found[name] = {"$lte": value}
                 case Among(values):
                     found[name] = {"$in": list(values)}
+                case AsFound(value):
+                    # No value is taken for an operator; null equals what is absent.
+                    found[name] = {"$eq": value}
                 case Containing(text, within):
                     # Escaped: what a person types is no pattern.
                     found |= self.filter({name: within})

@@ -62,6 +62,7 @@ class Database(sqlite3.Connection):
     """A connection that knows what is still to be synced."""
 
     unsynced = False  #: whether something durable was committed since the last sync
+    unit: Any = None  #: the tables of the port on it, made once
 
 
 class Connection:

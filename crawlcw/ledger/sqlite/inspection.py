@@ -5,16 +5,15 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from crawlcw.ledger import documents
-from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
-from crawlcw.ledger.sqlite.connection import Database, snapshot, transaction, update
+from crawlcw.ledger.examination import Health
+from crawlcw.ledger.sqlite.connection import Database, snapshot, transaction
 from crawlcw.ledger.sqlite.file_modes import is_still
 from crawlcw.ledger.sqlite.marker import marker_of, names_in
-from crawlcw.ledger.sqlite.rows import INT64, TIMES, milliseconds, moment
+from crawlcw.ledger.sqlite.rows import INT64, TIMES, moment
 from crawlcw.ledger.sqlite.schema import MARKER, SCHEMA_VERSION, Tables
 from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
 from crawlcw.model.invariants import Kind, Violation
@@ -26,7 +25,7 @@ _LATEST = 253_402_300_799_999
 
 
 class Inspection:
-    """Fulfils what `ExaminedLedger` has beyond `Ledger`."""
+    """What `doctor` reads of the store."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
@@ -163,27 +162,6 @@ class Inspection:
                 yield _raw(row)
             after = rows[-1][by]
 
-    async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """See `examination.Inspection.mend`."""
-        return await self._mend(self._store.sql.mend, TASK_STATE, found, change)
-
-    async def mend_host(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """See `examination.Inspection.mend_host`."""
-        return await self._mend(self._store.sql.mend_host, HOST_STATE, found, change)
-
-    async def _mend(
-        self,
-        statement: str,
-        state: Sequence[str],
-        found: Mapping[str, Any],
-        change: Mapping[str, Any],
-    ) -> bool:
-        before = {name: _as_found(found.get(name)) for name in state}
-        after = before | {name: _as_found(value) for name, value in change.items()}
-        values = {f"was_{name}": value for name, value in before.items()} | after
-        changed = await self._store.writer.run(update, statement, {**values, "id": found["_id"]})
-        return changed == 1
-
 
 def _write_refusal(db: Database, path: Path) -> str | None:
     for place in (path, path.parent):
@@ -235,7 +213,3 @@ def _raw(row: sqlite3.Row) -> dict[str, Any]:
     if "id" in found:
         found["_id"] = found.pop("id")
     return found
-
-
-def _as_found(value: Any) -> Any:
-    return milliseconds(value) if isinstance(value, datetime) else value

@@ -10,7 +10,7 @@ from typing import Self
 
 from anyio import to_thread
 
-from crawlcw.ledger import copying, examination, protocol, tracked
+from crawlcw.ledger import copying, examination, protocol
 from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes
@@ -38,10 +38,7 @@ from crawlcw.model.clock import LedgerClock
 
 
 class SqliteLedger:
-    """The tasks of one spider or use case in an SQLite file.
-
-    Fulfils `Ledger`, `TrackedLedger` where it is opened so, and `ExaminedLedger`.
-    """
+    """The tasks of one spider or use case in an SQLite file."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
@@ -60,8 +57,8 @@ class SqliteLedger:
         self.notes = Notes(store)
         self.sessions = Sessions(store)
         self.spider_state = SpiderStates(store)
-        self.blobs: tracked.Blobs = Blobs(store)
-        self.changes: tracked.Changes = Changes(store)
+        self.blobs: protocol.Blobs = Blobs(store)
+        self.changes: protocol.Changes = Changes(store)
         self.search = Search(store)
         self.copying: copying.Copying = Copying(store)
         self.inspection: examination.Inspection = Inspection(store)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
+from crawlcw.ledger.examination import TASK_STATE
 from crawlcw.ledger.protocol import Dimension
 from crawlcw.ledger.sqlite.schema import (
     ANSWERED,
@@ -329,8 +329,3 @@ class Statements:
             f"SELECT rowid AS row, {of_host} FROM {hosts} WHERE rowid > ? ORDER BY rowid"
         )
         self.examine_host = f"SELECT rowid AS row, {of_host} FROM {hosts} WHERE id = ?"
-        self.mend, self.mend_host = (
-            f"UPDATE {table} SET {', '.join(f'{name} = :{name}' for name in state)} WHERE id = :id "
-            + "".join(f"AND {name} IS :was_{name} " for name in state)
-            for table, state in ((tasks, TASK_STATE), (hosts, HOST_STATE))
-        )

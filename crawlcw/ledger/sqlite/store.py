@@ -49,7 +49,7 @@ class SqliteStore:
 
         def read(db: Database) -> T:
             with snapshot(db):
-                return driven(work(Unit(db, self.sql), *args, **kwargs))
+                return driven(work(self._unit(db), *args, **kwargs))
 
         return await self.reader.run(read)
 
@@ -58,9 +58,15 @@ class SqliteStore:
 
         def written(db: Database) -> T:
             with transaction(db, begun=False):
-                return driven(work(Unit(db, self.sql), *args, **kwargs))
+                return driven(work(self._unit(db), *args, **kwargs))
 
         return await self.writer.run(written)
+
+    def _unit(self, db: Database) -> Unit:
+        if db.unit is None:
+            db.unit = Unit(db, self.sql)
+        unit: Unit = db.unit
+        return unit
 
     def token(self, worker: str) -> str:
         """Return a token that no other lease of the worker has."""

@@ -9,6 +9,7 @@ A unit of work is a coroutine that never waits, for each primitive is done at on
 import json
 from collections import defaultdict
 from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +17,7 @@ from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import (
     OR,
     Among,
+    AsFound,
     AtMost,
     Containing,
     Edit,
@@ -26,7 +28,7 @@ from crawlcw.ledger.port import (
     Write,
 )
 from crawlcw.ledger.sqlite.connection import Database, begin
-from crawlcw.ledger.sqlite.rows import documents_of, from_json, row_of, to_json
+from crawlcw.ledger.sqlite.rows import documents_of, from_json, milliseconds, row_of, to_json
 
 _T = TypeVar("_T")
 #: SQLite's own limit was 999 parameters before 3.32.
@@ -210,6 +212,9 @@ class Table:
                     yield _compared("IS NOT", self._row(name, value))
                 case Among(values):
                     yield self._among(name, values)
+                case AsFound(value):
+                    is_time = isinstance(value, datetime)
+                    yield f"{self._column(name)} IS ?", (milliseconds(value) if is_time else value,)
                 case Containing(text, within):
                     yield f"instr({self._column(name)}, ?) > 0", (text,)
                     yield from self._compared({name: within}, None)
