@@ -36,9 +36,10 @@ async def plans(ledger: SqliteLedger, asked: Awaitable[object]) -> list[str]:
 
     def explained(db: sqlite3.Connection) -> list[str]:
         db.set_trace_callback(None)
-        chosen = [each for each in statements if "INDEXED" in each]
-        found = [db.execute(f"EXPLAIN QUERY PLAN {each}").fetchall() for each in chosen]
-        return [" / ".join(row["detail"] for row in rows) for rows in found]
+        asked = [each for each in statements if each.startswith("SELECT")]
+        found = [db.execute(f"EXPLAIN QUERY PLAN {each}").fetchall() for each in asked]
+        shown = [" / ".join(row["detail"] for row in rows) for rows in found]
+        return [each for each in shown if "sqlite_autoindex_books_1 (id=?)" not in each]
 
     await ledger.store.reader.run(lambda db: db.set_trace_callback(statements.append))
     await asked

@@ -31,8 +31,6 @@ from crawlcw.ledger.sqlite.connection import Database, begin
 from crawlcw.ledger.sqlite.rows import documents_of, from_json, milliseconds, row_of, to_json
 
 _T = TypeVar("_T")
-#: SQLite's own limit was 999 parameters before 3.32.
-_KEYS = 900
 #: A function of SQL takes 127 values: one is the JSON, and each path has one or two.
 _AT_ONCE = 60
 
@@ -92,12 +90,11 @@ class Table:
         (key,) = self._key
         names = [_quoted(name) for name in fields if name != "_id"]
         shown = ", ".join((f"{key} AS id", *names)) if fields else "*"
-        found: list[Document] = []
-        for start in range(0, len(keys), _KEYS):
-            some = {"_id": Among(keys[start : start + _KEYS]), **(where or {})}
-            tests, values = self._tests(some)
-            found += self._documents(f"SELECT {shown} FROM {self._name} WHERE {tests}", values)
-        return {each["_id"]: each for each in found}
+        tests, values = self._tests(where or {})
+        # One at a time: of several keys another index may be taken, of something else tested.
+        statement = f"SELECT {shown} FROM {self._name} WHERE {key} = ? AND {tests}"
+        found = (self._documents(statement, [each, *values]) for each in keys)
+        return {each["_id"]: each for documents in found for each in documents}
 
     async def scan(
         self, where: Where, *, limit: int, after: Key | None = None
