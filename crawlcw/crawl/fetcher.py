@@ -208,9 +208,15 @@ class Fetcher:
         ask, is_rendered = self._ask, asked.options.browser
         if self._settings.browser if is_rendered is None else is_rendered:
             ask = self._ask_rendered
-        elif task.visit is not None:
-            # Of a page that scripts make, the document alone says nothing.
-            asked = self._conditional(attempt)
+        elif (
+            task.visit is not None
+            and self._settings.cache == "off"
+            and (task.stored is not None or not self._keeps_pages)
+        ):
+            # Of a page that scripts make, the document alone says nothing. A 304 has no body to be
+            # kept, nor one for a cache for development.
+            asked = conditional(asked, task)
+            attempt.is_conditional = asked is not attempt.request
         # Its turn came before it waited in the queue, and for the loop.
         frontier.sent(task.host, at=attempt.began)
         watched = self._outcomes.instruments
@@ -239,15 +245,3 @@ class Fetcher:
         if may_be_banned and attempt.denied is None and self._outcomes.bans.is_ban(response):
             attempt.denied = Reason.BANNED
         return response
-
-    def _conditional(self, attempt: PageAttempt) -> Request:
-        """Return the request for a page that was visited before: for its changes, if they do."""
-        request, task = attempt.request, attempt.lease.task
-        # A 304 has no body to be kept.
-        is_missing = self._keeps_pages and task.stored is None
-        # A cache for development is to have the page: a 304 would have its server asked each time.
-        if is_missing or self._settings.cache != "off":
-            return request
-        asked = conditional(request, task)
-        attempt.is_conditional = asked is not request
-        return asked

@@ -48,7 +48,7 @@ from crawlcw.model.retry import backoff
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import NO_OPTIONS, WAITING, Lease, ResponseInfo, Status, Task
 from crawlcw.model.tracebacks import describe_error, text_of
-from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded, settle
+from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded, Unchanged, settle
 
 logger = logging.getLogger(__name__)
 
@@ -213,8 +213,9 @@ class Outcomes:
         else:
             await self.recorder.keep_unchanged(attempt)
         self._finished(attempt, response)
-        outcome = self.revisits.unchanged(task, response, now=self.now())
-        return Done.of(self.settled(attempt.lease, replace(outcome, stored=stored)))
+        visit, revisit = self.revisits.unchanged(task, response, now=self.now())
+        outcome = Unchanged(visit=visit, revisit=revisit, stored=stored)
+        return Done.of(self.settled(attempt.lease, outcome))
 
     def _finished(self, attempt: PageAttempt, response: Response) -> None:
         """Note that a page is finished, and whether it is one that may be asked for again."""
@@ -364,12 +365,11 @@ class Outcomes:
                 status=error.status,
                 retry_after=None if asked is None else min(asked, longest),
             )
-        answer = error.response
-        failed = replace(
-            failed,
-            response=info_of(answer) if isinstance(answer, Response) else None,
-            revisit=self.revisits.after_failure(task, now=self.now()),
-        )
+        if isinstance(error.response, Response):
+            failed = replace(failed, response=info_of(error.response))
+        if task.visit is not None:
+            # It was there once: should it be given up, it is asked for again.
+            failed = replace(failed, revisit=self.revisits.unchanged(task, now=self.now())[1])
         # Before the errback: only the settlement tells whether the failure is final.
         settlement = self.settled(lease, failed)
         if settlement.change.status is not Status.IGNORED:

@@ -21,7 +21,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, scope
 from crawlcw.archive.bodies import FileMissingError, folder_of, read_stored
-from crawlcw.archive.records import Answer, DamagedRecordError, check_installed
+from crawlcw.archive.records import DamagedRecordError, check_installed
 from crawlcw.crawl.callbacks import Produced, Runner, Scope
 from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.kept_state import KeptState
@@ -89,13 +89,25 @@ class Reparser:
         if callback is not None:
             request.callback = callback
         told = partial(Reparsed, record=record, callback=request.callback)
+        place, info = task.stored, record.response
+        assert place is not None
+        known = 0 if info is None else info.bytes
+        most = max(self.settings.max_body, task.options.max_body or 0, known)
         try:
-            answer = await to_thread.run_sync(self._read, record)
+            answer = await to_thread.run_sync(partial(read_stored, self.folder, place, most=most))
         except FileMissingError as error:
             return told(unreadable=str(error), is_missing=True)
         except DamagedRecordError as error:
             return told(unreadable=f"its record is damaged: {error}")
-        response = _response(record, request, answer)
+        response = Response(
+            answer.url or task.url,
+            request=request,
+            status=answer.status,
+            headers=answer.headers,
+            body=answer.body,
+            elapsed=timedelta(seconds=info.elapsed if info is not None else 0),
+            truncated=((info and info.truncated) or "bytes") if answer.is_cut else None,
+        )
         # It was crawled, so it was in the scope.
         self.runner.scope.hosts.add(task.host)
         try:
@@ -107,26 +119,6 @@ class Reparser:
         except FetchError as error:
             produced = Failed(reason=error.reason, message=error.message)
         return told(response=response, produced=produced)
-
-    def _read(self, record: Record) -> Answer:
-        place, options = record.task.stored, record.task.options
-        assert place is not None
-        known = 0 if record.response is None else record.response.bytes
-        most = max(self.settings.max_body, options.max_body or 0, known)
-        return read_stored(self.folder, place, most=most)
-
-
-def _response(record: Record, request: Request, answer: Answer) -> Response:
-    info = record.response
-    return Response(
-        answer.url or record.task.url,
-        request=request,
-        status=answer.status,
-        headers=answer.headers,
-        body=answer.body,
-        elapsed=timedelta(seconds=info.elapsed if info is not None else 0),
-        truncated=((info and info.truncated) or "bytes") if answer.is_cut else None,
-    )
 
 
 @dataclass(slots=True, kw_only=True)

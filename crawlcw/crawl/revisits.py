@@ -8,7 +8,6 @@ from hashlib import sha256
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.model.task import Task
-from crawlcw.model.transitions import Unchanged
 from crawlcw.model.visits import RevisitPolicy, Visit
 
 NOT_MODIFIED = 304
@@ -65,25 +64,19 @@ class Revisits:
         visit = Visit(time=now, changed=now if last is None else last.changed)
         return self._dated(task, visit, changed=False)
 
-    def unchanged(self, task: Task, response: Response, *, now: datetime) -> Unchanged:
-        """Return the outcome of a visit that found the page as it was."""
+    def unchanged(
+        self, task: Task, response: Response | None = None, *, now: datetime
+    ) -> tuple[Visit, datetime | None]:
+        """Return the same of a page that is as it was, or was not to be had (no *response*)."""
         last = task.visit
         assert last is not None
-        visit = replace(
-            last,
-            time=now,
+        visit = replace(last, time=now)
+        if response is not None:
             # A 304 may leave out what is as it was.
-            etag=_validator(task, response, "etag") or last.etag,
-            last_modified=_validator(task, response, "last-modified") or last.last_modified,
-        )
-        visit, revisit = self._dated(task, visit, changed=False)
-        return Unchanged(visit=visit, revisit=revisit)
-
-    def after_failure(self, task: Task, *, now: datetime) -> datetime | None:
-        """Return when a page is asked for again that was there once, should it be given up."""
-        if task.visit is None:
-            return None
-        return self._dated(task, replace(task.visit, time=now), changed=False)[1]
+            etag = _validator(task, response, "etag") or last.etag
+            modified = _validator(task, response, "last-modified") or last.last_modified
+            visit = replace(visit, etag=etag, last_modified=modified)
+        return self._dated(task, visit, changed=False)
 
     def _dated(self, task: Task, visit: Visit, *, changed: bool) -> tuple[Visit, datetime | None]:
         interval = self.policy.interval(task.options.revisit, task.visit, changed=changed)
