@@ -40,6 +40,23 @@ from crawlcw.model.proxies import ProxyEnvironment
 RENDERED = "rendered"
 
 
+class Transport:
+    """The end of each way: asks the server itself, or what tests have in its place."""
+
+    def __init__(self, client: Downloader) -> None:
+        self._client = client
+        #: No layer is below, so it is called without one.
+        self.ask: Next = getattr(client, "exchange", self._fetch)
+
+    def _fetch(self, attempt: Attempt, request: Request, /) -> Awaitable[Response]:
+        current_hop.set(Hop(attempt, attempt.proxy))
+        return self._client.fetch(request, url=request.url)
+
+
+#: What a request passes.
+Step = Layer | Transport
+
+
 def layers(
     spider: Spider,
     settings: Settings,
@@ -50,7 +67,7 @@ def layers(
     render: "Render",
     watch: Watchdog,
     keeps_bodies: bool = False,
-) -> list[Layer]:
+) -> list[Step]:
     """Return the layers of a crawl of *spider*, the outermost first, without those it never needs.
 
     A layer sees each request as those above it have made it, and the answer as those below it
@@ -61,7 +78,7 @@ def layers(
     chosen += own_layers.loaded(settings.layers)
     users = [UserLayer(each, watch, admission) for each in chosen]
     wire = [layer for layer in users if layer.is_wire]
-    below_own: list[Layer | None] = [
+    below_own: list[Step | None] = [
         # An answer that is kept needs no proxy.
         default.cache,
         # With `wire`: all that leaves for the network, its secrets included, before a proxy.
@@ -71,7 +88,9 @@ def layers(
         Transport(default.client),
     ]
     default.ways = ways(below_own)
-    found: list[Layer | None] = [
+    # Another downloader than the crawl's own returns a file in memory.
+    streams = not wire and default.own is None and hasattr(default.client, "exchange")
+    found: list[Step | None] = [
         # Once for an attempt: its deadline spans all hops, and each target is admitted before
         # anything is spent on it: scope, robots.txt, the host's turn.
         FollowRedirects(settings, admission),
@@ -88,21 +107,25 @@ def layers(
         render,
         # Below all that the spider sees.
         credentials,
-        # A downloader that does not stream the file returns it in memory.
-        SaveFile(settings) if wire or default.own or not streams(default.client) else None,
+        None if streams else SaveFile(settings),
         default.own,
         *below_own,
     ]
     return [layer for layer in found if layer is not None]
 
 
-def ways(found: Sequence[Layer | None]) -> dict[str, Next]:
+def ways(found: Sequence[Step | None]) -> dict[str, Next]:
     """Return the way through the layers, the outermost first, for the requests of each purpose.
 
     A page that a browser renders has a way of its own, `RENDERED`: others pass nothing of it.
     """
-    made: dict[str, Next] = dict.fromkeys((*Purpose, RENDERED), _no_layer)
-    for layer in filter(None, reversed(found)):
+    made: dict[str, Next] = {}
+    for layer in reversed(found):
+        if layer is None:
+            continue
+        if isinstance(layer, Transport):
+            made = dict.fromkeys((*Purpose, RENDERED), layer.ask)
+            continue
         purposes: set[str] = set(getattr(layer, "purposes", Purpose))
         if Purpose.PAGE in purposes:
             purposes.add(RENDERED)
@@ -114,10 +137,6 @@ def ways(found: Sequence[Layer | None]) -> dict[str, Next]:
 def _above(layer: Layer, call_next: Next) -> Next:
     # It returns the coroutine: an `async def` would be one more frame for each layer.
     return lambda attempt, request: layer(attempt, request, call_next)
-
-
-async def _no_layer(attempt: Attempt, request: Request) -> Response:  # noqa: ARG001  # a `Next`
-    raise AssertionError("the last layer asks the server")
 
 
 class DefaultDownloader:
@@ -249,29 +268,3 @@ class CheckAnswer:
             return not self._login_when(begun)
         except FetchError:  # the same is raised for the answer that is returned then
             return False
-
-
-def streams(client: Downloader) -> bool:
-    """Return whether a downloader saves files by itself, and is told the attempt."""
-    return hasattr(client, "exchange")
-
-
-class Transport:
-    """Ask the server itself, or what tests have in its place."""
-
-    def __init__(self, client: Downloader) -> None:
-        self._client = client
-        self._exchange = getattr(client, "exchange", None)
-
-    def __call__(
-        self,
-        attempt: Attempt,
-        request: Request,
-        call_next: Next,  # noqa: ARG002  # the last one
-    ) -> Awaitable[Response]:
-        """Return the response."""
-        if self._exchange is not None:
-            exchanged: Awaitable[Response] = self._exchange(attempt, request)
-            return exchanged
-        current_hop.set(Hop(attempt, attempt.proxy))
-        return self._client.fetch(request, url=request.url)
