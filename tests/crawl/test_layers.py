@@ -9,6 +9,7 @@ from datetime import timedelta
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -17,6 +18,7 @@ from crawlcw import (
     Defer,
     FetchError,
     Reason,
+    Request,
     Response,
     Settings,
     SettingsError,
@@ -318,6 +320,45 @@ async def test_the_browser_is_loaded_for_the_first_page_that_is_rendered(
         await crawled(crawler(name="rendered"), web, tmp_path, browser=True)
 
     assert report.items == 1
+
+
+async def test_a_rendered_page_passes_the_layers_of_pages_and_no_other_page_the_browser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Render:
+        ended = 0
+
+        def __init__(self, *_: Any) -> None:
+            """Take no browser."""
+
+        async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
+            response = await call_next(attempt, request)
+            return Response(request.url, request=request, body=response.body.upper())
+
+        async def aclose(self) -> None:
+            Render.ended += 1
+
+    class Mixed(Spider):
+        name = "mixed"
+
+        async def start(self) -> Any:
+            yield Request(f"{HOME}plain", browser=False)
+            yield Request(f"{HOME}rendered")
+
+        def parse(self, response: Response) -> None:
+            seen[response.url.removeprefix(HOME)] = response.text
+
+    seen: dict[str, str] = {}
+    monkeypatch.setitem(sys.modules, "crawlcw.browser.rendering", SimpleNamespace(Render=Render))
+    web = ReplayDownloader({f"{HOME}{name}": name for name in ("plain", "rendered")})
+    spider, layer = Mixed(), Seen()
+    spider.layers = [layer]
+
+    await crawled(spider, web, tmp_path, browser=True)
+
+    assert seen == {"plain": "plain", "rendered": "RENDERED"}
+    assert sorted(layer.passed) == [("page", f"{HOME}plain"), ("page", f"{HOME}rendered")]
+    assert Render.ended == 1
 
 
 class TestSeen(LayerContract):

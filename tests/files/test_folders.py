@@ -6,9 +6,11 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
+from crawlcw.files import partial
 from crawlcw.files.folders import folder
 from crawlcw.files.partial import PartialFile
 
@@ -130,3 +132,22 @@ def test_what_has_no_validator_is_not_kept(tmp_path: Path) -> None:
     part.suspend()
 
     assert list((tmp_path / ".parts").iterdir()) == []
+
+
+def test_a_file_that_is_moved_before_it_is_locked_is_not_the_one_that_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, path = partial.fcntl.flock, tmp_path / "a.part"
+
+    def late(stream: BinaryIO, how: int) -> None:
+        if not (tmp_path / "whole").exists():
+            path.replace(tmp_path / "whole")
+        lock(stream, how)
+
+    monkeypatch.setattr(partial.fcntl, "flock", late)
+
+    stream = partial.locked(path)
+
+    assert stream is not None
+    with stream:
+        assert os.path.samestat(os.fstat(stream.fileno()), path.stat())
