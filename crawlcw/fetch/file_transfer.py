@@ -7,7 +7,7 @@ otherwise begins anew. Disk and checksum are worked on in threads.
 
 import errno
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
@@ -154,10 +154,6 @@ class FileTransfer:
             return False
         self._offset = 0
         return True
-
-    def is_file(self, status: int) -> bool:
-        """Return whether an answer is the file, and no page that says why there is none."""
-        return 200 <= status < 300
 
     def _rest_in(self, headers: Mapping[str, str]) -> tuple[int, int] | None:
         match = _CONTENT_RANGE.match(headers.get("content-range", ""))
@@ -309,15 +305,11 @@ class SaveFile:
     def __init__(self, settings: Settings) -> None:
         self._files = FileTransfers(settings, buffer=1 << 18)
 
-    def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
+    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         """Return the response, its body in a file where that is asked for."""
-        if request.options.save_to is None:
-            return call_next(attempt, request)
-        return self._saved(attempt, request, call_next)
-
-    async def _saved(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         response = await call_next(attempt, request)
-        if response.file is not None or not 200 <= response.status < 300:
+        is_wanted = request.options.save_to is not None and response.file is None
+        if not is_wanted or not 200 <= response.status < 300:
             return response
         if response.truncated in ("coding", "checksum"):
             raise FetchError(Reason.PAYLOAD_TRUNCATED, "the content coding is cut off")

@@ -341,7 +341,8 @@ class AiohttpDownloader:
                     status, headers = answer.message.code, headers_of(answer.message.headers)
                     if transfer.is_contradicted(status, headers):
                         continue
-                    if not transfer.is_file(status):
+                    if not 200 <= status < 300:
+                        # A page that says why there is no file.
                         return await self._page(answer, hop, request)
                     elapsed = timedelta(seconds=monotonic() - answer.sent_at)
                     codings = [name for name in codings_of(headers) if name != "identity"]
