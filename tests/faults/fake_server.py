@@ -338,6 +338,11 @@ class Collection:
     def find(self, wanted: Filter, projection: object = None) -> "Cursor":
         return Cursor(self._network, self._process, self.name, wanted)
 
+    def aggregate(self, pipeline: Sequence[Mapping[str, Any]], **_: object) -> "Picked":
+        first, order, most, *stages = pipeline
+        cursor = self.find(first["$match"]).sort(list(order["$sort"].items()))
+        return Picked(cursor.limit(most["$limit"]), stages)
+
     async def find_one_and_update(
         self, wanted: Filter, update: Mapping[str, Any], **_: object
     ) -> Document | None:
@@ -406,3 +411,19 @@ class Cursor:
             limit=self._limit,
         )
         return list((await self._network.call(command)).found)
+
+
+class Picked:
+    """A query, of whose rows some are left out again."""
+
+    def __init__(self, cursor: Cursor, stages: Sequence[Mapping[str, Any]]) -> None:
+        self._cursor = cursor
+        self._stages = stages
+
+    async def to_list(self, _: int | None) -> list[Document]:
+        found = await self._cursor.to_list(None)
+        for stage in self._stages:
+            wanted = stage.get("$match", {})
+            found = [each for each in found if matches(each, wanted)]
+            found = found[: stage.get("$limit", len(found))]
+        return found

@@ -197,6 +197,21 @@ def _on_each_store(test: str) -> tuple[str, ...]:
 #: Facets that are written once, and the stores' tables: the model has none of them.
 PORT_MUTANTS = [
     Mutant(
+        name="many-are-changed-whatever-they-are-by-now",
+        edits=(Edit(f"{_LEDGER}.admin", "_change_all", ("(ids, where, edit)", "(ids, {}, edit)")),),
+        caught_by=_on_each_store(
+            "selection_contract.py::"
+            "test_a_task_whose_lease_ran_out_is_free_and_its_late_holder_is_refused"
+        ),
+    ),
+    Mutant(
+        name="a-late-beat-takes-back-a-later-one",
+        edits=(
+            Edit(f"{_LEDGER}.workers", "_beat", (', "heartbeat": AtMost(news["heartbeat"])', "")),
+        ),
+        caught_by=_on_each_store("workers_contract.py::test_a_late_heartbeat_takes_nothing_back"),
+    ),
+    Mutant(
         name="a-late-point-takes-back-a-later-one",
         edits=(Edit(f"{_LEDGER}.rates", "_record", ('{"time": AtMost(point.time)}', "{}")),),
         caught_by=_on_each_store(

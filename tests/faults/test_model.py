@@ -107,9 +107,9 @@ WITHOUT |= {
         ),
         (
             "retry-failed-resets-what-it-saw",
-            f"{_LEDGER}.admin",
-            "Admin._reset",
-            ('{"_id": {"$in": ids}, **chosen}', '{"_id": {"$in": ids}}'),
+            "crawlcw.ledger.admin",
+            "_change_all",
+            ("(ids, where, edit)", "(ids, {}, edit)"),
         ),
         (
             "links-are-known-before-they-are-there",

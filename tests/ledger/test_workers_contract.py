@@ -125,6 +125,17 @@ async def test_a_heartbeat_of_who_is_not_on_the_list_writes_nothing(ledger: Ledg
     assert await ledger.workers.tally() == before
 
 
+async def test_a_late_heartbeat_takes_nothing_back(ledger: Ledger, clock: FakeClock):
+    await ledger.workers.join(worker("a"))
+    clock.advance(seconds=9)
+    await ledger.workers.beat("a", TALLY)
+    clock.advance(seconds=-5)
+
+    await ledger.workers.beat("a", Counters())
+
+    assert await at_work(ledger) == {"a": joined("a", heartbeat=at(9), tally=TALLY)}
+
+
 async def test_reasons_may_have_any_name(ledger: Ledger):
     dropped = {reason: n for n, reason in enumerate(HOSTILE, start=1)}
     await ledger.workers.join(worker("a"))
