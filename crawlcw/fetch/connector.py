@@ -125,7 +125,8 @@ _OF_THE_HOST = range(1, 7)
 def endpoint_of(address: str) -> tuple[int, int]:
     """Return the endpoint of a URL, or of its path and query: its folder and its name."""
     path, _, query = address.partition("?")
-    folder, _, name = _NUMBER.sub("0", path).rpartition("/")
+    # `/my-post/` is a page of its folder, like `/my-post`.
+    folder, _, name = _NUMBER.sub("0", path.rstrip("/")).rpartition("/")
     names = _VALUE.sub("", query) if query else ""
     # Hashes, for a server chooses how long its paths are.
     return hash((folder, None)), hash((folder, name, names))

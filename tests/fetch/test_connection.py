@@ -52,6 +52,8 @@ def clean(origin: Site, path: str, times: int = CLEAN_RESTS) -> None:
         ("/page/7", "/item/7", False),
         ("/ok", "/poison", False),
         ("/a/b", "/a%2Fb", False),
+        ("/a/b/", "/a/c/", False),
+        ("/a/b/", "/a/b", True),
     ],
 )
 def test_an_endpoint_is_a_path_without_numbers_and_values(one: str, other: str, same: bool) -> None:
@@ -75,13 +77,14 @@ def test_good_endpoints_prove_nothing_of_another() -> None:
     assert origin.rest_after(endpoint("/page/twice")) == REST
 
 
-def test_many_clean_endpoints_prove_a_folder_and_no_other() -> None:
+@pytest.mark.parametrize("end", ["", "/"])
+def test_many_clean_endpoints_prove_a_folder_and_no_other(end: str) -> None:
     origin = site()
     for n in range(CLEAN_ENDPOINTS):
-        clean(origin, f"/wiki/{'x' * n}", 1)
+        clean(origin, f"/wiki/{'x' * n}y{end}", 1)
 
-    assert origin.rest_after(endpoint("/wiki/Crawler")) == 0
-    assert origin.rest_after(endpoint("/Crawler")) == REST
+    assert origin.rest_after(endpoint(f"/wiki/Crawler{end}")) == 0
+    assert origin.rest_after(endpoint(f"/Crawler{end}")) == REST
 
 
 def test_an_origin_that_broke_http_is_never_trusted() -> None:
