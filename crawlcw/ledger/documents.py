@@ -59,7 +59,7 @@ as `%24`, ...), so they can neither become operators nor field paths.
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -286,7 +286,7 @@ def progressed(change: Change) -> Document:
 
 def trace_document(trace: AttemptRecord) -> Document:
     """Return one entry of a task's `trace`."""
-    return {name: getattr(trace, name) for name in AttemptRecord.__dataclass_fields__}
+    return asdict(trace)
 
 
 def error_document(error: AttemptError) -> Document:
@@ -478,28 +478,8 @@ def worker(found: Mapping[str, Any]) -> Worker:
         heartbeat=found["heartbeat"],
         hungry=bool(found["hungry"]),
         tally=tally(found["tally"]),
-        vitals=vitals(shown) if (shown := found.get("vitals")) else None,
+        vitals=Vitals(**shown) if (shown := found.get("vitals")) else None,
     )
-
-
-def vitals_document(vitals: Vitals) -> Document:
-    """Return what a worker shows of itself as a document."""
-    return {
-        "finished": vitals.finished,
-        "failed": vitals.failed,
-        "ignored": vitals.ignored,
-        "items": vitals.items,
-        "bytes": vitals.bytes,
-        "rate": vitals.rate,
-        "in_flight": vitals.in_flight,
-        "memory": vitals.memory,
-        "lag": vitals.lag,
-    }
-
-
-def vitals(found: Mapping[str, Any]) -> Vitals:
-    """Return what `vitals_document` was given."""
-    return Vitals(**found)
 
 
 def tally_document(tally: Counters) -> Document:

@@ -12,9 +12,9 @@ A point is the document
 and its key is the first three. So each read, and each deletion, is one range of keys.
 """
 
+from dataclasses import asdict
 from datetime import datetime, timedelta
 
-from crawlcw.ledger import documents
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import RATE_KEY, AtMost, Edit, Store, Unit, Within, Write
 from crawlcw.model.rates import (
@@ -24,6 +24,7 @@ from crawlcw.model.rates import (
     KEPT_DAYS,
     Point,
     Span,
+    Vitals,
     first_read,
     minute_of,
     spans,
@@ -68,7 +69,7 @@ async def _record(unit: Unit, point: Point) -> None:
         "worker": point.worker,
         "started": point.started,
         "time": point.time,
-        "vitals": documents.vitals_document(point.vitals),
+        "vitals": asdict(point.vitals),
     }
     # One that was delayed on its way must not take back a later one.
     earlier = {"time": AtMost(point.time)}
@@ -96,7 +97,7 @@ def _point(found: Document) -> Point:
         worker=found["worker"],
         started=found["started"],
         time=found["time"],
-        vitals=documents.vitals(found["vitals"]),
+        vitals=Vitals(**found["vitals"]),
     )
 
 

@@ -1,6 +1,7 @@
 """The workers: the processes at work, what each has counted, and what a dead one leaves behind."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Protocol
 
@@ -52,7 +53,7 @@ class Workers:
         counted = documents.tally_document(tally)
         news: Document = {"heartbeat": self._store.now(), "hungry": hungry, "tally": counted}
         if vitals is not None:
-            news["vitals"] = documents.vitals_document(vitals)
+            news["vitals"] = asdict(vitals)
         await self._store.writing(_beat, name, news)
 
     async def tally(self) -> Counters:

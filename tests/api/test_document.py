@@ -269,6 +269,19 @@ def test_an_encoding_that_is_set_makes_all_of_the_page_anew():
     assert "чай" in response.text
 
 
+def test_a_page_that_was_read_as_utf_8_is_read_anew_in_the_encoding_that_is_set():
+    response = page("<h1>чай</h1>".encode())
+    assert response.source() is response.body
+    before = response.css_first("h1")
+
+    response.encoding = "windows-1251"
+
+    after = response.css_first("h1")
+    assert before is not None
+    assert after is not None
+    assert (before.text(), after.text()) == ("чай", "чай".encode().decode("cp1251"))
+
+
 @pytest.mark.parametrize("label", ["punycode", "utf-7", "nonsense", "", "\x1b[31m"])
 def test_an_encoding_that_no_browser_knows_is_refused(label: str):
     with pytest.raises(ValueError, match="is no encoding of the web"):

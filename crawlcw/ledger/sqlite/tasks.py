@@ -2,7 +2,7 @@
 
 import heapq
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -79,7 +79,7 @@ class Tasks:
             # are taken, so a page costs its length and not the hosts' backlog.
             lines = [self._due_of_host(db, limit, now, host) for host in set(hosts)]
             due = heapq.merge(*lines, key=lambda row: (-row["priority"], row["due"]))
-        return tasks_of(islice(due, limit))
+        return [*map(documents.task, documents_of(READ, islice(due, limit)))]
 
     async def page_each(self, wanted: Mapping[str, int]) -> list[Task]:
         """See `protocol.Tasks.page_each`."""
@@ -91,7 +91,7 @@ class Tasks:
         rows: list[sqlite3.Row] = []
         for host, most in wanted.items():
             rows += islice(self._due_of_host(db, most, now, host), most)
-        return tasks_of(rows)
+        return [*map(documents.task, documents_of(READ, rows))]
 
     def _due(self, db: sqlite3.Connection, limit: int, now: int) -> Iterator[sqlite3.Row]:
         for priority in descending(db, self._store.sql.next_priority, {}):
@@ -118,8 +118,3 @@ class Tasks:
         found = document_of(rows[0])
         found["items"] = [from_json(row["item"]) for row in rows if row["item"] is not None]
         return documents.record(found)
-
-
-def tasks_of(rows: Iterable[sqlite3.Row]) -> list[Task]:
-    """Return the tasks that rows of `READ` hold."""
-    return [*map(documents.task, documents_of(READ, rows))]
