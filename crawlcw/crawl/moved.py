@@ -1,8 +1,7 @@
 """Redirects, and the tasks of the pages where they lead.
 
 A redirect ends its task, and its target is a task of its own: a process that dies between two
-hops has recorded the target before the end of the task that led there. Tasks that redirect to one
-another have no page: the one whose redirect closes the circle fails.
+hops has recorded the target before the end of the task that led there.
 """
 
 from dataclasses import replace
@@ -31,11 +30,7 @@ _LONGEST_LOOP = 100
 
 
 class MovedPages:
-    """Ends tasks whose pages are elsewhere.
-
-    Redirects that are followed in place (see `follows`) end at a page in hand, which is recorded
-    once, under the URL where it really is.
-    """
+    """Ends tasks whose pages are elsewhere."""
 
     def __init__(
         self,
@@ -91,9 +86,8 @@ class MovedPages:
     async def refreshed(self, attempt: PageAttempt, response: Response) -> Done | None:
         """Hand on a page that sends its reader on at once; None where it is a page itself.
 
-        Unlike a redirect it has content of its own, so it is one wherever its
-        target may not be asked for, or is known by another way: two pages that
-        lead to each other are two pages.
+        It is one wherever its target may not be asked for, or is known by another way: unlike a
+        redirect it has content of its own.
         """
         refresh, lease = response.refresh, attempt.lease
         if refresh is None or refresh.after > _REDIRECTING or not _is_page(attempt):
@@ -111,11 +105,10 @@ class MovedPages:
         return self._moved(lease, response, target)
 
     async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
-        """Record a page that redirects followed in place led to, under the URL where it is.
+        """Record a page that redirects followed in place led to, once, under the URL where it is.
 
-        That URL is a task like any other. Where this process can claim it, the
-        response in hand is parsed as its page; where it is known and taken,
-        it is somebody else's. Either way the task that led here is finished.
+        Where this process can claim the task of that URL, the response in hand is parsed as its
+        page. Either way the task that led here is finished.
         """
         lease, request = attempt.lease, attempt.request
         # Of another origin that is no secret: it may be asked again.

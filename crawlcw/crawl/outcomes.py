@@ -175,7 +175,8 @@ class Outcomes:
             response = replaced(response, session=attempt.session.page_session())
         if task.visit is not None and self.revisits.is_same(task.visit, response):
             return await self.unchanged(attempt, response)
-        self.errors.check(callback)
+        if callback not in self.errors.good:
+            self.errors.check(callback)
         # Before the callback: a page that it fails on is kept as well.
         stored = await self.recorder.keep(attempt) if attempt.exchanges else None
         watched = self.instruments
@@ -488,9 +489,8 @@ _PACKAGE = __name__.partition(".")[0]
 class InternalErrors:
     """The errors of crawlcw's own in one process, and the pages that met them.
 
-    Such an error is no outcome of a page, and costs it no attempt. The page is tried again
-    after a wait that doubles each time, so that a crawl cannot spin on it. When nothing else
-    is left the crawl ends, and the pages stay in the ledger for the next run.
+    Such an error costs a page no attempt. The page is tried again after a wait that doubles each
+    time. When nothing else is left the crawl ends, and the pages stay for the next run.
     """
 
     def __init__(self, session: Session[Ledger], *, end: End) -> None:

@@ -1,7 +1,6 @@
-"""Putting a spider's start requests into the ledger, where they are not there already.
+"""A spider's start requests on their way into the ledger, and links that lay too deep before.
 
-And, beside that, what lay too deep for the last crawl and does not for this one. A
-process that is killed on the way leaves no note, so the next one does all of it again.
+A process that is killed on the way leaves no note, so the next one does all of it again.
 """
 
 import logging
@@ -348,12 +347,7 @@ def _named(named: Mapping[str, object]) -> list[object]:
 
 
 class StartNames:
-    """Fulfils `PublicNames` by what crawls write down of themselves.
-
-    A name that was public does not become one of the intranet when a process is started
-    again, or the crawl goes on another day. A host that `start` has named in one process is
-    the user's own word in every other one.
-    """
+    """`PublicNames` in the ledger's notes, for all processes of a crawl and the next ones."""
 
     def __init__(self, notes: Notes, *, has_own_start: bool = False) -> None:
         """Take the ledger's notes; only a spider that *has_own_start* notes hosts of it."""
