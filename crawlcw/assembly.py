@@ -203,7 +203,7 @@ class _Parts(Parts):
             stats=session.stats,
             announce=self.coordinator.announce,
             max_depth=settings.max_depth,
-            beside=[self.sessions, self.state],
+            beside=[self.sessions.keep, self.state.keep],
         )
         self.seeder = Seeder(
             self.spider,

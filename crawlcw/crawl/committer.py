@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
-from typing import Protocol
 
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl import callbacks
@@ -38,13 +37,6 @@ logger = logging.getLogger(__name__)
 
 #: Two generations of this many ids of 16 bytes: about 20 MB.
 _GENERATION = 100_000
-
-
-class Beside(Protocol):
-    """What pages change besides their outcomes."""
-
-    async def keep(self) -> None:
-        """Write what pages have changed so far, durably."""
 
 
 class SeenFilter(dict[bytes, None]):
@@ -79,7 +71,8 @@ class TaskAdder:
     stats: Stats
     announce: Callable[[Iterable[Task]], Awaitable[None]]  #: wakes the hosts of tasks
     max_depth: int | None  #: how deep the crawl goes, for links may have been refused for it before
-    beside: Sequence[Beside] = ()
+    #: Write what pages change besides their outcomes, durably.
+    beside: Sequence[Callable[[], Awaitable[None]]] = ()
     began: datetime | None = None  #: the beginning of this run; None: it is not known yet
     seen: SeenFilter = field(default_factory=SeenFilter)  #: tasks that need not be added again
     #: Links that are kept and lie too deep. Not among those seen: found nearer they count.
@@ -87,8 +80,8 @@ class TaskAdder:
 
     async def keep(self) -> None:
         """Write what pages have changed: before what they have found, and their outcomes."""
-        for each in self.beside:
-            await each.keep()
+        for write in self.beside:
+            await write()
 
     async def add(self, tasks: Iterable[Task]) -> int:
         """Add tasks, wake their hosts; return how many are to be done that were not before."""
