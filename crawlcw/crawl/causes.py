@@ -8,6 +8,8 @@ says anything of that origin. A failure behind a redirect belongs to the page th
 import logging
 import random
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import anyio
@@ -19,15 +21,16 @@ from crawlcw.crawl.host_queues import AHEAD
 from crawlcw.crawl.hosts import Frontier, HeldHost, Phase
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Defer, FetchError, Reason
-from crawlcw.fetch.proxies import ProxyPool
+from crawlcw.fetch.proxies import ProxyPool, remember
 from crawlcw.fetch.redirects import status_error, throttles
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model import health, hosts
+from crawlcw.model import health, hosts, urls
 from crawlcw.model.durations import format_duration
 from crawlcw.model.health import HOST_FAILURES, PAST_THE_NAME, Cause, Marks
+from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Rests, failure_text
-from crawlcw.model.task import Task
+from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import put_off
 from crawlcw.model.urls import scheme_of
 
@@ -37,6 +40,8 @@ logger = logging.getLogger(__name__)
 #: after the others: a high priority must not bring it back before one of them.
 _TURNS_BEHIND = 2
 _SECONDS_BEHIND = 1.0
+#: A page that was banned through so many proxies, or as so many sessions, pays for it.
+_MOST_BANS = 4
 #: Of more hosts some are worth waiting for.
 _FEW_HOSTS = 100
 #: Seconds that the first good page has to itself.
@@ -48,8 +53,20 @@ def deferral(cause: Cause, until: datetime | None = None) -> Defer:
     return Defer(f"the cause is not the page but the {cause}", until=until)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class PageAttempt(Attempt):
+    """One attempt at the page of a task."""
+
+    lease: Lease
+    free: Callable[[], None]  #: frees the host's slot: its next request may begin; once
+    at: datetime  #: when it began, by the ledger's clock
+    began: float  #: the same by the monotonic clock
+    stood: float = 0.0  #: for how many seconds the loop stood still until the answer
+    denied: Reason | None = None  #: the answer says that the asker is banned, or logged out
+
+
 class Causes:
-    """Notes how requests end; a cause that is not the page is returned as the page's deferral.
+    """Notes how requests end; a cause that is not the page defers the page.
 
     *sent* is when a request was sent by the ledger's clock, *began* by the monotonic one.
     """
@@ -78,6 +95,7 @@ class Causes:
         self._ledger = ledger
         self._stats = stats
         self._marks: Marks = OrderedDict()
+        self._bans: OrderedDict[bytes, int] = OrderedDict()  #: by page, how often it was banned
         self._check_wanted = anyio.Event()
         self._checked = anyio.Event()
 
@@ -140,13 +158,13 @@ class Causes:
 
     # --- refusals
 
-    def throttled(self, task: Task, error: FetchError, *, sent: datetime) -> Defer | None:
-        """Note a refusal (429, or 503 with Retry-After); None: by the page's own fault.
+    def throttled(self, attempt: PageAttempt, error: FetchError) -> None:
+        """Note a refusal (429, or 503 with Retry-After); raises `Defer` but for the page's own.
 
-        See `Origin.refused`. Until a known good page was asked the page is deferred, and nothing
-        counts.
+        See `Origin.refused`. Until a known good page was asked nothing counts.
         """
-        host, now = self._frontier.hosts.get(task.host), self._now()
+        task, now = attempt.lease.task, self._now()
+        host = self._frontier.hosts.get(task.host)
         if host is not None:
             origin = host.origin(task)
             cause = origin.refused(
@@ -154,7 +172,7 @@ class Causes:
                 task.id,
                 error,
                 url=task.url,
-                sent=sent.timestamp(),
+                sent=attempt.at.timestamp(),
                 now=now.timestamp(),
                 may_probe=host.lease is not None and host.phase is not Phase.LEAVING,
                 is_new=host.state.finished < hosts.FIRST_PAGES,
@@ -163,43 +181,61 @@ class Causes:
                 host.answered += 1
                 host.state.page_refused(self._policy)
                 host.pace()
-                return None
+                return
             if cause is None:
                 rest = self._policy.rest(1, retry_after=error.retry_after)
                 if origin.probe is not None and origin.probe.rested:
                     self._frontier.queues.rest(host.name, until=self._frontier.clock() + rest)
                 host.enter(Phase.OPENING)
-                return _behind(host, now + timedelta(seconds=rest))
+                raise _behind(host, now + timedelta(seconds=rest))
         self._log(task.host, error)
-        return self.origin_failed(task.host, task.url, error, sent=sent)
+        raise self.origin_failed(task.host, task.url, error, sent=attempt.at)
+
+    def banned(self, task: Task, proxy: Proxy | None) -> bool:
+        """Note that a page was banned, through a *proxy* of no session; return whose that is.
+
+        True where it is the page's own failure; else another proxy, or session, is to ask.
+        """
+        pool, most = set(self.proxies.proxies), _MOST_BANS
+        if proxy is not None:
+            if proxy not in pool:
+                return True  # the request or the environment has named it: there is no other to ask
+            most = min(most, len(pool))
+        count, host = self._bans.get(task.id, 0) + 1, urls.parse(task.url).raw_host or ""
+        if count >= most:
+            # Every proxy is refused it, so it says nothing of them.
+            self._bans.pop(task.id, None)
+            self.proxies.unban(host)
+            return True
+        remember(self._bans, task.id, count)
+        if proxy is not None:
+            self.proxies.ban(proxy, host)
+        return False
 
     # --- failures
 
-    async def failed(
-        self,
-        task: Task,
-        error: FetchError,
-        *,
-        sent: datetime,
-        began: float,
-        has_own_proxy: bool = False,
-    ) -> Defer | None:
+    async def failed(self, attempt: PageAttempt, error: FetchError) -> None:
         """Note a request that came to nothing, or an answer that is no page.
 
-        None: by the page's own fault. *has_own_proxy*: it goes through its session's proxy alone.
+        Raises `Defer` where that is not the page's own fault.
         """
         if error.hop > 1:
             self.answered()
+        task, session = attempt.lease.task, attempt.session
         # A proxy may have failed it.
-        wait = self.proxies.another_in(error, task.url, is_fixed=has_own_proxy)
+        is_fixed = session is not None and session.proxy is not None
+        wait = self.proxies.another_in(error, task.url, is_fixed=is_fixed)
         if wait is not None:
-            until = sent + timedelta(seconds=self._frontier.clock() - began + wait)
-            return deferral(Cause.PROXY, until if wait else None)
+            raise deferral(Cause.PROXY, self._now() + timedelta(seconds=wait) if wait else None)
         if error.hop > 1 or error.reason is Reason.HTTP_STATUS:
-            return None
+            return
         # A page of its own pays once less for a silence that is over: its origin has its strikes.
         page = None if error.reason in HOST_FAILURES else task.id
-        return await self.unanswered(task.host, task.url, error, sent=sent, began=began, page=page)
+        deferred = await self.unanswered(
+            task.host, task.url, error, sent=attempt.at, began=attempt.began, page=page
+        )
+        if deferred is not None:
+            raise deferred
 
     async def unanswered(
         self,

@@ -18,10 +18,11 @@ from crawlcw.api.attempt import LoggedOutError, Next, Purpose
 from crawlcw.api.attempt import Session as SiteSession
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
+from crawlcw.crawl.causes import PageAttempt
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.hosts import HostTurns
 from crawlcw.crawl.moved import MovedPages
-from crawlcw.crawl.outcomes import Done, Outcomes, PageAttempt
+from crawlcw.crawl.outcomes import Done, Outcomes
 from crawlcw.crawl.revisits import NOT_MODIFIED, conditional
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.pool import RunAlone
@@ -242,6 +243,8 @@ class Fetcher:
         stats.truncated += response.truncated is not None
         stats.statuses[response.status] += 1
         may_be_banned = attempt.proxy is not None if session is None else session.may_be_banned
-        if may_be_banned and attempt.denied is None and self._outcomes.bans.is_ban(response):
-            attempt.denied = Reason.BANNED
+        if may_be_banned and attempt.denied is None:
+            statuses = self._settings.proxy_ban_statuses
+            if response.status in statuses or self._outcomes.banned_when(response):
+                attempt.denied = Reason.BANNED
         return response

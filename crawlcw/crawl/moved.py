@@ -12,8 +12,9 @@ import anyio
 from crawlcw.api.request import EACH_RUN, Request
 from crawlcw.api.response import Response
 from crawlcw.crawl.callbacks import Scope
+from crawlcw.crawl.causes import PageAttempt
 from crawlcw.crawl.committer import TaskAdder
-from crawlcw.crawl.outcomes import Done, Outcomes, PageAttempt, info_of
+from crawlcw.crawl.outcomes import Done, Outcomes, info_of
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.session import Session
 from crawlcw.errors import FetchError, Reason

@@ -15,17 +15,16 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Self
 
-from crawlcw.api.attempt import Attempt, replaced
+from crawlcw.api.attempt import replaced
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
 from crawlcw.api.user_code import Raised
-from crawlcw.crawl.bans import Bans
 from crawlcw.crawl.callbacks import Produced, Runner
-from crawlcw.crawl.causes import Causes
+from crawlcw.crawl.causes import Causes, PageAttempt
 from crawlcw.crawl.revisits import NOT_MODIFIED, Revisits
 from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.session import Session
@@ -97,18 +96,6 @@ class Done:
         )
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class PageAttempt(Attempt):
-    """One attempt at the page of a task."""
-
-    lease: Lease
-    free: Callable[[], None]  #: frees the host's slot: its next request may begin; once
-    at: datetime  #: when it began, by the ledger's clock
-    began: float  #: the same by the monotonic clock
-    stood: float = 0.0  #: for how many seconds the loop stood still until the answer
-    denied: Reason | None = None  #: the answer says that the asker is banned, or logged out
-
-
 class Outcomes:
     """The results of attempts, by way of the spider's callback or errback."""
 
@@ -135,8 +122,7 @@ class Outcomes:
         self.state = runner.state
         self.now = session.ledger.now
         self.watchdog = session.watchdog
-        banned_when = condition(runner.spider, "banned_when")
-        self.bans = Bans(settings, causes.proxies, banned_when=banned_when)
+        self.banned_when = condition(runner.spider, "banned_when")
         self._stats = session.stats
         self._runner = runner
         self._end = end
@@ -245,14 +231,12 @@ class Outcomes:
 
     async def no_page(self, attempt: PageAttempt, response: Response) -> Done:
         """Record that an answer is no page; raises `Defer`."""
-        task, error = attempt.lease.task, status_error(response, now=self.now())
+        error = status_error(response, now=self.now())
         # Behind a redirect it is another page that is refused.
         if throttles(response) and response.url == attempt.request.url:
-            deferred = self.causes.throttled(task, error, sent=attempt.at)
-            if deferred is not None:
-                raise deferred
+            self.causes.throttled(attempt, error)
         else:
-            await self._ask_cause(attempt, error)
+            await self.causes.failed(attempt, error)
         return await self._own_failure(attempt, error)
 
     async def denied(self, attempt: PageAttempt, response: Response) -> Done:
@@ -262,7 +246,7 @@ class Outcomes:
         why = f"HTTP {response.status} for {response.url}"
         if reason is Reason.BANNED:
             whose = "whichever proxy or session asks"
-            own = self.bans.note(task, response.proxy if session is None else None)
+            own = self.causes.banned(task, response.proxy if session is None else None)
             if session is not None:
                 await self.sessions.banned(session, f"banned: {why}")
         else:
@@ -302,25 +286,12 @@ class Outcomes:
             raise refusal.__cause__ or refusal
         if self.watchdog.explains(refusal, attempt.began):
             raise Defer("the event loop stood still") from refusal
-        await self._ask_cause(attempt, refusal)
+        await self.causes.failed(attempt, refusal)
         refused = (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
         if refusal.reason in refused and refusal.hop <= 1 and task.parent is None:
             advice = f'to crawl it, set allow_private=["{task.host}"]'
             refusal = FetchError(refusal.reason, f"{refusal.message}; {advice}")
         return await self._own_failure(attempt, refusal)
-
-    async def _ask_cause(self, attempt: PageAttempt, error: FetchError) -> None:
-        """Raise `Defer` where the cause of a failure is not the page."""
-        session = attempt.session
-        deferred = await self.causes.failed(
-            attempt.lease.task,
-            error,
-            sent=attempt.at,
-            began=attempt.began,
-            has_own_proxy=session is not None and session.proxy is not None,
-        )
-        if deferred is not None:
-            raise deferred
 
     async def given_up(self, attempt: PageAttempt, reason: Reason) -> Done:
         """Record a page whose origin was given up: only the spider is told."""

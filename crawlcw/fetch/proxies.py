@@ -133,7 +133,7 @@ class ProxyPool:
         if until > now:
             return
         lasts = min(_FIRST_BAN * (1 << min(times, 10)), _LONGEST_BAN)
-        _remember(self._bans, (proxy, host), (now + lasts, times + 1))
+        remember(self._bans, (proxy, host), (now + lasts, times + 1))
         logger.info(
             "the proxy %s is banned by %s: left aside for %s",
             proxy,
@@ -152,7 +152,7 @@ class ProxyPool:
         found = self._health.get(proxy)
         if found is None:
             found = ProxyBreaker()
-            _remember(self._health, proxy, found)
+            remember(self._health, proxy, found)
         return found
 
     def answered(self, proxy: Proxy, response: Response) -> None:
@@ -161,7 +161,7 @@ class ProxyPool:
             return
         origin = urls.origin_of(response.url)
         self.health(proxy).answered()
-        _remember(self._answered, origin, (proxy, self._clock()))
+        remember(self._answered, origin, (proxy, self._clock()))
 
     def got(self, url: str, proxy: Proxy | None) -> None:
         """Note that what *url* leads to was got; through which *proxy*, None: it is not known.
@@ -232,7 +232,7 @@ class ProxyPool:
         ]
         if not waits:
             return None
-        _remember(self._tried, url, tried)
+        remember(self._tried, url, tried)
         return min(waits)
 
     def _concerned(self, error: FetchError) -> Proxy | None:
@@ -291,7 +291,8 @@ def _may_speak(proxy: Proxy, url: str) -> bool:
     return url.startswith("http:") and not proxy.is_socks
 
 
-def _remember(known: OrderedDict[Any, Any], key: object, value: object) -> None:
+def remember(known: OrderedDict[Any, Any], key: object, value: object) -> None:
+    """Keep a value by its key, and no more than the last ones."""
     known[key] = value
     known.move_to_end(key)
     if len(known) > _KEPT:

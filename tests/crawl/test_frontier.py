@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from crawlcw.api.request import Request
+from crawlcw.crawl.causes import PageAttempt
 from crawlcw.crawl.hosts import HeldHost, Phase
 from crawlcw.errors import Defer, FetchError, Reason
 from crawlcw.model.health import Origin
@@ -895,8 +897,20 @@ def throttled(
     retry_after: float | None = None,
     sent: datetime | None = None,
 ) -> Defer | None:
-    error = FetchError(Reason.HTTP_STATUS, status=429, retry_after=retry_after)
-    return process.causes.throttled(lease.task, error, sent=sent or process.ledger_now())
+    attempt = PageAttempt(
+        lease=lease,
+        request=Request.of(lease.task),
+        free=lambda: None,
+        at=sent or process.ledger_now(),
+        began=process.now,
+    )
+    try:
+        process.causes.throttled(
+            attempt, FetchError(Reason.HTTP_STATUS, status=429, retry_after=retry_after)
+        )
+    except Defer as deferred:
+        return deferred
+    return None
 
 
 def answered_since(process: Process) -> None:
