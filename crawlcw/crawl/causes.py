@@ -21,12 +21,12 @@ from crawlcw.crawl.host_queues import AHEAD
 from crawlcw.crawl.hosts import Frontier, HeldHost, Phase
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Defer, FetchError, Reason
-from crawlcw.fetch.proxies import ProxyPool, remember
+from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.fetch.redirects import status_error, throttles
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import health, hosts, urls
 from crawlcw.model.durations import format_duration
-from crawlcw.model.health import HOST_FAILURES, PAST_THE_NAME, Cause, Marks
+from crawlcw.model.health import HOST_FAILURES, PAST_THE_NAME, Cause, Marks, remember
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Rests, failure_text

@@ -113,8 +113,8 @@ class Fetcher:
         """
         task, outcomes, frontier = lease.task, self._outcomes, self._coordinator.frontier
         try:
-            session, given_up = None, frontier.given_up(task)
-            if given_up is None and outcomes.sessions.are_used_by(task):
+            session = None
+            if outcomes.sessions.are_used_by(task) and frontier.given_up(task) is None:
                 session = await self._session(task)
             if not await self._run_alone.enter(lease):
                 raise Defer("another page ran alone")
@@ -127,10 +127,10 @@ class Fetcher:
                 at=outcomes.now(),
                 began=time.monotonic(),
             )
-            if given_up is not None:
-                return await outcomes.given_up(attempt, given_up)
             if not frontier.may_begin(task, now=attempt.began):
-                raise Defer("its host may not be asked now")
+                if (given_up := frontier.given_up(task)) is None:
+                    raise Defer("its host may not be asked now")
+                return await outcomes.given_up(attempt, given_up)
             async with attempt:
                 try:
                     return await self._page(attempt)

@@ -14,7 +14,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
-from typing import Any
 
 import yarl
 
@@ -25,7 +24,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError, Reason, SettingsError
 from crawlcw.model import proxies, urls
 from crawlcw.model.durations import format_duration
-from crawlcw.model.health import HOST_FAILURES, ProxyBreaker
+from crawlcw.model.health import HOST_FAILURES, ProxyBreaker, remember
 from crawlcw.model.proxies import DIRECT, Proxy, ProxyEnvironment
 from crawlcw.model.sanitize import printable
 
@@ -35,8 +34,6 @@ logger = logging.getLogger(__name__)
 _RECENT = 60.0
 #: A page that has failed through so many proxies fails by itself, whatever is known of them.
 _MOST_TRIED = 10
-#: So many proxies, URLs, origins and bans are remembered.
-_KEPT = 10_000
 #: Seconds of the first ban; each further one takes twice as long.
 _FIRST_BAN = 600.0
 _LONGEST_BAN = 6 * 3600.0
@@ -289,14 +286,6 @@ class ProxyPool:
 def _may_speak(proxy: Proxy, url: str) -> bool:
     """Return whether an answer of *url* may be the proxy's own: it sees what is not encrypted."""
     return url.startswith("http:") and not proxy.is_socks
-
-
-def remember(known: OrderedDict[Any, Any], key: object, value: object) -> None:
-    """Keep a value by its key, and no more than the last ones."""
-    known[key] = value
-    known.move_to_end(key)
-    if len(known) > _KEPT:
-        known.popitem(last=False)
 
 
 class Proxies:

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.retry import backoff
@@ -44,13 +44,21 @@ _UPLINK_FAILURES = CONNECTION_FAILURES | {
 #: Seconds. An uplink that has not come back by then is there, and the hosts are gone. Nor is a
 #: name that was there gone because a resolver says so for some minutes.
 LONGEST_OUTAGE = 3600.0
-#: So many pages are remembered that were refused or deferred, the last ones.
+#: So many are remembered of whatever a process remembers, the last ones.
 _REMEMBERED = 10_000
 #: The rests of a port that refuses take 7.5 s by the defaults then, and 150 s else: a server that
 #: is being started again is there by then.
 _HASTE = 20
 #: This part of a rest is added at the most, or many crawls would come back at once.
 _JITTER = 0.1
+
+
+def remember(known: OrderedDict[Any, Any], key: object, value: object) -> None:
+    """Keep a value by its key, as the last one of a bounded number."""
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > _REMEMBERED:
+        known.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,10 +235,8 @@ class Origin(Breaker):
         asks for before the probe: if it limits its requests, it would refuse the probe as well.
         """
         self.resolved = True
-        before = marks.pop(page, None)
-        mark = marks[page] = _Mark(now)
-        if len(marks) > _REMEMBERED:
-            marks.popitem(last=False)
+        before, mark = marks.get(page), _Mark(now)
+        remember(marks, page, mark)
         # What was known of a page before the origin opened is void.
         known = before if before is not None and before.at >= self.opened_at else None
         if known is not None and known.own:
@@ -432,9 +438,7 @@ class Uplink(Breaker):
         in_silence = several and sent < self.silent_until
         if page is None or not in_silence or page in self.deferred:
             return Cause.ORIGIN
-        self.deferred[page] = None
-        if len(self.deferred) > _REMEMBERED:
-            self.deferred.popitem(last=False)
+        remember(self.deferred, page, None)
         return Cause.UPLINK
 
     def unanswered(self, *, now: float) -> float | None:

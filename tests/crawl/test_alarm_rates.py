@@ -2,7 +2,7 @@
 
 import pytest
 
-from crawlcw.model.alarms import FailureAlarm, StallAlarm
+from crawlcw.crawl.alarms import FailureAlarm, StallAlarm
 
 pytestmark = pytest.mark.quick
 
