@@ -250,15 +250,16 @@ class Coordinator:
         if host is None or host.phase is Phase.LEAVING:
             returned.append(lease)
             self.frontier.look(task.host)
-        elif host.may_ask(task):
+            return
+        obstacle = host.obstacle(task)
+        if obstacle is None:
             # Its origin's rest may have just ended: a task that is due again opens the host.
             if host.opened and (task.due is None or task.due <= self._ledger.now()):
                 self._queues.add(lease, now=time.monotonic())
             else:
                 returned.append(lease)
-        elif not host.lost_origin(task):
-            until = host.resting_until(task) or self._ledger.now()
-            returned.append(put_off(lease, until=until))
+        elif isinstance(obstacle, datetime):
+            returned.append(put_off(lease, until=obstacle))
         elif self.frontier.calls.include(task.errback):
             # It is settled unasked.
             self._queues.add(lease, now=time.monotonic(), asks=False)
@@ -416,14 +417,14 @@ class Coordinator:
         tasks = [task for task in tasks if task.id not in self._held]
         # Tasks whose origin rests are put off once they are claimed; asked for its
         # robots.txt it would fail again, and at once again.
-        ready = [] if host.opened else [task for task in tasks if host.may_ask(task)]
+        ready = [] if host.opened else [task for task in tasks if host.obstacle(task) is None]
         if not ready:
             return tasks
         # Not of an origin that fails, if there is another.
         first = min(ready, key=lambda task: host.origin(task).failures > 0)
         if self._opening.open(host, first.url, background):
             return tasks
-        return [task for task in tasks if host.lost_origin(task)]
+        return [task for task in tasks if isinstance(host.obstacle(task), Reason)]
 
     async def _claim(self, wanted: list[Task]) -> None:
         # Looked at only now: the page may have waited for the ledger. Leases are renewed every

@@ -153,27 +153,21 @@ class HeldHost:
         """Return the breaker of a task's origin."""
         return self.state.origins[urls.scheme_of(task.url)]
 
-    def lost_origin(self, task: Task) -> Reason | None:
-        """Return why the origin of a task was given up, None where it was not.
+    def obstacle(self, task: Task) -> Reason | datetime | None:
+        """Return what keeps a task from being asked for: None, or what its origin is.
 
-        Where the task is ignored with all others of its origin, that is begun with.
+        A time: it rests by itself until then. A reason: it was given up for that. Where the task
+        is ignored with all others of its origin, that is begun with.
         """
-        reason = self.origin(task).given_up
-        told = self.frontier.calls.include(task.errback)
-        if reason is not None and not told and self.lease is not None:
+        scheme = urls.scheme_of(task.url)
+        origin = self.state.origins[scheme]
+        if origin.given_up is None:
+            if origin.until is None:  # what is most often so
+                return None
+            return self.state.resting_until(scheme, now=self.frontier.ledger_now())
+        if self.lease is not None and not self.frontier.calls.include(task.errback):
             self.frontier.losing.add(self)
-        return reason
-
-    def resting_until(self, task: Task) -> datetime | None:
-        """Return until when the origin of a task rests by itself, None where it does not."""
-        return self.state.resting_until(urls.scheme_of(task.url), now=self.frontier.ledger_now())
-
-    def may_ask(self, task: Task) -> bool:
-        """Return whether the origin of a task neither rests by itself nor was given up."""
-        origin = self.origin(task)
-        if origin.given_up is None and origin.until is None:  # what is most often so
-            return True
-        return not (self.lost_origin(task) or self.resting_until(task))
+        return origin.given_up
 
     def probe_url(self) -> str | None:
         """Return the page to be asked before any other, if one is to be."""
@@ -374,7 +368,7 @@ class Frontier:
         # A loop that stood still must not ask a host that has a new owner.
         if self.uplink.is_blocked or host is None or now >= host.queue.deadline:
             return False
-        return host.may_ask(task)
+        return host.obstacle(task) is None
 
     def given_up(self, task: Task) -> Reason | None:
         """Return why a task ends unasked: its origin was given up, and a method is to hear of it.

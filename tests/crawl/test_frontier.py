@@ -1249,7 +1249,7 @@ def test_the_tasks_of_a_lone_origin_that_rests_are_in_nobodys_way():
     assert fault.until == process.at(11)
     (put_off,) = process.given_back()
     assert (put_off.task.url, put_off.task.due) == (secure.url, process.at(10))
-    assert host.resting_until(secure) == process.at(10)
-    assert host.resting_until(plain) is None
+    assert host.obstacle(secure) == process.at(10)
+    assert host.obstacle(plain) is None
     assert host.phase is not Phase.LEAVING
     assert process.take_all() == [leases[1]]
