@@ -75,10 +75,6 @@ def parse(text: object) -> Proxy:
         port = split.port
     except ValueError:
         raise SettingsError(f"it is no proxy: {_HOW}") from None
-    return _checked(split, port)
-
-
-def _checked(split: SplitResult, port: int | None) -> Proxy:
     scheme, host = split.scheme.lower(), split.hostname or ""
     if scheme not in PORTS:
         raise SettingsError(f"its scheme is none of {', '.join(PORTS)}: {_HOW}")
