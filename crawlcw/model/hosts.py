@@ -186,10 +186,12 @@ class Host:
             beside=alone,
         )
         self.failed += 1
-        if not alone and origin.until is not None:
+        if not alone:
             self.failures += faults
+        if not alone and origin.until is not None and origin.given_up is None:
             until = datetime.fromtimestamp(origin.until, UTC)
-            # Whatever else the host rests for goes on.
+            # Whatever else the host rests for goes on. What is left of an origin that was given up
+            # asks nothing, so any process may have the host next.
             self.not_before = until if self.not_before is None else max(self.not_before, until)
         if is_load:
             longest = LONGEST_DELAY

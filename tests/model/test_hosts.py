@@ -18,6 +18,7 @@ pytestmark = pytest.mark.quick
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(days=1)
 POLICY = Policy()
+PATIENT = Policy(max_failures=100)
 HOST = Host(name="example.com")
 
 
@@ -72,7 +73,7 @@ def test_the_rest_doubles_with_each_failure_until_the_ceiling():
     host = HOST
     rests = []
     for _ in range(11):
-        host = failed(replace(host, not_before=None))
+        host = failed(replace(host, not_before=None), policy=PATIENT)
         rests.append(rest(host))
 
     assert rests == [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600]
@@ -87,7 +88,9 @@ def test_retry_after_is_the_rest_and_doubles_where_it_was_not_enough():
     host = HOST
     rests = []
     for _ in range(12):
-        host = failed(replace(host, not_before=None), Reason.HTTP_STATUS, retry_after=3)
+        host = failed(
+            replace(host, not_before=None), Reason.HTTP_STATUS, retry_after=3, policy=PATIENT
+        )
         rests.append(rest(host))
 
     assert rests == [3, 6, 12, 24, 48, 96, 192, 384, 768, 1536, 3072, 3600]
@@ -158,6 +161,15 @@ def test_a_host_is_given_up_after_five_failures_in_a_row():
         host = failed(host)
         assert lost(host) is expected
     assert (host.failures, host.failed, host.given_up) == (5, 5, None)
+
+
+def test_a_host_does_not_rest_for_an_origin_that_is_given_up():
+    """What is left of it asks nothing, so any process may have the host next."""
+    host = HOST
+    for _ in range(5):
+        host = failed(replace(host, not_before=None))
+
+    assert host.not_before is None
 
 
 def test_a_name_that_does_not_exist_is_given_up_after_two():
@@ -455,8 +467,9 @@ def test_whatever_comes_delays_and_rests_stay_within_their_bounds(happenings, ch
         else:
             host = failed(host, what, now=now, retry_after=value, chance=chance, sent=now)
             assert host.failures == before.failures + 1
-            assert host.not_before is not None
-            assert now <= host.not_before <= now + POLICY.backoff_max
+            if lost(host) is None:
+                assert host.not_before is not None
+                assert now <= host.not_before <= now + POLICY.backoff_max
         assert host.delay == 0 or 0.5 / 8 <= host.delay <= LONGEST_DELAY
         assert (lost(host) is not None) >= (
             host.origins["http"].failures - host.origins["http"].nameless >= POLICY.max_failures
