@@ -107,21 +107,17 @@ class Causes:
             self._wake()
 
     def answered_well(self, name: str, url: str, *, latency: float, sent: datetime) -> None:
-        """Note an answer of a host after *latency* seconds that is no sign of load.
-
-        A page that is slow while the host answers others in good time says nothing of the host.
-        """
+        """Note an answer of a host after *latency* seconds that is no sign of load."""
         host, scheme = self._frontier.hosts.get(name), scheme_of(url)
         if host is None:
             return
         host.answered += 1
-        host.slow_start.answered(latency=latency)
-        if latency > hosts.SLOW_ANSWER and host.quick_at is not None and host.quick_at > sent:
-            latency = 0.0
-        elif latency <= hosts.SLOW_ANSWER and (host.quick_at is None or host.quick_at < sent):
-            host.quick_at = sent
         closed = host.state.origin_answered(
-            scheme, latency=latency, sent=sent, marks=self._marks, policy=self._policy
+            scheme,
+            latency=host.slow_start.answered(latency=latency, sent=sent),
+            sent=sent,
+            marks=self._marks,
+            policy=self._policy,
         )
         if closed:
             # What else is learned goes back with the host; this ends a row of failures.

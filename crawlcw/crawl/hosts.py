@@ -73,8 +73,6 @@ class HeldHost:
     look: bool = True  #: its due tasks are to be looked at
     phase: Phase = Phase.OPENING  #: changed by `enter` alone
     slow_start: SlowStart = field(default_factory=SlowStart)
-    quick_at: datetime | None = None
-    """When the last request was sent that was answered in good time."""
 
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

@@ -223,12 +223,23 @@ class SlowStart:
 
     fastest: float = float("inf")  #: the seconds that its fastest answer took
     steps: int = 0  #: answers that were fast; 0 after a failure: its capacity is found out anew
+    quick_at: datetime | None = None
+    """When the last request was sent that was answered in good time."""
 
-    def answered(self, *, latency: float) -> None:
-        """Note an answer that came after *latency* seconds."""
+    def answered(self, *, latency: float, sent: datetime) -> float:
+        """Note an answer that came after *latency* seconds; return the latency of the host.
+
+        A page that is slow while the host answers others in good time says nothing of the host.
+        """
         self.fastest = min(self.fastest, latency)
         if latency <= max(_FAST, min(_AS_FAST * self.fastest, _LONGEST_FAST)):
             self.steps += 1
+        is_first = self.quick_at is None or sent >= self.quick_at
+        if latency > SLOW_ANSWER:
+            return latency if is_first else 0.0
+        if is_first:
+            self.quick_at = sent
+        return latency
 
     def window(self, *, finished: int) -> int:
         """Return how many requests at once are allowed after *finished* pages."""

@@ -1,8 +1,12 @@
 """How many requests at once a new host is asked for, as it answers."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from crawlcw.model.hosts import SlowStart
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def windows(latency_at: dict[int, float], *, rounds: int) -> list[int]:
@@ -13,7 +17,7 @@ def windows(latency_at: dict[int, float], *, rounds: int) -> list[int]:
         seen.append(window)
         latency = next(seconds for most, seconds in latency_at.items() if window <= most)
         for _ in range(window):
-            start.answered(latency=latency)
+            start.answered(latency=latency, sent=NOW)
         finished += window
     return seen
 
@@ -42,7 +46,7 @@ def test_a_fast_answer_is_fast_however_fast_another_was():
 def test_after_a_failure_only_the_pages_that_are_finished_count():
     start = SlowStart()
     for _ in range(5):
-        start.answered(latency=0.1)
+        start.answered(latency=0.1, sent=NOW)
 
     assert start.window(finished=30) == 9
     start.steps = 0
