@@ -14,6 +14,7 @@ from crawlcw.ledger.choosing import until, walk, where_of
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
 from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.port import (
+    OR,
     Among,
     AsFound,
     AtMost,
@@ -24,13 +25,22 @@ from crawlcw.ledger.port import (
     Store,
     Unit,
     Where,
+    Within,
     Write,
 )
 from crawlcw.ledger.queries import counted
 from crawlcw.ledger.values import TaskFilter
 from crawlcw.model import transitions
-from crawlcw.model.task import WAITING
-from crawlcw.model.transitions import ADMIT, REOPEN, RETRY, REVISIT, WITHDRAW, BulkChange
+from crawlcw.model.task import WAITING, ChangedTask, Task
+from crawlcw.model.transitions import (
+    ADMIT,
+    REOPEN,
+    REOPENED_CHANGED,
+    RETRY,
+    REVISIT,
+    WITHDRAW,
+    BulkChange,
+)
 
 #: One command or transaction changes so many tasks: others wait meanwhile.
 BATCH = 2_000
@@ -235,6 +245,45 @@ class Admin:
         if self._admitted_hosts:
             await self._hosts.wake(dict.fromkeys(self._admitted_hosts, now))
             self._admitted_hosts.clear()
+
+
+class Reopening:
+    """The changes of tasks among those of `protocol.Tasks`."""
+
+    def __init__(self, store: Store) -> None:
+        self._port = store
+
+    async def admit_nearer(self, tasks: Sequence[Task]) -> int:
+        """See `protocol.Tasks.admit_nearer`."""
+        now = self._port.now()
+        refused = {
+            "status": Among([int(status) for status in ADMIT.from_statuses]),
+            "reason": str(ADMIT.from_reason),
+            # One that was delayed on its way must not change what was refused again since.
+            "update_time": AtMost(now),
+        }
+        writes = [
+            Write(
+                task.id,
+                {**refused, "depth": Within(task.depth + 1, None)},
+                _edit(ADMIT, now, {"depth": task.depth, "parent": task.parent}),
+            )
+            for task in tasks
+        ]
+        return await self._port.writing(_write, writes)
+
+    async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
+        """See `protocol.Tasks.reopen_changed`."""
+        edit = _edit(REOPEN, self._port.now())
+        ended = [
+            {"status": int(status), **({"reason": Among(sorted(reasons))} if reasons else {})}
+            for status, reasons in REOPENED_CHANGED.items()
+        ]
+        writes = [
+            Write(each.id, {"update_time": Within(None, each.changed), OR: ended}, edit)
+            for each in tasks
+        ]
+        return await self._port.writing(_write, writes)
 
 
 def _edit(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = None) -> Edit:

@@ -12,15 +12,14 @@ from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError, OperationFailure
 
 from crawlcw.ledger import documents
+from crawlcw.ledger.admin import Reopening
 from crawlcw.ledger.mongo.connection import mapped, refusals
 from crawlcw.ledger.mongo.encoding import TOO_LARGE, UNENCODABLE, encoding_error
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, BY_PRIORITY
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import MongoStore, all_of
-from crawlcw.ledger.mongo.updates import bulk_update, refused_for_depth
 from crawlcw.ledger.protocol import Added
-from crawlcw.model.task import ChangedTask, Record, Task
-from crawlcw.model.transitions import ADMIT, REOPEN, REOPENED_CHANGED
+from crawlcw.model.task import Record, Task
 
 #: A bulk has as long as any operation: a slow server is to be done with it in that time.
 _ADDED_AT_ONCE = 1_000
@@ -30,10 +29,11 @@ _RESULTS = dict.fromkeys(("errors", "response", "items"), 0)
 _CARRIED = dict.fromkeys(("trace", *documents.CARRIED_FIELDS), 0)
 
 
-class Tasks:
+class Tasks(Reopening):
     """Adds tasks and reads them."""
 
     def __init__(self, store: MongoStore, items: Items) -> None:
+        super().__init__(store)
         self._store = store
         self._items = items
 
@@ -70,48 +70,6 @@ class Tasks:
         except BulkWriteError as error:
             return _partly_added(error, writes)
         return Added(new=result.upserted_count, known=len(writes) - result.upserted_count)
-
-    async def admit_nearer(self, tasks: Sequence[Task]) -> int:
-        """Change each by an update of its own, in one bulk."""
-        if not tasks:
-            return 0
-        now = self._store.now()
-        writes = []
-        for task in tasks:
-            update = bulk_update(ADMIT, now=now)
-            update["$set"]["depth"] = task.depth
-            if task.parent is None:
-                update["$unset"]["parent"] = ""
-            else:
-                update["$set"]["parent"] = task.parent
-            nearer = {"_id": task.id, **refused_for_depth(now), "depth": {"$gt": task.depth}}
-            writes.append(UpdateOne(nearer, update, hint="_id_"))
-        with mapped():
-            result = await self._store.durable.bulk_write(writes, ordered=False)
-        count: int = result.modified_count
-        return count
-
-    async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
-        """Change each by an update of its own, in one bulk."""
-        if not tasks:
-            return 0
-        update = bulk_update(REOPEN, now=self._store.now())
-        ended = [
-            {"status": int(status), **({"reason": {"$in": sorted(reasons)}} if reasons else {})}
-            for status, reasons in REOPENED_CHANGED.items()
-        ]
-        writes = [
-            UpdateOne(
-                {"_id": task.id, "update_time": {"$lt": task.changed}, "$or": ended},
-                update,
-                hint="_id_",
-            )
-            for task in tasks
-        ]
-        with mapped():
-            result = await self._store.durable.bulk_write(writes, ordered=False)
-        count: int = result.modified_count
-        return count
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """Return due tasks by one index range, in the index's order."""

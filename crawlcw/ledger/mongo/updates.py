@@ -7,7 +7,7 @@ from typing import Any
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.model.task import Lease, Status, Task
-from crawlcw.model.transitions import ADMIT, KEPT_TRACE, LOCK, BulkChange, Change
+from crawlcw.model.transitions import KEPT_TRACE, LOCK, BulkChange, Change
 
 _MAY_BE_ABSENT = ("due", "begun", "reason", "context", "revisit")
 
@@ -93,13 +93,3 @@ def setting(
     kept = {name: value for name, value in fields.items() if value is not None} | (always or {})
     absent = dict.fromkeys(fields.keys() - kept.keys(), "")
     return {"$set": kept} | ({"$unset": absent} if absent else {})
-
-
-def refused_for_depth(now: datetime) -> dict[str, Any]:
-    """Return the filter of links that were refused for depth."""
-    return {
-        "status": any_of(ADMIT.from_statuses),
-        "reason": str(ADMIT.from_reason),
-        # One that was delayed on its way must not change what was refused again since.
-        "update_time": {"$lte": now},
-    }

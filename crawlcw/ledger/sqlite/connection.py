@@ -10,7 +10,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -316,9 +316,3 @@ def update(db: Database, statement: str, values: Mapping[str, Any]) -> int:
     """Change rows by one statement, durably; return how many."""
     with transaction(db, durable=True):
         return db.execute(statement, values).rowcount
-
-
-def update_all(db: Database, statement: str, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Change rows by one statement each, durably; return how many were changed."""
-    with transaction(db, durable=True):
-        return db.executemany(statement, rows).rowcount if rows else 0

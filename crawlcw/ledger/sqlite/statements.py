@@ -2,7 +2,7 @@
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
@@ -16,10 +16,7 @@ from crawlcw.ledger.sqlite.schema import (
 )
 from crawlcw.model.task import DONE, Status
 from crawlcw.model.transitions import (
-    ADMIT,
     GIVE_UP_HOST,
-    REOPEN,
-    REOPENED_CHANGED,
     BulkChange,
 )
 
@@ -27,16 +24,6 @@ from crawlcw.model.transitions import (
 def among(statuses: Collection[Status]) -> str:
     """Return the condition of a status that is one of those."""
     return f"status IN ({', '.join(f'{status:d}' for status in statuses)})"
-
-
-def _ended() -> Iterator[str]:
-    """Yield a condition for each status that a page that has changed may have."""
-    for status, reasons in REOPENED_CHANGED.items():
-        if reasons is None:
-            yield f"status = {status:d}"
-        else:
-            listed = ", ".join(f"'{reason}'" for reason in sorted(reasons))
-            yield f"(status = {status:d} AND reason IN ({listed}))"
 
 
 def setting(change: BulkChange) -> str:
@@ -167,16 +154,6 @@ class Statements:
     def _of_changes(self, tables: Tables) -> None:
         """Those that change many tasks at once."""
         tasks, host_due = tables.tasks, tables.host_due
-        kept = f"{among(ADMIT.from_statuses)} AND reason = '{ADMIT.from_reason}'"
-        self.admit_nearer = (
-            f"UPDATE {tasks} SET {setting(ADMIT)}, depth = :depth, parent = :parent "
-            f"WHERE id = :id AND {kept} AND depth > :depth"
-        )
-
-        self.reopen_changed = (
-            f"UPDATE {tasks} SET {setting(REOPEN)} WHERE id = :id AND update_time < :changed "
-            f"AND ({' OR '.join(_ended())})"
-        )
         self.forget_blobs = f"DELETE FROM {tables.blobs} WHERE task_id = ?"
 
         waiting = among(GIVE_UP_HOST.from_statuses)

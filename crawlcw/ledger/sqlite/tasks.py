@@ -7,8 +7,9 @@ from itertools import islice
 from typing import Any
 
 from crawlcw.ledger import documents
+from crawlcw.ledger.admin import Reopening
 from crawlcw.ledger.protocol import Added
-from crawlcw.ledger.sqlite.connection import Database, descending, transaction, update_all
+from crawlcw.ledger.sqlite.connection import Database, descending, transaction
 from crawlcw.ledger.sqlite.outcomes import insert
 from crawlcw.ledger.sqlite.rows import (
     UNHOLDABLE,
@@ -21,13 +22,14 @@ from crawlcw.ledger.sqlite.rows import (
 )
 from crawlcw.ledger.sqlite.statements import READ
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.model.task import ChangedTask, Record, Task
+from crawlcw.model.task import Record, Task
 
 
-class Tasks:
+class Tasks(Reopening):
     """Adds tasks and reads them."""
 
     def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
         self._store = store
 
     async def add(self, tasks: Sequence[Task]) -> Added:
@@ -45,23 +47,6 @@ class Tasks:
         with transaction(db, durable=True):
             new = insert(db, self._store.tables.tasks, rows)
         return Added(new=new, known=len(rows) - new, rejected=tuple(rejected))
-
-    async def admit_nearer(self, tasks: Sequence[Task]) -> int:
-        """See `protocol.Tasks.admit_nearer`."""
-        now = milliseconds(self._store.now())
-        rows = [
-            {"id": task.id, "depth": task.depth, "parent": task.parent, "now": now}
-            for task in tasks
-        ]
-        return await self._store.writer.run(update_all, self._store.sql.admit_nearer, rows)
-
-    async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
-        """See `protocol.Tasks.reopen_changed`."""
-        now = milliseconds(self._store.now())
-        rows = [
-            {"id": task.id, "changed": milliseconds(task.changed), "now": now} for task in tasks
-        ]
-        return await self._store.writer.run(update_all, self._store.sql.reopen_changed, rows)
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """See `protocol.Tasks.page`."""
