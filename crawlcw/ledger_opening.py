@@ -124,10 +124,10 @@ async def recorded_names(url: str, *, settings: Settings | None = None) -> list[
 
         driver = (settings or Settings()).mongo_driver
         return await mongo_names.recorded_names(url, driver=driver)
-    from crawlcw.ledger.sqlite import names as sqlite_names
+    from crawlcw.ledger.sqlite import marker
 
     await _check_there(path)
-    return await sqlite_names.recorded_names(path)
+    return await marker.recorded_names(path)
 
 
 async def open_for_inspection(url: str, name: str, *, settings: Settings | None = None) -> Ledger:

@@ -14,8 +14,8 @@ import pytest
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.mongo import MongoLedger, groups
+from crawlcw.ledger.mongo.groups import commands
 from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.ledger.mongo.stretches import commands
 from crawlcw.ledger.protocol import Dimension, Group, ItemCount, Ledger, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Record, Status

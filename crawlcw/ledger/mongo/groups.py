@@ -2,11 +2,13 @@
 
 The server counts a stretch of an index four times as fast as it groups one, so what there are
 few values of is counted value by value. So are hosts of many tasks each; where they have few,
-hosts are grouped in several ranges at once.
+hosts are grouped in several ranges at once. A command costs the server as much as 500 keys of an
+index, and the driver more, so one counts many stretches: a pipeline for each (`$unionWith`).
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 from crawlcw.ledger.mongo.connection import mapped
@@ -24,7 +26,6 @@ from crawlcw.ledger.mongo.indexes import (
     LONG_AGO,
 )
 from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.ledger.mongo.stretches import commands, counted
 from crawlcw.ledger.protocol import Dimension, Group, most_first
 from crawlcw.model.task import Status
 
@@ -38,6 +39,9 @@ _WORTH_COUNTING = 300
 #: So many hosts are told apart by one command, and so many are grouped by one.
 _NAMED, _GROUPED = 50_000, 12_500
 _PARTS = 4
+#: So many are counted by one command at most: small clusters at Atlas take 50 stages. 100 or
+#: 900 save nothing more.
+_TOGETHER = 40
 _FINISHED, _IGNORED = int(Status.FINISHED), int(Status.IGNORED)
 #: What of a host is counted, in this order.
 _FINISHED_IGNORED_ALL: tuple[dict[str, Any], ...] = (
@@ -132,7 +136,7 @@ class Groups:
         # All at the end: what ended or came in between is counted once.
         wheres = [tuple({"host": name, **each} for each in _FINISHED_IGNORED_ALL) for name in names]
         async with self._slots:
-            numbers = await counted(self._store, wheres, hint=DONE_BY_HOST)
+            numbers = await _numbers(self._store, wheres, hint=DONE_BY_HOST)
         return [
             _of_total(name, total, finished, ignored)
             for name, (finished, ignored, total) in zip(names, numbers, strict=True)
@@ -236,3 +240,37 @@ def _of_total(value: Any, total: int, finished: int, ignored: int) -> Group:
     # Counted one after the other: what ended in between is not counted twice.
     rest = max(total - finished - ignored, 0)
     return Group(value=value, open=rest, finished=finished, ignored=ignored)
+
+
+def commands(things: list[_T], *, each: int, at_once: int) -> list[list[_T]]:
+    """Split what has *each* stretches into the commands that count it.
+
+    They are *at_once*, or more where that were too many stretches for one.
+    """
+    size = max(1, min(_TOGETHER // each, len(things) // at_once))
+    return [things[n : n + size] for n in range(0, len(things), size)]
+
+
+async def _numbers(
+    store: MongoStore, stretches: Sequence[tuple[Mapping[str, Any], ...]], *, hint: str
+) -> list[tuple[int, ...]]:
+    """Return how many tasks each filter matches, counted by one command in their order.
+
+    Each filter is one stretch of an index; *hint* is that of the first one. The server takes none
+    for the others, and finds the index that counts without reading by itself.
+    """
+    found = await store.aggregate(_pipeline(store.name, stretches), hint=hint)
+    # A stretch without any task has no group.
+    numbers = {group["_id"]: group["n"] for group in found}
+    all_numbers = iter(numbers.get(n, 0) for n in range(1, 1 + sum(map(len, stretches))))
+    return [tuple(islice(all_numbers, len(each))) for each in stretches]
+
+
+def _pipeline(collection: str, stretches: Iterable[Iterable[Mapping[str, Any]]]) -> list[Any]:
+    wheres = (where for each in stretches for where in each)
+    # Known by its place, and not by a host's name: that might begin with a dollar.
+    first, *others = (
+        [{"$match": dict(where)}, {"$group": {"_id": n, "n": {"$sum": 1}}}]
+        for n, where in enumerate(wheres, start=1)
+    )
+    return [*first, *({"$unionWith": {"coll": collection, "pipeline": p}} for p in others)]

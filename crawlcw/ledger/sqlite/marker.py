@@ -17,6 +17,7 @@ from crawlcw.errors import LedgerConfigurationError, LedgerKindError
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sqlite.connection import (
     MISCONFIGURED,
+    Connection,
     Database,
     enter_wal_mode,
     transaction,
@@ -171,3 +172,24 @@ def _marker(db: sqlite3.Connection, name: str) -> Mapping[str, Any]:
 def forget(db: Database, name: str) -> None:
     """Take away what is written down of the tables of *name*, which are gone."""
     db.execute(f"DELETE FROM {_TABLE} WHERE spider = ?", (name,))
+
+
+async def recorded_names(path: Path) -> list[str]:
+    """Return the names in order; raises `LedgerConfigurationError` for a file that is none."""
+    connection = Connection(path)
+    try:
+        return await connection.run(_recorded)
+    finally:
+        await connection.close()
+
+
+def _recorded(db: sqlite3.Connection) -> list[str]:
+    there = names_in(db)
+    if MARKER not in there:
+        return []
+    names = [row["spider"] for row in db.execute(f"SELECT spider FROM {quoted(MARKER)}")]
+    return sorted(name for name in names if name in there and _has_tasks(db, name))
+
+
+def _has_tasks(db: sqlite3.Connection, name: str) -> bool:
+    return db.execute(f"SELECT 1 FROM {quoted(name)} LIMIT 1").fetchone() is not None
