@@ -280,7 +280,7 @@ MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, ...]] = {
     _the_network_is_always_there: (69,),
     _any_hop_is_evidence: (45,),
     _a_name_is_gone_at_once: (4,),
-    _who_comes_too_early_pays: (70021,),
+    _who_comes_too_early_pays: (70008, 70027, 70151),
     _a_page_that_pays_slows_nobody: (70027,),
 }
 
@@ -298,7 +298,7 @@ def test_without_a_protection_something_goes_wrong(
 
 #: Of hosts with limits and with pages that are always throttled, on one origin or on both; and
 #: of a network that goes away right after it was seen to be there.
-ONCE_BAD = (70005, 70027, 70035, 70050, 70151, 70159, 70239, 70253)
+ONCE_BAD = (70005, 70021, 70027, 70035, 70050, 70151, 70159, 70239, 70253)
 
 
 @pytest.mark.parametrize("seed", sorted({*chain.from_iterable(MUTANTS.values()), *ONCE_BAD}))
