@@ -24,7 +24,7 @@ class HostLeases:
         bounds = {
             "now": milliseconds(now),
             "limit": max(limit, 0),
-            "owner": self._store.token(worker),
+            "owner": f"{worker}:{next(self._store.numbers)}",
             "end": milliseconds(now + lease),
         }
         return await self._store.writer.run(self._lease, bounds)

@@ -34,7 +34,7 @@ class Leases:
         now = self._store.now()
         decided: list[tuple[Task, Change]] = []
         for task in tasks:
-            token = self._store.token(worker)
+            token = f"{worker}:{next(self._store.numbers)}"
             change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
             if change is not None:
                 decided.append((task, change))

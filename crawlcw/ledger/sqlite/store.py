@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ class SqliteStore:
         self.writer = Connection(path)
         # Its own, so that `items` and `counts` do not keep claims waiting.
         self.reader = Connection(path)
-        self._tokens = 0
+        #: What tells each lease of a worker from its others.
+        self.numbers = count(1)
 
     async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """See `port.Store.reading`: all is read as of one moment."""
@@ -67,11 +69,6 @@ class SqliteStore:
             db.unit = Unit(db, self.sql)
         unit: Unit = db.unit
         return unit
-
-    def token(self, worker: str) -> str:
-        """Return a token that no other lease of the worker has."""
-        self._tokens += 1
-        return f"{worker}:{self._tokens}"
 
     def text(self, value: Any) -> str:
         """Return a value as JSON; raises `LedgerError` where the ledger cannot hold it."""
