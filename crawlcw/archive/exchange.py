@@ -17,7 +17,7 @@ from crawlcw.model import urls
 
 #: What says who asks, and what an answer makes him: it is in no file.
 _SECRET = frozenset({"authorization", "cookie", "proxy-authorization"})
-#: What a crawl itself asks, see `crawl.revisits`.
+#: What a crawl itself asks, see `crawl.fetcher`.
 _CONDITIONS = frozenset({"if-none-match", "if-modified-since"})
 _SECRET_ANSWERS = frozenset({"set-cookie", "set-cookie2"})
 _ORIGINAL = "x-orig-"

@@ -22,8 +22,7 @@ from crawlcw.crawl.causes import PageAttempt
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.hosts import HostTurns
 from crawlcw.crawl.moved import MovedPages
-from crawlcw.crawl.outcomes import Done, Outcomes
-from crawlcw.crawl.revisits import NOT_MODIFIED, conditional
+from crawlcw.crawl.outcomes import NOT_MODIFIED, Done, Outcomes
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.pool import RunAlone
 from crawlcw.engine.session import Session
@@ -38,6 +37,15 @@ from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import put_off
 
 logger = logging.getLogger(__name__)
+
+
+#: A spider's own ones are left as they are.
+_PRECONDITIONS = frozenset(
+    {
+        *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since"),
+        *("if-range", "range"),
+    }
+)
 
 
 class Fetcher:
@@ -248,3 +256,16 @@ class Fetcher:
             if response.status in statuses or self._outcomes.banned_when(response):
                 attempt.denied = Reason.BANNED
         return response
+
+
+def conditional(request: Request, task: Task) -> Request:
+    """Return *request*, or one that is answered by 304 where the page is as at its last visit."""
+    visit = task.visit
+    if visit is None or request.method != "GET" or request.body is not None:
+        return request
+    asked = {"If-None-Match": visit.etag, "If-Modified-Since": visit.last_modified}
+    added = tuple((name, value) for name, value in asked.items() if value is not None)
+    own = {name.lower() for name, _ in request.headers}
+    if not added or own & _PRECONDITIONS:
+        return request
+    return request.elsewhere(request.url, headers=(*request.headers, *added))

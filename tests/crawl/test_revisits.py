@@ -14,7 +14,8 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
-from crawlcw.crawl.revisits import Revisits, conditional
+from crawlcw.crawl.fetcher import conditional
+from crawlcw.crawl.outcomes import Revisits
 from crawlcw.errors import SpiderError
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import Report
