@@ -302,7 +302,7 @@ _SIGNATURES = (
     (0, b"\0asm", "application/wasm"),
 )
 #: Any of these: most pages begin with none, and one look tells.
-_SIGNED = re.compile(
+SIGNED = re.compile(
     b"|".join(b".{%d}%b" % (place, re.escape(mark)) for place, mark, _ in _SIGNATURES), re.DOTALL
 )
 #: Types of servers for bodies that they do not know.
@@ -332,7 +332,7 @@ def check_start(start: bytes, said: str, accepted: Sequence[str]) -> None:
 
     Only of a body whose type, as its server has *said*, is that of pages, or says nothing.
     """
-    if _SIGNED.match(start) is not None and said in _SAYS_NOTHING:
+    if SIGNED.match(start) is not None and said in _SAYS_NOTHING:
         found = next(kind for place, mark, kind in _SIGNATURES if start.startswith(mark, place))
         check_type(found, accepted, said=said)
 

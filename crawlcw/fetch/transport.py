@@ -30,6 +30,7 @@ from crawlcw.fetch.body import (
     ACCEPTED,
     CODED,
     LOOK,
+    SIGNED,
     BodyDecoder,
     MemoryBudget,
     check_start,
@@ -256,7 +257,8 @@ class AiohttpDownloader:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         # The body of an error is read, whatever its type.
         accepted = self._settings.accept_types if 200 <= status < 300 else ("*/*",)
-        check_type(kind, accepted, status=status)
+        if kind != "text/html":
+            check_type(kind, accepted, status=status)
         body, truncated, waited = b"", None, 0.0
         # The body of a redirect is a courtesy to people, and may be endless.
         is_redirect = status in REDIRECTS and "location" in headers
@@ -272,7 +274,8 @@ class AiohttpDownloader:
                 length = content.total_bytes if content.is_eof() else _length(headers)
             if length is not None and length <= min(most, self._free_body):
                 body = content.read_nowait() if content.is_eof() else await content.read()
-                check_start(body[:LOOK], kind, accepted)
+                if SIGNED.match(body) is not None:
+                    check_start(body[:LOOK], kind, accepted)
             else:
                 decoder = BodyDecoder(codings, limit=most)
                 body, waited = await self._collected(
