@@ -317,12 +317,11 @@ class History:
     def end(self, page: Page) -> None:
         """Note that a page's callback has ended well."""
         page.has_ended = True
-        for name in page.change.keys() - page.names:
-            # The earlier run has changed it, and this one has not.
-            del page.change[name]
+        if page.change.keys() != page.names:
+            # The earlier run has changed more names than this one.
+            page.change = {name: page.change[name] for name in page.names}
             page.version += 1
-            self._operations.get(name, {}).pop(page.run, None)
-            self._recompute(name)
+            self._rebuild()
         if page.earlier is not None and not page.change:
             page.is_void = True
             self._gone.add(page.earlier)
@@ -332,12 +331,8 @@ class History:
         page.has_ended = page.is_void = True
         if page.writing < 0:
             self._own.pop(page.run, None)
-        if page.earlier is not None:
+        if page.change or page.earlier is not None:
             self._rebuild()
-            return
-        for name in page.change:
-            self._operations.get(name, {}).pop(page.run, None)
-            self._recompute(name)
 
     # What becomes of pages.
 
@@ -382,16 +377,9 @@ class History:
 
     def next(self) -> StoredState:
         """Return the state to be written."""
-        replaced = {page.earlier for page in self._own.values() if not page.is_void}
-        pending: dict[Run, Change] = {
-            run: change
-            for run, change in self.stored.pending.items()
-            if run not in self._gone and run not in replaced and run not in self._own
-        }
+        pending = {run: dict(change) for run, change in self._changes().items() if change}
         for page in self._own.values():
             page.writing = page.version
-            if page.change and not page.is_void:
-                pending[page.run] = dict(page.change)
         if self._outside is not None:
             self._settled.add(self._outside.run)
             self._outside = None
@@ -428,20 +416,25 @@ class History:
 
     # How the view is made.
 
+    def _changes(self) -> dict[Run, Change]:
+        """Return the changes that count: of this process's pages, and others' that are pending."""
+        own = {page.run: page.change for page in self._own.values() if not page.is_void}
+        replaced = {page.earlier for page in self._own.values() if not page.is_void}
+        hidden = self._gone | self._own.keys() | replaced
+        return {
+            **{run: each for run, each in self.stored.pending.items() if run not in hidden},
+            **own,
+        }
+
     def _rebuild(self) -> None:
-        self._operations.clear()
         self._runs = {}
-        hidden = {page.earlier for page in self._own.values() if not page.is_void}
-        for run, change in self.stored.pending.items():
+        for run in self.stored.pending:
             if run[1] >= self._runs.get(run[0], run)[1]:
                 self._runs[run[0]] = run
-            if run not in self._own and run not in self._gone and run not in hidden:
-                for name, operation in change.items():
-                    self._operations.setdefault(name, {})[run] = operation
-        for page in self._own.values():
-            if not page.is_void:
-                for name, operation in page.change.items():
-                    self._operations.setdefault(name, {})[page.run] = operation
+        self._operations.clear()
+        for run, change in self._changes().items():
+            for name, operation in change.items():
+                self._operations.setdefault(name, {})[run] = operation
         self._view = dict(self.stored.values)
         self._size = sum(_size_of(name, value) for name, value in self._view.items())
         for name in self._operations:
