@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,16 @@ class Metas(dict[str, str]):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trees:
+    """What a crawl has found out of the trees of one page, before its callback."""
+
+    tree: LexborHTMLParser | None = None  #: None: it is made where it is asked for
+    refusal: ParseRefusedError | None = None  #: why there is none
+    selector: "Selector | None" = None
+    selector_refusal: ParseRefusedError | None = None
+
+
 class Document:
     """The content of a page, and what can be selected from it."""
 
@@ -40,12 +51,8 @@ class Document:
     headers: Mapping[str, str]
     body: bytes
 
-    #: Whether the crawl has looked for what the parser may not be given, and what it found.
-    screened = False
-    refusal: ParseRefusedError | None = None
-    #: Whether `selector` was asked for, and what the crawl found out about that tree.
-    selected = False
-    selector_refusal: ParseRefusedError | None = None
+    #: What the crawl has found out of the trees; None: it has not looked.
+    trees: Trees | None = None
     _encoding: str | None = None
     _plain_body: bytes | None = None  #: the body, once it is known that the parser is given it
 
@@ -77,7 +84,7 @@ class Document:
             if isinstance(getattr(type(self), name, None), cached_property):
                 del self.__dict__[name]
         # What was found out of the page's tree was so of other text.
-        self.screened, self.refusal, self.selector_refusal = False, None, None
+        self.trees = None
 
     @cached_property
     def text(self) -> str:
@@ -112,14 +119,13 @@ class Document:
         that out by parsing large and odd pages in another process, before their callback;
         without one, odd pages are refused by the look of them.
         """
-        if self.refusal is not None:
-            # Another one: its traceback would keep this response, and all its bytes, until the
-            # next collection of garbage.
-            raise ParseRefusedError(self.refusal.message)
-        source = self.source()
-        if not self.screened:
+        trees = self.trees
+        if trees is None:
+            source = self.source()
             markup.screen(source)
-        return markup.parse_bounded(source)
+            return markup.parse_bounded(source)
+        _check(trees.refusal)
+        return markup.parse_bounded(self.source()) if trees.tree is None else trees.tree
 
     def css(self, query: str) -> list[LexborNode]:
         """Return the nodes that match a CSS selector, in document order."""
@@ -142,10 +148,11 @@ class Document:
         One of XML where the server says that the page is. Raises `ParseRefusedError` as
         `tree` does, and for XML that declares entities; `SpiderError` without parsel.
         """
-        self.selected = True
-        for refusal in (self.refusal, self.selector_refusal):
-            if refusal is not None:
-                raise ParseRefusedError(refusal.message, reason=refusal.reason)
+        trees = self.trees or Trees()
+        _check(trees.refusal)
+        _check(trees.selector_refusal)
+        if trees.selector is not None:
+            return trees.selector
         kind = self.selector_kind
         source = self.source()
         xpath.screen(source, kind)
@@ -186,6 +193,13 @@ class Document:
             for each in _objects(_json_of(node.text()))
         ]
         return [each for each in objects if kind is None or kind in _types(each)]
+
+
+def _check(refusal: ParseRefusedError | None) -> None:
+    if refusal is not None:
+        # Another one: its traceback would keep the response, and all its bytes, until the
+        # next collection of garbage.
+        raise ParseRefusedError(refusal.message, reason=refusal.reason)
 
 
 def _not_css(query: str, error: SelectolaxError) -> ValueError:

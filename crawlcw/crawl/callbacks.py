@@ -27,7 +27,6 @@ from traceback import FrameSummary
 from types import GeneratorType
 from typing import Any
 
-from crawlcw.api.page_head import product_token
 from crawlcw.api.request import Request
 from crawlcw.api.response import NOFOLLOW, TOO_MANY_LINKS, Response
 from crawlcw.api.rules import requests
@@ -104,8 +103,6 @@ class Scope:
     max_depth: int | None
     max_links: int
     traps: TrapPolicy
-    robot: str  #: what pages call the crawler that ask something of it alone
-    obey_robots: bool
     full: set[str] = field(default_factory=set)  #: hosts that had their `max_pages_per_host`
 
     @classmethod
@@ -116,8 +113,6 @@ class Scope:
             max_depth=settings.max_depth,
             max_links=settings.max_links_per_page,
             traps=settings.trap_policy,
-            robot=product_token(settings.user_agent),
-            obey_robots=settings.obey_robots,
         )
 
     def admit(self, host: str) -> None:
@@ -208,7 +203,7 @@ class Runner:
         looks = getattr(method, "__func__", None) is not Spider.on_error
         is_list = self.write is not None and getattr(method, "is_url_list", False) is True
         with self.state.running(task) as running:
-            async with self.parsing.ready(*_responses_in(arguments) if looks else ()):
+            async with self.parsing.ready(arguments if looks else ()) as given:
                 await self.turns.take()
                 self.watch.begun = called
                 produced = await CallbackRun(
@@ -223,7 +218,7 @@ class Runner:
                     spider=self.spider,
                     turn=self.turns.take,
                     write=partial(self._written, called) if is_list else None,
-                ).result(method, *arguments)
+                ).result(method, *(given or arguments))
             if isinstance(produced, Produced) and produced.retired is None:
                 produced.state = running.keep()
             return produced
@@ -324,12 +319,11 @@ class CallbackRun:
 
     def _prepare(self, arguments: tuple[object, ...]) -> bool:
         """Note the responses and the spider's `item`; return whether that may wait, by its form."""
-        self._responses = _responses_in(arguments)
-        for response in self._responses:
-            response.following.robot = self.scope.robot
-            response.following.obey_robots = self.scope.obey_robots
-        if self._responses and self._responses[0] in arguments:
-            self._page = self._responses[0]
+        for each in arguments:
+            response = each.response if isinstance(each, FetchError) else each
+            if isinstance(response, Response):
+                self._responses.append(response)
+                self._page = self._page or (response if response is each else None)
         if self.spider is None or type(self.spider).item is Spider.item:
             return False
         self._hook = self.spider.item
@@ -419,7 +413,7 @@ class CallbackRun:
         refresh = response.refresh
         if refresh is None or refresh.after > LONGEST_REFRESH:
             return
-        if self.scope.obey_robots and response.robots.nofollow:
+        if response.following.obey_robots and response.robots.nofollow:
             self.produced.dropped.note(NOFOLLOW, refresh.url)
             return
         self._take(response.request.elsewhere(refresh.url))
@@ -513,16 +507,6 @@ class CallbackRun:
     def _drop_item(self, reason: str) -> None:
         reason = printable(reason, limit=_LONGEST_REASON) or "no reason given"
         count_dropped(self.produced.items_dropped, reason)
-
-
-def _responses_in(arguments: Iterable[object]) -> list[Response]:
-    """Return the answers that a callback is given, as such or with an error."""
-    found = []
-    for each in arguments:
-        response = each.response if isinstance(each, FetchError) else each
-        if isinstance(response, Response):
-            found.append(response)
-    return found
 
 
 def _may_wait(result: object) -> bool:

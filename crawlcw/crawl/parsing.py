@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -25,10 +25,13 @@ from anyio import to_thread
 from selectolax.lexbor import LexborHTMLParser
 
 from crawlcw.api import markup, xpath
-from crawlcw.api.response import Response
+from crawlcw.api.attempt import replaced
+from crawlcw.api.document import Trees
+from crawlcw.api.page_head import product_token
+from crawlcw.api.response import Following, Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl import parser_child
-from crawlcw.errors import ParseRefusedError
+from crawlcw.errors import FetchError, ParseRefusedError
 from crawlcw.fetch.body import MemoryBudget, Share
 from crawlcw.model.sanitize import printable
 
@@ -42,6 +45,8 @@ _MOST_PROCESSES = 2
 _LONGER = 12
 #: So many deaths are the page's fault: a process may be killed by chance.
 _DEATHS = 2
+_ORDINARY = Trees()
+_NO_ROOM = ParseRefusedError("its tree for XPath takes over what memory_budget leaves for it")
 
 
 class Parsing:
@@ -51,6 +56,8 @@ class Parsing:
         """Give one page so many *seconds* of CPU."""
         self._trees = MemoryBudget(int(settings.memory_budget * _FOR_TREES))
         self._seconds = seconds
+        self._robot = product_token(settings.user_agent)
+        self._obey_robots = settings.obey_robots
         self._processes = asyncio.Semaphore(min(_MOST_PROCESSES, os.cpu_count() or 1))
         self._has_warned = False
         # Its own, so that nothing else waits for pages; each thread keeps memory of its own.
@@ -63,40 +70,54 @@ class Parsing:
         return self._trees.used
 
     @asynccontextmanager
-    async def ready(self, *responses: Response) -> AsyncIterator[None]:
-        """Hold the memory for the responses' trees in the block; a tree of a process is there."""
+    async def ready(self, arguments: Iterable[object]) -> AsyncIterator[list[object]]:
+        """Yield the arguments of a callback: responses with what is known of their trees.
+
+        In the block the memory for the trees is held. A response may be that of an error.
+        """
         shares: list[Share] = []
+        responses: list[Response] = []
+        given: list[object] = []
         try:
-            for response in responses:
-                # One by one: each that was taken is given back, should the next one fail.
-                shares += [await self._prepared(response)]
-            yield
+            for each in arguments:
+                response = each.response if isinstance(each, FetchError) else each
+                if not isinstance(response, Response):
+                    given.append(each)
+                    continue
+                # One by one: each share is given back, should the next one fail.
+                share, trees = await self._prepared(response)
+                shares.append(share)
+                following = Following(robot=self._robot, obey_robots=self._obey_robots)
+                response = replaced(response, trees=trees, following=following)
+                responses.append(response)
+                if isinstance(each, FetchError):
+                    each.response = response
+                given.append(each if isinstance(each, FetchError) else response)
+            yield given
         finally:
-            for response in responses:
-                self._selecting = self._selecting or response.selected
+            self._selecting |= any("selector" in vars(response) for response in responses)
             for share in shares:
                 share.shrink(0)
 
-    async def _prepared(self, response: Response) -> Share:
-        """Return the memory for a response's tree; a tree of a process is made."""
-        body = response.body
+    async def _prepared(self, response: Response) -> tuple[Share, Trees | None]:
+        """Return the memory for a response's trees, and those of a process; None: no look."""
+        body, nothing = response.body, Share(self._trees, 0)
         if not markup.is_markup(response.headers.get("content-type"), body):
-            return Share(self._trees, 0)  # `Response.tree` looks at it, should it be asked for
+            return nothing, None
         if len(body) <= markup.LARGE:
             size = markup.ordinary_tree_size(response.source())
             if size is not None:
-                response.screened = True
-                return await self._trees.take(size * (2 if self._selecting else 1))
+                return await self._trees.take(size * (2 if self._selecting else 1)), _ORDINARY
         try:
             return await self._doubtful(response)
         except ParseRefusedError as refusal:
-            response.refusal = refusal.with_traceback(None)  # it would keep this response
+            # Its traceback would keep the response.
+            return nothing, Trees(refusal=refusal.with_traceback(None))
         except NoParserError:
-            pass  # `Response.tree` refuses it, if need be
-        return Share(self._trees, 0)
+            return nothing, None
 
-    async def _doubtful(self, response: Response) -> Share:
-        """Return the memory of a tree that was made; raises `ParseRefusedError`."""
+    async def _doubtful(self, response: Response) -> tuple[Share, Trees]:
+        """Return the trees that were made, and their memory; raises `ParseRefusedError`."""
         # What is parsed is in memory twice more: as text or UTF-8, and on its way.
         beside = _COPIES * response.size
         most = max(0, self._trees.limit - beside)
@@ -105,55 +126,50 @@ class Parsing:
             for room in dict.fromkeys((expected, most)):
                 # One that takes more gives this back first: others may wait for the same.
                 share = await self._trees.take(room + beside)
+                trees: Trees | None = None
                 try:
-                    if await self._made(response, room, most=most):
-                        share.shrink(room)
-                        return share
-                except BaseException:
-                    share.shrink(0)
-                    raise
-                share.shrink(0)
+                    trees = await self._made(response, room, most=most)
+                finally:
+                    share.shrink(0 if trees is None else room)
+                if trees is not None:
+                    return share, trees
         raise ParseRefusedError(
             f"its tree takes over {most >> 20} MiB, which is all that memory_budget leaves for it"
         )
 
-    async def _made(self, response: Response, room: int, *, most: int) -> bool:
-        """Make the trees of a response if they take no more than *room*; return whether they did.
+    async def _made(self, response: Response, room: int, *, most: int) -> Trees | None:
+        """Return the trees of a response, None where they take more than *room*.
 
         Where there is no more than that at *most*, parsel's is left out.
         """
         source = await to_thread.run_sync(response.source, limiter=self._thread)
         size = await self._measured(source, room=room, by="lexbor")
         if size is None:
-            return False
-        if self._selecting and not await self._selectable(response, source, room - size):
-            if room < most:
-                return False
-            response.selector_refusal = ParseRefusedError(
-                f"its tree for XPath takes over {room - size >> 20} MiB, which is all that "
-                "memory_budget leaves for it"
-            )
-        response.tree = await to_thread.run_sync(
-            LexborHTMLParser, source, limiter=self._thread, abandon_on_cancel=True
-        )
-        if self._selecting and response.selector_refusal is None:
-            response.selector = await to_thread.run_sync(
-                partial(xpath.selector, source, kind=response.selector_kind, url=response.url),
-                limiter=self._thread,
-                abandon_on_cancel=True,
-            )
-        return True
+            return None
+        refusal: ParseRefusedError | None = None
+        if self._selecting:
+            refusal = await self._selector_refusal(response, source, room - size)
+            if refusal is _NO_ROOM and room < most:
+                return None
+        run = partial(to_thread.run_sync, limiter=self._thread, abandon_on_cancel=True)
+        tree = await run(LexborHTMLParser, source)
+        if not self._selecting or refusal is not None:
+            return Trees(tree=tree, selector_refusal=refusal)
+        make = partial(xpath.selector, source, kind=response.selector_kind, url=response.url)
+        return Trees(tree=tree, selector=await run(make))
 
-    async def _selectable(self, response: Response, source: bytes, room: int) -> bool:
-        """Return whether parsel's tree takes no more than *room*; a refusal is kept as one."""
+    async def _selector_refusal(
+        self, response: Response, source: bytes, room: int
+    ) -> ParseRefusedError | None:
+        """Return why a page has no tree of parsel's; `_NO_ROOM`: it takes more than *room*."""
+        kind = response.selector_kind
         try:
-            kind = response.selector_kind
             xpath.screen(source, kind)
             read = xpath.whole(source, kind)
-            return await self._measured(read, room=room, by=kind) is not None
+            size = await self._measured(read, room=room, by=kind)
         except ParseRefusedError as refusal:
-            response.selector_refusal = refusal.with_traceback(None)  # it would keep this response
-            return True
+            return refusal.with_traceback(None)  # it would keep the response
+        return _NO_ROOM if size is None else None
 
     async def _measured(self, source: bytes, *, room: int, by: str) -> int | None:
         """Return how many bytes the tree of a page in UTF-8 takes *by* a parser.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crawlcw.api.document import Metas
+from crawlcw.api.document import Metas, Trees
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.errors import ParseRefusedError, Reason, SpiderError
@@ -290,7 +290,7 @@ def test_an_encoding_that_no_browser_knows_is_refused(label: str):
 
 def test_what_was_found_out_of_a_page_does_not_hold_in_another_encoding():
     response = page(("<div>" * 10_000).encode("utf-16-le"), "text/html; charset=windows-1252")
-    response.screened = True
+    response.trees = Trees()
 
     response.encoding = "utf-16"
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crawlcw.api.document import Trees
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.errors import FetchError, ParseRefusedError, Reason, SpiderError
@@ -106,7 +107,7 @@ def test_a_page_built_to_hang_the_parser_is_refused():
 
 def test_a_refusal_does_not_keep_its_response_in_memory():
     response = page("<base href=/b/>")
-    response.refusal = ParseRefusedError("the parser did not end")
+    response.trees = Trees(refusal=ParseRefusedError("the parser did not end"))
     for name in ("base_url", "tree"):
         with suppress(ParseRefusedError):
             getattr(response, name)

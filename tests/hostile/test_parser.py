@@ -13,6 +13,7 @@ from time import monotonic, thread_time
 import anyio
 import pytest
 
+from crawlcw.api.document import Trees
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -79,6 +80,14 @@ def pids() -> list[int]:
 
 
 @asynccontextmanager
+async def ready(parsing: Parsing, response: Response) -> AsyncIterator[Response]:
+    """Give a response to the block as a callback gets it."""
+    async with parsing.ready([response]) as (given,):
+        assert isinstance(given, Response)
+        yield given
+
+
+@asynccontextmanager
 async def no_stall(most: float = 0.5) -> AsyncIterator[None]:
     """Check that the loop's thread never works for so many seconds on end in the block.
 
@@ -103,9 +112,10 @@ async def no_stall(most: float = 0.5) -> AsyncIterator[None]:
 async def test_what_is_only_deep_or_odd_is_parsed_as_a_browser_would(name: str, parsing: Parsing):
     response = page(FINISHED[name])
 
-    async with no_stall(), parsing.ready(response):
+    async with no_stall(), ready(parsing, response) as response:
         last = response.css("a[href]")[-1]
-        assert (response.refusal, last.attributes["href"]) == (None, "/next")
+        assert response.trees is not None
+        assert (response.trees.refusal, last.attributes["href"]) == (None, "/next")
         assert parsing.held > 0
     assert parsing.held == 0
 
@@ -116,7 +126,7 @@ async def test_what_is_only_deep_or_odd_is_parsed_as_a_browser_would(name: str, 
 async def test_what_does_not_end_is_killed(name: str, parsing: Parsing):
     response = page(REFUSED[name])
 
-    async with no_stall(), parsing.ready(response):
+    async with no_stall(), ready(parsing, response) as response:
         with pytest.raises(ParseRefusedError, match="the parser did not end within 1 s"):
             response.css("a")
         assert response.text, "the rest can still be used"
@@ -131,7 +141,7 @@ async def test_a_tree_that_is_larger_than_memory_allows_is_refused_without_being
     for body in (b"<a><a>" * (1 << 18), b"<p " + b"x=1 " * (1 << 18) + b">"):
         response = page(body)
 
-        async with no_stall(), parsing.ready(response):
+        async with no_stall(), ready(parsing, response) as response:
             with pytest.raises(ParseRefusedError, match="its tree takes over"):
                 response.css("a")
     assert "a process died" not in caplog.text
@@ -146,8 +156,8 @@ async def test_a_tree_that_grows_out_of_a_page_like_any_other_ends_at_256_mib(
     )
     response = page(body)
 
-    async with no_stall(), parsing.ready(response):
-        assert (pids(), response.refusal) == ([], None)
+    async with no_stall(), ready(parsing, response) as response:
+        assert (pids(), response.trees) == ([], Trees())
         if where == "the page":
             with pytest.raises(ParseRefusedError, match="its tree takes over 256 MiB"):
                 response.css("a")
@@ -163,7 +173,7 @@ async def test_no_process_is_spent_on_small_pages_or_on_what_is_no_markup(parsin
         page(b"text " + deep, "text/plain"),
         page(b'["' + deep + b'"]'),
     ):
-        async with parsing.ready(response):
+        async with ready(parsing, response) as response:
             assert pids() == []
     with pytest.raises(ParseRefusedError, match="over 2000 tags inside one another"):
         response.css("a")
@@ -174,7 +184,7 @@ async def test_of_pages_side_by_side_two_are_parsed_at_once(parsing: Parsing):
     done: list[Response] = []
 
     async def parse() -> None:
-        async with parsing.ready(response := page(DEEP)):
+        async with ready(parsing, page(DEEP)) as response:
             done.append(response)
 
     async with anyio.create_task_group() as group:
@@ -187,8 +197,8 @@ async def test_of_pages_side_by_side_two_are_parsed_at_once(parsing: Parsing):
     assert 1 <= most <= 2
 
 
-async def killed_while(parsing: Parsing, response: Response, *, times: int) -> None:
-    """Kill, so many times, the process that parses a page."""
+async def killed_while(parsing: Parsing, response: Response, *, times: int) -> Response:
+    """Kill, so many times, the process that parses a page; return what a callback gets."""
     killed: set[int] = set()
 
     async def kill() -> None:
@@ -202,9 +212,10 @@ async def killed_while(parsing: Parsing, response: Response, *, times: int) -> N
 
     async with anyio.create_task_group() as group:
         group.start_soon(kill)
-        async with parsing.ready(response):
+        async with ready(parsing, response) as given:
             group.cancel_scope.cancel()
     assert len(killed) == times
+    return given
 
 
 def _ticks(pid: int) -> int:
@@ -221,7 +232,7 @@ async def test_a_process_that_crashes_costs_a_page_one_more_try():
     parsing = Parsing(Settings(), seconds=5.0)
     response = page(b"<div>" * 25_000 + LINK)
 
-    await killed_while(parsing, response, times=1)
+    response = await killed_while(parsing, response, times=1)
 
     assert [link.attributes["href"] for link in response.css("a")] == ["/next"]
 
@@ -231,7 +242,7 @@ async def test_a_page_of_which_two_processes_crash_is_refused():
     parsing = Parsing(Settings(), seconds=30.0)
     response = page(HANGS)
 
-    await killed_while(parsing, response, times=2)
+    response = await killed_while(parsing, response, times=2)
 
     with pytest.raises(ParseRefusedError, match="2 processes died while they parsed it: sig"):
         response.css("a")
@@ -239,7 +250,7 @@ async def test_a_page_of_which_two_processes_crash_is_refused():
 
 async def test_cancellation_ends_the_process_that_is_at_work(parsing: Parsing):
     with anyio.move_on_after(0.5):
-        async with parsing.ready(page(HANGS)):
+        async with ready(parsing, page(HANGS)):
             pytest.fail("it cannot be ready")
 
     assert (pids(), parsing.held) == ([], 0)
@@ -251,10 +262,10 @@ async def test_where_no_process_can_be_started_odd_pages_are_refused_by_their_lo
     monkeypatch.setattr(parsing_module.sys, "executable", "/nowhere/python")
     deep, large = page(DEEP), page(FINISHED["10 MiB of text"])
     parsing = Parsing(Settings())
-    async with parsing.ready(deep):
+    async with ready(parsing, deep) as deep:
         with pytest.raises(ParseRefusedError, match="over 2000 tags"):
             deep.css("a")
-    async with parsing.ready(large):
+    async with ready(parsing, large) as large:
         assert large.css("a")
 
     assert caplog.text.count("no process for odd pages can be started") == 1
@@ -269,7 +280,7 @@ from crawlcw.crawl.parsing import Parsing
 
 async def parse(parsing, body):
     url = "http://a.example/"
-    async with parsing.ready(Response(url, request=Request(url), body=body)):
+    async with parsing.ready([Response(url, request=Request(url), body=body)]):
         pass
 
 async def main():
@@ -382,15 +393,16 @@ async def test_a_tree_of_parsels_is_tried_elsewhere_once_a_callback_has_asked_fo
     """HOSTILE 3.11: what the second parser may need is bounded like the first one's."""
     large = b"<ul>" + b"<li><a href=/other>a</a>" * 50_000 + LINK
     first = page(large)
-    async with parsing.ready(first):
+    async with ready(parsing, first) as first:
         assert "selector" not in vars(first), "nobody has asked yet"
         assert first.xpath("(//a)[last()]/@href").get() == "/next"
 
     second, odd = page(large), page(FINISHED["10,000 nested div"])
-    async with parsing.ready(second):
-        assert "selector" in vars(second), "made beside the loop"
+    async with ready(parsing, second) as second:
+        assert second.trees is not None
+        assert second.trees.selector is not None, "made beside the loop"
         assert second.xpath("count(//a)").get() == "50001.0"
-    async with parsing.ready(odd):
+    async with ready(parsing, odd) as odd:
         assert odd.css("a[href]"), "the one parser goes through it"
         with pytest.raises(ParseRefusedError, match="over 2000 tags inside one another"):
             odd.xpath("//a")
@@ -401,11 +413,11 @@ async def test_a_tree_of_parsels_for_which_memory_is_too_short_leaves_the_other_
     settings = Settings(memory_budget="128 MiB")
     parsing = Parsing(settings)
     small = page(b"<p>1")
-    async with parsing.ready(small):
+    async with ready(parsing, small) as small:
         assert small.xpath("//p")
     large = page(b"<i>x</i>" * 110_000)
 
-    async with parsing.ready(large):
+    async with ready(parsing, large) as large:
         assert len(large.css("i")) == 110_000
         with pytest.raises(ParseRefusedError, match="its tree for XPath takes over"):
             large.xpath("//i")

@@ -140,10 +140,7 @@ NO_ITEM_DEPENDS = {
     "Response.selector_kind": "the crawl makes trees by it",
     "Response.dropped": "a count of links, for the report",
     "Response.following": "the crawl gives what its links are followed by",
-    "Response.screened": "the crawl has looked at the markup",
-    "Response.refusal": "the crawl notes that the page has no tree",
-    "Response.selector_refusal": "the crawl notes that the page has no tree for XPath",
-    "Response.selected": "the crawl asks whether a callback wants a tree",
+    "Response.trees": "the crawl gives what it has found out of the trees",
 }
 #: Settings that say how a page is asked for or kept, and so could change an item after a kill.
 SETTINGS_OF_PAGES = (
