@@ -155,6 +155,7 @@ class Session(Generic[AnyLedger]):
         told the tasks that were given back, for their work was cancelled. Where the lease
         changes meanwhile, call `lease_changed`.
         """
+        self._hurried = anyio.Event()  # what has changed before is no reason
         async with anyio.create_task_group() as running:
             running.start_soon(self.heartbeat.run)
             began = anyio.current_time()

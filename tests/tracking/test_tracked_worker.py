@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,8 @@ class Asked:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._asked, name)
-        if type(found).__module__.startswith("crawlcw.ledger.sqlite"):
+        # A facet; other values, such as the ledger's kind, are what they are.
+        if type(found).__module__.startswith("crawlcw.ledger.") and not isinstance(found, Enum):
             return Asked(found, self._selector, self.questions)
         if not inspect.iscoroutinefunction(found):
             return found
