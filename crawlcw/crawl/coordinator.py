@@ -520,12 +520,17 @@ class Coordinator:
 
     async def _drained(self) -> bool:
         """Return whether nothing is left, here or in the ledger; else note when to look again."""
+        # What is done about a host in the background counts until it has ended.
+        if self._held or any(host.busy for host in self.frontier.hosts.values()):
+            self._heartbeat.starving(False)
+            self._waits_for = None
+            self._rest(min(self._idle, _IDLE_BESIDE_OTHERS))
+            return False
         horizon = await self._ledger.queries.horizon()
         # A task has a due until its outcome is committed, and its links have one before
         # that: a horizon of None hides nothing. What came to this process while it asked
-        # is in `_held`, or has set `_changed`; work on hosts beside this counts until it ends.
+        # is in `_held`, or has set `_changed`.
         busy = self._held or self._changed.is_set()
-        busy = busy or any(host.busy for host in self.frontier.hosts.values())
         if not busy:
             if horizon is None and self.frontier.page_limit.seeded:
                 return True
@@ -548,10 +553,14 @@ class Coordinator:
         if horizon is not None and horizon <= now + self._settings.lease:
             # Another process is at work, and may be done, or find more to do, at any time.
             idle = min(idle, _IDLE_BESIDE_OTHERS)
-        self._look_at = time.monotonic() + max(idle, _SHORTEST_IDLE)
+        self._rest(idle)
+        return False
+
+    def _rest(self, seconds: float) -> None:
+        """Look at the whole ledger, and for hosts, in so many seconds, and then more seldom."""
+        self._look_at = time.monotonic() + max(seconds, _SHORTEST_IDLE)
         self.host_leaser.lease_at = self._look_at
         self._idle = min(self._idle * 2, _LONGEST_IDLE)
-        return False
 
     async def _waiting(self, horizon: datetime | None, until: datetime | None) -> Standstill:
         """Return what there is to wait for, where this process has nothing to do *until* then."""
