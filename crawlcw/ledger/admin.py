@@ -42,7 +42,7 @@ from crawlcw.model.transitions import (
     BulkChange,
 )
 
-#: One command or transaction changes so many tasks: others wait meanwhile.
+#: The tasks of one command or transaction, for which other writers wait.
 BATCH = 2_000
 _WAITING = Among([int(status) for status in WAITING])
 
@@ -145,7 +145,7 @@ class Admin:
         now = self._store.now()
         due = {"status": Among(tuple(map(int, REVISIT.from_statuses))), "revisit": AtMost(now)}
         total = 0
-        # What is changed is not found again.
+        # A changed page is not found again.
         while ids := await self._store.reading(_to_revisit, due):
             # Noted before: where the answer is lost, the next call finds nothing more.
             self._unwoken = REVISIT.wakes_hosts
@@ -194,7 +194,7 @@ class Admin:
         """
         # First, for a crash must not leave seeds that are gone and taken to be there.
         await Notes(self._store).set_state({"seeds": None})
-        # What a call before has deleted may have left something behind.
+        # Delete the leftovers of a call before that was not answered.
         await self._store.writing(_delete, [], {})
         where = where_of(until(chosen, self._store.now()), self._store.kind)
         total = 0

@@ -29,7 +29,7 @@ _MOMENT = timedelta(milliseconds=1)
 
 
 def where_of(chosen: TaskFilter, kind: LedgerKind) -> dict[str, Any]:
-    """Return the tests of what is chosen, the ids apart."""
+    """Return the tests of a choice, without its ids."""
     chosen = simplified(chosen, kind)
     is_bound = chosen.since is not None or chosen.until is not None
     tests = {
@@ -54,7 +54,7 @@ class Reading(Protocol):
     """A function that does a unit of work, see `port.Store.reading`."""
 
     async def __call__(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what the work has read."""
+        """Return the result of the work."""
 
 
 async def walk(

@@ -1,8 +1,8 @@
-"""Questions on all the tasks: which there are, how many, what they gave, when the next is due.
+"""Queries on tasks and items: find, count, search, the next due time.
 
-Chosen tasks are found and counted by the way that reads fewest of them: by an index of what is
-given, where it has few; else in the order of the answer, as long as that may fill it soon; and else
-as they lie in the store, all of them, which takes an eighth to a tenth of a look-up of each.
+Three access paths find and count chosen tasks: an index of a given field with few entries; the
+order of the answer, while few tasks fill it; a scan of all tasks as they lie in the store. A scan
+costs an eighth to a tenth of a look-up of each task.
 """
 
 from collections.abc import (
@@ -35,17 +35,17 @@ from crawlcw.ledger.values import (
 )
 from crawlcw.model.task import Record, Status
 
-#: So many tasks that an index has are read, and sorted, for some of them.
+#: The most entries of an index that are read and sorted.
 FEW = 50_000
-#: So many are looked at in the order of the answer, or so many for each that is wanted.
+#: The tasks that are examined in the order of the answer, at least, and for each wanted task.
 LOOK_AT = 10_000
 LOOK_AT_FOR_EACH = 50
-#: Who wants more at once has them looked for in their order alone.
+#: The largest limit for a scan; more tasks are read in the order of the answer.
 LARGEST_PAGE = 1_000
-#: So many tasks are read at once by their ids, and so many with their items.
+#: The tasks of one read by ids, and of one read with items.
 _AT_ONCE = 5_000
 _WITH_ITEMS = 100
-#: What the index of statuses has, and the indexes that leave fewest tasks as a rule.
+#: The fields of the index of statuses, and the other indexes, the most selective first.
 _IN_INDEX = {"status", "update_time"}
 _NARROW = (Path.HOST, Path.REASON, Path.CALLBACK)
 _RESUMES = 5
@@ -76,7 +76,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a search has found."""
+    """The result of a search."""
 
     records: tuple[Record, ...]  #: the last changed first, without their items
     after: Cursor | None  #: where to go on; None: nothing is left to look at

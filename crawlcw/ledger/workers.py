@@ -1,4 +1,4 @@
-"""The workers: the processes at work, what each has counted, and what a dead one leaves behind."""
+"""The workers: the processes at work, their counters, and the end of a dead worker's leases."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -100,7 +100,7 @@ async def _beat(unit: Unit, name: str, news: Document) -> None:
 
 
 async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[str]]:
-    """End what a worker holds; return how many tasks it held, and their hosts."""
+    """End the leases of a worker; return the number of its tasks, and their hosts."""
     # ';' follows ':', so these are the tokens that begin with `name:`.
     mine = Within(f"{name}:", f"{name};")
     held = {"status": Among([int(Status.PROCESSING)]), "lock": mine}

@@ -1,7 +1,7 @@
 """The tasks of the port in MongoDB, and the unit of all its tables.
 
-What counts goes through an index some ten thousand tasks at a time: one command for a million of
-them would run into the driver's time limit where the server is slow, and be sent again, and again.
+Counts read an index some ten thousand tasks at a time: on a slow server one command for a million
+tasks runs into the driver's time limit, and is sent again, and again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ from crawlcw.ledger.values import Counts, Cursor, ItemCount, ItemRow
 from crawlcw.model.task import DONE, Status
 from crawlcw.model.transitions import LOCK
 
-#: The order of what is found; the server would sort tasks of one time if it were told more.
+#: The order of answers; with more fields the server would sort the tasks of one time.
 ORDER = [("update_time", -1), ("_id", -1)]
 _ORDER_OF_EQUALS = [("_id", -1)]
 _PLACE = {"update_time": 1}
@@ -50,7 +50,7 @@ _INDEX = {
     Path.CALLBACK: BY_CALLBACK,
     Path.REVISIT: BY_REVISIT,
 }
-#: What the index of statuses answers alone.
+#: The fields of the index of statuses.
 _IN_INDEX = {"status", "update_time"}
 #: So many tasks are read by one command at most, and for so many seconds. They take it 0.4 us each.
 _SCANNED = 5_000_000

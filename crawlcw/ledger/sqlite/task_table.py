@@ -19,7 +19,7 @@ from crawlcw.ledger.sqlite.table import Table
 from crawlcw.ledger.values import Counts, Cursor, ItemCount, ItemRow
 from crawlcw.model.task import Status
 
-#: What is walked through is read so much at a time: rows, and characters of JSON.
+#: The rows, and characters of JSON, of one read in a walk.
 ITEM_ROWS = 500
 ITEM_CHARACTERS = 1 << 20
 
