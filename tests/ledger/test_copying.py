@@ -114,6 +114,10 @@ async def filled(ledger: CopiedLedger) -> list[bytes]:
     tally = Counters(pages=2, items=3, links_dropped={"trap": 1})
     await ledger.workers.beat(worker.name, tally, vitals=Vitals(finished=2))
     await ledger.workers.leave(worker.name)
+    # One that was killed has not left: the vitals that it showed last are there.
+    killed = replace(worker, name="killed")
+    await ledger.workers.join(killed)
+    await ledger.workers.beat(killed.name, tally, vitals=Vitals(finished=2))
     await ledger.notes.set_state({"seeds": {"a.b": 1}})
     await ledger.sessions.change(None, session(now))
     pending = {(first.task.id, 1): {"a.b": Operation(Kind.SET, 3, {"$c": [now]})}}
@@ -150,7 +154,7 @@ async def test_a_copy_and_the_copy_of_a_copy_are_the_same(opened: Opened, first:
 
     assert copied == again
     assert (copied[Part.TASKS].number, copied[Part.TASKS].items) == (7, 3)
-    assert (copied[Part.HOSTS].number, copied[Part.WORKERS].number) == (2, 1)
+    assert (copied[Part.HOSTS].number, copied[Part.WORKERS].number) == (2, 2)
     for ledger in (between, last):
         for each in ids:
             assert await ledger.tasks.get(each) == await source.tasks.get(each)

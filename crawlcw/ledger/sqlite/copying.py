@@ -96,6 +96,8 @@ class Copying:
         }
         if part is Part.WORKERS:
             found["hungry"] = bool(found["hungry"])
+            # What it shows of itself is of now, and of this ledger.
+            found.pop("vitals", None)
         if part is Part.TASKS:
             for each in db.execute(self._store.sql.items_of_task, (row["id"],)):
                 found.setdefault("items", []).append(from_json(each["item"]))
