@@ -7,6 +7,7 @@ here fails on anything that a page holds: what makes no sense says nothing.
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 
 from selectolax.lexbor import LexborNode
 
@@ -89,51 +90,61 @@ def directives(header: str, *, robot: str) -> RobotsDirectives:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
     """The head of a page; of what is no HTML it says nothing but whether there may be a <base>."""
 
-    has_base: bool  #: whether there may be a <base>
-    refresh: tuple[timedelta, str] | None = None  #: of the first meta with a link, see `refresh`
-    robots: RobotsDirectives = NO_DIRECTIVES  #: of the metas named `robots` or as the robot
+    def __init__(self, body: bytes, *, encoding: str, is_html: bool = True) -> None:
+        if encoding in charset.WITHOUT_PLAIN_TAGS:
+            body = charset.decode(body[: 2 * LONGEST_HEAD], encoding).encode(errors="replace")
+            encoding = "utf-8"
+        end = _TO_ITS_END.match(body, 0, LONGEST_HEAD)
+        self._source = body[: end.end() if end else 0]
+        self._encoding = encoding
+        lower = self._source.lower()
+        self.has_base = b"<base" in lower  #: whether there may be a <base>
+        # Most heads have none of the words that are looked for, and need not be parsed.
+        self._lower = lower if is_html else b""
+
+    @cached_property
+    def refresh(self) -> tuple[timedelta, str] | None:
+        """The first <meta http-equiv="refresh"> with a link, as `refresh` reads it."""
+        if b"refresh" not in self._lower:
+            return None
+        found = (refresh(content) for event, _, content in self._metas if event == "refresh")
+        return next((each for each in found if each is not None), None)
+
+    def directives(self, *, robot: str) -> RobotsDirectives:
+        """Return what the metas named `robots` and *robot* ask for."""
+        names = (_EVERY_ROBOT, robot.lower() or _EVERY_ROBOT)
+        found = NO_DIRECTIVES
+        if names[0].encode() in self._lower or names[1].encode() in self._lower:
+            for _, name, content in self._metas:
+                if name in names:
+                    for word in content.lower().split(","):
+                        found |= _directive(word)
+        return found
+
+    @cached_property
+    def _metas(self) -> list[tuple[str, str, str]]:
+        """The event, name and content of each <meta>; no event of one in a <noscript>."""
+        source = charset.decode(self._source, self._encoding).encode(errors="replace")
+        try:
+            markup.screen(source)
+            nodes = markup.parse_bounded(source).css("meta[content]")
+        except ParseRefusedError:
+            return []
+        return [
+            (
+                "" if _without_scripts(node) else _stripped(node, "http-equiv").lower(),
+                _stripped(node, "name").lower(),
+                _stripped(node, "content"),
+            )
+            for node in nodes
+        ]
 
 
-def read(body: bytes, *, encoding: str, robot: str, is_html: bool = True) -> Head:
-    """Return what the head of a page says; *robot* is what pages call this crawler."""
-    if encoding in charset.WITHOUT_PLAIN_TAGS:
-        body = charset.decode(body[: 2 * LONGEST_HEAD], encoding).encode(errors="replace")
-        encoding = "utf-8"
-    end = _TO_ITS_END.match(body, 0, LONGEST_HEAD)
-    source = body[: end.end() if end else 0]
-    # Most heads have none of the words that are looked for, and need not be decoded.
-    lower = source.lower()
-    has_base = b"<base" in lower
-    robot = robot.lower() or _EVERY_ROBOT
-    says = b"refresh" in lower or b"robots" in lower or robot.encode() in lower
-    if not is_html or not says:
-        return Head(has_base=has_base)
-    source = charset.decode(source, encoding).encode(errors="replace")
-    try:
-        markup.screen(source)
-        tree = markup.parse_bounded(source)
-    except ParseRefusedError:
-        return Head(has_base=has_base)
-    found = (
-        refresh(node.attributes.get("content") or "")
-        for node in tree.css("meta[http-equiv][content]")
-        if _named(node, "http-equiv") == "refresh" and not _without_scripts(node)
-    )
-    robots = NO_DIRECTIVES
-    for node in tree.css("meta[name][content]"):
-        if _named(node, "name") in (_EVERY_ROBOT, robot):
-            for word in (node.attributes.get("content") or "").lower().split(","):
-                robots |= _directive(word)
-    sends = next((each for each in found if each is not None), None)
-    return Head(has_base=has_base, refresh=sends, robots=robots)
-
-
-def _named(node: LexborNode, attribute: str) -> str:
-    return (node.attributes.get(attribute) or "").strip().lower()
+def _stripped(node: LexborNode, attribute: str) -> str:
+    return (node.attributes.get(attribute) or "").strip()
 
 
 def _without_scripts(node: LexborNode) -> bool:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from selectolax.lexbor import LexborNode
 
-from crawlcw.api import page_head
 from crawlcw.api.document import Document
 from crawlcw.api.forms import Form, find
 from crawlcw.api.links import EVERYTHING, Extensions, LinkFilter, Patterns, within
@@ -142,10 +141,10 @@ class Response(Document):
     @cached_property
     def robots(self) -> RobotsDirectives:
         """What the page asks of robots, by X-Robots-Tag or a <meta>: `noindex`, `nofollow`."""
-        header, in_head = self.headers.get("x-robots-tag"), self._head.robots
-        if header is None:
-            return in_head
-        return in_head | directives(header, robot=self.following.robot)
+        # The robot is known only to the crawl, which looks at a head for a Refresh before.
+        robot, header = self.following.robot, self.headers.get("x-robots-tag")
+        in_head = self._head.directives(robot=robot)
+        return in_head if header is None else in_head | directives(header, robot=robot)
 
     @cached_property
     def refresh(self) -> Refresh | None:
@@ -169,12 +168,7 @@ class Response(Document):
     @cached_property
     def _head(self) -> Head:
         kind = self.headers.get("content-type", _HTML[0]).lower().lstrip()
-        return page_head.read(
-            self.body,
-            encoding=self.encoding,
-            robot=self.following.robot,
-            is_html=kind.startswith(_HTML),
-        )
+        return Head(self.body, encoding=self.encoding, is_html=kind.startswith(_HTML))
 
     @property
     def base_url(self) -> str:
