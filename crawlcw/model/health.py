@@ -1,6 +1,15 @@
 """Circuit breaker for an origin, a proxy, or this machine's own uplink (Nygard, "Release It!").
 
-Its state follows from its fields; the guide on politeness draws the states.
+Its state follows from its fields; the guide on politeness has the diagram.
+
+    state      what may be asked       what ends it
+    closed     all, at its pace        fault: open; last strike: dead; a page gets 429 and another
+                                       is known good: half-open; silence (uplink alone): checking
+    checking   known good pages        good answer: closed; fault, for none came: open
+    open       nothing                 end of its rest: half-open; good answer: closed; last: dead
+    half-open  a good page, else next  good answer: closed; fault or 429: open; last strike: dead
+    dead       nothing of an origin    good answer: closed; so does `retry-failed` with an origin
+
 Synchronous and without I/O. Times are seconds of one clock that runs forward: the ledger's for
 origins, which several processes ask in turn, and the monotonic clock for proxies and the uplink.
 """
