@@ -200,8 +200,11 @@ class Results(Protocol):
     async def count(self, *, look_at: int | None = None) -> ItemCount:
         """Return how many items there are, of *look_at* tasks where the items have no index."""
 
-    async def of(self, keys: Sequence[Key]) -> list[ItemRow]:
-        """Return the items of tasks, in the order of the keys."""
+    async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
+        """Return the items of the first tasks, in the order of the keys, and how many tasks.
+
+        Of each of them all items. It ends behind the task with which they fill a batch.
+        """
 
     async def items(self, after: Key) -> tuple[list[ItemRow], Key | None]:
         """Return the items of some tasks behind a key, and the last key; None: nothing is left."""

@@ -218,8 +218,11 @@ class Queries:
         where = where_of(chosen, self._store.kind)
         async with aclosing(walk(self._resumed, where, size=_WITH_ITEMS)) as batches:
             async for ids in batches:
-                for row in await self._resumed(_items_of, ids):
-                    yield row
+                while ids:
+                    rows, number = await self._resumed(_items_of, ids)
+                    for row in rows:
+                        yield row
+                    ids = ids[number:]
 
     async def _rows(
         self, read: Callable[[Unit, bytes], Coroutine[Any, Any, tuple[list[ItemRow], bytes | None]]]
@@ -238,7 +241,7 @@ class Queries:
         return await self._store.reading(work, *args, **kwargs)
 
 
-async def _items_of(unit: Unit, ids: Sequence[bytes]) -> list[ItemRow]:
+async def _items_of(unit: Unit, ids: Sequence[bytes]) -> tuple[list[ItemRow], int]:
     return await unit.results.of(ids)
 
 

@@ -1,6 +1,7 @@
 """What `Ledger` promises, asked of every store."""
 
 import asyncio
+import gc
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,7 +11,7 @@ import pytest
 
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
 from crawlcw.ledger import admin
-from crawlcw.ledger.protocol import Cursor, ItemCount, Ledger, TaskFilter, Worker
+from crawlcw.ledger.protocol import Cursor, ItemCount, ItemRow, Ledger, TaskFilter, Worker
 from crawlcw.model import transitions, values
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import Lease, Record, ResponseInfo, Status, Task
@@ -1081,6 +1082,32 @@ async def test_items_of_chosen_tasks_come_the_last_changed_first(ledger: Ledger,
     assert [row.item["n"] for row in rows] == [n for n in range(119, 59, -1) for _ in range(2)]
     assert min(row.fetched_at for row in rows) == half
     assert [row async for row in ledger.queries.items(waiting)] == []
+
+
+@pytest.mark.parametrize("is_chosen", [False, True])
+async def test_large_items_are_in_memory_a_batch_at_a_time(
+    ledger: Ledger, clock: FakeClock, is_chosen: bool
+):
+    pages, size = 20, 1_200_000
+    await ledger.tasks.add(make_tasks(pages))
+    for number, lease in enumerate(await claimed(ledger)):
+        clock.advance(seconds=1)
+        # Smaller ones, and one so large that MongoDB sets it aside.
+        texts = ["x" * (size // 12)] * 11 + ["x" * size]
+        items = [{"n": number, "text": text} for text in texts]
+        await ledger.outcomes.commit([success(ledger, lease, *items)])
+    found, most = list[int](), 0
+
+    async for row in ledger.queries.items(TaskFilter() if is_chosen else None):
+        found.append(row.item["n"])
+        if len(found) % 12 == 1:
+            alive = (each for each in gc.get_objects() if type(each) is ItemRow)
+            most = max(most, sum(len(each.item["text"]) for each in alive))
+
+    expected = [n for n in reversed(range(pages)) for _ in range(12)]
+    assert found == expected if is_chosen else sorted(found, reverse=True) == expected
+    # A batch of MongoDB is 16 MiB and the rest of a page.
+    assert most <= (16 << 20) + 2 * size
 
 
 async def test_an_item_says_where_its_page_really_was(ledger: Ledger):

@@ -297,6 +297,17 @@ async def test_items_are_counted_among_so_many_tasks_and_no_others(ledger, crowd
     assert read == 500
 
 
+async def test_the_items_of_tasks_are_read_a_reply_at_a_time(ledger, overheard):
+    """A reply of the server is 16 MiB at most, and tasks with items may be as large each."""
+    failed = TaskFilter(statuses=[Status.FAILED])
+    for rows in (ledger.queries.items(failed), ledger.queries.items(), ledger.queries.versions()):
+        assert [row async for row in rows] == []
+
+    of_items = [c for c in overheard.commands if {"items", "versions"} & {*c.get("projection", ())}]
+    assert len(of_items) > 3
+    assert all(command["singleBatch"] for command in of_items)
+
+
 async def test_counting_by_host_reads_the_leased_tasks_alone(ledger, crowded, overheard):
     counts = await ledger.hosts.counts()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import os
 import sqlite3
 import subprocess
@@ -23,7 +24,7 @@ from crawlcw.errors import (
 )
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger.protocol import ItemRow, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger, connection, outcomes, rows, task_table
 from crawlcw.ledger.sqlite.connection import Database
 from crawlcw.model.task import Status
@@ -759,6 +760,24 @@ async def test_a_page_reads_no_deferred_task(path: Path):
     assert await ledger.queries.horizon() == START
     # 4,000 tasks are 20,000 instructions of SQLite's machine at least.
     assert steps * 10 < 2_000
+    await ledger.close()
+
+
+@pytest.mark.parametrize(("number", "size", "most"), [(1, 100_000, 11), (300, 1, 600)])
+async def test_the_items_of_chosen_tasks_are_read_in_batches(
+    path: Path, number: int, size: int, most: int
+):
+    """A batch ends behind the task with its 500th item, or with 1 MiB of items."""
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    await ledger.tasks.add(make_tasks(40))
+    items = [{"v": "x" * size}] * number
+    leases = await claimed(ledger)
+    await ledger.outcomes.commit([success(ledger, lease, *items) for lease in leases])
+    stream = ledger.queries.items(TaskFilter())
+    await anext(stream)
+
+    assert sum(type(each) is ItemRow for each in gc.get_objects()) == most
+    assert 1 + len([row async for row in stream]) == 40 * number
     await ledger.close()
 
 

@@ -4,7 +4,7 @@ Counts read an index some ten thousand tasks at a time: on a slow server one com
 tasks runs into the driver's time limit, and is sent again, and again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -36,6 +36,7 @@ from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.table import Table
 from crawlcw.ledger.port import Among, Edit, Key, Looked, Path, Where
 from crawlcw.ledger.values import Counts, Cursor, ItemCount, ItemRow
+from crawlcw.model import values
 from crawlcw.model.task import DONE, Status
 from crawlcw.model.transitions import LOCK
 
@@ -60,13 +61,16 @@ _AS_THEY_LIE = {"$natural": 1}
 #: the server is slow.
 COUNTED = 50_000
 COUNTED_AT_ONCE = 2_000_000
-#: How many tasks are read at once to count their items, and for their items.
+#: How many tasks are read at once to count their items, and for their items; and the bytes of
+#: items, those set aside included, that end a batch.
 _READ = 5_000
 _WITH_ITEMS = 200
+_BATCH_BYTES = 16 << 20
 _NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
 #: Those first that have items, and those last that may only wait for another visit.
 _ITEMS_FIRST = (*DONE, Status.FAILED, Status.PROCESSING, Status.TODO)
 _ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
+_Reading = Callable[[Document], Awaitable[list[ItemRow]]]
 
 
 class Unit:
@@ -360,13 +364,17 @@ class Results:
                     break
         return ItemCount(number=number, whole=True)
 
-    async def of(self, keys: Sequence[Key]) -> list[ItemRow]:
+    async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
         """See `port.Results.of`."""
-        found = await self._tasks.read(keys, _ITEM_FIELDS)
-        with mapped():
-            return [
-                row for key in keys if key in found for row in await self._items.rows(found[key])
-            ]
+        while True:
+            found = await self._reply({"_id": {"$in": keys}}, _ITEM_FIELDS, most=len(keys))
+            if len(found) == len(keys) or len(keys) <= 1:
+                break
+            # The reply was full, and has the first tasks by id instead of by the keys. A task that
+            # was removed meanwhile looks the same, and costs a few reads.
+            keys = keys[: max(1, min(len(found), len(keys) // 2))]
+        by_key = {each["_id"]: each for each in found}
+        return await self._first(self._items.rows, [by_key.get(key) for key in keys])
 
     async def items(self, after: Key) -> tuple[list[ItemRow], Key | None]:
         """See `port.Results.items`."""
@@ -379,13 +387,38 @@ class Results:
     async def _results(
         self, field: str, fields: Sequence[str], after: Key
     ) -> tuple[list[ItemRow], Key | None]:
-        rows = self._items.rows if field == "items" else self._items.versions
+        read = self._items.rows if field == "items" else self._items.versions
         there = {"_id": {"$gt": after}, field: {"$exists": True}}
-        shown = dict.fromkeys(fields, 1)
-        found = await self._tasks.found(there, shown, limit=_WITH_ITEMS)
+        found = await self._reply(there, fields, most=_WITH_ITEMS)
+        rows, number = await self._first(read, found)
+        return rows, found[number - 1]["_id"] if found else None
+
+    async def _reply(
+        self, chosen: Document, fields: Sequence[str], *, most: int
+    ) -> Sequence[Document]:
+        """Return the first tasks by id, no more than one reply of the server has: 16 MiB."""
         with mapped():
-            results = [row for each in found for row in await rows(each)]
-        return results, found[-1]["_id"] if len(found) == _WITH_ITEMS else None
+            cursor = self._tasks.collection.find(chosen, dict.fromkeys(fields, 1))
+            # A negative limit: the server ends the cursor behind its first reply, which is of 101
+            # documents if it is not told.
+            cursor = cursor.sort([("_id", 1)]).hint("_id_").limit(-most).batch_size(most)
+            found: list[Document] = await cursor.to_list(None)
+        return found
+
+    async def _first(
+        self, read: _Reading, tasks: Sequence[Document | None]
+    ) -> tuple[list[ItemRow], int]:
+        """Return the items of the first tasks, and how many tasks; items set aside are large."""
+        rows: list[ItemRow] = []
+        size = 0
+        for number, task in enumerate(tasks, 1):
+            with mapped():
+                new = [] if task is None else await read(task)
+            rows += new
+            size += sum(values.size(row.item) for row in new)
+            if size >= _BATCH_BYTES:
+                return rows, number
+        return rows, len(tasks)
 
 
 def behind(

@@ -197,10 +197,17 @@ class Results:
         """See `port.Results.count`."""
         return ItemCount(number=number_of(self._db, self._sql.count_items, {}), whole=True)
 
-    async def of(self, keys: Sequence[Key]) -> list[ItemRow]:
+    async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
         """See `port.Results.of`."""
-        rows = (row for key in keys for row in self._db.execute(self._sql.items_of_task, (key,)))
-        return list(map(_item, rows))
+        rows: list[ItemRow] = []
+        characters = 0
+        for number, key in enumerate(keys, 1):
+            for row in self._db.execute(self._sql.items_of_task, (key,)):
+                rows.append(_item(row))
+                characters += len(row["item"])
+            if len(rows) >= ITEM_ROWS or characters >= ITEM_CHARACTERS:
+                return rows, number
+        return rows, len(keys)
 
     async def items(self, after: Key) -> tuple[list[ItemRow], Key | None]:
         """See `port.Results.items`."""
