@@ -695,9 +695,7 @@ BOUNDS = {
         ),
         ("waiting_of_host", "USING INDEX books.host_due (host=? AND priority=? AND due>?)"),
         ("ready_hosts", "USING INDEX books.hosts_ready_at (ready_at<?)"),
-        ("end_host_leases", "USING INDEX books.hosts_owner (owner>? AND owner<?)"),
         ("next_ready", "USING COVERING INDEX books.hosts_ready_at (ready_at>?)"),
-        ("workers", "USING INDEX books.workers_left (left=?)"),
     ],
 )
 async def test_the_frontier_is_read_by_its_index_without_a_sort(
