@@ -82,7 +82,7 @@ def test_the_measures_of_all_workers_are_added_up_whether_they_live_or_not():
 def test_measures_travel_from_a_worker_to_its_supervisor():
     measures = Meter().measures(Stats(pages=2), held=3, resting=1)
 
-    state = WorkerState.read(WorkerState(measures=measures).line())
+    state = WorkerState.of(json.loads(WorkerState(measures=measures).line()))
 
     assert state.measures == measures
     # A worker that has counted nothing has not begun, however much memory it has.
