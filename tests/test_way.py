@@ -15,10 +15,10 @@ from tests.support.way import counts, lines_to_read, walked
 pytestmark = pytest.mark.quick
 
 #: Counts of today, and one in fifty for timers and watches that meet every page.
-LIMITS = {"modules": 55, "functions": 260, "calls": 560, "switches": 370}
+LIMITS = {"modules": 55, "functions": 260, "calls": 600, "switches": 400}
 #: Lines of `crawl` that a reader opens who follows a page from the coordinator to its commit; to
 #: reach: 1,700.
-MOST_LINES = 1_420
+MOST_LINES = 1_500
 #: To tell which module came in. A module that is gone may stay in this list.
 KNOWN = Path(__file__).parent / "support" / "way_modules.txt"
 
