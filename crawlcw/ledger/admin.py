@@ -7,7 +7,7 @@ write in between, and what they claim is left alone.
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.choosing import until, walk, where_of
@@ -20,6 +20,7 @@ from crawlcw.ledger.port import (
     AtMost,
     Documents,
     Edit,
+    Hosts,
     Not,
     Path,
     Store,
@@ -45,16 +46,6 @@ from crawlcw.model.transitions import (
 #: The tasks of one command or transaction, for which other writers wait.
 BATCH = 2_000
 _WAITING = Among([int(status) for status in WAITING])
-
-
-class Hosts(Protocol):
-    """The hosts that are woken for their tasks, see `protocol.Hosts`."""
-
-    async def wake(self, dues: Mapping[str, datetime]) -> None:
-        """Make hosts ready no later than given."""
-
-    async def wake_all(self) -> int:
-        """Make every host ready now."""
 
 
 class Admin:

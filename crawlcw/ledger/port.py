@@ -279,3 +279,13 @@ class Store(Protocol):
 
     async def drop(self) -> None:
         """Take away everything of this name."""
+
+
+class Hosts(Protocol):
+    """The hosts that are woken for their tasks, see `protocol.Hosts`."""
+
+    async def wake(self, dues: Mapping[str, datetime]) -> None:
+        """Make hosts ready no later than given."""
+
+    async def wake_all(self) -> int:
+        """Make every host ready now."""

@@ -1,13 +1,11 @@
 """The workers: the processes at work, their counters, and the end of a dead worker's leases."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
-from typing import Protocol
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import Among, AtMost, Edit, Not, Store, Unit, Within, Write
+from crawlcw.ledger.port import Among, AtMost, Edit, Hosts, Not, Store, Unit, Within, Write
 from crawlcw.model.counters import Counters
 from crawlcw.model.rates import Vitals
 from crawlcw.model.task import Status
@@ -15,13 +13,6 @@ from crawlcw.model.workers import Worker
 
 #: More than there ever are: those at work, and the last ones that left.
 _EVERY = 100_000
-
-
-class Hosts(Protocol):
-    """The hosts that are woken for tasks, see `protocol.Hosts`."""
-
-    async def wake(self, dues: Mapping[str, datetime]) -> None:
-        """Make hosts ready no later than given."""
 
 
 class Workers:
