@@ -14,7 +14,7 @@ from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.task import Status
 from crawlcw.tracking import Tracker, UseCase
 from tests.capabilities.use_cases import UseCases, fail, finish
-from tests.ledger.test_ledger_plans import Overheard, check_plans
+from tests.ledger.test_ledger_plans import Overheard, examined, explained, stages
 from tests.support.ledgers import FakeClock
 
 DAY = timedelta(days=1)
@@ -74,8 +74,16 @@ async def test_such_a_question_reads_its_index_and_what_it_returns_on_mongodb(
         found = await ledger.queries.find(chosen, limit=10)
 
     assert [record.task.url for record in found] == [f"bad-{day}" for day in range(38, 18, -2)]
+    # The index tells which tasks, and each is then read by its id: between two ids the server
+    # looks at one key more.
+    places, tasks = (c for c in overheard.commands if {"aggregate", "find"} & c.keys())
+    assert tasks["hint"] == "_id_"
     with pymongo.MongoClient(on_mongodb.url, tz_aware=True) as client:
-        check_plans(client.get_default_database(), overheard, "find", spare=5)
+        for command, keys in (places, 10), (tasks, 20):
+            explanation = explained(client.get_default_database(), command)
+            assert not set(stages(explanation)) & {"COLLSCAN", "SORT"}
+            assert examined(explanation, "Keys") <= keys
+            assert examined(explanation, "Docs") <= 10
 
 
 @pytest.mark.seed("3.7")
