@@ -475,7 +475,7 @@ def test_within_a_host_higher_priorities_go_first(file: Store, serve: Serve, sta
     wanted = [Request(f"http://{name}/{n}", priority=n % 5) for n in range(20, 60)]
     asyncio.run(put(file, wanted))
 
-    (crawl,) = start(1, file, [f"http://{name}/99"], per_host_concurrency=1, delay="0.05s")
+    (crawl,) = start(1, file, [f"http://{name}/99"], per_host_concurrency=1, delay="0.02s")
     crawl.drained()
 
     asked_for = [int(r.path[1:]) for r in site.requests() if r.path != ROBOTS]

@@ -455,6 +455,8 @@ async def test_no_outcome_is_written_before_the_cookies_of_its_page(
     assert behind == []
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("-0]")
 @pytest.mark.parametrize("time", range(4))
 def test_a_crawl_that_a_page_has_logged_in_is_logged_in_after_a_kill(
     time: int, processes: ExitStack, either_url: str, tmp_path: Path, site: MemberSite

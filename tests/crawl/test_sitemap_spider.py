@@ -309,7 +309,10 @@ async def test_the_links_of_a_list_of_urls_are_not_bounded_and_written_in_slices
     answers = {f"{SITE}/list": "list", f"{SITE}/0": "page"}
 
     report = await run_spider(
-        kind(), ledger=crawls.ledger_url, downloader=ReplayDownloader(answers)
+        kind(),
+        ledger=crawls.ledger_url,
+        settings=Settings(backoff_base="0.1s"),
+        downloader=ReplayDownloader(answers),
     )
 
     # The last ones come with the page's outcome, where there is a good one.

@@ -76,9 +76,9 @@ def ledger_of(folder: Path) -> str:
 
 
 async def crawled(spider: Spider, folder: Path, **settings: Any) -> Crawled:
-    """Crawl to the end, with the spider's own settings and those given."""
+    """Crawl to the end, with the spider's settings but for its waits, and those given."""
     quick = {"delay": 0.0, "backoff_base": "1ms"}
-    chosen = Settings(**{**quick, **vars(spider.settings), **settings})
+    chosen = Settings(**{**vars(spider.settings), **quick, **settings})
     report = await run_spider(spider, ledger=ledger_of(folder), settings=chosen)
     assert report.drained
     ledger = await open_ledger(ledger_of(folder), spider.name)
