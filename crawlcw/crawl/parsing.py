@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 #: Of the memory budget; a quarter is for bodies, and the rest for what is not counted.
 _FOR_TREES = 3 / 8
 _COPIES = 2
+#: What a process that parses grows by, for each byte of the tree as it is estimated: up to 1.23
+#: [measured]. With less room most large pages are parsed by two processes.
+_GROWS = 1.25
 _MOST_PROCESSES = 2
 #: So much longer than its time of CPU may a page take: the process was stopped, or gets no CPU.
 _LONGER = 12
@@ -121,7 +124,8 @@ class Parsing:
         # What is parsed is in memory twice more: as text or UTF-8, and on its way.
         beside = _COPIES * response.size
         most = max(0, self._trees.limit - beside)
-        expected = min(markup.tree_size(response.body) * (2 if self._selecting else 1), most)
+        estimated = markup.tree_size(response.body) * (2 if self._selecting else 1)
+        expected = min(int(_GROWS * estimated), most)
         async with self._processes:
             for room in dict.fromkeys((expected, most)):
                 # One that takes more gives this back first: others may wait for the same.

@@ -13,6 +13,7 @@ from time import monotonic, thread_time
 import anyio
 import pytest
 
+from crawlcw.api import markup
 from crawlcw.api.document import Trees
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -182,6 +183,17 @@ async def test_no_process_is_spent_on_small_pages_or_on_what_is_no_markup(parsin
             assert pids() == []
     with pytest.raises(ParseRefusedError, match="over 2000 tags inside one another"):
         response.css("a")
+
+
+async def test_an_ordinary_large_page_is_parsed_within_the_memory_that_is_expected(
+    parsing: Parsing,
+):
+    body = b"<div class=line><a name=l1></a><span class=number>1</span>int main();</div>\n" * 15_000
+    assert len(body) > markup.LARGE
+
+    async with ready(parsing, page(body)) as response:
+        assert len(response.css("a")) == 15_000
+        assert parsing.held < 2 * markup.tree_size(body), "not all that there is"
 
 
 async def test_of_pages_side_by_side_two_are_parsed_at_once(parsing: Parsing):
