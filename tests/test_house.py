@@ -111,17 +111,14 @@ def test_ci_keeps_what_the_tests_in_a_browser_have_seen():
 
 
 def test_nobody_spells_the_waiting_for_a_ledger_but_those_that_must():
-    """Renewals change while they wait; the rest is the retrying ledger's."""
+    """What is renewed changes while it waits; the rest is the retrying ledger's."""
     found = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
         if ".insist(" in path.read_text()
     }
 
-    assert found == {
-        "engine/session.py",
-        "tracking/lease_broker.py",
-    }
+    assert found == {"engine/session.py"}
 
 
 #: Words of this project alone, for which the field has its own. `witness` is a stored field's name.

@@ -15,7 +15,6 @@ import anyio
 from crawlcw.api.settings import Settings
 from crawlcw.crawl import descriptors
 from crawlcw.errors import SettingsError
-from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
 
@@ -105,7 +104,7 @@ class Steering:
 
     def __init__(
         self,
-        session: "Session[Ledger]",
+        session: "Session",
         settings: Settings,
         *,
         coordinator: "Coordinator",

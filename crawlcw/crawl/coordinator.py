@@ -32,7 +32,6 @@ from crawlcw.engine.pool import Pool
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Lease, Task
@@ -73,7 +72,7 @@ class Coordinator:
 
     def __init__(
         self,
-        session: Session[Ledger],
+        session: Session,
         settings: Settings,
         *,
         frontier: Frontier,

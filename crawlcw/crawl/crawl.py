@@ -33,7 +33,6 @@ from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.engine.session import Session
 from crawlcw.errors import LedgerUnavailableError, single_errors
 from crawlcw.fetch.pipeline import Render
-from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import EarlyEnd, FinishReason, Report, failed_pages
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
@@ -105,7 +104,7 @@ class Parts:
 
     spider: Spider
     settings: Settings
-    session: Session[Ledger]
+    session: Session
     ending: Ending
     # The stations of a task, from the seed to the outcome:
     seeder: Seeder
@@ -184,7 +183,7 @@ class Crawl:
 
         The process is to end right afterwards.
         """
-        self._session.standby.give_back()
+        self._session.abandon()
 
     def stuck_in(self) -> str:
         """Return what keeps the event loop just now, as far as it is the spider's; else nothing."""

@@ -31,7 +31,6 @@ from crawlcw.errors import Defer, FetchError, LedgerError, Reason, StopCrawl, Us
 from crawlcw.fetch.pipeline import RENDERED
 from crawlcw.fetch.redirects import REDIRECTS, is_page
 from crawlcw.fetch.user_layers import HOOKS
-from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import put_off
@@ -53,7 +52,7 @@ class Fetcher:
 
     def __init__(
         self,
-        session: Session[Ledger],
+        session: Session,
         *,
         ways: Mapping[str, Next],
         robots: Robots,

@@ -15,7 +15,6 @@ import anyio.abc
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.hosts import Frontier, HeldHost, Phase
 from crawlcw.engine.session import Session
-from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.hosts import Calls, HostLease
 from crawlcw.model.sanitize import printable
 
@@ -39,7 +38,7 @@ _SWEPT = 25
 class HostLeaser:
     """The leases of hosts of one process."""
 
-    def __init__(self, session: Session[Ledger], frontier: Frontier, settings: Settings) -> None:
+    def __init__(self, session: Session, frontier: Frontier, settings: Settings) -> None:
         """Lease hosts for the process of *session*."""
         self._session = session
         self._ledger = session.ledger
@@ -135,7 +134,8 @@ class HostLeaser:
         if not (leases := self.leases()):
             return
         asked = time.monotonic()
-        lost = await self._ledger.host_leases.renew(leases, lease=self._lease)
+        # Not repeated by itself while the ledger is away: other leases are held then.
+        lost = await self._session.opened.host_leases.renew(leases, lease=self._lease)
         for lease in leases:
             host = self._frontier.leased.get(lease.host.name)
             if host is not None and host.name not in lost:

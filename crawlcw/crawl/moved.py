@@ -19,7 +19,6 @@ from crawlcw.crawl.robots import Robots
 from crawlcw.engine.session import Session
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.redirects import loop_message, onward, portable_headers
-from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import urls
 from crawlcw.model.task import WAITING, Lease, Record, Status, Task, task_id
 from crawlcw.model.transitions import Moved, is_quarantined
@@ -35,7 +34,7 @@ class MovedPages:
 
     def __init__(
         self,
-        session: Session[Ledger],
+        session: Session,
         outcomes: Outcomes,
         *,
         adder: TaskAdder,

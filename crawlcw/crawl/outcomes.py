@@ -41,7 +41,7 @@ from crawlcw.errors import (
 from crawlcw.fetch.recording import Recorder
 from crawlcw.fetch.redirects import status_error, throttles
 from crawlcw.fetch.user_layers import SpiderFaultError
-from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.durations import format_duration
 from crawlcw.model.retry import backoff
@@ -105,7 +105,7 @@ class Outcomes:
 
     def __init__(
         self,
-        session: Session[Ledger],
+        session: Session,
         settings: Settings,
         *,
         runner: Runner,
@@ -540,7 +540,7 @@ class InternalErrors:
     time. When nothing else is left the crawl ends, and the pages stay for the next run.
     """
 
-    def __init__(self, session: Session[Ledger], *, end: End) -> None:
+    def __init__(self, session: Session, *, end: End) -> None:
         #: The attempts in a row that met one, by the id of the task.
         self.times: Counter[bytes] = Counter()
         self._ledger = session.ledger

@@ -34,7 +34,6 @@ from crawlcw.errors import Defer, FetchError, StopCrawl
 from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.fetch.pipeline import RENDERED
 from crawlcw.fetch.proxies import ProxyPool
-from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sessions import Left
 from crawlcw.model import identities
 from crawlcw.model.counters import FinishReason
@@ -95,7 +94,7 @@ class Sessions:
         self,
         spider: Spider,
         settings: Settings,
-        process: WorkerSession[Ledger],
+        process: WorkerSession,
         ways: Mapping[str, Next],
         *,
         admission: Admission,

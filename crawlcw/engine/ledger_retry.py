@@ -11,15 +11,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any, ParamSpec, TypeVar, cast, get_type_hints
+from typing import Any, ParamSpec, TypeVar, cast
 
 import anyio
 
 from crawlcw.errors import LedgerError, LedgerGoneError, LedgerUnavailableError
-from crawlcw.ledger import protocol
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.ledger.rates import Rates
-from crawlcw.ledger.workers import Workers
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 
@@ -27,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-AnyLedger = TypeVar("AnyLedger", bound=Ledger)
 
 _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
@@ -35,18 +31,6 @@ _LONGEST_WAIT = 5.0
 _LAST_LOOK = 10.0
 #: Within so many seconds after an outage every process that waited has come back.
 _COMING_BACK = 2 * _LONGEST_WAIT
-
-#: The protocols of a ledger's facets, by name. Other attributes are the ledger's own.
-_FACETS = get_type_hints(Ledger)
-#: Renewals, for the set of held leases changes during the wait, and what is as good the next time.
-_ASKED_ONCE = frozenset(
-    {
-        (protocol.Leases, "renew"),
-        (protocol.HostLeases, "renew"),
-        (Workers, "beat"),
-        (Rates, "record"),
-    }
-)
 
 
 class LedgerRetry:
@@ -163,32 +147,29 @@ class LedgerRetry:
         self._began = since if new else min(since, self._began)
 
 
-def retrying(ledger: AnyLedger, retry: LedgerRetry) -> AnyLedger:
-    """Return *ledger* with each operation repeated while it is unavailable.
+def retrying(ledger: Ledger, retry: LedgerRetry) -> Ledger:
+    """Return *ledger* with each operation of its facets repeated while it is unavailable.
 
     The operations raise `LedgerUnavailableError` only where the time of *retry* is up.
     """
-    return cast("AnyLedger", _Retrying(ledger, retry))
+    return cast("Ledger", _Retrying(ledger, retry))
 
 
 class _Retrying:
-    """A ledger, or one of its facets: its *name*, and the protocol whose operations it has."""
+    """A ledger, or its facet of a *name*."""
 
-    def __init__(
-        self, target: Any, retry: LedgerRetry, *, name: str = "", facet: type | None = None
-    ) -> None:
+    def __init__(self, target: Any, retry: LedgerRetry, *, name: str = "") -> None:
         self._target = target
         self._retry = retry
         self._name = name
-        self._facet = facet
 
     def __getattr__(self, name: str) -> Any:
-        found, facet = getattr(self._target, name), self._facet
-        if facet is None:
-            if name in _FACETS:
-                found = _Retrying(found, self._retry, name=name, facet=_FACETS[name])
+        found = getattr(self._target, name)
+        if not self._name:
+            if name in Ledger.__annotations__:
+                found = _Retrying(found, self._retry, name=name)
         # Walks are no coroutines: they are the real ledger's.
-        elif iscoroutinefunction(vars(facet).get(name)) and (facet, name) not in _ASKED_ONCE:
+        elif iscoroutinefunction(found):
             found = partial(self._retry.ask, f"{self._name}.{name}", found)
         # Made once: the next access finds it in the instance.
         setattr(self, name, found)

@@ -8,12 +8,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Generic, Protocol
+from typing import Protocol
 
 import anyio
 
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.ledger_retry import AnyLedger, LedgerRetry, retrying
+from crawlcw.engine.ledger_retry import LedgerRetry, retrying
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.engine.workers import Heartbeat, reap_dead_workers, this_worker
@@ -43,48 +43,7 @@ class Hosts(Protocol):
         """Give them back; raises `LedgerUnavailableError`."""
 
 
-class Standby:
-    """A standby connection to the ledger, opened while the event loop of *session* stands still.
-
-    Another loop uses it. A lease that it finds lost the session finds lost by its own next renewal.
-    """
-
-    def __init__(self, session: "Session[Any]") -> None:
-        self._session = session
-        self._ledger: Ledger | None = None
-
-    async def renew(self) -> None:
-        """Renew the leases of tasks and hosts, and say that this worker lives."""
-        session = self._session
-        if self._ledger is None:
-            self._ledger = await session.opened.another()
-        lease = session.lease()
-        # As the ledger has them: of a claim whose answer is on its way the loop knows nothing.
-        if held := await self._ledger.leases.held(session.worker):
-            await self._ledger.leases.renew(held, lease=lease)
-        if hosts := session.hosts.leases() if session.hosts is not None else ():
-            await self._ledger.host_leases.renew(hosts, lease=lease)
-        await session.heartbeat.beat(over=self._ledger)
-
-    async def close(self) -> None:
-        """Close the connection, if it was opened."""
-        if self._ledger is not None:
-            await self._ledger.close()
-            self._ledger = None
-
-    def give_back(self) -> None:
-        """Release everything at once, from a thread of its own; raises whatever it may."""
-        anyio.run(self._give_back)
-
-    async def _give_back(self) -> None:
-        session = self._session
-        with anyio.move_on_after(_LAST_WORDS):
-            ledger = await session.opened.another()
-            await ledger.outcomes.release(session.held.all())
-            await ledger.workers.leave(session.worker)
-
-
-class Session(Generic[AnyLedger]):
+class Session:
     """The leases of one process on one ledger, and its place among the workers."""
 
     #: Those that it holds, of hosts; tracked tasks have none.
@@ -92,7 +51,7 @@ class Session(Generic[AnyLedger]):
 
     def __init__(
         self,
-        ledger: AnyLedger,
+        ledger: Ledger,
         *,
         lease: Callable[[], timedelta],
         give_up: timedelta,
@@ -116,12 +75,11 @@ class Session(Generic[AnyLedger]):
         self.worker = self._this.name  #: the name of this process in the ledger
         self.began = self._this.started  #: of the ledger's time
         self._hurried = anyio.Event()
-        self.standby = Standby(self)
         self.watchdog = Watchdog(
             self.stats,
             limit=limit,
             renew_every=lease() / 3,
-            upkeep=self.standby,
+            renew=self._renew_beside,
             deadlines=deadlines,
         )
         self.heartbeat = Heartbeat(
@@ -167,7 +125,7 @@ class Session(Generic[AnyLedger]):
                 self._hurried = anyio.Event()
                 began = anyio.current_time()
                 self.watchdog.renewed()
-                if lost := await self.retry.insist(self._renew):
+                if lost := await self.retry.insist(self._renew_tasks):
                     on_lost(lost)
                 if self.hosts is not None:
                     await self.retry.insist(self.hosts.renew)
@@ -178,8 +136,24 @@ class Session(Generic[AnyLedger]):
                     told = {"event": "not_reaped"}
                     logger.debug("no look at the workers: %s", printable(error), extra=told)
 
-    async def _renew(self) -> set[bytes]:
+    async def _renew_tasks(self) -> set[bytes]:
         return await self.held.renew(self.opened, lease=self.lease())
+
+    async def _renew_beside(self) -> None:
+        """Renew, and beat, in another loop and over a connection of its own: this one stands still.
+
+        A lease that it finds lost the session finds lost by its own next renewal.
+        """
+        ledger = await self.opened.another()
+        try:
+            # As the ledger has them: of a claim whose answer is on its way the loop knows nothing.
+            if held := await ledger.leases.held(self.worker):
+                await ledger.leases.renew(held, lease=self.lease())
+            if hosts := self.hosts.leases() if self.hosts is not None else ():
+                await ledger.host_leases.renew(hosts, lease=self.lease())
+            await self.heartbeat.beat(over=ledger)
+        finally:
+            await ledger.close()
 
     async def _release_orphans(
         self, announce: Callable[[Iterable[Task]], Awaitable[None]] | None
@@ -199,6 +173,19 @@ class Session(Generic[AnyLedger]):
         """
         self.watchdog.renew_every = self.lease().total_seconds() / 3
         self._hurried.set()
+
+    def abandon(self) -> None:
+        """Give all tasks back from any other thread, and leave: the event loop stands still.
+
+        Raises whatever the ledger does. The process is to end right afterwards.
+        """
+        anyio.run(self._abandon)
+
+    async def _abandon(self) -> None:
+        with anyio.move_on_after(_LAST_WORDS):
+            ledger = await self.opened.another()
+            await ledger.outcomes.release(self.held.all())
+            await ledger.workers.leave(self.worker)
 
     async def release_all(self) -> int:
         """Give all tasks back that are held; return how many went back."""

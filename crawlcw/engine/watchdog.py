@@ -14,11 +14,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from types import FrameType, MappingProxyType
-from typing import Protocol, Self
+from typing import Self
 
 import anyio
 from anyio import to_thread
@@ -44,16 +44,6 @@ _LONGER = 5.0
 _MOST_TOLD = 100
 
 
-class Upkeep(Protocol):
-    """The connection that is used while the loop stands still, in the thread's own loop."""
-
-    async def renew(self) -> None:
-        """Renew what the process holds; may raise anything."""
-
-    async def close(self) -> None:
-        """Let go of the connection, if there is one."""
-
-
 class Watchdog:
     """Watches the event loop that it is entered in, for as long as the block.
 
@@ -66,14 +56,15 @@ class Watchdog:
         *,
         limit: timedelta,
         renew_every: timedelta = timedelta(0),
-        upkeep: Upkeep | None = None,
+        renew: Callable[[], Awaitable[None]] | None = None,
         deadlines: Mapping[Reason, float] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """End the process when user code keeps the loop for longer than *limit* (0: never).
 
-        *deadlines* are the time limits of requests in seconds, by the reason that a request
-        fails with when one is over.
+        While the loop stands still *renew*, which may raise anything, is called in the thread's
+        own loop, every *renew_every*. *deadlines* are the time limits of requests in seconds, by
+        the reason that a request fails with when one is over.
         """
         self.stalls = Stalls(now=float("inf"))
         self.limit = limit.total_seconds()
@@ -82,7 +73,7 @@ class Watchdog:
         self.renew_every = renew_every.total_seconds()
         #: The code of the user that has begun since the last tick.
         self.begun: Called | None = None
-        self._upkeep = upkeep
+        self._renew = renew
         self._deadlines = deadlines
         self._clock = clock
         self._renewed = clock()
@@ -189,9 +180,9 @@ class Watchdog:
             # connection is still to be made.
             if lag < min(STANDSTILL, self.renew_every / 2):
                 continue
-            if self._upkeep is not None and now - self._renewed >= self.renew_every:
+            if self._renew is not None and now - self._renewed >= self.renew_every:
                 self._renewed = now
-                runner.run(self._renew(self._upkeep))
+                runner.run(self._renew_beside(self._renew))
             if lag < STANDSTILL:
                 continue
             frame = self._frame()
@@ -201,9 +192,6 @@ class Watchdog:
             self._restart_timer()
             if called is not None and self.limit and silent >= self.limit:
                 self._end_process(called, frame)
-        if self._upkeep is not None:
-            with suppress(Exception):
-                runner.run(asyncio.wait_for(self._upkeep.close(), _LAST_WORDS))
 
     def _restart_timer(self) -> None:
         # Of CPU time: a process that was stopped, or whose machine slept, has used none.
@@ -226,9 +214,10 @@ class Watchdog:
             extra={"event": "loop_stalled", "callback": name},
         )
 
-    async def _renew(self, upkeep: Upkeep) -> None:
+    async def _renew_beside(self, renew: Callable[[], Awaitable[None]]) -> None:
         try:
-            await asyncio.wait_for(upkeep.renew(), _TO_RENEW)
+            with anyio.fail_after(_TO_RENEW):
+                await renew()
         except Exception as error:
             logger.debug(
                 "nothing renewed beside the loop: %s",

@@ -69,8 +69,7 @@ class LeaseBroker:
         """Let leases run for another `ttl`; return those that are still held."""
         if not held:
             return []
-        retry = self._tracker.session.retry
-        lost = await retry.insist(lambda: self._ledger.leases.renew(held, lease=self.ttl))
+        lost = await self._ledger.leases.renew(held, lease=self.ttl)
         return [lease for lease in held if lease.task.id not in lost]
 
     async def release(self, leases: Sequence[Lease]) -> None:

@@ -43,7 +43,7 @@ class _Waiting:
     written: asyncio.Future[None]
 
 
-class Session(engine.Session[Ledger]):
+class Session(engine.Session):
     """The leases of one process on one use case."""
 
     def __init__(self, ledger: Ledger, policy: Policy, *, give_up: timedelta) -> None:

@@ -137,7 +137,7 @@ class Worker:
 
         The process is to end right afterwards.
         """
-        self._session.standby.give_back()
+        self._session.abandon()
 
     def stuck_in(self) -> str:
         """Return which handler keeps the event loop just now; nothing where none does."""

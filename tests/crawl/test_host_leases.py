@@ -11,7 +11,7 @@ import pytest
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.engine.session import Session
-from crawlcw.errors import Reason
+from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from tests.support.frontiers import HOST, LEASE, Process
@@ -111,3 +111,14 @@ async def test_a_host_that_is_lost_while_leases_are_renewed_is_asked_for_nothing
     await host_leaser.renew()
 
     assert not process.may_ask()
+
+
+async def test_a_renewal_is_asked_once_for_meanwhile_other_hosts_are_held(ledger: GivingUpLedger):
+    async def away(*_: Any, **_named: Any) -> Any:
+        raise LedgerUnavailableError("away")
+
+    ledger.host_leases = Instead(ledger.host_leases, renew=away)
+    host_leaser = await leaser_of(ledger, Process())
+
+    with pytest.raises(LedgerUnavailableError, match=r"^away$"):
+        await host_leaser.renew()

@@ -98,7 +98,7 @@ def session_on(
     *,
     lease: timedelta = SHORT,
     renew_hosts: Callable[[], Awaitable[None]] | None = None,
-) -> Session[RenewingLedger]:
+) -> Session:
     session = Session(ledger, lease=lambda: lease, give_up=timedelta(minutes=1))
     session.held = held
     session.hosts = None if renew_hosts is None else Hosts(renew_hosts)

@@ -14,7 +14,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.task import Status
-from tests.support.ledgers import LEASE, START, FakeClock, Instead, make_task
+from tests.support.ledgers import START, FakeClock, Instead, make_task
 
 pytestmark = pytest.mark.quick
 
@@ -229,7 +229,6 @@ class AwayLedger(SqliteLedger):
         super().__init__(store)
         self.real = SqliteLedger(store)
         self.queries = Instead(self.queries, has=self.has)
-        self.leases = Instead(self.leases, renew=self.renew)
 
     def _ask(self) -> None:
         if self.away:
@@ -239,10 +238,6 @@ class AwayLedger(SqliteLedger):
     async def has(self, statuses: Collection[Status]) -> bool:
         self._ask()
         return await self.real.queries.has(statuses)
-
-    async def renew(self, *given: Any, **named: Any) -> set[bytes]:
-        self._ask()
-        return await self.real.leases.renew(*given, **named)
 
 
 @pytest.fixture
@@ -266,14 +261,6 @@ async def test_when_patience_ends_the_question_fails(ledger: AwayLedger):
 
     with pytest.raises(LedgerUnavailableError, match="has not answered for"):
         await retrying(ledger, LedgerRetry(timedelta(seconds=0.01))).queries.has([Status.TODO])
-
-
-async def test_a_renewal_is_asked_once_for_meanwhile_other_leases_are_held(ledger: AwayLedger):
-    ledger.away = 1
-    waits = retrying(ledger, LedgerRetry(timedelta(minutes=1)))
-
-    with pytest.raises(LedgerUnavailableError):
-        await waits.leases.renew([], lease=LEASE)
 
 
 async def test_what_is_no_question_is_the_ledgers_own(ledger: AwayLedger):

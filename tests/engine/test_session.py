@@ -33,7 +33,7 @@ async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteLedger
     await ledger.close()
 
 
-def session_on(ledger: SqliteLedger, *, lease: timedelta = LEASE) -> Session[SqliteLedger]:
+def session_on(ledger: SqliteLedger, *, lease: timedelta = LEASE) -> Session:
     return Session(ledger, lease=lambda: lease, give_up=timedelta(seconds=0.05))
 
 

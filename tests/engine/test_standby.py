@@ -36,8 +36,7 @@ async def test_what_the_ledger_has_just_given_away_is_renewed_and_nothing_of_oth
 
     ledger.workers = Instead(ledger.workers, beat=refused)
     # The loop came to stand still before it has seen the answer.
-    await session.standby.renew()
-    await session.standby.close()
+    await session._renew_beside()
 
     renewed, left = [await ledger.tasks.get(each.id) for each in (mine, others)]
     assert renewed is not None

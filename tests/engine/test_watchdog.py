@@ -19,38 +19,26 @@ pytestmark = pytest.mark.quick
 HOUR = timedelta(hours=1)
 
 
-class Upkeep:
-    """Notes the end of its watchdog's thread, which closes it last."""
-
-    closed = False
-
-    async def renew(self) -> None: ...
-
-    async def close(self) -> None:
-        self.closed = True
-
-
 async def test_leaving_wakes_the_thread_from_between_its_looks(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(watchdog, "_LOOK_EVERY", HOUR.total_seconds())
-    upkeep = Upkeep()
+    watching: list[threading.Thread] = []
     watches = threading.Event()
 
     def clock() -> float:
         if threading.current_thread().name == "crawlcw watchdog":
+            watching.append(threading.current_thread())
             watches.set()
         return time.monotonic()
 
-    async with Watchdog(Stats(), limit=timedelta(0), renew_every=HOUR, upkeep=upkeep, clock=clock):
+    async with Watchdog(Stats(), limit=timedelta(0), clock=clock):
         await asyncio.to_thread(watches.wait)
 
-    assert upkeep.closed
+    assert not watching[0].is_alive()
 
 
 async def test_the_lag_is_the_longest_since_it_was_asked_for_and_that_of_now():
     now = 0.0
-    dog = Watchdog(
-        Stats(), limit=timedelta(0), renew_every=HOUR, upkeep=Upkeep(), clock=lambda: now
-    )
+    dog = Watchdog(Stats(), limit=timedelta(0), clock=lambda: now)
     async with dog:
         now = 0.75  # the loop does not run before it awaits
         assert dog.lag() == pytest.approx(0.65)
@@ -71,10 +59,9 @@ async def test_a_short_lease_is_renewed_as_soon_as_it_would_have_been(
     renewed: list[float] = []
     is_renewed = threading.Event()
 
-    class Renewing(Upkeep):
-        async def renew(self) -> None:
-            renewed.append(now)
-            is_renewed.set()
+    async def renew() -> None:
+        renewed.append(now)
+        is_renewed.set()
 
     def clock() -> float:
         nonlocal now
@@ -83,7 +70,7 @@ async def test_a_short_lease_is_renewed_as_soon_as_it_would_have_been(
         return now
 
     every = timedelta(seconds=0.6)
-    dog = Watchdog(Stats(), limit=timedelta(0), renew_every=every, upkeep=Renewing(), clock=clock)
+    dog = Watchdog(Stats(), limit=timedelta(0), renew_every=every, renew=renew, clock=clock)
     async with dog:
         now = 0.5  # of the time between two renewals
         while dog.stalls.lag(now):
