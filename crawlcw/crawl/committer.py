@@ -26,9 +26,10 @@ from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done, End
 from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.stats import UNSEEN, FinishReason, Instruments, Stats
+from crawlcw.engine.stats import UNSEEN, Instruments, Stats
 from crawlcw.fetch.recording import unwritable
 from crawlcw.ledger.protocol import Added, Ledger
+from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import ChangedTask, Task
 from crawlcw.model.transitions import Settlement

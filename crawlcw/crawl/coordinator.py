@@ -30,8 +30,8 @@ from crawlcw.crawl.outcomes import End, InternalErrors
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.pool import Pool
 from crawlcw.engine.session import Session
-from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import Reason
+from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Lease, Task

@@ -215,17 +215,15 @@ class Crawl:
             await self._leave()
         why = self._ending.why(reason)
         queries, in_time = self._session.ledger.queries, self._session.retry.in_time
-        counts = await in_time(queries.counts)
         report = Report.of(
             self.stats.counted(),
             spider=self.spider.name,
             finish_reason=why.reason,
             elapsed=self.stats.elapsed,
             released=self._released,
-            counts=counts,
+            counts=await in_time(queries.counts),
             detail=why.detail,
             failed_before=failed_pages(await in_time(queries.reasons) or {}),
-            any_finished=self.stats.pages > 0 or (None if counts is None else counts.pages > 0),
         )
         with spider_code("closed()", stop=self._ending.wished):
             await end(self.spider, report)

@@ -29,7 +29,7 @@ from crawlcw.crawl.callbacks import Produced, Runner
 from crawlcw.crawl.causes import Causes, PageAttempt
 from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.session import Session
-from crawlcw.engine.stats import UNSEEN, FinishReason, Instruments
+from crawlcw.engine.stats import UNSEEN, Instruments
 from crawlcw.errors import (
     FAILURE_REASONS,
     Defer,
@@ -42,6 +42,7 @@ from crawlcw.fetch.recording import Recorder
 from crawlcw.fetch.redirects import status_error, throttles
 from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.model.counters import FinishReason
 from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.durations import format_duration
 from crawlcw.model.retry import backoff

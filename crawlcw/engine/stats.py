@@ -4,13 +4,12 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from crawlcw.errors import FAILURE_REASONS
 from crawlcw.model.counters import MOST_NAMED, Counters
-from crawlcw.model.counters import FinishReason as FinishReason
-from crawlcw.model.dropped import DroppedLinks, merged
+from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.histogram import Histogram
 from crawlcw.model.task import Lease, Status
 from crawlcw.model.transitions import Event, Settlement
@@ -48,14 +47,7 @@ class Stats(Counters):
 
     def counted(self) -> Counters:
         """Return a copy of the counters, the largest numbers first."""
-        now = {each.name: getattr(self, each.name) for each in fields(Counters)}
-        for name, value in now.items():
-            if isinstance(value, Counter):
-                now[name] = dict(value.most_common())
-        now["hosts_given_up"] = dict(self.hosts_given_up)
-        now["link_examples"] = merged([self.link_examples])
-        now["longest_stall"] = round(self.longest_stall, 3)
-        return Counters(**now)
+        return Counters() + self
 
     def host_given_up(self, origin: str, reason: str) -> None:
         """Count an origin that was given up; the first hundred are named."""

@@ -1,7 +1,7 @@
 """Watchdog thread beside an event loop, for callbacks that block the loop or never return.
 
 The loop ticks; the thread sees the last tick. While the loop stands still the thread logs whose
-code keeps it, renews the leases over a standby connection, and ends the process at the limit.
+code keeps it, renews the leases, and ends the process at the limit.
 Where C code holds the interpreter's lock no thread runs: a timer of CPU time ends the process.
 """
 
@@ -155,7 +155,7 @@ class Watchdog:
         self._most_late = max(self._most_late, lag)
         if lag >= STANDSTILL:
             self._stats.stalls += 1
-            self._stats.longest_stall = max(self._stats.longest_stall, lag)
+            self._stats.longest_stall = max(self._stats.longest_stall, round(lag, 3))
             # Where the thread did not get to see it.
             self._tell(self.begun, lag)
         self.begun = None

@@ -137,14 +137,17 @@ class Report(Counters):
     counts: Counts | None  #: of the whole ledger; None where counting took too long, or failed
     detail: str = ""  #: why, where the spider or its callback ended it
     failed_before: int = 0  #: the ledger's pages that failed, in this run or before
-    any_finished: bool | None = None
-    """Whether the ledger has a finished page, of this run or before; None: it did not say."""
 
     @classmethod
     def of(cls, counters: Counters, **fields_: Any) -> Self:
         """Return the report of what was counted; *fields_* are those of a report alone."""
         counted = {each.name: getattr(counters, each.name) for each in fields(Counters)}
         return cls(**counted, **fields_)
+
+    @property
+    def any_finished(self) -> bool | None:
+        """Whether the ledger has a finished page, of this run or before; None: it did not say."""
+        return self.pages > 0 or (None if self.counts is None else self.counts.pages > 0)
 
     @property
     def drained(self) -> bool:

@@ -11,8 +11,10 @@ from crawlcw.cli.showing import Output, sum_up
 from crawlcw.engine.stats import MOST_NAMED, Stats
 from crawlcw.ledger.protocol import Counts
 from crawlcw.model.counters import Report
+from crawlcw.model.task import Status
 
 DEAD = {"https://a.example": "connect"}
+UNFINISHED = Counts(by_status={Status.IGNORED: 3})
 
 
 def report(**fields: Any) -> Report:
@@ -28,7 +30,6 @@ def report(**fields: Any) -> Report:
         "failures": {},
         "host_failures": {},
         "links_dropped": {},
-        "any_finished": True,
     }
     return Report(**(well | fields))
 
@@ -42,8 +43,8 @@ def said(max_failures: int | float | None = None, **fields: Any) -> str:
     ("fields", "max_failures", "faults"),
     [
         ({}, None, 0),
-        ({"any_finished": None, "pages": 0}, None, 0),
-        ({"any_finished": False, "pages": 0}, None, 1),
+        ({"counts": None, "pages": 0}, None, 0),
+        ({"counts": Counts(), "pages": 0}, None, 1),
         ({"hosts_given_up": DEAD}, None, 1),
         ({"given_up": 10}, None, 0),
         ({"given_up": 10}, 10, 0),
@@ -55,9 +56,13 @@ def said(max_failures: int | float | None = None, **fields: Any) -> str:
         ({"given_up": 10}, 0.099, 1),
         ({"given_up": 10}, 1.0, 0),
         ({"pages": 0, "given_up": 0}, 0.0, 0),
-        ({"any_finished": False, "pages": 0, "given_up": 3, "hosts_given_up": DEAD}, 2, 3),
+        ({"counts": Counts(), "pages": 0, "given_up": 3, "hosts_given_up": DEAD}, 2, 3),
         # Nobody can tell yet what comes of a crawl that was stopped.
-        ({"finish_reason": "stopped", "any_finished": False, "hosts_given_up": DEAD}, 0, 0),
+        (
+            {"finish_reason": "stopped", "counts": Counts(), "pages": 0, "hosts_given_up": DEAD},
+            0,
+            0,
+        ),
         ({"finish_reason": "files-unwritable", "detail": "cannot save to films"}, None, 1),
         ({"finish_reason": "files-unwritable"}, None, 1),
         ({"finish_reason": "max-pages", "hosts_given_up": DEAD}, 0, 0),
@@ -85,7 +90,7 @@ def test_the_exit_code_follows(capsys: pytest.CaptureFixture[str]):
 
 def test_the_last_word_names_each_fault():
     assert said() == "Drained: nothing is left to do."
-    assert said(2, any_finished=False, pages=0, given_up=3, hosts_given_up=DEAD) == (
+    assert said(2, counts=UNFINISHED, pages=0, given_up=3, hosts_given_up=DEAD) == (
         "Drained, but nothing was finished, 1 host was given up (https://a.example: connect) and "
         "3 of 3 pages failed, more than max_failures=2: `crawlcw tasks books` shows what failed, "
         "`crawlcw retry-failed books` brings it back."
@@ -94,7 +99,7 @@ def test_the_last_word_names_each_fault():
         "Drained: nothing is left to do. 1 page failed in this run or before: "
         "`crawlcw tasks books` shows what failed, `crawlcw retry-failed books` brings it back."
     )
-    assert said(any_finished=False, pages=0, counts=Counts()) == (
+    assert said(pages=0, counts=Counts()) == (
         "Drained: the ledger has no page of books yet; `crawlcw add books URL` gives it some."
     )
     assert said(finish_reason="callback-broken", detail="parse raised KeyError", released=7) == (

@@ -284,7 +284,6 @@ class Supervisor:
             counts=counts,
             detail=next((end.detail for end in ended if end.reason == reason), ""),
             failed_before=failed_pages(reasons or {}),
-            any_finished=self.stats.pages > 0 or (None if counts is None else counts.pages > 0),
         )
 
     def _heed(self, state: WorkerState) -> None:
