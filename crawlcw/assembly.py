@@ -108,7 +108,6 @@ class _Parts(Parts):
         self.settings = settings
         self.proxies = proxies
         self.meter = meter
-        self.instruments = _instruments(settings, meter)
         self.now = ledger.now
         self.session = Session(
             ledger,
@@ -117,6 +116,7 @@ class _Parts(Parts):
             limit=settings.callback_timeout,
             deadlines=settings.deadlines,
         )
+        self.session.instruments = _instruments(settings, meter)
         self.ledger = self.session.ledger
         self.ending = Ending(self.session.retry, grace=settings.grace)
         self.rests = Rests()
@@ -216,14 +216,12 @@ class _Parts(Parts):
             stop=self.ending.wished,
         )
         self.committer = Committer(
-            held=session.held,
-            stats=session.stats,
+            session,
             coordinator=self.coordinator,
             adder=self.adder,
             state=self.state,
             bodies=self.bodies,
             end=self.ending.end,
-            instruments=self.instruments,
         )
 
     def make_fetcher(self) -> None:
@@ -246,7 +244,6 @@ class _Parts(Parts):
             causes=self.causes,
             sessions=self.sessions,
             recorder=Recorder(bodies=self.bodies),
-            instruments=self.instruments,
             end=self.ending.end,
         )
         self.fetcher = Fetcher(

@@ -8,11 +8,12 @@ import click
 
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, begin, callback_named
-from crawlcw.archive.bodies import folder_of
+from crawlcw.archive.bodies import FileMissingError, folder_of
+from crawlcw.archive.records import DamagedRecordError
 from crawlcw.cli import confirming, ledger_option, parsed_pages, selecting
 from crawlcw.cli.exit_codes import NOT_WELL, OK
 from crawlcw.cli.numbers import counted
-from crawlcw.crawl.reparsing import Reparsed, Reparser, Saving, open_reparser, saving_to, stored
+from crawlcw.crawl.reparsing import Reparser, Saving, reparser_of, saving_to, stored
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
@@ -66,9 +67,9 @@ async def parse(spider: Spider, settings: Settings, ledger_url: str, wish: Wish)
             confirming.confirm(question, yes=wish.yes)
         saving = saving_to(ledger, settings) if wish.save else None
         numbers = _Numbers()
-        async with open_reparser(spider, settings, ledger, saving=saving) as reparser:
-            await begin(spider)
-            await _parse_all(chosen, reparser, numbers, wish, saving)
+        reparser = await reparser_of(spider, settings, ledger, saving=saving)
+        await begin(spider)
+        await _parse_all(chosen, reparser, numbers, wish, saving)
     if not numbers.total:
         folder = folder_of(spider.name, settings)
         raise UsageError(
@@ -105,10 +106,18 @@ async def _parse_all(
     saving: Saving | None,
 ) -> None:
     async for record in records:
-        found = await reparser.reparsed(record, callback=wish.callback)
-        produced = found.produced
-        if produced is None or isinstance(produced, Failed):
-            _note(found, numbers)
+        callback = wish.callback or record.task.callback
+        try:
+            response, produced = await reparser.reparsed(record, callback=callback)
+        except FileMissingError as error:
+            numbers.missing[str(error)] += 1
+            continue
+        except DamagedRecordError as error:
+            why = f"its record is damaged: {error}"
+            _note(record, "could not be read", why, numbers)
+            continue
+        if isinstance(produced, Failed):
+            _note(record, "failed", f"{callback} failed: {produced.message}", numbers)
             continue
         numbers.parsed += 1
         numbers.items += len(produced.items)
@@ -116,8 +125,7 @@ async def _parse_all(
         if saving is not None:
             await saving.take(record, produced)
         elif wish.as_json:
-            assert found.response is not None
-            parsed_pages.show_json(found.response, produced)
+            parsed_pages.show_json(response, produced)
         else:
             parsed_pages.show(produced)
         if produced.stop is not None:
@@ -127,19 +135,11 @@ async def _parse_all(
         await saving.flush()
 
 
-def _note(found: Reparsed, numbers: _Numbers) -> None:
+def _note(record: Record, kind: str, why: str, numbers: _Numbers) -> None:
     """Count a page that nothing came of; the first ones are shown."""
-    if found.is_missing:
-        numbers.missing[found.unreadable] += 1
-        return
-    failed = found.produced
-    if isinstance(failed, Failed):
-        kind, why = "failed", f"{found.callback} failed: {failed.message}"
-    else:
-        kind, why = "could not be read", found.unreadable
     numbers.wrong[kind] += 1
     if numbers.wrong.total() <= _SHOWN:
-        url = printable(found.record.task.url, limit=400)
+        url = printable(record.task.url, limit=400)
         click.echo(f"crawlcw: {url}: {printable(why, limit=400)}", err=True)
 
 

@@ -25,10 +25,10 @@ from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done, End
 from crawlcw.engine.batching import write_in_groups
-from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.stats import UNSEEN, Instruments, Stats
+from crawlcw.engine.session import Session
+from crawlcw.engine.stats import UNSEEN, Stats
 from crawlcw.fetch.recording import unwritable
-from crawlcw.ledger.protocol import Added, Ledger
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import ChangedTask, Task
@@ -84,8 +84,19 @@ class TaskAdder:
         for write in self.beside:
             await write()
 
-    async def add(self, tasks: Iterable[Task]) -> int:
-        """Add tasks, wake their hosts; return how many are to be done that were not before."""
+    async def add(self, tasks: Iterable[Task], too_deep: Iterable[Task] = ()) -> int:
+        """Add tasks, wake their hosts; return how many are to be done that were not before.
+
+        Those that lie *too_deep* are only kept. None of them is due, so they wake no host.
+        """
+        deep = {
+            task.id: task
+            for task in too_deep
+            if task.id not in self.seen and task.id not in self.kept
+        }
+        if deep:
+            await self.put(deep)
+            self.kept.add(deep)
         # Two pages of one group often have the same new links.
         fresh = {
             task.id: task
@@ -94,44 +105,34 @@ class TaskAdder:
         }
         if not fresh:
             return 0
-        added, new = await self.put([*fresh.values()])
+        new = await self.put(fresh)
         self.stats.links_added += new
-        for task, why in added.rejected:
-            self._tell_of_rejected(fresh.pop(task.id), why)
         # Known or new: the process that added it may have been killed before it woke the host.
         await self.announce(fresh.values())
         self.seen.add(fresh)
         return new
 
-    async def add_too_deep(self, tasks: Iterable[Task]) -> None:
-        """Write down links that lie too deep; none of them is due, so no host is woken."""
-        fresh = {
-            task.id: task for task in tasks if task.id not in self.seen and task.id not in self.kept
-        }
-        if fresh:
-            added = await self.ledger.tasks.add([*fresh.values()])
-            for task, why in added.rejected:
-                self._tell_of_rejected(fresh.pop(task.id), why)
-            self.kept.add(fresh)
+    async def put(self, tasks: dict[bytes, Task]) -> int:
+        """Add tasks and wake no host; what the store cannot hold is taken out of *tasks*.
 
-    async def put(self, tasks: Sequence[Task]) -> tuple[Added, int]:
-        """Add tasks and wake no host; return how many are to be done that were not before, too."""
-        added = await self.ledger.tasks.add(tasks)
-        number = added.new
-        if added.known:
+        Returns how many are to be done that were not before.
+        """
+        added = await self.ledger.tasks.add([*tasks.values()])
+        for task, why in added.rejected:
+            del tasks[task.id]
+            self.stats.dropped.note("store-rejected", task.url)
+            _warn(task, why)
+        number, due = added.new, [task for task in tasks.values() if task.due is not None]
+        if added.known and due:
             if self.max_depth is not None:
-                number += await self.ledger.tasks.admit_nearer(tasks)
-            changed = [task for task in tasks if isinstance(task, ChangedTask)]
+                number += await self.ledger.tasks.admit_nearer(due)
+            changed = [task for task in due if isinstance(task, ChangedTask)]
             if changed and (began := self.began) is not None:
                 # What was done in this run is not done again, whatever is said of it: a date in
                 # the future would let two sitemaps that lead to one another go on for ever.
                 changed = [task.before(began) for task in changed]
                 number += await self.ledger.tasks.reopen_changed(changed)
-        return added, number
-
-    def _tell_of_rejected(self, task: Task, why: str) -> None:
-        self.stats.dropped.note("store-rejected", task.url)
-        _warn(task, why)
+        return number
 
 
 class Committer:
@@ -139,29 +140,27 @@ class Committer:
 
     def __init__(
         self,
+        session: Session,
         *,
-        held: HeldLeases,
-        stats: Stats,
         coordinator: Coordinator,
         adder: TaskAdder,
         state: KeptState,
         bodies: Bodies | None,
         end: End,
-        instruments: Instruments | None = None,
     ) -> None:
-        """Write to the ledger of *adder*; *coordinator* and *state* are told what is recorded.
+        """Write for the process of *session*; *coordinator* and *state* learn what is recorded.
 
         *bodies* are what the outcomes name of files; where these fail, *end* is told.
         """
-        self._ledger = adder.ledger
-        self._held = held
-        self._stats = stats
+        self._ledger = session.ledger
+        self._held = session.held
+        self._stats = session.stats
+        self._instruments = session.instruments
         self._coordinator = coordinator
         self._adder = adder
         self._state = state
         self._bodies = bodies
         self._end = end
-        self._instruments = instruments
 
     async def run(self, done: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
         """Write what is *done* until cancelled; at once while *workers_wait* for tasks."""
@@ -170,16 +169,15 @@ class Committer:
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
         """Add links of a page whose callback still runs; its outcome comes later."""
         await self._adder.keep()
-        await self._adder.add_too_deep(too_deep)
-        if await self._adder.add(tasks):
+        if await self._adder.add(tasks, too_deep):
             self._coordinator.written(more=True, again=())
 
     async def _write(self, group: list[Done]) -> None:
         links, too_deep = list[Task](), list[Task]()
         settlements = list[Settlement]()
         for done in group:
-            links += done.tasks
-            too_deep += done.too_deep
+            links += done.produced.tasks
+            too_deep += done.produced.too_deep
             settlements += done.settlements
         leases = [settlement.lease for settlement in settlements]
         watched = self._instruments
@@ -193,15 +191,13 @@ class Committer:
                 return
             self._state.settling(settlements)
             await self._adder.keep()
-            if too_deep:
-                await self._adder.add_too_deep(too_deep)
-            added = await self._adder.add(links)
+            added = await self._adder.add(links, too_deep)
             await self._commit(settlements)
         self._held.end(leases)
         for done in group:
-            if done.dropped.counts:
-                self._stats.dropped.add(done.dropped)
-            for reason, number in done.items_dropped.items():
+            if done.produced.dropped.counts:
+                self._stats.dropped.add(done.produced.dropped)
+            for reason, number in done.produced.items_dropped.items():
                 callbacks.count_dropped(self._stats.items_dropped, reason, number)
         again = {s.lease.task.host for s in settlements if s.change.due is not None}
         self._coordinator.written(more=bool(again) or added > 0, again=again)

@@ -76,47 +76,42 @@ class Fetcher:
 
     async def run(self, done: asyncio.Queue[Done]) -> None:
         """Work on one task after the other until cancelled."""
-        coordinator, state, alone = self._coordinator, self._outcomes.state, self._run_alone
+        held, alone = self._held, self._run_alone
         while True:
             # One scope for many pages: it ends with the first lease that is lost.
             with anyio.CancelScope() as lost:
                 while not lost.cancel_called:
-                    lease = await coordinator.pool.get()
-                    self._held.scopes[lease.task.id] = lost
+                    lease = await self._coordinator.pool.get()
+                    held.scopes[lease.task.id] = lost
                     try:
                         try:
+                            result = await self._work(lease)
+                        finally:
+                            held.scopes.pop(lease.task.id, None)
+                            self._coordinator.done(lease)
+                        if result is not None:
                             try:
-                                result = await self._work(lease)
-                            finally:
-                                self._held.scopes.pop(lease.task.id, None)
-                                coordinator.done(lease)
-                            if isinstance(result, Defer):
-                                state.undo(lease)
-                                self._put_back(lease, result)
-                            else:
-                                coordinator.internal_errors.times.pop(lease.task.id, None)
-                                try:
-                                    await done.put(result)
-                                except BaseException:
-                                    # Of a page in hand the lease would be renewed for ever.
-                                    leases = [each.lease for each in result.settlements]
-                                    self._held.orphans += filter(self._held.holds, leases)
-                                    raise
-                        except BaseException:
-                            state.undo(lease)
-                            raise
+                                await done.put(result)
+                            except BaseException:
+                                # Of a page in hand the lease would be renewed for ever.
+                                leases = [each.lease for each in result.settlements]
+                                held.orphans += filter(held.holds, leases)
+                                raise
                         if alone.alone is lease:
                             # Until then a crash would count against it.
-                            await self._held.ended(lease)
+                            await held.ended(lease)
+                    except BaseException:
+                        self._outcomes.state.undo(lease)
+                        raise
                     finally:
                         alone.leave(lease)
             self._stats.leases_lost += 1
 
-    async def _work(self, lease: Lease) -> Done | Defer:
-        """Return what to write of one task; the only place that makes results of exceptions.
+    async def _work(self, lease: Lease) -> Done | None:
+        """Return what to write of one task; None where it does not count, and is put back.
 
-        The host's slot is freed as soon as the answer is there and what it shows of the host
-        is noted, or not here at all.
+        No other place makes results of exceptions. The host's slot is freed as soon as the answer
+        is there and what it shows of the host is noted, or not here at all.
         """
         task, outcomes, frontier = lease.task, self._outcomes, self._coordinator.frontier
         try:
@@ -144,12 +139,13 @@ class Fetcher:
                 except (FetchError, StopCrawl) as refusal:
                     return await outcomes.refused(attempt, refusal)
         except Defer as deferred:
-            return deferred
+            self._put_back(lease, deferred)
         except (LedgerError, UsageError):
             # The last: what is not installed is missing for every page.
             raise
         except Exception as error:
-            return self._coordinator.internal_errors.deferred(lease, error)
+            self._put_back(lease, self._coordinator.internal_errors.deferred(lease, error))
+        return None
 
     async def _session(self, task: Task) -> SiteSession | None:
         """Return the session to ask for a page with; raises `Defer`."""
@@ -167,6 +163,7 @@ class Fetcher:
             printable(deferred.cause),
             extra={"event": "deferred", "url": lease.task.url, "reason": deferred.cause},
         )
+        self._outcomes.state.undo(lease)
         until, to_ledger = deferred.until, self._run_alone.alone is lease
         if isinstance(until, timedelta):
             until = self._outcomes.now() + until

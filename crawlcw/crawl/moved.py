@@ -11,14 +11,14 @@ import anyio
 
 from crawlcw.api.request import EACH_RUN, Request
 from crawlcw.api.response import Response
-from crawlcw.crawl.callbacks import Scope
+from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.causes import PageAttempt
 from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.outcomes import Done, Outcomes, info_of
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.session import Session
 from crawlcw.errors import FetchError, Reason
-from crawlcw.fetch.redirects import loop_message, onward, portable_headers
+from crawlcw.fetch.redirects import loop_message, onward
 from crawlcw.model import urls
 from crawlcw.model.task import WAITING, Lease, Record, Status, Task, task_id
 from crawlcw.model.transitions import Moved, is_quarantined
@@ -70,18 +70,16 @@ class MovedPages:
 
     async def redirected(self, attempt: PageAttempt, response: Response) -> Done:
         """End a task whose page is elsewhere; the target is asked for by the owner of its host."""
-        lease, error = attempt.lease, None
+        lease = attempt.lease
+        await self._outcomes.recorder.keep(attempt)
         try:
             target, known = await self._target(lease, onward(attempt.request, response))
             if known is not None and await self._leads_back(lease.task, known):
                 raise FetchError(Reason.REDIRECT_LOOP, loop_message(lease.task.url))
-        except FetchError as refusal:
-            error = refusal
-        await self._outcomes.recorder.keep(attempt)
-        if error is None:
-            return self._moved(lease, response, target)
-        error.response = response
-        return await self._outcomes.failed(attempt, error)
+        except FetchError as error:
+            error.response = response
+            return await self._outcomes.failed(attempt, error)
+        return self._moved(lease, response, target)
 
     async def refreshed(self, attempt: PageAttempt, response: Response) -> Done | None:
         """Hand on a page that sends its reader on at once; None where it is a page itself.
@@ -94,7 +92,7 @@ class MovedPages:
             return None
         try:
             self._check_robots(refresh.url)
-            home = onward(attempt.request, response, refresh=refresh.url)
+            home = onward(attempt.request, response, target=refresh.url)
             target, known = await self._target(lease, home)
         except FetchError:
             return None
@@ -110,10 +108,9 @@ class MovedPages:
         Where this process can claim the task of that URL, the response in hand is parsed as its
         page. Either way the task that led here is finished.
         """
-        lease, request = attempt.lease, attempt.request
-        # Of another origin that is no secret: it may be asked again.
-        headers = portable_headers(request, url=response.url)
-        target = self._at(lease.task, request.elsewhere(response.url, headers=headers), hops=0)
+        lease = attempt.lease
+        there = onward(attempt.request, response, target=response.url)
+        target = self._at(lease.task, there, hops=0)
         if target.id == lease.task.id or not _is_page(attempt):
             # The same resource by another spelling, or a `dont_filter` request.
             return await self._outcomes.parsed(attempt, response)
@@ -138,7 +135,7 @@ class MovedPages:
         """Add the task of a page in hand and lease it, unless it is leased or done."""
         # A cancelled claim would leave a lease that no process knows of.
         with anyio.CancelScope(shield=True):
-            await self._adder.put([target])
+            await self._adder.put({target.id: target})
             self._adder.seen.add([target.id])
             record = await self._ledger.tasks.get(target.id)
             if record is None or record.task.status not in WAITING or is_quarantined(record.task):
@@ -224,8 +221,8 @@ class MovedPages:
         info = replace(info_of(response), final_url=final_url)
         outcome = Moved(response=info, visit=visit, revisit=revisit)
         return Done(
-            tasks=() if target is None else (target,),
             settlements=(self._outcomes.settled(lease, outcome),),
+            produced=Produced(tasks=[] if target is None else [target]),
         )
 
 

@@ -14,11 +14,10 @@ import random
 import re
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Self
 
 from crawlcw.api.attempt import replaced
 from crawlcw.api.response import Response
@@ -29,7 +28,7 @@ from crawlcw.crawl.callbacks import Produced, Runner
 from crawlcw.crawl.causes import Causes, PageAttempt
 from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.session import Session
-from crawlcw.engine.stats import UNSEEN, Instruments
+from crawlcw.engine.stats import UNSEEN
 from crawlcw.errors import (
     FAILURE_REASONS,
     Defer,
@@ -43,7 +42,6 @@ from crawlcw.fetch.redirects import status_error, throttles
 from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.counters import FinishReason
-from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.durations import format_duration
 from crawlcw.model.retry import backoff
 from crawlcw.model.sanitize import printable
@@ -75,30 +73,14 @@ End = Callable[[FinishReason, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A task that was worked on: what to write, in this order.
+    """The end of the work on a task: what to write.
 
     Links come before the settlement that ends their page: a crash between the two has the
     page done again, where the other order would lose them.
     """
 
-    tasks: tuple[Task, ...] = ()  #: its links
-    too_deep: tuple[Task, ...] = ()  #: those that are only kept
-    settlements: tuple[Settlement, ...] = ()
-    dropped: DroppedLinks = field(default_factory=DroppedLinks)
-    items_dropped: Mapping[str, int] = field(default_factory=dict)  #: by reason
-
-    @classmethod
-    def of(cls, settlement: Settlement, produced: Produced | None = None) -> Self:
-        """Return the end of a task by a settlement, with what the callback or errback yielded."""
-        if produced is None:
-            return cls(settlements=(settlement,))
-        return cls(
-            tasks=tuple(produced.tasks),
-            too_deep=tuple(produced.too_deep),
-            settlements=(settlement,),
-            dropped=produced.dropped,
-            items_dropped=produced.items_dropped,
-        )
+    settlements: tuple[Settlement, ...]
+    produced: Produced = field(default_factory=Produced)  #: by the callback or the errback
 
 
 class Outcomes:
@@ -113,7 +95,6 @@ class Outcomes:
         causes: Causes,
         sessions: Sessions,
         recorder: Recorder,
-        instruments: Instruments | None,
         end: End,
     ) -> None:
         """Decide for the process of *session*; *recorder* keeps pages, *end* ends the crawl."""
@@ -121,7 +102,7 @@ class Outcomes:
         self.causes = causes
         self.sessions = sessions
         self.recorder = recorder
-        self.instruments = instruments
+        self.instruments = session.instruments
         self.revisits = Revisits(settings.revisit_policy)
         self.errors = CallbackErrors(end)
         self.state = runner.state
@@ -195,7 +176,7 @@ class Outcomes:
             kept_versions=self.settings.keep_versions,
             stored=stored,
         )
-        return Done.of(self.settled(lease, outcome), produced)
+        return Done(settlements=(self.settled(lease, outcome),), produced=produced)
 
     async def unchanged(self, attempt: PageAttempt, response: Response) -> Done:
         """Record that a page is what it was: its callback has nothing new to read."""
@@ -207,7 +188,7 @@ class Outcomes:
         self._finished(attempt, response)
         visit, revisit = self.revisits.unchanged(task, response, now=self.now())
         outcome = Unchanged(visit=visit, revisit=revisit, stored=stored)
-        return Done.of(self.settled(attempt.lease, outcome))
+        return Done(settlements=(self.settled(attempt.lease, outcome),))
 
     def _finished(self, attempt: PageAttempt, response: Response) -> None:
         """Note that a page is finished, and whether it is one that may be asked for again."""
@@ -287,13 +268,13 @@ class Outcomes:
                 # No other file could be saved either: it costs no attempt until the disk is mended.
                 self._end(FinishReason.FILES_UNWRITABLE, refusal.message)
                 raise Defer(refusal.message) from refusal
-        if refusal.reason is Reason.INTERNAL:
-            raise refusal.__cause__ or refusal
+            case FetchError(reason=Reason.INTERNAL):
+                raise refusal.__cause__ or refusal
         if self.watchdog.explains(refusal, attempt.began):
             raise Defer("the event loop stood still") from refusal
         await self.causes.failed(attempt, refusal)
-        refused = (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
-        if refusal.reason in refused and refusal.hop <= 1 and task.parent is None:
+        is_refused = refusal.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
+        if is_refused and refusal.hop <= 1 and task.parent is None:
             advice = f'to crawl it, set allow_private=["{task.host}"]'
             refusal = FetchError(refusal.reason, f"{refusal.message}; {advice}")
         return await self._own_failure(attempt, refusal)
@@ -350,18 +331,18 @@ class Outcomes:
         # Before the errback: only the settlement tells whether the failure is final.
         settlement = self.settled(lease, failed)
         if settlement.change.status is not Status.IGNORED:
-            return Done.of(settlement)
+            return Done(settlements=(settlement,))
         errback = request.errback or "on_error"
         produced = await self._runner.run(errback, request, error, task=task)
         if isinstance(produced, Failed):
             self.errors.tell(errback, produced, url=task.url)
-            return Done.of(settlement)
+            return Done(settlements=(settlement,))
         if produced.stop is not None:
             self._end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
         # A page that was there once keeps what it gave, unless there is something instead.
         # Nothing of the task tells of that: what is done anew has no visit any more.
         change = replace(settlement.change, items=tuple(produced.items) or None)
-        return Done.of(replace(settlement, change=change), produced)
+        return Done(settlements=(replace(settlement, change=change),), produced=produced)
 
 
 #: A validator is sent back as it came, or not at all.
@@ -508,7 +489,8 @@ class CallbackErrors:
 
     def tell(self, method: str, failed: Failed, *, url: str) -> str:
         """Log an error of a method with its traceback, the first time; return it in words."""
-        kind, words, where = failed.message, failed.message or str(failed.reason), ""
+        words = failed.message or str(failed.reason)
+        kind, where = failed.message, ""
         if isinstance(failed, Raised):
             kind, where = failed.error, failed.where
         if where:
@@ -542,8 +524,7 @@ class InternalErrors:
     """
 
     def __init__(self, session: Session, *, end: End) -> None:
-        #: The attempts in a row that met one, by the id of the task.
-        self.times: Counter[bytes] = Counter()
+        self._times: Counter[bytes] = Counter()  #: the attempts that met one, by the task's id
         self._ledger = session.ledger
         self._stats = session.stats
         self._end = end
@@ -552,20 +533,18 @@ class InternalErrors:
     def deferred(self, lease: Lease, error: Exception) -> Defer:
         """Log an error; return when its page is to be tried again."""
         self._stats.internal_errors += 1
-        self.times[lease.task.id] += 1
-        wait = backoff(self.times[lease.task.id], base=_FIRST_WAIT, ceiling=_LONGEST_WAIT)
+        self._times[lease.task.id] += 1
+        wait = backoff(self._times[lease.task.id], base=_FIRST_WAIT, ceiling=_LONGEST_WAIT)
         places = [
             f"{frame.f_globals.get('__name__')}:{line}"
             for frame, line in traceback.walk_tb(error.__traceback__)
         ]
         place = next(each for each in reversed(places) if each.startswith(f"{_PACKAGE}."))
-        described = describe_error(error)
-        self._last = f"{described} at {place}"
+        self._last = printable(f"{describe_error(error)} at {place}")
         logger.error(
-            "an error of crawlcw itself at %s on %s: %s; the page is tried again in %s",
-            place,
+            "an error of crawlcw itself on %s: %s; the page is tried again in %s",
             printable(lease.task.url),
-            printable(described),
+            self._last,
             format_duration(wait),
             exc_info=error,
             extra={"event": "internal", "url": lease.task.url, "reason": place},
@@ -574,11 +553,11 @@ class InternalErrors:
 
     async def end_where_nothing_else_is_left(self) -> None:
         """End the crawl where only pages are left that were tried often enough."""
-        if not self.times:
+        if not self._times:
             return
         unfinished = TaskFilter(statuses=(*WAITING, Status.PROCESSING))
-        left = await self._ledger.queries.find(unfinished, limit=len(self.times) + 1)
-        if left and all(self.times[record.task.id] >= _ENOUGH for record in left):
+        left = await self._ledger.queries.find(unfinished, limit=len(self._times) + 1)
+        if left and all(self._times[record.task.id] >= _ENOUGH for record in left):
             pages = "1 page" if len(left) == 1 else f"{len(left):,} pages"
             self._end(
                 FinishReason.INTERNAL_ERROR,

@@ -7,7 +7,6 @@ callback raises, keeps what it has.
 
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,8 +19,8 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, scope
-from crawlcw.archive.bodies import FileMissingError, folder_of, read_stored
-from crawlcw.archive.records import DamagedRecordError, check_installed
+from crawlcw.archive.bodies import folder_of, read_stored
+from crawlcw.archive.records import check_installed
 from crawlcw.crawl.callbacks import Produced, Runner, Scope
 from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.kept_state import KeptState
@@ -63,18 +62,6 @@ async def stored(ledger: Ledger, *, ids: Collection[bytes] | None = None) -> Asy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reparsed:
-    """What came of a stored page."""
-
-    record: Record
-    callback: str
-    response: Response | None = None  #: None where it cannot be read
-    produced: Produced | Failed | None = None  #: likewise
-    unreadable: str = ""  #: why
-    is_missing: bool = False  #: whether that is because its file is not there
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reparser:
     """Reads stored pages and gives them to the callbacks of a spider."""
 
@@ -82,30 +69,26 @@ class Reparser:
     folder: Path  #: of the WARC files
     runner: Runner
 
-    async def reparsed(self, record: Record, *, callback: str | None = None) -> Reparsed:
-        """Return what *callback*, or that of its own, makes of a page."""
-        task = record.task
-        request = Request.of(task)
-        if callback is not None:
-            request.callback = callback
-        told = partial(Reparsed, record=record, callback=request.callback)
-        place, info = task.stored, record.response
+    async def reparsed(
+        self, record: Record, *, callback: str
+    ) -> tuple[Response, Produced | Failed]:
+        """Return a stored page, and what the spider's method named *callback* makes of it.
+
+        Raises `FileMissingError` or `DamagedRecordError` where it cannot be read.
+        """
+        task, place, info = record.task, record.task.stored, record.response
         assert place is not None
-        known = 0 if info is None else info.bytes
-        most = max(self.settings.max_body, task.options.max_body or 0, known)
-        try:
-            answer = await to_thread.run_sync(partial(read_stored, self.folder, place, most=most))
-        except FileMissingError as error:
-            return told(unreadable=str(error), is_missing=True)
-        except DamagedRecordError as error:
-            return told(unreadable=f"its record is damaged: {error}")
+        most = max(self.settings.max_body, task.options.max_body or 0, info.bytes if info else 0)
+        answer = await to_thread.run_sync(partial(read_stored, self.folder, place, most=most))
+        request = Request.of(task)
+        request.callback = callback
         response = Response(
             answer.url or task.url,
             request=request,
             status=answer.status,
             headers=answer.headers,
             body=answer.body,
-            elapsed=timedelta(seconds=info.elapsed if info is not None else 0),
+            elapsed=timedelta(seconds=info.elapsed if info else 0),
             truncated=((info and info.truncated) or "bytes") if answer.is_cut else None,
         )
         # It was crawled, so it was in the scope.
@@ -113,12 +96,11 @@ class Reparser:
         try:
             response = await Hooks(self.runner.spider, self.runner.watch).answered(response)
             response = replaced(response, request=request)
-            produced = await self.runner.run(request.callback, response, task=task)
+            return response, await self.runner.run(callback, response, task=task)
         except StopCrawl as wish:
-            produced = Produced(stop=printable(text_of(wish)))
+            return response, Produced(stop=printable(text_of(wish)))
         except FetchError as error:
-            produced = Failed(reason=error.reason, message=error.message)
-        return told(response=response, produced=produced)
+            return response, Failed(reason=error.reason, message=error.message)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,7 +108,7 @@ class Saving:
     """Records what stored pages give now: links first, then the items, a group at a time."""
 
     ledger: Ledger
-    settings: Settings
+    kept_versions: int
     adder: TaskAdder
     pages: int = 0  #: that have other items now, or the same again
     items: int = 0
@@ -135,38 +117,34 @@ class Saving:
     _settlements: list[Settlement] = field(default_factory=list)
     _links: list[Task] = field(default_factory=list)
     _too_deep: list[Task] = field(default_factory=list)
+    _waiting: int = 0  #: items of these settlements
 
     async def take(self, record: Record, produced: Produced) -> None:
         """Take what one page gives; it is recorded by the next `flush` at the latest."""
-        self._links += produced.tasks
-        self._too_deep += produced.too_deep
         settlement = reparse(
             record.task,
             response=record.response,
             items=tuple(produced.items),
             now=self.ledger.now(),
-            kept_versions=self.settings.keep_versions,
+            kept_versions=self.kept_versions,
         )
-        if settlement is None:
-            self.refused["somebody works on it"] += 1
-        else:
-            self._settlements.append(settlement)
-        items = sum(len(each.change.items or ()) for each in self._settlements)
-        if len(self._settlements) >= _GROUP or items + len(self._links) >= _GROUP_ITEMS:
+        assert settlement is not None  # for `stored` yields pages that are done
+        self._settlements.append(settlement)
+        self._links += produced.tasks
+        self._too_deep += produced.too_deep
+        self._waiting += len(produced.items)
+        if len(self._settlements) >= _GROUP or self._waiting + len(self._links) >= _GROUP_ITEMS:
             await self.flush()
 
     async def add_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
         """Add links at once; see `Runner.write`."""
-        await self.adder.add_too_deep(too_deep)
-        self.links += await self.adder.add(tasks)
+        self.links += await self.adder.add(tasks, too_deep)
 
     async def flush(self) -> None:
         """Record what was taken."""
         links, too_deep, settlements = self._links, self._too_deep, self._settlements
-        self._links, self._too_deep, self._settlements = [], [], []
+        self._links, self._too_deep, self._settlements, self._waiting = [], [], [], 0
         await self.add_links(links, too_deep)
-        if not settlements:
-            return
         committed = await self.ledger.outcomes.replace(settlements)
         failed = {lease.task.id for lease in committed.lost}
         self.refused["it was changed meanwhile"] += len(failed)
@@ -179,11 +157,10 @@ class Saving:
                 self.items += len(each.change.items or ())
 
 
-@asynccontextmanager
-async def open_reparser(
+async def reparser_of(
     spider: Spider, settings: Settings, ledger: Ledger, *, saving: Saving | None = None
-) -> AsyncIterator[Reparser]:
-    """Open what parsing the stored pages of *ledger* with *spider* needs, and close it afterwards.
+) -> Reparser:
+    """Return what parses the stored pages of *ledger* with *spider*.
 
     What `url_list` callbacks find goes to *saving* at once, where it is given.
     Raises `UsageError` without warcio.
@@ -193,7 +170,7 @@ async def open_reparser(
     state = KeptState(spider, ledger)
     await state.open()
     check_installed()
-    yield Reparser(
+    return Reparser(
         settings=settings,
         folder=folder_of(spider.name, settings),
         runner=Runner(
@@ -220,7 +197,7 @@ def saving_to(ledger: Ledger, settings: Settings) -> Saving:
         await ledger.hosts.wake(dues)
 
     adder = TaskAdder(ledger=ledger, stats=Stats(), announce=announce, max_depth=settings.max_depth)
-    return Saving(ledger=ledger, settings=settings, adder=adder)
+    return Saving(ledger=ledger, kept_versions=settings.keep_versions, adder=adder)
 
 
 async def _dropping(tasks: list[Task], too_deep: list[Task]) -> None:

@@ -14,7 +14,7 @@ import anyio
 
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
-from crawlcw.engine.stats import Stats
+from crawlcw.engine.stats import Instruments, Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.engine.workers import Heartbeat, reap_dead_workers, this_worker
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
@@ -48,6 +48,7 @@ class Session:
 
     #: Those that it holds, of hosts; tracked tasks have none.
     hosts: Hosts | None = None
+    instruments: Instruments | None = None  #: what is told of each step; None: nothing is
 
     def __init__(
         self,

@@ -19,6 +19,8 @@ _ABOUT_THE_LAST_VISIT = frozenset({"if-none-match", "if-modified-since"})
 #: RFC 9309, section 2.3.1.2.
 _MOST_OF_ROBOTS = 5
 _ABOUT_THE_BODY = frozenset({"content-type", "content-encoding", "content-language"})
+#: Of another origin that is no secret.
+_PORTABLE = HARMLESS | _ABOUT_THE_BODY
 
 
 class Admission(Protocol):
@@ -135,12 +137,12 @@ class FollowRedirects:
         raise error
 
 
-def onward(request: Request, response: Response, *, refresh: str | None = None) -> Request:
+def onward(request: Request, response: Response, *, target: str | None = None) -> Request:
     """Return the request for where *response*, a redirect, leads, without options.
 
-    *refresh* is where it leads by a Refresh, which is none by its status. Raises `FetchError`.
+    *target* is where it leads by other means than its status. Raises `FetchError`.
     """
-    target = refresh or _target(response)
+    target = target or _target(response)
     method, body, headers = request.method, request.body, request.headers
     dropped = _ABOUT_THE_LAST_VISIT
     # RFC 9110, section 15.4, as browsers have always understood it.
@@ -151,15 +153,8 @@ def onward(request: Request, response: Response, *, refresh: str | None = None) 
         dropped |= _ABOUT_THE_BODY
     headers = tuple(pair for pair in headers if pair[0].lower() not in dropped)
     if len({urls.origin_of(url) for url in (request.url, response.url, target)}) > 1:
-        headers = _harmless(headers)
+        headers = tuple(pair for pair in headers if pair[0].lower() in _PORTABLE)
     return request.elsewhere(target, method=method, headers=headers, body=body)
-
-
-def portable_headers(request: Request, *, url: str) -> tuple[tuple[str, str], ...]:
-    """Return the headers of *request* that may be sent to *url*: all at its own origin."""
-    if urls.origin_of(request.url) == urls.origin_of(url):
-        return request.headers
-    return _harmless(request.headers)
 
 
 def loop_message(url: str, *, cookies: bool = False) -> str:
@@ -215,8 +210,3 @@ def _target(response: Response) -> str:
     if "@" in location and urls.has_userinfo(response.url, location):
         raise FetchError(Reason.REFUSED_CREDENTIALS, "the location has a user or a password")
     return target
-
-
-def _harmless(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    kept = HARMLESS | _ABOUT_THE_BODY
-    return tuple(pair for pair in headers if pair[0].lower() in kept)

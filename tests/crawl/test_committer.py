@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from crawlcw.api.spider import Spider
+from crawlcw.crawl.callbacks import Produced
 from crawlcw.crawl.committer import Committer, TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
@@ -79,9 +81,9 @@ class Writing:
         self.told: list[tuple[bool, set[str]]] = []
         self.announced: set[str] = set()
         self.is_killed = False  #: before anything is announced
+        session = SimpleNamespace(ledger=ledger, held=self.held, stats=self.stats, instruments=None)
         self._committer = Committer(
-            held=self.held,
-            stats=self.stats,
+            session,
             coordinator=self,
             adder=adder,
             state=KeptState(Spider(), ledger),
@@ -129,7 +131,8 @@ async def writing(tmp_path: Path) -> AsyncIterator[Writing]:
 
 
 def done(writing: Writing, lease: Lease, *links: Task, items: Sequence[Any] = ()) -> Done:
-    return Done(tasks=links, settlements=(success(writing.ledger, lease, *items),))
+    settlement = success(writing.ledger, lease, *items)
+    return Done(settlements=(settlement,), produced=Produced(tasks=[*links]))
 
 
 async def test_what_has_gathered_is_written_in_one_group(writing: Writing):
@@ -300,8 +303,13 @@ async def test_the_dropped_links_of_all_pages_are_summed(writing: Writing):
     one, other = await writing.leases(2)
 
     await writing.write(
-        Done(settlements=(success(writing.ledger, one),), dropped=dropped("b", "c")),
-        Done(settlements=(success(writing.ledger, other),), dropped=dropped("c")),
+        Done(
+            settlements=(success(writing.ledger, one),),
+            produced=Produced(dropped=dropped("b", "c")),
+        ),
+        Done(
+            settlements=(success(writing.ledger, other),), produced=Produced(dropped=dropped("c"))
+        ),
     )
 
     assert writing.stats.links_dropped == {"refused-scope": 3}

@@ -29,7 +29,7 @@ async def test_of_a_result_that_finds_no_room_no_other_lease_is_held_for_ever(
     lost, in_hand = await claimed(ledger)
     held.add([lost, in_hand])
     done: asyncio.Queue[Done] = asyncio.Queue(1)
-    done.put_nowait(Done())
+    done.put_nowait(Done(settlements=()))
 
     async def work(lease: Lease) -> Done:
         # It is on its way back, and is told with its next wait.

@@ -28,10 +28,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
 from random import Random
+from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
 from crawlcw.api.spider import Spider
 from crawlcw.crawl import committer
+from crawlcw.crawl.callbacks import Produced
 from crawlcw.crawl.committer import Committer, TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
@@ -576,8 +578,7 @@ class Worker(Process):
         self._changed = Signal()
         stats = Stats()
         self._committer = Committer(
-            held=self._held,
-            stats=stats,
+            SimpleNamespace(ledger=waiting, held=self._held, stats=stats, instruments=None),
             coordinator=self,
             adder=TaskAdder(ledger=waiting, stats=stats, announce=self.announce, max_depth=None),
             state=KeptState(Spider(), waiting),
@@ -724,15 +725,12 @@ class Worker(Process):
         else:
             outcome = Succeeded(items=({"by": signed},))
         now = self.ledger.now()
-        links = content.links if isinstance(outcome, Succeeded) else ()
-        return Done(
-            tasks=tuple(replace(page(n), due=now, update_time=now, create_time=now) for n in links),
-            settlements=(
-                transitions.settle(
-                    lease, outcome, now=now, policy=POLICY, chance=self._chance.random()
-                ),
-            ),
+        numbers = content.links if isinstance(outcome, Succeeded) else ()
+        links = [replace(page(n), due=now, update_time=now, create_time=now) for n in numbers]
+        settlement = transitions.settle(
+            lease, outcome, now=now, policy=POLICY, chance=self._chance.random()
         )
+        return Done(settlements=(settlement,), produced=Produced(tasks=links))
 
     async def _end(self) -> None:
         """Give back what is held, as a crawl does that was told to end."""
