@@ -89,10 +89,7 @@ class Gathering(Generic[T]):
         self._coming: list[T] = []  #: what was read since
         self._taken: list[T] = []  #: what is being written
         self._is_over = False
-        self._since = 0.0  #: when the first of those that are coming was read
-        self._any = anyio.Event()
-        self._ready = anyio.Event()
-        self._has_room = anyio.Event()
+        self._changed = anyio.Event()
 
     @property
     def left(self) -> int:
@@ -115,50 +112,51 @@ class Gathering(Generic[T]):
             if not reading.done():
                 await _ended(reading)
 
+    async def finish(self) -> None:
+        """Write what was read and may not be written, of which some may be: at the end of `run`."""
+        if self.left:
+            await self._write([*self._taken, *self._coming])
+        self._taken, self._coming = [], []
+
     async def _read(self, source: AsyncIterable[T]) -> None:
+        since = anyio.current_time()
         try:
             async for thing in source:
-                await self._put(thing)
+                self._coming.append(thing)
+                if len(self._coming) >= self._room:
+                    self._tell()
+                    await self._until(lambda: len(self._coming) < self._room)
+                elif len(self._coming) == 1:
+                    since = anyio.current_time()
+                    self._tell()
+                elif anyio.current_time() - since > _A_WHILE:
+                    await checkpoint()  # a source that blocks the loop lets nobody else write
         finally:
             if isinstance(source, AsyncGenerator):
                 await source.aclose()
             self._is_over = True
-            self._any.set()
-            self._ready.set()
-
-    async def finish(self) -> None:
-        """Write what was read and may not be written, of which some may be: at the end of `run`."""
-        left = [*self._taken, *self._coming]
-        if left:
-            await self._write(left)
-        self._taken, self._coming = [], []
-
-    async def _put(self, thing: T) -> None:
-        if not self._coming:
-            self._since = anyio.current_time()
-            self._any.set()
-        self._coming.append(thing)
-        if len(self._coming) >= self._room:
-            self._ready.set()
-            await self._has_room.wait()
-        elif anyio.current_time() - self._since > _A_WHILE:
-            await checkpoint()  # a source that blocks the loop lets nobody else write
+            self._tell()
 
     async def _write_lots(self) -> None:
         while True:
-            await self._any.wait()
-            with anyio.move_on_after(self._since + _A_WHILE - anyio.current_time()):
-                await self._ready.wait()
+            await self._until(lambda: bool(self._coming) or self._is_over)
+            with anyio.move_on_after(_A_WHILE):
+                await self._until(lambda: len(self._coming) >= self._room or self._is_over)
             if not self._coming:
                 return
             self._taken, self._coming = self._coming, []
             self._room = self._largest
-            has_room, self._has_room = self._has_room, anyio.Event()
-            has_room.set()
-            if not self._is_over:
-                self._any, self._ready = anyio.Event(), anyio.Event()
+            self._tell()
             await self._write(self._taken)
             self._taken = []
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            await self._changed.wait()
 
 
 async def _ended(reading: "asyncio.Task[None]") -> None:
@@ -166,15 +164,10 @@ async def _ended(reading: "asyncio.Task[None]") -> None:
     reading.cancel()
     with anyio.move_on_after(_TO_CLOSE, shield=True):
         await asyncio.wait({reading})
+    told = {"event": "not_closed"}
     if not reading.done():
-        logger.warning(
-            "what is read no further did not end within %g s of being cancelled",
-            _TO_CLOSE,
-            extra={"event": "not_closed"},
-        )
+        message = "what is read no further did not end within %g s of being cancelled"
+        logger.warning(message, _TO_CLOSE, extra=told)
     elif not reading.cancelled() and (error := reading.exception()) is not None:
-        logger.warning(
-            "closing what is read no further raised %s",
-            printable(describe_error(error)),
-            extra={"event": "not_closed"},
-        )
+        said = printable(describe_error(error))
+        logger.warning("closing what is read no further raised %s", said, extra=told)
