@@ -161,6 +161,7 @@ class _Commands(click.Group):
             return None
         name = {"list": "listing"}.get(cmd_name, cmd_name.replace("-", "_"))
         command = importlib.import_module(f"crawlcw.cli.commands.{name}").command
+        gc.enable()
         assert isinstance(command, click.Command)
         command.epilog = epilog(cmd_name)
         offer(command)
@@ -190,6 +191,8 @@ def main() -> NoReturn:
     """Run the command that the process was started with, and exit."""
     _fill_standard_descriptors()
     gc.set_threshold(*GARBAGE_AFTER)
+    # Until the command is loaded: modules leave no garbage, and Python would go through them all.
+    gc.disable()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -162,7 +162,11 @@ def command(
 
 
 def _load(ledger_url: str) -> None:
-    """Load the modules that a supervisor and its workers both need, before one is forked off."""
+    """Load the modules that a supervisor and its workers both need, before one is forked off.
+
+    Until the spider is loaded Python looks for no cycles.
+    """
+    gc.disable()
     ledger_opening.load(ledger_url)
     loop.load()
 
@@ -196,6 +200,7 @@ def _made(
     # least of all when the process ends: that takes a tenth of a second. The spider comes after
     # that: an open file that it leaves behind, for example, is still to be found and closed.
     gc.freeze()
+    gc.enable()
     made = loading.make(loading.find(spider), arguments)
     return made, spider_options.settings_of(made, assignments)
 
