@@ -92,7 +92,7 @@ class Coordinator:
         self._held = session.held
         self._stats = session.stats
         self._retry = session.retry
-        self._heartbeat = session.heartbeat
+        self._session = session
         self._settings = settings
         self._queues = frontier.queues
         self._opening = Opening(
@@ -327,7 +327,7 @@ class Coordinator:
 
     async def _hold_nothing(self, background: anyio.abc.TaskGroup) -> None:
         """Give back all that nobody has begun with, and wait for a change or a moment."""
-        self._heartbeat.starving(False)
+        self._session.starving(False)
         await self.give_back_undispatched()
         await self.host_leaser.leave_all(background)
         await _wait(self._changed, until=time.monotonic() + _IDLE_BESIDE_OTHERS)
@@ -513,7 +513,7 @@ class Coordinator:
         wanted = [task for task in page if task.host in shared][: self._room()]
         await self._claim(wanted)
         if wanted:
-            self._heartbeat.starving(False)
+            self._session.starving(False)
             self._idle = _SHORTEST_IDLE
         return bool(wanted)
 
@@ -521,7 +521,7 @@ class Coordinator:
         """Return whether nothing is left, here or in the ledger; else note when to look again."""
         # What is done about a host in the background counts until it has ended.
         if self._held or any(host.busy for host in self.frontier.hosts.values()):
-            self._heartbeat.starving(False)
+            self._session.starving(False)
             self._waits_for = None
             self._rest(min(self._idle, _IDLE_BESIDE_OTHERS))
             return False
@@ -537,7 +537,7 @@ class Coordinator:
         now, idle, until = self._ledger.now(), self._idle, horizon
         others_work = horizon is not None and horizon <= now and not busy
         starves = others_work and not self.frontier.leased and idle >= _HUNGRY_FROM
-        self._heartbeat.starving(starves)
+        self._session.starving(starves)
         if others_work:
             # What is ready already is not for us: another process leases it just now, or all
             # the hosts that we may hold wait for their turns.
@@ -566,7 +566,7 @@ class Coordinator:
         now = self._ledger.now()
         if horizon is None and not self.frontier.page_limit.seeded:
             return Standstill(start=True)
-        workers, _ = await self._heartbeat.neighbours()
+        workers, _ = await self._session.neighbours()
         # What others hold is leased for no longer, and renewed.
         if workers > 1 and (until is None or until <= now + self._settings.lease):
             return Standstill(others=True)

@@ -119,7 +119,7 @@ class HostLeaser:
             past = max(0.0, (self._lease - left).total_seconds())
             self._frontier.begin(lease, asked=time.monotonic() - past)
         if leases:
-            self._session.heartbeat.starving(False)
+            self._session.starving(False)
         return bool(leases)
 
     def leases(self) -> list[HostLease]:
@@ -250,7 +250,7 @@ class HostLeaser:
             ready = await self._ledger.hosts.next_ready() if over else None
             if ready is not None and ready <= self._ledger.now():
                 self._hand_on(over[: self._capacity // _HOSTS_A_FETCHER])
-        workers, hungry = await self._session.heartbeat.neighbours()
+        workers, hungry = await self._session.neighbours()
         if share := len(owned) * hungry // max(workers, 1):
             owned.sort(key=lambda host: self._session.held.of_host[host.name])
             self._hand_on(owned[:share])

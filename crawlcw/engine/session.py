@@ -1,11 +1,15 @@
-"""Session: a process as one worker on a ledger, with its leases and counters.
+"""Session: a process as one worker on a ledger, with its leases, counters and heartbeat.
 
-It has one name on the ledger's list of workers, one renewal, one heartbeat, one watchdog. Crawls
-and the work on tracked tasks stand on one.
+It has one name on the ledger's list of workers, one renewal, one watchdog. Crawls and the work
+on tracked tasks stand on one.
 """
 
+import asyncio
 import logging
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Protocol
@@ -16,18 +20,25 @@ from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
 from crawlcw.engine.stats import Instruments, Stats
 from crawlcw.engine.watchdog import Watchdog
-from crawlcw.engine.workers import Heartbeat, reap_dead_workers, this_worker
-from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
+from crawlcw.engine.workers import reap_dead_workers, resident_memory, this_worker
+from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError, Reason
 from crawlcw.ledger import copying
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.hosts import HostLease
+from crawlcw.model.rates import Point, Vitals, minute_of
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
+from crawlcw.model.transitions import Event
 
 logger = logging.getLogger(__name__)
 
 #: Seconds for giving back before the process ends.
 _LAST_WORDS = 5.0
+#: Seconds between two heartbeats.
+_LONGEST_PAUSE = 5.0
+#: A worker that has been silent for as many beats is not counted on.
+_MISSED_BEATS = 3
+_RATE_OVER = 60.0
 
 
 class Hosts(Protocol):
@@ -83,14 +94,13 @@ class Session:
             renew=self._renew_beside,
             deadlines=deadlines,
         )
-        self.heartbeat = Heartbeat(
-            ledger,
-            self.worker,
-            self.stats,
-            lease=lease,
-            in_flight=self.held.__len__,
-            lag=self.watchdog.lag,
-        )
+        self._samples = deque([(time.monotonic(), 0)])  #: of the last minute: pages by then
+        self._shown = Vitals()
+        #: In which minute a point was left, or the worker started.
+        self._recorded = minute_of(self.began)
+        self._longest_lag = 0.0  #: since then, in seconds
+        self._hungry = False
+        self._hunger_changed = asyncio.Event()
 
     async def join(self) -> None:
         """Take back what dead processes of this machine held, and enter the list of workers.
@@ -116,7 +126,7 @@ class Session:
         """
         self._hurried = anyio.Event()  # what has changed before is no reason
         async with anyio.create_task_group() as running:
-            running.start_soon(self.heartbeat.run)
+            running.start_soon(self._keep_beating)
             began = anyio.current_time()
             while True:
                 # What took long, because the ledger was away, is not added to the pause:
@@ -152,7 +162,7 @@ class Session:
                 await ledger.leases.renew(held, lease=self.lease())
             if hosts := self.hosts.leases() if self.hosts is not None else ():
                 await ledger.host_leases.renew(hosts, lease=self.lease())
-            await self.heartbeat.beat(over=ledger)
+            await self.beat(over=ledger)
         finally:
             await ledger.close()
 
@@ -201,6 +211,91 @@ class Session:
         # kept when it leaves.
         if self.hosts is not None:
             await self.hosts.leave()
-        await self.retry.insist(self.heartbeat.beat)
-        await self.heartbeat.record(last=True)
+        await self.beat(over=self.ledger)
+        await self.record(last=True)
         await self.ledger.workers.leave(self.worker)
+
+    async def _keep_beating(self) -> None:
+        """Beat every few seconds, and at once when hunger comes or goes."""
+        while True:
+            with anyio.move_on_after(min(_LONGEST_PAUSE, self.lease().total_seconds() / 3)):
+                await self._hunger_changed.wait()
+            self._hunger_changed.clear()
+            try:
+                await self.beat()
+            except LedgerUnavailableError as error:
+                logger.debug("no heartbeat: %s", printable(error), extra={"event": "no_heartbeat"})
+            else:
+                await self.record()
+
+    async def beat(self, over: Ledger | None = None) -> None:
+        """Write down what was counted, and that this worker lives; raises `LedgerError`.
+
+        It goes *over* another connection while the loop stands still, or the worker is about to
+        leave: then it wants no hosts.
+        """
+        hungry = self._hungry and over is None
+        self._shown = self.vitals()
+        self._longest_lag = max(self._longest_lag, self._shown.lag)
+        await (over or self.opened).workers.beat(
+            self.worker, self.stats.counted(), hungry=hungry, vitals=self._shown
+        )
+
+    def vitals(self) -> Vitals:
+        """Return how this process is just now; for any thread."""
+        stats = self.stats
+        return Vitals(
+            finished=stats.pages,
+            failed=stats.outcomes[Event.FAIL],
+            ignored=stats.given_up + stats.unwanted,
+            items=stats.items,
+            bytes=stats.bytes,
+            rate=round(self._rate(), 3),
+            in_flight=len(self.held),
+            memory=resident_memory(),
+            lag=round(self.watchdog.lag(), 4),
+        )
+
+    def _rate(self) -> float:
+        """Return how many tasks were finished a second in the last minute, or since the start."""
+        now, samples = time.monotonic(), self._samples
+        samples.append((now, self.stats.pages))
+        while len(samples) > 2 and now - samples[1][0] >= _RATE_OVER:
+            samples.popleft()
+        began, first = samples[0]
+        return (self.stats.pages - first) / (now - began) if now > began else 0.0
+
+    async def record(self, *, last: bool = False) -> None:
+        """Leave a point of what was shown last, unless there is one of this minute.
+
+        One more is left as the *last* one, for the worker leaves.
+        """
+        now = self.opened.now()
+        if not last and minute_of(now) <= self._recorded:
+            return
+        vitals = replace(self._shown, lag=self._longest_lag)
+        point = Point(worker=self.worker, started=self.began, time=now, vitals=vitals, last=last)
+        try:
+            await self.opened.rates.record(point)
+        except LedgerError as error:
+            # It costs no page: what this one counts is in the next one.
+            logger.debug("no point of the rates: %s", printable(error), extra={"event": "no_point"})
+        else:
+            self._recorded, self._longest_lag = minute_of(now), 0.0
+
+    def starving(self, hungry: bool) -> None:
+        """Note whether this worker's fetchers have no host to ask, though there is work."""
+        if hungry != self._hungry:
+            self._hungry = hungry
+            self._hunger_changed.set()
+
+    async def neighbours(self) -> tuple[int, int]:
+        """Return how many workers are at work, and how many others of them are hungry."""
+        now = self.opened.now()
+        silent = timedelta(seconds=_MISSED_BEATS * _LONGEST_PAUSE)
+        workers = [
+            worker
+            for worker in await self.opened.workers.all()
+            if worker.heartbeat is not None and now - worker.heartbeat < silent
+        ]
+        return len(workers), sum(each.hungry and each.name != self.worker for each in workers)

@@ -1,26 +1,26 @@
 """A worker among others: when it says that it lives, what it says, and whom it counts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import anyio
 import pytest
 
-from crawlcw.engine import workers
-from crawlcw.engine.stats import Stats
-from crawlcw.engine.workers import Heartbeat, this_worker
+from crawlcw.engine import session as session_module
+from crawlcw.engine.session import Session
+from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerError, LedgerUnavailableError
 from crawlcw.ledger.protocol import Counters, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.rates import Vitals
 from crawlcw.model.transitions import Event
-from tests.support.ledgers import START, FakeClock, Instead
+from tests.support.ledgers import START, FakeClock, Instead, claimed, make_tasks
 
 pytestmark = pytest.mark.quick
 
@@ -72,27 +72,22 @@ async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[BeatenLedger
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever beats within the hour does so for a reason of its own."""
-    monkeypatch.setattr(workers, "_LONGEST_PAUSE", 3600.0)
+    monkeypatch.setattr(session_module, "_LONGEST_PAUSE", 3600.0)
 
 
-async def joined(
-    ledger: SqliteLedger,
-    name: str = "me",
-    *,
-    stats: Stats | None = None,
-    lease: timedelta = HOUR,
-    **measured: Callable[[], Any],
-) -> Heartbeat:
-    """Return the heartbeat of a worker that has just joined."""
+async def joined(ledger: SqliteLedger, name: str = "me", *, lease: timedelta = HOUR) -> Session:
+    """Return the session of a worker that has just joined."""
+    session = Session(ledger, lease=lambda: lease, give_up=HOUR)
+    session.worker = name
     await ledger.workers.join(replace(this_worker(now=START), name=name))
-    return Heartbeat(ledger, name, stats or Stats(), lease=lambda: lease, **measured)
+    return session
 
 
 @asynccontextmanager
-async def running(heartbeat: Heartbeat) -> AsyncIterator[None]:
+async def running(session: Session) -> AsyncIterator[None]:
     with anyio.fail_after(30):
         async with anyio.create_task_group() as background:
-            background.start_soon(heartbeat.run)
+            background.start_soon(session._keep_beating)
             yield
             background.cancel_scope.cancel()
 
@@ -106,10 +101,10 @@ async def the_worker(ledger: SqliteLedger) -> Worker:
 
 
 async def test_it_writes_down_what_was_counted(ledger: BeatenLedger, clock: FakeClock):
-    stats = Stats(pages=3, items=7, fetched=5, bytes=900)
+    me = await joined(ledger)
+    me.stats.pages, me.stats.items, me.stats.fetched, me.stats.bytes = 3, 7, 5, 900
     for link in ("a", "b"):
-        stats.dropped.note("depth", link)
-    me = await joined(ledger, stats=stats)
+        me.stats.dropped.note("depth", link)
     clock.advance(seconds=4)
 
     await me.beat()
@@ -136,12 +131,11 @@ async def test_a_single_heartbeat_says_when_the_ledger_is_away(ledger: BeatenLed
 
 
 async def test_it_beats_three_times_in_a_lease(ledger: BeatenLedger):
-    stats = Stats()
-    me = await joined(ledger, stats=stats, lease=SHORT)
+    me = await joined(ledger, lease=SHORT)
 
     async with running(me):
         for pages in range(3):
-            stats.pages = pages
+            me.stats.pages = pages
             await ledger.written.get()
         # Whatever was under way, the next one has the last number.
         await ledger.written.get()
@@ -152,8 +146,8 @@ async def test_it_beats_three_times_in_a_lease(ledger: BeatenLedger):
 async def test_it_beats_every_few_seconds_however_long_the_lease_is(
     ledger: BeatenLedger, monkeypatch: pytest.MonkeyPatch
 ):
-    assert workers._LONGEST_PAUSE == 5
-    monkeypatch.setattr(workers, "_LONGEST_PAUSE", 0.01)
+    assert session_module._LONGEST_PAUSE == 5
+    monkeypatch.setattr(session_module, "_LONGEST_PAUSE", 0.01)
     me = await joined(ledger, lease=HOUR)
 
     async with running(me):
@@ -236,7 +230,7 @@ async def test_the_next_heartbeat_tells_of_hunger_too(ledger: BeatenLedger):
 # --- neighbours
 
 
-async def hungry(ledger: SqliteLedger, name: str) -> Heartbeat:
+async def hungry(ledger: SqliteLedger, name: str) -> Session:
     """Return a worker that has just said that it wants hosts."""
     worker = await joined(ledger, name)
     worker.starving(True)
@@ -304,10 +298,16 @@ async def test_who_has_left_is_nobodys_neighbour(ledger: BeatenLedger):
 # --- what it shows of itself
 
 
-async def test_a_beat_shows_what_the_worker_has_counted_and_how_it_is(ledger: BeatenLedger):
+async def test_a_beat_shows_what_the_worker_has_counted_and_how_it_is(
+    ledger: BeatenLedger, monkeypatch: pytest.MonkeyPatch
+):
     now = 100.0
-    stats = Stats()
-    me = await joined(ledger, stats=stats, in_flight=lambda: 7, lag=lambda: 0.25, clock=lambda: now)
+    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
+    me = await joined(ledger)
+    stats = me.stats
+    await ledger.tasks.add(make_tasks(7))
+    me.held.add(await claimed(ledger, worker="me"))
+    monkeypatch.setattr(me.watchdog, "lag", lambda: 0.25)
     stats.pages, stats.items, stats.bytes, stats.given_up, stats.unwanted = 30, 60, 999, 2, 1
     stats.outcomes[Event.FAIL] = 4
 
@@ -322,12 +322,15 @@ async def test_a_beat_shows_what_the_worker_has_counted_and_how_it_is(ledger: Be
     assert worker.vitals.memory > 1 << 20
 
 
-async def test_the_rate_is_that_of_the_last_minute(ledger: BeatenLedger):
+async def test_the_rate_is_that_of_the_last_minute(
+    ledger: BeatenLedger, monkeypatch: pytest.MonkeyPatch
+):
     now = 0.0
-    stats = Stats()
-    me = await joined(ledger, stats=stats, clock=lambda: now)
+    me = await joined(ledger)
+    me._samples[0] = (now, 0)
+    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
     rates = []
-    for now, stats.pages in [(30.0, 300), (60.0, 600), (120.0, 600), (180.0, 660)]:  # noqa: B007
+    for now, me.stats.pages in [(30.0, 300), (60.0, 600), (120.0, 600), (180.0, 660)]:  # noqa: B007
         rates.append(me.vitals().rate)
 
     assert rates == [10, 10, 0, 1]
@@ -336,9 +339,8 @@ async def test_the_rate_is_that_of_the_last_minute(ledger: BeatenLedger):
 async def test_a_worker_leaves_a_point_a_minute_and_one_when_it_leaves(
     ledger: BeatenLedger, clock: FakeClock
 ):
-    stats = Stats()
-    me = await joined(ledger, stats=stats)
-    for stats.pages in range(1, 31):
+    me = await joined(ledger)
+    for me.stats.pages in range(1, 31):
         clock.advance(seconds=5)
         await me.beat()
         await me.record()
@@ -354,9 +356,12 @@ async def test_a_worker_leaves_a_point_a_minute_and_one_when_it_leaves(
     ]
 
 
-async def test_a_point_shows_the_longest_lag_of_its_minute(ledger: BeatenLedger, clock: FakeClock):
+async def test_a_point_shows_the_longest_lag_of_its_minute(
+    ledger: BeatenLedger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+):
     lags = iter([0.5, 0.0, 0.125])
-    me = await joined(ledger, lag=lambda: next(lags))
+    me = await joined(ledger)
+    monkeypatch.setattr(me.watchdog, "lag", lambda: next(lags))
     for _ in range(2):
         await me.beat()
     clock.advance(seconds=60)
@@ -373,15 +378,14 @@ async def test_a_point_shows_the_longest_lag_of_its_minute(ledger: BeatenLedger,
 async def test_a_point_that_cannot_be_written_costs_nothing_and_the_next_one_makes_up_for_it(
     ledger: BeatenLedger, clock: FakeClock
 ):
-    stats = Stats()
-    me = await joined(ledger, stats=stats)
+    me = await joined(ledger)
     rates = ledger.rates
 
     async def refused(_point: object) -> None:
         raise LedgerError("no place for it")
 
     ledger.rates = Instead(rates, record=refused)
-    stats.pages = 5
+    me.stats.pages = 5
     clock.advance(seconds=60)
     await me.beat()
     await me.record()
