@@ -84,137 +84,179 @@ def assemble(
     Raises `SpiderError` for a spider that cannot be run as it is written.
     """
     check(spider)
-    # This process as a worker on the ledger, and what is kept beside the tasks.
-    session = Session(
-        ledger,
-        lease=lambda: settings.lease,
-        give_up=settings.ledger_give_up,
-        limit=settings.callback_timeout,
-        deadlines=settings.deadlines,
-    )
-    session.instruments = _instruments(settings, meter)
-    ledger = session.ledger
-    ending = Ending(session.retry, grace=settings.grace)
-    end = ending.end
-    proxies = proxies or ProxyPool(settings)
-    proxies.on_lost = partial(end, FinishReason.PROXIES_FAILED)
-    rests = Rests()
-    rests.proxies_away = proxies.away
-    scope = Scope.of(spider_scope(spider) or (), settings)
-    state = KeptState(spider, ledger)
-    bodies = Bodies(spider.name, settings) if settings.keep_bodies else None
+    parts = _Parts(spider, ledger, settings, proxies or ProxyPool(settings), meter)
+    parts.make_layers(downloader)
+    parts.make_hosts()
+    parts.make_writers()
+    parts.make_fetcher()
+    return Crawl(parts)
 
-    # The way through the layers for each purpose, and those that ask by it themselves.
-    credentials = Credentials(entry_urls(spider), headers=settings.headers, auth=settings.auth)
-    admission = Admission(scope)
-    render = Render(settings, admission)
-    layers = pipeline.layers(
-        spider,
-        settings,
-        downloader if isinstance(downloader, DefaultDownloader) else DefaultDownloader(downloader),
-        credentials=credentials,
-        admission=admission,
-        render=render,
-        watch=session.watchdog,
-        keeps_bodies=bodies is not None,
-    )
-    ways = pipeline.ways(layers)
-    clock = asyncio.get_running_loop().time
-    robots = Robots(ways[Purpose.ROBOTS], settings, clock=clock, now=ledger.now)
 
-    # The hosts of this process, and the coordinator of its tasks that are due.
-    page_limit = PageLimit(most=settings.max_pages_per_host, full=scope.full)
-    frontier = Frontier(
-        spider,
-        settings,
-        held=session.held,
-        page_limit=page_limit,
-        clock=time.monotonic,
-        ledger_now=ledger.now,
-    )
-    turns = HostTurns(robots, frontier)
-    probe, stats = ways[Purpose.PROBE], session.stats
-    causes = Causes(frontier, proxies, probe, ledger=ledger, stats=stats, rests=rests)
-    admission.robots, admission.turns, admission.causes = robots, turns, causes
-    coordinator = Coordinator(
-        session, settings, frontier=frontier, robots=robots, causes=causes, state=state, end=end
-    )
-    ending.on_stop = coordinator.stop
+class _Parts(Parts):
+    """The parts of one crawl, made from the ledger upwards, each method's of those before it."""
 
-    # Those that write sessions, tasks and outcomes.
-    sessions = Sessions(
-        spider, settings, session, ways, admission=admission, proxies=proxies, end=end
-    )
-    adder = TaskAdder(
-        ledger=ledger,
-        stats=stats,
-        announce=coordinator.announce,
-        max_depth=settings.max_depth,
-        beside=[sessions.keep, state.keep],
-    )
-    seeder = Seeder(
-        spider,
-        adder,
-        coordinator=coordinator,
-        scope=scope,
-        start_hosts=page_limit.unlimited,
-        credentials=credentials,
-        lease=settings.lease,
-        stop=ending.wished,
-    )
-    committer = Committer(
-        session, coordinator=coordinator, adder=adder, state=state, bodies=bodies, end=end
-    )
-
-    # The fetchers, from a lease to what comes of its page.
-    runner = Runner(
-        spider=spider,
-        scope=scope,
-        seen=adder.seen,
-        now=ledger.now,
-        watch=session.watchdog,
-        parsing=Parsing(settings),
-        state=state,
-        write=committer.write_links,
-    )
-    outcomes = Outcomes(
-        session,
-        settings,
-        runner=runner,
-        causes=causes,
-        sessions=sessions,
-        recorder=Recorder(bodies=bodies),
-        end=end,
-    )
-    fetcher = Fetcher(
-        session,
-        ways=ways,
-        robots=robots,
-        turns=turns,
-        coordinator=coordinator,
-        outcomes=outcomes,
-        moved=MovedPages(session, outcomes, adder=adder, robots=robots, scope=scope),
-    )
-    return Crawl(
-        Parts(
-            spider=spider,
-            settings=settings,
-            session=session,
-            ending=ending,
-            seeder=seeder,
-            coordinator=coordinator,
-            fetcher=fetcher,
-            committer=committer,
-            robots=robots,
-            sessions=sessions,
-            state=state,
-            steering=Steering(session, settings, coordinator=coordinator, end=end),
-            render=render,
-            bodies=bodies,
-            meter=meter,
-            rests=rests,
+    def __init__(
+        self,
+        spider: Spider,
+        ledger: Ledger,
+        settings: Settings,
+        proxies: ProxyPool,
+        meter: Meter | None,
+    ) -> None:
+        """Make this process a worker on the ledger, and what is kept beside its tasks."""
+        self.spider = spider
+        self.settings = settings
+        self.proxies = proxies
+        self.meter = meter
+        self.now = ledger.now
+        self.session = Session(
+            ledger,
+            lease=lambda: settings.lease,
+            give_up=settings.ledger_give_up,
+            limit=settings.callback_timeout,
+            deadlines=settings.deadlines,
         )
-    )
+        self.session.instruments = _instruments(settings, meter)
+        self.ledger = self.session.ledger
+        self.ending = Ending(self.session.retry, grace=settings.grace)
+        self.rests = Rests()
+        self.rests.proxies_away = proxies.away
+        proxies.on_lost = partial(self.ending.end, FinishReason.PROXIES_FAILED)
+        self.scope = Scope.of(spider_scope(spider) or (), settings)
+        self.state = KeptState(spider, self.ledger)
+        self.bodies = Bodies(spider.name, settings) if settings.keep_bodies else None
+
+    def make_layers(self, downloader: Downloader) -> None:
+        """Make the way through the layers for each purpose, and those that ask by it themselves."""
+        spider, settings = self.spider, self.settings
+        self.credentials = Credentials(
+            entry_urls(spider), headers=settings.headers, auth=settings.auth
+        )
+        if not isinstance(downloader, DefaultDownloader):
+            downloader = DefaultDownloader(downloader)
+        self.admission = Admission(self.scope)
+        self.render = Render(settings, self.admission)
+        layers = pipeline.layers(
+            spider,
+            settings,
+            downloader,
+            credentials=self.credentials,
+            admission=self.admission,
+            render=self.render,
+            watch=self.session.watchdog,
+            keeps_bodies=self.bodies is not None,
+        )
+        self.ways = pipeline.ways(layers)
+        clock = asyncio.get_running_loop().time
+        self.robots = Robots(self.ways[Purpose.ROBOTS], settings, clock=clock, now=self.now)
+        self.admission.robots = self.robots
+
+    def make_hosts(self) -> None:
+        """Make the hosts of this process, and the coordinator of its tasks that are due."""
+        settings, session = self.settings, self.session
+        self.frontier = Frontier(
+            self.spider,
+            settings,
+            held=session.held,
+            page_limit=PageLimit(most=settings.max_pages_per_host, full=self.scope.full),
+            clock=time.monotonic,
+            ledger_now=self.now,
+        )
+        self.turns = HostTurns(self.robots, self.frontier)
+        self.causes = Causes(
+            self.frontier,
+            self.proxies,
+            self.ways[Purpose.PROBE],
+            ledger=self.ledger,
+            stats=session.stats,
+            rests=self.rests,
+        )
+        self.admission.turns, self.admission.causes = self.turns, self.causes
+        self.coordinator = Coordinator(
+            session,
+            settings,
+            frontier=self.frontier,
+            robots=self.robots,
+            causes=self.causes,
+            state=self.state,
+            end=self.ending.end,
+        )
+        self.ending.on_stop = self.coordinator.stop
+        self.steering = Steering(
+            session, settings, coordinator=self.coordinator, end=self.ending.end
+        )
+
+    def make_writers(self) -> None:
+        """Make those that write sessions, tasks and outcomes."""
+        settings, session = self.settings, self.session
+        self.sessions = Sessions(
+            self.spider,
+            settings,
+            session,
+            self.ways,
+            admission=self.admission,
+            proxies=self.proxies,
+            end=self.ending.end,
+        )
+        self.adder = TaskAdder(
+            ledger=self.ledger,
+            stats=session.stats,
+            announce=self.coordinator.announce,
+            max_depth=settings.max_depth,
+            beside=[self.sessions.keep, self.state.keep],
+        )
+        self.seeder = Seeder(
+            self.spider,
+            self.adder,
+            coordinator=self.coordinator,
+            scope=self.scope,
+            start_hosts=self.frontier.page_limit.unlimited,
+            credentials=self.credentials,
+            lease=settings.lease,
+            stop=self.ending.wished,
+        )
+        self.committer = Committer(
+            session,
+            coordinator=self.coordinator,
+            adder=self.adder,
+            state=self.state,
+            bodies=self.bodies,
+            end=self.ending.end,
+        )
+
+    def make_fetcher(self) -> None:
+        """Make the fetchers, from a lease to what comes of its page."""
+        session = self.session
+        runner = Runner(
+            spider=self.spider,
+            scope=self.scope,
+            seen=self.adder.seen,
+            now=self.now,
+            watch=session.watchdog,
+            parsing=Parsing(self.settings),
+            state=self.state,
+            write=self.committer.write_links,
+        )
+        outcomes = Outcomes(
+            session,
+            self.settings,
+            runner=runner,
+            causes=self.causes,
+            sessions=self.sessions,
+            recorder=Recorder(bodies=self.bodies),
+            end=self.ending.end,
+        )
+        self.fetcher = Fetcher(
+            session,
+            ways=self.ways,
+            robots=self.robots,
+            turns=self.turns,
+            coordinator=self.coordinator,
+            outcomes=outcomes,
+            moved=MovedPages(
+                session, outcomes, adder=self.adder, robots=self.robots, scope=self.scope
+            ),
+        )
 
 
 def _instruments(settings: Settings, meter: Meter | None) -> Instruments | None:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import aclosing, nullcontext
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
@@ -100,7 +99,6 @@ class Ending:
         return self._scope
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """The parts of one crawl, as `assembly` puts them together."""
 
