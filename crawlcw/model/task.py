@@ -158,7 +158,8 @@ class Task:
     lost: int = 0  #: workers that were lost while they worked on it alone
     begun: int | None = None
     """None: no worker was lost that held it, since it was last finished. 0: one was. Else the
-    fence of the last claim whose holder began with it alone, see `transitions.is_quarantined`."""
+    fence of the last claim whose holder began with it alone or, where it is quarantined, gave it
+    back; see `transitions.is_quarantined`."""
     reason: Reason | None = None
     visit: Visit | None = None  #: of a page that was finished once
     revisit: datetime | None = None  #: when it is to be visited again, by the next run then

@@ -570,7 +570,8 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
         settled=before.settled,
         retry=before.retry,
         lost=losses(lease.task),
-        begun=_begun(lease.task),
+        # A quarantined task stays so, although this holder has not begun with it.
+        begun=lease.fence if is_quarantined(before) else _begun(before),
         reason=before.reason,
     )
     return Settlement(lease=lease, change=change)

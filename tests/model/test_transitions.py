@@ -185,6 +185,9 @@ def test_a_quarantined_task_stays_so_until_it_is_finished():
 
     assert again.begun == 0
     assert transitions.release(lease, now=START).change.begun == 0
+    twice = lease_of(status=Status.PROCESSING, fence=3, begun=0)
+    given_back = transitions.release(twice, now=START).change
+    assert is_quarantined(replace(twice.task, status=given_back.status, begun=given_back.begun))
     assert settle(lease_of(begun=2), Failed(reason=Reason.TLS)).begun == 2
     assert settle(lease, Succeeded()).begun is None
     progress = Progress(worker="w", began=START)
