@@ -41,7 +41,10 @@ class AsFound(NamedTuple):
 
 
 class Within(NamedTuple):
-    """The test of a value from *first* on and before *end*; of a key each may be its beginning."""
+    """The test of a value from *first* on and before *end*, of which one may be None.
+
+    Of a key each may be its beginning.
+    """
 
     first: Any  #: None: from the first on
     end: Any  #: None: up to the last

@@ -144,8 +144,8 @@ WITHOUT |= {
         (
             "what-crashed-comes-back-at-once",
             "crawlcw.model.transitions",
-            "_put_off",
-            ("due=now + backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)", "due=now"),
+            "_lost",
+            ("due = now + backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)", "due = now"),
         ),
     )
 }
