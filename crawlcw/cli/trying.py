@@ -8,8 +8,9 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, begin, logs_in
 from crawlcw.cli import loading
-from crawlcw.crawl.trial import Trial, TrialSessions, open_trial
+from crawlcw.crawl.trial import Trial, open_trial
 from crawlcw.errors import FetchError, UsageError
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
@@ -34,27 +35,25 @@ def made(spider: str | None, arguments: Sequence[str]) -> Spider:
 
 
 @asynccontextmanager
-async def open_trial_sessions(
-    spider: Spider, settings: Settings
-) -> AsyncIterator[TrialSessions | None]:
-    """Open the sessions for trials of *spider*, None without a login; nothing is stored."""
+async def open_sessions(spider: Spider) -> AsyncIterator[Ledger | None]:
+    """Open a ledger in memory for the sessions of *spider*, None where it does not log in."""
     if not logs_in(spider):
         yield None
         return
     ledger = await open_ledger("sqlite:///:memory:", spider.name)
     try:
-        yield TrialSessions(spider, ledger, settings)
+        yield ledger
     finally:
         await ledger.close()
 
 
 @asynccontextmanager
 async def trying(
-    spider: Spider, url: str, settings: Settings, *, sessions: TrialSessions | None = None
+    spider: Spider, url: str, settings: Settings, *, sessions: Ledger | None = None
 ) -> AsyncIterator[Trial]:
     """Open a trial of *url*, the spider told; raises `UsageError` for a URL that is none.
 
-    A spider that logs in does so in *sessions*, or else for this trial.
+    A spider that logs in has its sessions in *sessions*, or else for this trial alone.
     """
     try:
         urls.locate(url)
@@ -63,8 +62,8 @@ async def trying(
         raise UsageError(f"no URL to fetch: {error.message}") from None
     async with AsyncExitStack() as stack:
         if sessions is None:
-            sessions = await stack.enter_async_context(open_trial_sessions(spider, settings))
-        opened = open_trial(spider, url, settings, sessions=sessions)
+            sessions = await stack.enter_async_context(open_sessions(spider))
+        opened = open_trial(spider, url, settings, ledger=sessions)
         trial = await stack.enter_async_context(opened)
         await begin(spider)
         yield trial

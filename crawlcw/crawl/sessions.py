@@ -310,11 +310,12 @@ class Sessions:
             began = time.monotonic()
             while not held.ready:
                 now = self._ledger.now()
-                if held.not_before is not None and held.not_before > now:
-                    raise Defer("its session is not ready", until=held.not_before)
                 if time.monotonic() - began > _PATIENCE:
                     held.not_before = now + _LATER
-                    raise Defer("its session is not ready", until=held.not_before)
+                if held.not_before is not None and held.not_before > now:
+                    why = f": {known.reason}" if (known := held.identity).reason else ""
+                    message = f"session {known.name} is not ready{why}"
+                    raise Defer(message, until=held.not_before)
                 await self._look(held)
 
     async def _look(self, held: _Held) -> None:

@@ -9,24 +9,24 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
-from crawlcw.api.attempt import Attempt, LoggedOutError, Next, Purpose, Session, replaced
+from crawlcw.api.attempt import Attempt, LoggedOutError, Purpose, Session, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, callback_named, entry_urls, scope
 from crawlcw.crawl.callbacks import Produced, Runner, Scope
 from crawlcw.crawl.kept_state import KeptState
-from crawlcw.crawl.logins import Logins
 from crawlcw.crawl.opening import Admission
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
+from crawlcw.crawl.sessions import Sessions
+from crawlcw.engine.session import Session as WorkerSession
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
 from crawlcw.fetch import pipeline
-from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.pipeline import (
     RENDERED,
@@ -36,10 +36,10 @@ from crawlcw.fetch.pipeline import (
     proxy_pool,
     web,
 )
+from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.fetch.redirects import is_page
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model import identities, urls
-from crawlcw.model.identities import Identity
+from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
 from crawlcw.model.tracebacks import text_of
 from crawlcw.model.transitions import Failed
@@ -47,10 +47,6 @@ from crawlcw.model.transitions import Failed
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
-
-
-#: Nobody else could take the login over.
-_LEASE = timedelta(hours=1)
 
 
 class Trial:
@@ -63,30 +59,41 @@ class Trial:
         credentials: Credentials,
         settings: Settings,
         *,
-        sessions: "TrialSessions | None" = None,
+        proxies: ProxyPool,
+        ledger: Ledger | None = None,
     ) -> None:
-        """*sessions* are those of a spider that logs in."""
+        """*ledger* has the sessions of a spider that logs in."""
         self._spider = spider
         self._settings = settings
-        self._sessions = sessions
-        self._admission = Admission()
+        admission = Admission()
         self._watch = Watchdog(Stats(), limit=settings.callback_timeout)
         self._parsing = Parsing(settings)
-        self._render = Render(settings, self._admission)
+        self._render = Render(settings, admission)
         found = pipeline.layers(
             spider,
             settings,
             downloader,
             credentials=credentials,
-            admission=self._admission,
+            admission=admission,
             render=self._render,
             watch=self._watch,
         )
         self._ways = pipeline.ways(found)
         clock = asyncio.get_running_loop().time
         self._robots = Robots(self._ways[Purpose.ROBOTS], settings, clock=clock, now=_utc_now)
-        self._admission.robots = self._robots
+        admission.robots = self._robots
         self._state = KeptState(spider, None)
+        self._sessions: Sessions | None = None
+        if ledger is not None:
+            self._sessions = Sessions(
+                spider,
+                settings,
+                WorkerSession(ledger, lease=lambda: settings.lease, give_up=settings.lease),
+                self._ways,
+                admission=admission,
+                proxies=proxies,
+                end=lambda *_: None,
+            )
 
     async def fetch(self, request: Request) -> Response:
         """Return the answer, redirects followed, whatever its status; raises `FetchError`.
@@ -113,17 +120,17 @@ class Trial:
     async def _attempted(self, request: Request) -> Response:
         if self._sessions is None:
             return await self._answer(request, None)
+        task = request.task(now=_utc_now())
         while True:
-            was_known = self._sessions.knows(request)
-            session = await self._sessions.of(request, self._ways[Purpose.LOGIN], self._admission)
+            session = await self._sessions.admit(task)
             try:
                 return await self._answer(request, session)
             except LoggedOutError as refused:
-                if not was_known:
-                    answer = refused.response
-                    why = f"HTTP {answer.status} for {answer.url}, with a session that is logged in"
+                answer = refused.response
+                why = f"HTTP {answer.status} for {answer.url}, with a session that is logged in"
+                # A session that was logged in before is logged in once more.
+                if session is None or await self._sessions.refused(session, task, why, told=False):
                     raise FetchError(Reason.LOGGED_OUT, why, status=answer.status) from None
-            self._sessions.forget(request)
 
     async def _answer(self, request: Request, session: Session | None) -> Response:
         # What is not ended stays open for who looks at it: its memory is no crawl's.
@@ -163,19 +170,21 @@ class Trial:
         return await runner.run(request.callback, response, task=task)
 
     async def close(self) -> None:
-        """End what is under way."""
+        """End what is under way, and keep what pages have changed in their sessions."""
+        if self._sessions is not None:
+            await self._sessions.keep()
         await self._render.aclose()
         await self._robots.close()
 
 
 @asynccontextmanager
 async def open_trial(
-    spider: Spider, url: str, settings: Settings, *, sessions: "TrialSessions | None" = None
+    spider: Spider, url: str, settings: Settings, *, ledger: Ledger | None = None
 ) -> AsyncIterator[Trial]:
     """Open what a look at *url* with *spider* needs, and close it afterwards.
 
     The user has named the URL, so its host may be at a private address, as that
-    of a start URL may. *sessions* are whom a spider that logs in asks as.
+    of a start URL may. *ledger* has the sessions of a spider that logs in, and nothing else.
     Raises `FetchError` for a URL that cannot be fetched, and `SpiderError` for a `login_when`
     that cannot be asked.
     """
@@ -185,69 +194,11 @@ async def open_trial(
         entry_urls(spider) or [url], headers=settings.headers, auth=settings.auth
     )
     credentials.learn_password(url)
-    default = web(spider, settings, also=[url], proxies=proxy_pool(settings))
+    proxies = proxy_pool(settings)
+    default = web(spider, settings, also=[url], proxies=proxies)
     async with downloader_of(spider, default) as way:
-        trial = Trial(spider, way, credentials, settings, sessions=sessions)
+        trial = Trial(spider, way, credentials, settings, proxies=proxies, ledger=ledger)
         try:
             yield trial
         finally:
             await trial.close()
-
-
-class TrialSessions:
-    """The sessions that are logged in, by name; for the trials of one spider, one by one.
-
-    They are not the crawl's own, which stay as they are in its ledger.
-    """
-
-    def __init__(self, spider: Spider, ledger: Ledger, settings: Settings) -> None:
-        """Have them in *ledger*, one of their own that is gone afterwards."""
-        self._spider = spider
-        self._ledger = ledger
-        self._settings = settings
-        self._ready: dict[str, Session] = {}
-
-    def knows(self, request: Request) -> bool:
-        """Return whether the session of a request was logged in before."""
-        return self._name(request) in self._ready
-
-    def forget(self, request: Request) -> None:
-        """Have the session of a request logged in anew when it is next asked for."""
-        self._ready.pop(self._name(request), None)
-
-    async def of(self, request: Request, ask: Next, admission: Admission) -> Session:
-        """Return whom a request is made as, logged in; raises `FetchError` where that fails.
-
-        A login asks by *ask*, and *admission* before.
-        """
-        name = self._name(request)
-        if name not in self._ready:
-            identity = await self._logged_in(name, ask, admission)
-            jar = SiteCookies()
-            jar.restore(identity.cookies)
-            self._ready[name] = Session(identity=identity, jar=jar)
-        return self._ready[name]
-
-    def _name(self, request: Request) -> str:
-        return request.options.session or self._spider.default_session
-
-    async def _logged_in(self, name: str, ask: Next, admission: Admission) -> Identity:
-        sessions, now = self._ledger.sessions, self._ledger.now()
-        found = await sessions.get(name)
-        known = found or Identity(name=name)
-        begun = identities.login_begun(known, owner="trial", now=now, lease=_LEASE)
-        await sessions.change(found, begun)
-        logins = Logins(
-            spider=self._spider,
-            ledger=self._ledger,
-            ask=ask,
-            settings=self._settings,
-            admission=admission,
-            stalled=lambda _: 0.0,
-            end=lambda *_: None,
-        )
-        ended = await logins.run(begun)
-        if ended is None or not ended.is_ready:
-            why = "it came to nothing" if ended is None else ended.reason
-            raise FetchError(Reason.LOGGED_OUT, f"session {name} could not be logged in: {why}")
-        return ended

@@ -261,7 +261,7 @@ def test_a_login_that_fails_is_told(members: MemberSite):
     run = invoke("parse", "members", f"{members.base}/in/1", "-a", "password=wrong")
 
     assert run.returncode == 3
-    assert "session default could not be logged in: login() failed" in run.stderr
+    assert "session default is not ready: login() failed" in run.stderr
     assert "wrong" not in run.stderr
     assert members.refused.total() == 0, "the page was not asked for"
 

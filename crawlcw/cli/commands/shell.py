@@ -14,8 +14,9 @@ from crawlcw.api.response import Response
 from crawlcw.api.spider import Spider
 from crawlcw.cli import spider_options, trying
 from crawlcw.cli.terminal import logs
-from crawlcw.crawl.trial import Trial, TrialSessions
+from crawlcw.crawl.trial import Trial
 from crawlcw.errors import FetchError, SpiderError, UsageError
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.transitions import Failed
 
@@ -63,7 +64,7 @@ class _Session:
         self._settings = spider_options.settings_of(spider, assignments)
         self._open = AsyncExitStack()
         self._open_sessions = AsyncExitStack()
-        self._sessions: TrialSessions | None = None
+        self._sessions: Ledger | None = None
         self._trial: Trial | None = None
         self.names: dict[str, Any] = {
             "spider": spider,
@@ -85,7 +86,7 @@ class _Session:
     async def _opened(self) -> None:
         # One login for all pages of the shell.
         self._sessions = await self._open_sessions.enter_async_context(
-            trying.open_trial_sessions(self._spider, self._settings)
+            trying.open_sessions(self._spider)
         )
 
     def fetch(self, url: str, **options: Any) -> Response | None:
