@@ -56,9 +56,8 @@ _SWEEP_FROM = 0.8
 _GRACE_PAUSE = 1.0
 #: Seconds without a request under way until a crawl stands still.
 _A_MOMENT = 1.0
-#: Seconds between two looks while more than a few tasks wait for their turns; and for each host
-#: held, where they are many: some have changed at any time, and are fed by one question.
-_PAUSE = 0.01
+#: Seconds between two looks for each host held, where they are many: some have changed at any
+#: time, and are fed by one question.
 _PAUSE_A_HOST = 20e-6
 _MANY_HOSTS = 100
 #: Seconds that the leases of hosts may wait for the end of a page.
@@ -104,7 +103,6 @@ class Coordinator:
         )
         #: Set by whatever leaves something to do.
         self._changed = frontier.look_wanted
-        self._starves = asyncio.Event()  #: set where that is urgent
         self._causes = causes
         #: Leases whose hosts' slots are held, by the ids and fences of their tasks.
         self._asking: set[tuple[bytes, int]] = set()
@@ -136,7 +134,6 @@ class Coordinator:
             # Cleared before anything is looked at: a change that comes while we look
             # makes the wait at the end return at once, and none is slept through.
             self._changed.clear()
-            self._starves.clear()
             self.dispatch()
             if self._stopping:
                 return FinishReason.STOPPED
@@ -147,11 +144,13 @@ class Coordinator:
                 continue
             if await self._look(background):
                 return FinishReason.DRAINED
-            looked, number = time.monotonic(), len(self.frontier.hosts)
+            number = len(self.frontier.hosts)
+            rested = time.monotonic() + (number * _PAUSE_A_HOST if number >= _MANY_HOSTS else 0)
             # The look took its time, and turns have come meanwhile.
             self.dispatch()
-            await _wait(self._changed, until=self._next_look())
-            await _wait(self._starves, until=looked + max(_PAUSE, number * _PAUSE_A_HOST))
+            with anyio.move_on_after(self._next_look()):
+                await self._changed.wait()
+            await anyio.sleep(max(0, rested - time.monotonic()))
 
     def seeded(self) -> None:
         """Note that all seeds are in the ledger."""
@@ -163,7 +162,7 @@ class Coordinator:
         self._idle = _SHORTEST_IDLE
         self._look_at = 0.0
         self.host_leaser.wake()
-        self._call()
+        self._changed.set()
 
     def written(self, *, more: bool, again: Iterable[str]) -> None:
         """Note outcomes in the ledger: *more* is left to do, hosts have tasks to try *again*."""
@@ -197,7 +196,6 @@ class Coordinator:
         """Claim and dispatch nothing more."""
         self._stopping = True
         self._changed.set()
-        self._starves.set()
 
     def follow(self, *, paused: datetime | None, concurrency: int) -> None:
         """Begin with nothing while *paused*, and let so many fetchers work."""
@@ -225,14 +223,7 @@ class Coordinator:
         # What else it may leave to do is noted where it comes about: `Frontier.look_wanted`.
         feeds = self._is_low() and now >= min(self._look_at, self.frontier.wanted()[1])
         if feeds or now >= self._leases_at:
-            self._call()
-
-    def _call(self) -> None:
-        """Have the coordinator look: soon, or at once where fetchers may soon have no task."""
-        self._changed.set()
-        few_wait = 2 * self._queues.waiting <= self.pool.dispatched
-        if few_wait and len(self.frontier.hosts) < _MANY_HOSTS:
-            self._starves.set()
+            self._changed.set()
 
     def put_back(self, lease: Lease, *, to_ledger: bool) -> None:
         """Take back a task that was not tried: its host has failed, or is not ours any more."""
@@ -330,7 +321,8 @@ class Coordinator:
         self._session.starving(False)
         await self.give_back_undispatched()
         await self.host_leaser.leave_all(background)
-        await _wait(self._changed, until=time.monotonic() + _IDLE_BESIDE_OTHERS)
+        with anyio.move_on_after(_IDLE_BESIDE_OTHERS):
+            await self._changed.wait()
 
     async def _look(self, background: anyio.abc.TaskGroup) -> bool:
         """Give back, lease, page and claim; return whether the ledger is drained."""
@@ -573,30 +565,15 @@ class Coordinator:
         return Standstill(until=until if until is not None and until > now else None)
 
     def _next_look(self) -> float:
-        """Return when there is something to look at, if nothing changes before."""
+        """Return in how many seconds there is something to look at, if nothing changes before."""
         now, is_idle = time.monotonic(), self.pool.has_idle_workers()
         self._leases_at = self.host_leaser.next_look(hungry=is_idle)
         # Where all fetchers are busy the next one that is not calls, once it has its next task: of
         # hosts that are handed on, none is to be one whose turn has just come.
         until = min(now + _LONGEST_IDLE, self._leases_at + (0 if is_idle else _BUSY_PAUSE))
-        if not self._is_low():
-            return until
-        return min(until, self._look_at, self.frontier.wanted()[1])
-
-
-async def _wait(event: asyncio.Event, *, until: float) -> None:
-    """Wait for an event, or *until* then."""
-    if event.is_set():
-        return
-    seconds = until - time.monotonic()
-    if seconds <= 0:
-        await asyncio.sleep(0)
-        return
-    timer = asyncio.get_running_loop().call_later(seconds, event.set)
-    try:
-        await event.wait()
-    finally:
-        timer.cancel()
+        if self._is_low():
+            until = min(until, self._look_at, self.frontier.wanted()[1])
+        return until - time.monotonic()
 
 
 def _feeding_order(host: HeldHost) -> tuple[bool, float]:
