@@ -61,7 +61,7 @@ class PageAttempt(Attempt):
     free: Callable[[], None]  #: frees the host's slot: its next request may begin; once
     at: datetime  #: when it began, by the ledger's clock
     began: float  #: the same by the monotonic clock
-    stood: float = 0.0  #: for how many seconds the loop stood still until the answer
+    latency: float = 0.0  #: seconds of the answer, without those that the loop stood still
     denied: Reason | None = None  #: the answer says that the asker is banned, or logged out
 
 

@@ -518,16 +518,15 @@ class Coordinator:
             self._rest(min(self._idle, _IDLE_BESIDE_OTHERS))
             return False
         horizon = await self._ledger.queries.horizon()
+        if self._held or self._changed.is_set():
+            return False  # something came to this process while it asked
         # A task has a due until its outcome is committed, and its links have one before
-        # that: a horizon of None hides nothing. What came to this process while it asked
-        # is in `_held`, or has set `_changed`.
-        busy = self._held or self._changed.is_set()
-        if not busy:
-            if horizon is None and self.frontier.page_limit.seeded:
-                return True
-            await self.internal_errors.end_where_nothing_else_is_left()
+        # that: a horizon of None hides nothing.
+        if horizon is None and self.frontier.page_limit.seeded:
+            return True
+        await self.internal_errors.end_where_nothing_else_is_left()
         now, idle, until = self._ledger.now(), self._idle, horizon
-        others_work = horizon is not None and horizon <= now and not busy
+        others_work = horizon is not None and horizon <= now
         starves = others_work and not self.frontier.leased and idle >= _HUNGRY_FROM
         self._session.starving(starves)
         if others_work:
@@ -537,7 +536,7 @@ class Coordinator:
             if idle >= _SWEEP_FROM:
                 await self.host_leaser.sweep()
         if idle >= _SWEEP_FROM:
-            waits = not (busy or self.frontier.leased)
+            waits = not self.frontier.leased
             self._waits_for = await self._waiting(horizon, until) if waits else None
         if until is not None and until > now:
             idle = min(idle, (until - now).total_seconds())

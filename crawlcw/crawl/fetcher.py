@@ -176,7 +176,8 @@ class Fetcher:
         request, outcomes = attempt.request, self._outcomes
         response = await self._answer(attempt)
         # Before the page is parsed: that takes time as well, and is not its host's.
-        attempt.stood = outcomes.watchdog.stalled(attempt.began)
+        stood = outcomes.watchdog.stalled(attempt.began)
+        attempt.latency = max(0.0, response.elapsed.total_seconds() - stood)
         outcomes.causes.answered()
         if attempt.denied is not None:
             return await outcomes.denied(attempt, response)

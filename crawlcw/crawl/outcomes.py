@@ -137,8 +137,7 @@ class Outcomes:
         task = attempt.lease.task
         # A proxy that failed it before is to blame for that.
         self.causes.proxies.got(task.url, response.proxy)
-        latency = max(0.0, response.elapsed.total_seconds() - attempt.stood)
-        self.causes.answered_well(task.host, task.url, latency=latency, sent=attempt.at)
+        self.causes.answered_well(task.host, task.url, latency=attempt.latency, sent=attempt.at)
 
     async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
         """Run the callback of a page."""
@@ -294,11 +293,10 @@ class Outcomes:
         if not (isinstance(answer, Response) and throttles(answer)):
             behind = error.hop > 1 or error.reason in _BEHIND_AN_ANSWER
             if behind or (status is not None and status < 500):
-                latency = 0.0
-                # Without a status it was cut off, and its time says nothing of the host.
-                if isinstance(answer, Response) and status is not None:
-                    latency = max(0.0, answer.elapsed.total_seconds() - attempt.stood)
-                self.causes.answered_well(task.host, task.url, latency=latency, sent=attempt.at)
+                # 0 where it was cut off: its time says nothing of the host.
+                self.causes.answered_well(
+                    task.host, task.url, latency=attempt.latency, sent=attempt.at
+                )
             elif error.reason in FAILURE_REASONS:
                 self.causes.page_failed(task.host)
         # The errback may take its time: the host need not wait for it.
