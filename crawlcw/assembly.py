@@ -21,7 +21,7 @@ from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.hosts import Frontier, HostTurns, PageLimit
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.moved import MovedPages
-from crawlcw.crawl.opening import Admission
+from crawlcw.crawl.opening import Admission, Opening
 from crawlcw.crawl.outcomes import Outcomes
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
@@ -162,7 +162,7 @@ class _Parts(Parts):
             clock=time.monotonic,
             ledger_now=self.now,
         )
-        self.turns = HostTurns(self.robots, self.frontier)
+        self.admission.turns = HostTurns(self.robots, self.frontier)
         self.causes = Causes(
             self.frontier,
             self.proxies,
@@ -171,13 +171,18 @@ class _Parts(Parts):
             stats=session.stats,
             rests=self.rests,
         )
-        self.admission.turns, self.admission.causes = self.turns, self.causes
+        self.admission.causes = self.causes
+        opening = Opening(
+            self.frontier,
+            self.robots,
+            self.causes,
+            at_once=2 * settings.concurrency,
+            watchdog=session.watchdog,
+        )
         self.coordinator = Coordinator(
             session,
             settings,
-            frontier=self.frontier,
-            robots=self.robots,
-            causes=self.causes,
+            opening=opening,
             state=self.state,
             end=self.ending.end,
         )
@@ -250,7 +255,6 @@ class _Parts(Parts):
             session,
             ways=self.ways,
             robots=self.robots,
-            turns=self.turns,
             coordinator=self.coordinator,
             outcomes=outcomes,
             moved=MovedPages(

@@ -20,14 +20,12 @@ import anyio
 import anyio.abc
 
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.host_queues import bonus
-from crawlcw.crawl.hosts import Frontier, HeldHost, Phase
+from crawlcw.crawl.hosts import HeldHost, Phase
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.outcomes import End, InternalErrors
-from crawlcw.crawl.robots import Robots
 from crawlcw.engine.pool import Pool
 from crawlcw.engine.session import Session
 from crawlcw.errors import Reason
@@ -74,14 +72,12 @@ class Coordinator:
         session: Session,
         settings: Settings,
         *,
-        frontier: Frontier,
-        robots: Robots,
-        causes: Causes,
+        opening: Opening,
         state: KeptState,
         end: End,
     ) -> None:
         """Work for the process of *session*; *end* ends the crawl, see `Ending.end`."""
-        self.frontier = frontier
+        self.frontier = frontier = opening.frontier
         self.host_leaser = session.hosts = HostLeaser(session, frontier, settings)
         self.internal_errors = InternalErrors(session, end=end)
         self.pool = Pool(settings.concurrency)
@@ -94,16 +90,9 @@ class Coordinator:
         self._session = session
         self._settings = settings
         self._queues = frontier.queues
-        self._opening = Opening(
-            frontier,
-            robots,
-            causes,
-            at_once=2 * settings.concurrency,
-            watchdog=session.watchdog,
-        )
+        self._opening = opening
         #: Set by whatever leaves something to do.
         self._changed = frontier.look_wanted
-        self._causes = causes
         #: Leases whose hosts' slots are held, by the ids and fences of their tasks.
         self._asking: set[tuple[bytes, int]] = set()
         self._stopping = False
@@ -121,7 +110,7 @@ class Coordinator:
         """Keep the queue filled until there is nothing more to do; return why it ended."""
         try:
             async with anyio.create_task_group() as background:
-                background.start_soon(self._causes.watch_uplink)
+                background.start_soon(self._opening.causes.watch_uplink)
                 reason = await self._fill(background)
                 background.cancel_scope.cancel()
         finally:
@@ -267,7 +256,7 @@ class Coordinator:
         """Return why no request has been under way for a moment; None where one has."""
         if self._paused is not None:
             return Standstill(paused_since=self._paused)
-        known = self._causes.rests.standstill(self._ledger.now())
+        known = self._opening.causes.rests.standstill(self._ledger.now())
         if known.away_since is not None:
             return known  # what is under way are questions whether it is back
         if self.pool.dispatched or time.monotonic() - self._moved_at < _A_MOMENT:

@@ -15,12 +15,10 @@ from functools import partial
 import anyio
 
 from crawlcw.api.attempt import LoggedOutError, Next, Purpose
-from crawlcw.api.attempt import Session as SiteSession
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.crawl.causes import PageAttempt
 from crawlcw.crawl.coordinator import Coordinator
-from crawlcw.crawl.hosts import HostTurns
 from crawlcw.crawl.moved import MovedPages
 from crawlcw.crawl.outcomes import NOT_MODIFIED, Done, Outcomes
 from crawlcw.crawl.robots import Robots
@@ -56,7 +54,6 @@ class Fetcher:
         *,
         ways: Mapping[str, Next],
         robots: Robots,
-        turns: HostTurns,
         coordinator: Coordinator,
         outcomes: Outcomes,
         moved: MovedPages,
@@ -67,7 +64,6 @@ class Fetcher:
         self._run_alone = RunAlone(session.ledger, session.held)
         self._ask, self._ask_rendered = ways[Purpose.PAGE], ways[RENDERED]
         self._robots = robots
-        self._turns = turns
         self._coordinator = coordinator
         self._outcomes = outcomes
         self._moved = moved
@@ -117,7 +113,7 @@ class Fetcher:
         try:
             session = None
             if outcomes.sessions.are_used_by(task) and frontier.given_up(task) is None:
-                session = await self._session(task)
+                session = await outcomes.sessions.admit(task)
             if not await self._run_alone.enter(lease):
                 raise Defer("another page ran alone")
             attempt = PageAttempt(
@@ -146,15 +142,6 @@ class Fetcher:
         except Exception as error:
             self._put_back(lease, self._coordinator.internal_errors.deferred(lease, error))
         return None
-
-    async def _session(self, task: Task) -> SiteSession | None:
-        """Return the session to ask for a page with; raises `Defer`."""
-        last_sent = self._turns.last(task.host)
-        session = await self._outcomes.sessions.admit(task)
-        if self._turns.last(task.host) > last_sent:
-            # A login has asked its host since its turn came.
-            await self._turns.wait(task.url)
-        return session
 
     def _put_back(self, lease: Lease, deferred: Defer) -> None:
         logger.debug(

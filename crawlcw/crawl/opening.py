@@ -44,9 +44,9 @@ class Opening:
 
         A failure that *watchdog* explains is none: the host is opened again.
         """
+        self.frontier = frontier
         self.robots = robots
-        self._frontier = frontier
-        self._causes = causes
+        self.causes = causes
         self._room = anyio.Semaphore(at_once)
         self._watchdog = watchdog
 
@@ -80,25 +80,25 @@ class Opening:
         background: anyio.abc.TaskGroup,
     ) -> None:
         async def in_turn() -> None:
-            clock = self._frontier.clock
+            clock = self.frontier.clock
             try:
                 await anyio.sleep(max(0.0, host.queue.next_start - clock()))
                 # Hundreds of hosts that are opened on a network that is away would
                 # each be counted as failing.
-                await self._causes.settled()
+                await self.causes.settled()
                 async with self._room:
                     if clock() < host.queue.deadline:
                         await ask(host, url)
             finally:
                 host.busy = False
-            self._frontier.look_wanted.set()
+            self.frontier.look_wanted.set()
 
         host.busy = host.look = True
         background.start_soon(in_turn)
 
     async def _probe(self, host: HeldHost, url: str) -> None:
         """Ask for a page that was answered well before; the host is opened after that."""
-        causes, sent, began = self._causes, self._frontier.ledger_now(), self._frontier.clock()
+        causes, sent, began = self.causes, self.frontier.ledger_now(), self.frontier.clock()
         try:
             response = await causes.ask(url)
         except FetchError as error:
@@ -108,14 +108,14 @@ class Opening:
                 await causes.unanswered(host.name, url, error, sent=sent, began=began)
             return
         finally:
-            self._frontier.sent(host.name, at=began)
+            self.frontier.sent(host.name, at=began)
         causes.proxies.got(url, response.proxy)
         causes.answered()
         latency = response.elapsed.total_seconds() - self._watchdog.stalled(began)
         causes.answered_well(host.name, url, latency=max(0.0, latency), sent=sent)
 
     async def _ask(self, host: HeldHost, url: str) -> None:
-        causes, sent, began = self._causes, self._frontier.ledger_now(), self._frontier.clock()
+        causes, sent, began = self.causes, self.frontier.ledger_now(), self.frontier.clock()
         origin = origin_of(url)
         asked = f"{origin}/robots.txt"
         try:
@@ -134,7 +134,7 @@ class Opening:
             origin=origin,
             body=rules.body,
             sitemaps=rules.sitemaps[:_SITEMAPS],
-            expires=self._frontier.ledger_now() + VALID,
+            expires=self.frontier.ledger_now() + VALID,
         )
         host.open(crawl_delay=rules.crawl_delay, robots=record, asked=True)
 
@@ -142,7 +142,7 @@ class Opening:
         """Return whether a failure says nothing of the host, which is asked again."""
         return (
             self._watchdog.explains(error, began)
-            or self._causes.proxies.may_be_to_blame(error, asked, is_fixed=False)
+            or self.causes.proxies.may_be_to_blame(error, asked, is_fixed=False)
             or isinstance(error, ProxiesAwayError)  # it has waited for one, and will again
         )
 

@@ -23,6 +23,7 @@ from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.hosts import Frontier, PageLimit
 from crawlcw.crawl.kept_state import KeptState
+from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine import ledger_retry
 from crawlcw.engine.session import Session
@@ -192,13 +193,18 @@ class Around:
         self.causes = Causes(
             self.frontier, proxies, ask, ledger=ledger, stats=self.stats, rests=Rests()
         )
+        opening = Opening(
+            self.frontier,
+            Robots(way(web, self.settings), self.settings, clock=loop.time, now=ledger.now),
+            self.causes,
+            at_once=2 * self.settings.concurrency,
+            watchdog=session.watchdog,
+        )
         self.coordinator = Coordinator(
             session,
             self.settings,
-            frontier=self.frontier,
-            robots=Robots(way(web, self.settings), self.settings, clock=loop.time, now=ledger.now),
+            opening=opening,
             state=KeptState(Spider(), session.ledger),
-            causes=self.causes,
             end=lambda *_: None,
         )
 
