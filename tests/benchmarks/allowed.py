@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from crawlcw.model.health import SlowStart
+from crawlcw.model.hosts import SlowStart
 
 LINKS = 20  #: page n links to the pages 20n + 1 to 20n + 20, as `many_hosts` has it
 
