@@ -101,14 +101,6 @@ def test_both_stores_have_their_facets_in_files_of_the_same_names():
     } <= facets & beside
 
 
-@pytest.mark.parametrize(
-    "name", [path.stem for path in Path(__file__).parent.glob("benchmarks/[!_]*.py")]
-)
-def test_a_benchmark_finds_all_that_it_imports(name: str):
-    """No other test runs them."""
-    importlib.import_module(f"tests.benchmarks.{name}")
-
-
 def test_ci_keeps_what_the_tests_in_a_browser_have_seen():
     root = Path(crawlcw.__file__).parents[1]
     script = (root / ".ci" / "run").read_text()

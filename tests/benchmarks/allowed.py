@@ -4,12 +4,13 @@ Requests end when their host's latency is over; a host has so many under way at
 once, their starts are a delay apart, and all hosts together have so many slots.
 Of the hosts that may be asked, the one goes first that has the most left to do.
 The slow start of new hosts is one of the limits where it is asked for; that
-slow answers bring a delay is none (`health.SLOW_ANSWER`).
+slow answers bring a delay is none (`hosts.SLOW_ANSWER`).
 """
 
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from crawlcw.model.hosts import SlowStart
 
@@ -45,12 +46,13 @@ class _Progress:
             return limits.per_host
         return min(limits.per_host, self.slow_start.window(finished=max(0, self.ended - 1)))
 
-    def end(self, pages: int) -> None:
-        """Note that a request has ended, the first of which was for robots.txt."""
+    def end(self, pages: int, *, now: float) -> None:
+        """Note that a request has ended *now*, the first of which was for robots.txt."""
         self.active -= 1
         self.known += _found(self.ended, pages)
         if self.ended:
-            self.slow_start.answered(latency=self.latency)
+            sent = datetime.fromtimestamp(now - self.latency, UTC)
+            self.slow_start.answered(latency=self.latency, sent=sent)
         self.ended += 1
 
     def urgency(self, limits: Limits) -> float:
@@ -64,7 +66,7 @@ def least_seconds(latencies: Sequence[float], *, pages: int, limits: Limits) -> 
     heapq.heapify(ready)
     #: (when, whether a request ends then, host); else the host's delay is over.
     events: list[tuple[float, bool, int]] = []
-    now, free = 0.0, limits.slots
+    now, ended, free = 0.0, 0.0, limits.slots
     while ready or events:
         while free and ready:
             n = heapq.heappop(ready)[1]
@@ -84,11 +86,11 @@ def least_seconds(latencies: Sequence[float], *, pages: int, limits: Limits) -> 
         now, is_end, n = heapq.heappop(events)
         host = hosts[n]
         if is_end:
-            free += 1
-            host.end(pages)
+            free, ended = free + 1, now
+            host.end(pages, now=now)
         if host.may_start(now, limits):
             heapq.heappush(ready, (-host.urgency(limits), n))
-    return now
+    return ended
 
 
 def _found(ended: int, pages: int) -> int:
