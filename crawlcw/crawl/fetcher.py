@@ -193,8 +193,7 @@ class Fetcher:
         """Ask for a page, with robots.txt and scope asked at every hop."""
         task, asked, stats = attempt.lease.task, attempt.request, self._stats
         frontier, session = self._coordinator.frontier, attempt.session
-        if self._settings.obey_robots:
-            await self._robots.admit(asked.url)
+        await self._robots.admit(asked.url)
         if session is None:
             # With one every redirect is followed in place.
             attempt.follows = partial(self._moved.follows, attempt)

@@ -50,10 +50,7 @@ async def stored(ledger: Ledger, *, ids: Collection[bytes] | None = None) -> Asy
     """
     chosen = TaskFilter(statuses=DONE, ids=ids)
     after: Cursor | None = None
-    while True:
-        found = await ledger.queries.find(chosen, limit=_PAGE, after=after)
-        if not found:
-            return
+    while found := await ledger.queries.find(chosen, limit=_PAGE, after=after):
         last = found[-1].task
         after = Cursor(update_time=last.update_time, id=last.id)
         for record in found:
