@@ -1,1 +1,1 @@
-"""What a spider's author writes against: spiders, requests, responses, settings."""
+"""The interface for a spider's author: spiders, requests, responses, settings."""

@@ -40,7 +40,7 @@ def options(
     proxy: str | None,
     cookies: Mapping[str, str] | None,
 ) -> RequestOptions:
-    """Return what a request asks for; raises `SpiderError`."""
+    """Return the options of a request; raises `SpiderError`."""
     _check_whole("max_retry", max_retry, least=1)
     _check_whole("max_depth", max_depth, least=0)
     _check_whole("max_body", max_body, least=0)

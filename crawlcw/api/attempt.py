@@ -1,7 +1,7 @@
 """One attempt at a request, and the layers that the request passes on its way to the server.
 
 An attempt holds all that its layers have to know of one another: the purpose, the session,
-the proxy, the deadline, the memory, and what is to be closed at its end.
+the proxy, the deadline, the memory, and the resources to close at its end.
 """
 
 import asyncio
@@ -115,12 +115,12 @@ class LoggedOutError(Exception):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Attempt:
-    """One attempt at a request; as a context manager it ends what it holds.
+    """One attempt at a request; as a context manager it closes its resources.
 
     A layer reads `request`, `purpose`, `session` and `proxy`. All else is the crawl's own.
     """
 
-    request: Request  #: the first one, whatever redirects and layers have made of it
+    request: Request  #: the first one, before redirects and layers have changed it
     purpose: Purpose = Purpose.PAGE
     session: Session | None = None
     proxy: Proxy | None = None  #: of the last exchange; None: none was needed
@@ -171,7 +171,7 @@ class Downloader(Protocol):
         """Return the response to *request* sent to *url*, its body decoded and bounded.
 
         *url* is the request's own, or where a redirect has led. Redirects are
-        returned, not followed (their `location` header is made of its raw
+        returned, not followed (their `location` header comes from its raw
         bytes). A body over the limit is cut, and `truncated` says so. Every
         status is a response. The body of a request with `options.save_to` may
         be streamed to `Response.file`, see `FileTransfers`; one that is returned in

@@ -111,7 +111,7 @@ def named(label: str) -> str | None:
 
 
 def decode(body: bytes, encoding: str) -> str:
-    """Return *body* as text, with U+FFFD for what is not of *encoding*."""
+    """Return *body* as text, with U+FFFD for bytes that are not of *encoding*."""
     text = body.decode(encoding, "replace")
     return text.removeprefix("\ufeff")
 

@@ -15,7 +15,7 @@ _WITH_TIME = re.compile(
 )
 _DAY = re.compile(r"(?:[A-Z]+,?\s+)?\d{1,2}[ -][A-Z]{3,9}[ -](?:\d{4}|\d\d)", re.IGNORECASE)
 #: Hours from UTC. RFC 5322, section 4.3: those of North America have a meaning, all others are
-#: as good as UTC where nothing else is known of them. What is here has one meaning on the web.
+#: as good as UTC where nothing else is known of them. Each name here has one meaning on the web.
 _HOURS: dict[str, float] = {
     name: hours
     for hours, names in (
@@ -84,7 +84,7 @@ def _with_zone(text: str) -> datetime:
     if date[:4].isdigit():
         moment = datetime.fromisoformat(f"{date}{time}")
     else:
-        # It knows some forms only by what is behind the time.
+        # It knows some forms only by the part behind the time.
         moment = parsedate_to_datetime(f"{date}{time.partition('.')[0]} GMT")
     if found["sign"]:
         offset = timedelta(hours=int(found["hours"]), minutes=int(found["minutes"] or 0))

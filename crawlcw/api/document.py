@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from parsel import Selector, SelectorList
 
 
-#: What a script begins and ends with that is hidden from XML, or from old browsers.
+#: Beginning and end of a script that is hidden from XML, or from old browsers.
 _OPENING = re.compile(r"(?:[\s\ufeff]|(?:(?://|/\*)\s*+)?+(?:<!--|<!\[CDATA\[)(?:\s*+\*/)?+)*+")
 _CLOSING = re.compile(r"(?:\s|;|(?:(?://|/\*)\s*+)?(?:-->|\]\]>)(?:\s*+\*/)?+)++\Z")
 _LONGEST_CLOSING = 60
@@ -36,7 +36,7 @@ class Metas(dict[str, str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trees:
-    """What a crawl has found out of the trees of one page, before its callback."""
+    """The trees of one page, as far as a crawl has looked at them before the callback."""
 
     tree: LexborHTMLParser | None = None  #: None: it is made where it is asked for
     refusal: ParseRefusedError | None = None  #: why there is none
@@ -51,7 +51,7 @@ class Document:
     headers: Mapping[str, str]
     body: bytes
 
-    #: What the crawl has found out of the trees; None: it has not looked.
+    #: The trees, as far as the crawl has looked at them; None: it has not.
     trees: Trees | None = None
     _encoding: str | None = None
     _plain_body: bytes | None = None  #: the body, once it is known that the parser is given it
@@ -83,7 +83,7 @@ class Document:
         for name in list(vars(self)):
             if isinstance(getattr(type(self), name, None), cached_property):
                 del self.__dict__[name]
-        # What was found out of the page's tree was so of other text.
+        # The page's trees are those of other text.
         self.trees = None
 
     @cached_property
@@ -225,7 +225,7 @@ def _json_of(script: str) -> Any:
 def _loosely_json(script: str) -> str:
     """Return a script as JSON that has what JavaScript may have: comments, a last comma, a `;`.
 
-    Of the marks that hide it from XML and from old browsers, it has none.
+    It comes without the marks that hide it from XML and from old browsers.
     """
     opened = _OPENING.match(script)
     text = script[opened.end() if opened else 0 :]

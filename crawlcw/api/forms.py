@@ -18,7 +18,7 @@ from crawlcw.model import urls
 if TYPE_CHECKING:
     from parsel import Selector
 
-#: What a field may be given: a text, several where the field may have several, or none at all.
+#: Value for a field: a text, several where the field may have several, or none at all.
 FieldValue = str | int | float | Iterable[str] | None
 #: A name and its value, as they are sent.
 _Entry = tuple[str, str]
@@ -145,7 +145,7 @@ def _controls_of(form: Any) -> Iterator[Any]:
             if node in inside if owner is None else owner == form.get("id"):
                 yield node
         is_disabled = node.tag == "fieldset" and "disabled" in node.attrib
-        # What is in the first legend of a fieldset can be used all the same.
+        # Fields in the first legend of a fieldset can be used all the same.
         legend = next(node.iterchildren("legend"), None) if is_disabled else None
         below = off or is_disabled or node.tag == "datalist"
         waiting += [

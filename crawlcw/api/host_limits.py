@@ -17,7 +17,7 @@ from crawlcw.model.sanitize import redacted
 
 #: No task's host is written with these, see `urls.Location`.
 _DEFAULT_PORTS = (":80", ":443")
-#: What a URL may have around a host, and the empty port.
+#: Parts of a URL around its host, and the empty port.
 _NOT_IN_HOSTS = re.compile(r"[\s/\\?#@*]|:\Z")
 
 
@@ -64,7 +64,7 @@ class Limits:
     """
 
     def __init__(self, limits: Mapping[str, Limit]) -> None:
-        """Raise `SettingsError` for what is no mapping of such keys to `Limit`."""
+        """Raise `SettingsError` unless it is a mapping of such keys to `Limit`."""
         if not isinstance(limits, Mapping):
             raise SettingsError(f"limits is {limits!r}: make it a dict of hosts and Limit(...)")
         self._hosts: dict[str, Limit] = {}  # by `task.host`, with a port or without
@@ -127,7 +127,7 @@ def _host(key: str) -> str:
         raise mistake
     name = key.removeprefix("*.")
     host = _named(name)
-    if host is None or (name != key and ":" in host):  # what is below an address, or at one port
+    if host is None or (name != key and ":" in host):  # names below an address, or at one port
         raise mistake
     if name.endswith(_DEFAULT_PORTS):
         raise SettingsError(

@@ -9,7 +9,7 @@ from selectolax.lexbor import LexborNode
 Patterns = str | re.Pattern[str] | Iterable[str | re.Pattern[str]]
 Extensions = str | Iterable[str]
 
-#: What no spider parses as a page, as Scrapy has it, and some that are younger.
+#: Extensions of files that no spider parses as a page, as Scrapy has them, and some younger ones.
 SKIPPED_EXTENSIONS = frozenset(
     """
     7z 7zip apk bz2 dmg gz iso jar rar tar tar.gz tgz xz zip zst

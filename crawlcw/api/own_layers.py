@@ -22,7 +22,7 @@ def name_of(layer: Any) -> str:
 
 
 def checked(layers: object, kind: str) -> list[Layer]:
-    """Return the layers of a spider of *kind*; raises `SpiderError` for what is none."""
+    """Return the layers of a spider of *kind*; raises `SpiderError` for another object."""
     if not isinstance(layers, list | tuple):
         raise SpiderError(f"{kind}.layers is {layers!r}: make it a list of layers")
     for layer in layers:

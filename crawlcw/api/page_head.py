@@ -1,4 +1,4 @@
-"""What a page says of itself to its reader: whether to go elsewhere, and what robots may do.
+"""Directives in the head of a page: a refresh to another page, and the rules for robots.
 
 Both are said by a header (Refresh, X-Robots-Tag) or by a <meta> of the page's head. Nothing
 here fails on anything that a page holds: what makes no sense says nothing.
@@ -21,7 +21,7 @@ LONGEST_HEAD = 1 << 20
 _TO_ITS_END = re.compile(
     rb"(?:[^<]++|" + COMMENT + rb"|" + TEXT_ELEMENT + rb"|<(?!/head))*+", re.IGNORECASE
 )
-#: Many more seconds than anybody waits for a page.
+#: Many more seconds than a reader waits for a page.
 _DIGITS = 9
 #: The HTML standard's "shared declarative refresh steps". It never looks back: no text is slow.
 _REFRESH = re.compile(
@@ -44,7 +44,7 @@ class Refresh:
 
 @dataclass(frozen=True, slots=True)
 class RobotsDirectives:
-    """What a page asks of robots, by X-Robots-Tag or <meta name="robots">."""
+    """The rules of a page for robots, by X-Robots-Tag or <meta name="robots">."""
 
     noindex: bool = False  #: it is not to be shown in search results
     nofollow: bool = False  #: its links are not to be followed
@@ -63,7 +63,7 @@ def product_token(user_agent: str) -> str:
 
 
 def refresh(value: str) -> tuple[timedelta, str] | None:
-    """Return what a Refresh says: after how long, and the link; None where it has no link."""
+    """Return the seconds and the link of a Refresh; None where it has no link."""
     found = _REFRESH.match(value)
     seconds, link = found.groups() if found else ("", None)
     if not link:
@@ -114,7 +114,7 @@ class Head:
         return next((each for each in found if each is not None), None)
 
     def directives(self, *, robot: str) -> RobotsDirectives:
-        """Return what the metas named `robots` and *robot* ask for."""
+        """Return the rules of the metas named `robots` and *robot*."""
         names = (_EVERY_ROBOT, robot.lower() or _EVERY_ROBOT)
         found = NO_DIRECTIVES
         if names[0].encode() in self._lower or names[1].encode() in self._lower:

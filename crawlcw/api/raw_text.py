@@ -91,9 +91,9 @@ _RAW_TEXT = (
 
 
 def without_raw_text(body: bytes) -> bytes:
-    """Return a page, in UTF-8, without what is text to every HTML parser.
+    """Return a page, in UTF-8, without the text that is text to every HTML parser.
 
-    Not all of it: what is left out is sure to be text. Takes linear time.
+    Not all of it is left out, and nothing else is. Takes linear time.
     """
     if b"\0" in body:
         return body  # parsel drops it, so that it may lie within a name

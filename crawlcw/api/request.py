@@ -1,4 +1,4 @@
-"""What a spider asks for, and how that becomes a task."""
+"""Request of a spider, and the task that it becomes."""
 
 import inspect
 import os
@@ -261,7 +261,7 @@ class Request:
 
     def set_header(self, name: str, value: str) -> None:
         """Set a header in the place of those that have this name."""
-        # What they were set to meanwhile may be a mapping.
+        # They may have been set to a mapping meanwhile.
         given = arguments.headers(self.headers)
         others = (pair for pair in given if pair[0].lower() != name.lower())
         self.headers = (*others, *arguments.headers([(name, value)]))

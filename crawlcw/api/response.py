@@ -1,4 +1,4 @@
-"""What a callback is given: the page, and the way to further requests."""
+"""The response that a callback is given: the page, and the way to further requests."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from crawlcw.model.values import FrozenDict
 
 #: The reason under which links of a page are counted that asks for none to be followed.
 NOFOLLOW = "nofollow"
-#: What the text of a page may be; anything else has no head.
+#: Types of pages that have a head.
 _HTML = ("text/html", "application/xhtml+xml")
 #: A link that was dropped for the number of links, beside the reasons of `Reason`.
 TOO_MANY_LINKS = "max-links-per-page"
@@ -59,7 +59,7 @@ class PageSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedFile:
-    """What became of a request with `save_to`; plain values, so it can be part of an item."""
+    """The result of a request with `save_to`; plain values, so it can be part of an item."""
 
     path: str  #: `save_to` and what the file is called there; files of one content have one path
     sha256: str  #: of its bytes, in hexadecimal
@@ -135,12 +135,12 @@ class Response(Document):
 
     @property
     def context(self) -> Mapping[str, Any]:
-        """What the spider passed along with the request; empty if nothing."""
+        """The values that the spider passed along with the request; empty if there are none."""
         return self.request.context or {}
 
     @cached_property
     def robots(self) -> RobotsDirectives:
-        """What the page asks of robots, by X-Robots-Tag or a <meta>: `noindex`, `nofollow`."""
+        """The page's rules for robots, by X-Robots-Tag or a <meta>: `noindex`, `nofollow`."""
         # The robot is known only to the crawl, which looks at a head for a Refresh before.
         robot, header = self.following.robot, self.headers.get("x-robots-tag")
         in_head = self._head.directives(robot=robot)
@@ -153,7 +153,7 @@ class Response(Document):
         None where that is the page itself, or nothing that can be fetched.
         """
         if self.file is not None:
-            return None  # nobody reads it in a browser
+            return None  # no browser shows it
         header = self.headers.get("refresh")
         said = (None if header is None else refresh(header)) or self._head.refresh
         if said is None:
@@ -172,7 +172,7 @@ class Response(Document):
 
     @property
     def base_url(self) -> str:
-        """What the page's links are relative to: its first usable <base>, else its own URL.
+        """The URL that the page's links are relative to: its first usable <base>, else its own.
 
         Raises `ParseRefusedError` where the page has a <base> and is built to hang the parser.
         """
@@ -199,8 +199,8 @@ class Response(Document):
     def urljoin(self, href: str) -> str:
         """Return the absolute URL of *href*; raises `FetchError` where it is none to fetch.
 
-        What is not ASCII in its query is sent in the page's encoding, as browsers send it.
-        Raises `TypeError` for what is no text.
+        Other characters than ASCII in its query are sent in the page's encoding, as browsers do it.
+        Raises `TypeError` for another type than `str`.
         """
         if not isinstance(href, str):
             kind = type(href).__name__  # type: ignore[unreachable]  # spiders are not all typed
@@ -247,7 +247,7 @@ class Response(Document):
         if options:
             return Request(place.url, callback, **options)
         if self._like is None or self._like[0] != callback:
-            # Never returned itself: what a spider changes in a request is for that one.
+            # Never returned itself: a spider may change the request that it gets.
             self._like = (callback, Request(place.url, callback))
         return self._like[1].at(place)
 
@@ -272,7 +272,7 @@ class Response(Document):
         *allow* and *deny* are regular expressions that are looked for in the absolute
         address; *extensions* are those that its path may have (`""`: none), and
         *deny_extensions* may not: True means media, archives and other files that are no
-        pages. With *restrict*, a CSS selector, only nodes inside of what it matches count.
+        pages. With *restrict*, a CSS selector, only nodes inside of its matches count.
         """
         wanted = EVERYTHING
         if (allow, deny, extensions, deny_extensions) != ((), (), None, False):
@@ -305,7 +305,7 @@ class Response(Document):
         # Many addresses of a page are alike, or differ in their fragments alone: there is no need
         # to resolve all of them. Those that are refused are not among these, and count each.
         resolved: set[str] = set()
-        # What is the same for all links is looked at once, with the first.
+        # The options, the same for all links, are looked at once, with the first.
         like: Request | None = None
         for node in nodes:
             if type(node) is LexborNode:  # as in `_address`: a page has hundreds
@@ -333,7 +333,7 @@ class Response(Document):
             url = place.url
             if url not in seen and (wanted is EVERYTHING or wanted.passes(url)):
                 seen.add(url)
-                # Never yielded itself: what a spider changes in a request is for that one.
+                # Never yielded itself: a spider may change the request that it gets.
                 like = like or Request(url, callback, **options)
                 yield like.at(place)
 
@@ -382,7 +382,7 @@ class _Places(dict[str, Location | Refusal]):
 def _address(target: "Link") -> str | None:
     """Return what stands in the place of a link, if anything does."""
     if isinstance(target, LexborNode):
-        # It reads what is asked for; `attributes` reads all.
+        # It reads the attributes that are asked for; `attributes` reads all.
         of_node = target.attrs
         href = of_node.get("href")  # which may be empty: a link to the page itself
         return of_node.get("src") if href is None else href

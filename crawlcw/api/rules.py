@@ -70,7 +70,7 @@ class Rule:
             )
             Request("http://rule.invalid/", self.callback, **options)
         except (SpiderError, ValueError, TypeError) as error:
-            # The error of a request names what the rule was given.
+            # The error of a request names the rule's own arguments.
             said = str(error).removeprefix("Request")
             raise SpiderError(f"Rule{said}" if said != str(error) else f"Rule: {error}") from None
 

@@ -1,4 +1,4 @@
-"""The kinds of settings that may hold a secret: no error, log or `repr` shows what is in them."""
+"""The kinds of settings that may hold a secret: no error, log or `repr` shows their values."""
 
 import json
 import re
@@ -109,7 +109,7 @@ class Proxies(SettingField[ProxyTexts, SecretProxies]):
 
 
 class Webhook(SettingField[str | None, SecretUrl | None]):
-    """The URL of somebody's server, or None (in text: `none`)."""
+    """The URL of a server, or None (in text: `none`)."""
 
     def read(self, value: str | None) -> SecretUrl | None:
         if value is None or is_none(value):

@@ -68,10 +68,10 @@ class LoginSession:
 
 
 def condition(spider: object, name: str) -> Callable[[Response], bool]:
-    """Return what the spider's attribute *name* says of a response; raises `SpiderError`.
+    """Return the condition in the spider's attribute *name*; raises `SpiderError`.
 
     The attribute is a status, several, or a function of the response: a method, or
-    a function that was assigned. None: no response. What is returned raises `FetchError`
+    a function that was assigned. None: no response. The condition raises `FetchError`
     (`parse-error`) where the spider's function raises.
     """
     wanted = inspect.getattr_static(spider, name)

@@ -1,4 +1,4 @@
-"""The kinds of settings: each a descriptor that checks what is assigned and reads it from text.
+"""The kinds of settings: each a descriptor that checks assigned values and reads them from text.
 
 A dataclass field whose default is one of these takes whatever its kind reads
 (`"30s"`, `30`, a timedelta) and always gives one type back.
@@ -20,7 +20,7 @@ Held = TypeVar("Held")
 
 
 class SettingField(Generic[Given, Held]):
-    """A setting: its default, its unit and what it is for."""
+    """A setting: its default, its unit and its purpose."""
 
     def __init__(self, default: Given, doc: str, *, unit: str = "") -> None:
         self.doc = doc

@@ -99,7 +99,7 @@ class SitemapSpider(Spider):
 
     @url_list
     def parse_sitemap(self, response: Response) -> Iterator[Request]:
-        """Yield the requests for what a sitemap, or a robots.txt, lists."""
+        """Yield the requests for the URLs that a sitemap, or a robots.txt, lists."""
         nesting = int(response.context.get("nesting", 0))
         if urlsplit(response.url).path == _ROBOTS_TXT:
             named = sitemaps_of_robots_txt(response.text)
@@ -162,7 +162,7 @@ class SitemapSpider(Spider):
 
 
 def _resolved(response: Response, url: str) -> str | None:
-    """Return the absolute URL of what a sitemap lists, or None, counted, where it is none."""
+    """Return the absolute URL of an entry of a sitemap, or None, counted, where it is none."""
     if url.startswith(("http://", "https://")):
         return url  # it is looked at once more where it becomes a task, and dropped there
     try:

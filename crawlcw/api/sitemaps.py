@@ -1,4 +1,4 @@
-"""What a sitemap says: of XML, of plain text or of a feed, packed or not, as sitemaps.org has it.
+"""Entries of a sitemap: of XML, of plain text or of a feed, packed or not, as sitemaps.org has it.
 
 It is read a piece at a time, so that 50,000 entries are never in memory together.
 """
@@ -43,9 +43,9 @@ class SitemapEntry:
 def entries(
     body: bytes, *, content_type: str | None = None, is_cut: bool = False
 ) -> Iterator[SitemapEntry]:
-    """Yield what a sitemap lists, in its order; *is_cut*: the body has lost its end.
+    """Yield the entries of a sitemap, in its order; *is_cut*: the body has lost its end.
 
-    Raises `XmlError` where it cannot be read to its end; what came before was yielded.
+    Raises `XmlError` where it cannot be read to its end; the entries before that were yielded.
     """
     pieces = text_pieces(body, content_type=content_type)
     begun = ""

@@ -1,4 +1,4 @@
-"""What a user writes: where a crawl begins and what its pages mean.
+"""Spider, the class that a user writes: the first pages of a crawl, and their parsing.
 
     class Books(Spider):
         name = "books"
@@ -40,7 +40,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}\Z")
 
 
-#: What the base class has, and an argument may be called.
+#: Attributes of the base class that may be names of arguments.
 _OWN = frozenset({"start_urls", "state"})
 
 
@@ -57,7 +57,7 @@ class _State:
     def __get__(self, spider: "Spider | None", _: "type[Spider]") -> "State | _State":
         if spider is None:
             return self
-        # By a name that says nothing of what the spider starts with, see `crawl.seeder`.
+        # By a name that does not count among the seeds, see `crawl.seeder`.
         state: State | None = vars(spider).get("__state__")
         if state is None:
             state = vars(spider)["__state__"] = State()
@@ -68,7 +68,7 @@ class Spider:
     """The base of all spiders.
 
     A callback is a generator, an async generator, a coroutine, or a plain
-    function; what it yields or returns (an iterable, one thing, or None) is
+    function; it yields or returns (an iterable, one thing, or None)
     items and `Request`s. An item is a dict, a dataclass, an attrs or a pydantic
     object.
 
@@ -119,7 +119,7 @@ class Spider:
     #: `proxy_ban_statuses`: a status, several, or a function of the response.
     banned_when: Any = None
 
-    _arguments: Mapping[str, Any]  #: what the constructor was given
+    _arguments: Mapping[str, Any]  #: the arguments of the constructor
 
     def __new__(cls, *_: Any, **arguments: Any) -> Self:
         """Note the arguments: a constructor of a spider's own may keep them or not."""
@@ -220,8 +220,8 @@ def url_list(callback: F) -> F:
 
     It is a generator, or an async one. The requests that it yields go to the ledger some
     hundred at a time, while it runs, so that their number takes no memory and is not
-    bounded by `max_links_per_page`. They lie as deep as the list itself. What it has
-    yielded stays when it raises; run again, it adds nothing twice.
+    bounded by `max_links_per_page`. They lie as deep as the list itself. Its
+    requests stay when it raises; run again, it adds none twice.
     """
     callback.is_url_list = True  # type: ignore[attr-defined]  # a function takes any attribute
     return callback
@@ -242,7 +242,7 @@ async def end(spider: Spider, report: Report) -> None:
 
 
 def arguments_of(spider: Spider) -> Mapping[str, Any]:
-    """Return what the spider's constructor was given, whatever it made of it."""
+    """Return the arguments of the spider's constructor, as they were given."""
     return spider._arguments  # noqa: SLF001  # it is its class that is here
 
 

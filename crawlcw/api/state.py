@@ -30,7 +30,7 @@ class StateKeeper(Protocol):
 
 
 class State(MutableMapping[str, Any]):
-    """What a spider keeps between its pages: names with values such as an item may have.
+    """The values that a spider keeps between its pages, by name; each is one that an item may have.
 
     What a callback changes is durable before its page counts as done, once, however often
     a crash has the page run again; a callback that raises changes nothing. All processes
@@ -72,7 +72,7 @@ class State(MutableMapping[str, Any]):
     def add(self, name: str, number: float = 1) -> None:
         """Add *number* to a value, 0 where there is none: exact in any number of processes.
 
-        Raises `TypeError` for what is no number, and `OverflowError` beyond 64 bits.
+        Raises `TypeError` for another type than a number, and `OverflowError` beyond 64 bits.
         """
         if not is_number(number) or not math.isfinite(number):
             raise TypeError(f"self.state.add() takes a number, not {printable(repr(number))}")

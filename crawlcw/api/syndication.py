@@ -1,7 +1,7 @@
-"""What a feed says: RSS 0.9x, 1.0 and 2.0, and Atom.
+"""Records of a feed: RSS 0.9x, 1.0 and 2.0, and Atom.
 
 Of the fields only those that a crawl needs are read. feedparser knows many more, but it is one
-tree of what it reads, needs a library that nobody looks after any more (sgmllib3k),
+tree of what it reads, needs a library without a maintainer (sgmllib3k),
 and would be a second parser of XML beside the bounded one.
 """
 
@@ -40,7 +40,7 @@ class FeedEntry:
 def entries(body: bytes, *, content_type: str | None = None) -> Iterator[FeedEntry]:
     """Yield the entries of a feed, in its order.
 
-    Raises `XmlError` where it cannot be read to its end; what came before was yielded.
+    Raises `XmlError` where it cannot be read to its end; the records before that were yielded.
     """
     pieces = text_pieces(body, content_type=content_type)
     for record in records(pieces, of=RECORDS, what="feed"):
@@ -48,7 +48,7 @@ def entries(body: bytes, *, content_type: str | None = None) -> Iterator[FeedEnt
 
 
 class Page(Protocol):
-    """What a feed is read from: a response."""
+    """The source of a feed: a response."""
 
     url: str
     headers: Mapping[str, str]
@@ -79,7 +79,7 @@ def _linked(entry: FeedEntry, base: str) -> FeedEntry:
 
 
 def entry_of(record: Record) -> FeedEntry:
-    """Return what a record of a feed says."""
+    """Return the entry in a record of a feed."""
     identity = record.text("id", "guid")
     link = _link(record)
     published = date_in(record.text("published", "pubDate", "dc:date", "issued"))

@@ -21,7 +21,7 @@ _MAX_MEMBERS = 10_000
 
 
 def text_pieces(body: bytes, *, content_type: str | None = None) -> Iterator[str]:
-    """Yield *body* as text, with U+FFFD for what is not of its encoding.
+    """Yield *body* as text, with U+FFFD for bytes that are not of its encoding.
 
     Whether it is gzip is told by its first bytes. The encoding is what a byte order
     mark, *content_type* or the first lines name, as for a page. Raises `XmlError` where

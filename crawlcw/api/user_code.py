@@ -2,7 +2,7 @@
 
 `SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and `CancelledError` out of a
 callback are errors like any other. Only a cancellation from outside passes, for that
-is how a crawl ends what it has begun; code that cancels its own task does not end more.
+ends the work that a crawl has begun; code that cancels its own task does not end more.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _CALLERS: set[CodeType] = set()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
-    """A function of the user's, and what it works on."""
+    """A function of the user's, and the subject of its work."""
 
     name: str  #: of the callback, or of the handler
     subject: str  #: the page's URL, or the task's key
@@ -74,7 +74,7 @@ class Escaped:
 
 
 def without_escape(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what *function* returns, or `Escaped` where it raises what is no `Exception`.
+    """Return the result of *function*, or `Escaped` where it raises a bare `BaseException`.
 
     A thread or process of a pool is to go on: it may have been given its next task.
     """
@@ -101,7 +101,7 @@ class Cancellation:
 
     What runs in a task group is cancelled from outside by a scope around it, or by the
     *deadline* that is given. Where a `task.cancel()` was neither, it came from the
-    user's code, and is taken back. A task that is in no group anybody may cancel.
+    user's code, and is taken back. Any code may cancel a task that is in no group.
     """
 
     def __init__(self, *, deadline: asyncio.Timeout | None = None) -> None:
@@ -118,7 +118,7 @@ class Cancellation:
                 return True
             self._take_back()
             return False
-        # A coroutine that nobody awaits any more is closed by this.
+        # This closes a coroutine that is awaited no more.
         return isinstance(error, GeneratorExit) and self._is_abandoned()
 
     async def strike(self) -> None:
@@ -141,7 +141,7 @@ class Cancellation:
 
     @asynccontextmanager
     async def contained(self) -> AsyncIterator[None]:
-        """Raise what is no `Exception` and does not pass as an `EscapedError`."""
+        """Raise a bare `BaseException` that does not pass as an `EscapedError`."""
         try:
             yield
             await self.strike()

@@ -3,7 +3,7 @@
 The reader is expat, and it is given no chance to do harm: nothing is fetched, a DTD
 that declares an entity is refused, and nesting, tags, fields and records are bounded.
 It forgives what people's generators do wrong: a bare `&`, entities of HTML, control
-characters, prefixes that nobody has declared.
+characters, prefixes that are not declared.
 """
 
 import re
@@ -15,7 +15,7 @@ from xml.parsers import expat
 
 from crawlcw.errors import Reason, XmlError
 
-#: The attribute that says what the links in an element are relative to (XML Base).
+#: The attribute with the base of the links in an element (XML Base).
 BASE = "xml:base"
 _DEEPEST = 100
 #: Characters of a tag or a comment, which expat reads as one; of older versions each
@@ -84,7 +84,7 @@ def records(
     *of* has, for each root element that is known, the names of its records, wherever
     they are in it; *what* the document should be, for messages. Raises `XmlError`: of the
     reason `xml-unsafe` for XML that is built to do harm, `parse-error` for what is no
-    XML or has another root. What came before was yielded.
+    XML or has another root. The records before that were yielded.
     """
     reader = _Reader(of, what)
     for piece in _mended(pieces):

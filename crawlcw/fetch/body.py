@@ -8,8 +8,8 @@
   for, so small ones do not keep a large one waiting. A holder of a share never waits for another
   share of the same budget: two holders could wait for each other.
 - **Bodies that are not read** have no end or no text, by Content-Type and first bytes. A
-  picture that calls itself HTML is still a picture. PDF and what is only called
-  `application/octet-stream` are read: spiders want them, and there is nothing to tell them by.
+  picture that calls itself HTML is still a picture. PDF and bodies that are only called
+  `application/octet-stream` are read: spiders want them, and nothing tells them apart.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class BodyDecoder:
         self.full = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Take the next bytes from the wire, and yield what they decode to."""
+        """Take the next bytes from the wire, and yield the decoded bytes."""
         self._came += len(data)
         try:
             for piece in _through(self._stages, data):

@@ -88,12 +88,12 @@ _VALUE = re.compile(r"=[^&]*")
 
 _KEEPALIVE = 15.0
 _LEAST_IDLE = 16
-#: Should descriptors run out before, the downloader closes what is idle.
+#: Should descriptors run out before, the downloader closes the idle connections.
 _IDLE_IN_TOTAL = 1_000
 #: Seconds that a timer of uvloop, which counts milliseconds, may be early.
 _TIMER_STEP = 0.001
-#: A request waits for a resting connection so many times as long as a new one takes, whose
-#: handshake costs the server more.
+#: A request waits for a resting connection up to this multiple of the time that a new one takes,
+#: whose handshake costs the server more.
 _OPENING_COSTS = 2.5
 
 #: What some servers say before they close an idle connection, RFC 9110, section 15.5.9.
@@ -161,7 +161,7 @@ class Site:
                 del self._clean[next(iter(self._clean))]
 
     def distrust(self, rest: float) -> None:
-        """Let connections rest for so many seconds from now on, and close the idle ones."""
+        """Let connections rest for at least *rest* seconds from now on, and close the idle ones."""
         self.least_rest = max(self.least_rest, rest)
         for each in self.idle:
             each.close()
@@ -190,7 +190,7 @@ class Listener(ResponseHandler):
         self.sent_at = 0.0
         self.is_answered = False  #: whether a head has come since the request
         self.content: StreamReader = EMPTY_PAYLOAD  #: body of the answer
-        #: Whether the next bytes can be told from an answer by what is acknowledged.
+        #: Whether the acknowledged bytes of the request tell the next bytes from its answer.
         self._can_be_told = False
         self._descriptor = -1
         self._wire = 0  #: bytes that have come since the request

@@ -1,8 +1,8 @@
 """Cookie jar whose cookies go back to their own site alone, and parser of `Set-Cookie`.
 
 They are parsed, kept and sent as browsers do it (RFC 6265bis, section 5), with two exceptions: a
-server on another port, or the same one without TLS, is another origin. A jar also tells what has
-changed in it, so that a session's cookies can be kept, and takes them back.
+server on another port, or the same one without TLS, is another origin. A jar also tells its
+changes, so that a session's cookies can be kept, and takes cookies back.
 """
 
 import logging
@@ -29,7 +29,7 @@ _MOST_OF_A_DOMAIN = 180
 _MOST_CHARACTERS = 2 << 20
 #: A value that a `Cookie` header can hold as it is: neither it nor the cookie ends in it.
 _IN_ONE_COOKIE = re.compile(r"[^\x00-\x1f\x7f;]*")
-#: A later end alone is no news, unless it is so much later: servers move it at each request.
+#: A later end alone is no news, unless it is later by this: servers move it at each request.
 _NEWS = timedelta(minutes=1)
 
 #: Bytes of a name and its value, and of each attribute (section 5.6).
@@ -44,7 +44,7 @@ _REFUSED = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 _MAX_AGE = re.compile(r"-?[0-9]+")
 _DEFAULT_PORTS = frozenset({80, 443})
 
-# Section 5.1.1: what is between the tokens of a date, and what each may be.
+# Section 5.1.1: the tokens of a date, and the forms of its parts.
 _TOKEN = re.compile(r"[^\x09\x20-\x2f\x3b-\x40\x5b-\x60\x7b-\x7e]+")
 _TIME = re.compile(r"([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?![0-9])")
 _DAY = re.compile(r"([0-9]{1,2})(?![0-9])")
@@ -60,7 +60,7 @@ class SiteCookies:
     - A port that is not HTTP's or HTTPS's own has cookies of its own.
     - A cookie that came over TLS is sent over TLS only.
 
-    What no cookie can be is left out; nothing that a server sends raises.
+    A value that no cookie can have is left out; nothing that a server sends raises.
     """
 
     def __init__(self) -> None:
@@ -269,7 +269,7 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
         host_only=not is_shared,
         path=path,
         port=port,
-        # Stricter than browsers: what came over TLS goes back over TLS only.
+        # Stricter than browsers: a cookie that came over TLS goes back over TLS only.
         secure=is_safe,
         expires=_end(attributes, now=now),
     )

@@ -1,4 +1,4 @@
-"""What is sent to certain origins only: the settings' headers and login, and start URLs' passwords.
+"""Secrets for certain origins only: the settings' headers and login, and start URLs' passwords.
 
 An origin is scheme, host and port, so nothing of it goes to another host, nor from
 https to http. It lives in memory only: each process takes it from its spider and
@@ -24,7 +24,7 @@ class Credentials:
     """The layer that sends each origin its secrets, whatever page has led there.
 
     The spider and the hooks do not see them. The request's own headers count first; then
-    those of the session, for the origins that its login asked; then what the start URL says.
+    those of the session, for the origins that its login asked; then those of the start URL.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Credentials:
         """Take those of *start_urls*; raises `FetchError` for one that is no URL.
 
         *headers* and *auth* are the settings': the origins of the start URLs are
-        told all of them, others only what is harmless.
+        told all of them, others only the harmless ones.
         """
         self._passwords: dict[str, str] = {}
         self._everywhere = {n.lower(): (n, v) for n, v in headers if n.lower() in HARMLESS}
@@ -95,7 +95,7 @@ class Credentials:
             added.pop(name.lower(), None)
         sent = copied(request, more_headers=tuple(added.values())) if added else request
         response = await call_next(attempt, sent)
-        # What the spider sees, and what is stored of it, has no secret.
+        # The spider sees no secret, and none is stored.
         return replaced(response, request=request)
 
 

@@ -34,7 +34,7 @@ class DevCache:
     """The layer that answers GET requests as they were answered before.
 
     Files that are saved, and answers that are cut, throttled or broken, are not kept,
-    nor is what is asked for with a session or with cookies.
+    nor are answers to requests with a session or with cookies.
     """
 
     def __init__(self, settings: Settings, *, folder: Path = FOLDER) -> None:
@@ -53,7 +53,7 @@ class DevCache:
             request.method != "GET"
             or request.body
             or options.save_to is not None
-            # What is kept is anybody's, and a cookie that is set has to be set each time.
+            # A kept answer serves every reader, and a cookie that is set has to be set each time.
             or options.cookies
             or (attempt.session is not None and attempt.session.jar is not None)
         ):
@@ -69,7 +69,7 @@ class DevCache:
         return response
 
     async def _kept(self, path: Path, attempt: Attempt, request: Request) -> Response | None:
-        """Return what is kept; None where that is nothing, or too old, or a crash has cut it."""
+        """Return the kept answer; None: there is none, it is too old, or a crash has cut it."""
         share, body = None, b""
         try:
             with attempt.deadline:
@@ -117,7 +117,7 @@ class DevCache:
 
 
 def _write(path: Path, content: tuple[bytes, ...]) -> None:
-    # Pages may hold secrets; these are nobody else's to read.
+    # Pages may hold secrets, and other users must not read these.
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with NamedTemporaryFile(dir=path.parent, delete=False) as stream:
         stream.writelines(content)

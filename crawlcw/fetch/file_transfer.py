@@ -42,7 +42,7 @@ _SETTLED = timedelta(seconds=60)
 _CONTENTLESS = frozenset({204, 205})
 #: What goes elsewhere than to every reader of a file, and is not to be told from a name.
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
-#: What comes again whatever has come so far; and a full disk is wanted by others.
+#: Failures that another attempt meets again; and other programs need the room on a full disk.
 _HOPELESS = (Reason.BODY_TOO_LARGE, Reason.FILES_UNWRITABLE)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
@@ -62,14 +62,14 @@ class FileTransfers:
     async def in_thread(self, attempt: Attempt, place: str, work: Callable[[], T]) -> T:
         """Return the result of *work* on the disk or the store at a *place*.
 
-        Raises `FetchError` for what the place does not take. The attempt's deadline stands still.
+        Raises `FetchError` where the place refuses that. The attempt's deadline stands still.
         """
         try:
             with attempt.deadline:
                 return await to_thread.run_sync(work, limiter=self._limiter)
         except FetchError:
             raise
-        except Exception as error:  # a remote store raises what it likes
+        except Exception as error:  # a remote store may raise any
             number = error.errno if isinstance(error, OSError) else None
             if number in _NO_DESCRIPTORS:
                 raise
@@ -83,7 +83,7 @@ class FileTransfers:
 
     @asynccontextmanager
     async def transfer(self, attempt: Attempt, request: Request) -> AsyncIterator["FileTransfer"]:
-        """Open the file that *request* asks for; what has come is kept for another attempt."""
+        """Open the file that *request* asks for; its bytes so far are kept for another attempt."""
         place = request.options.save_to
         assert place is not None, "a request for a file"
         in_thread = partial(self.in_thread, attempt, place)
@@ -128,13 +128,13 @@ class FileTransfer:
         #: The last byte of an answer that goes on with this file, and the size of the whole.
         self._rest: tuple[int, int] | None = None
         self._since_mark = 0
-        # What is whole already is asked for as well: it may have changed.
+        # A file that is whole already is asked for as well: it may have changed.
         whole = part.total is not None and part.size >= part.total
         self._offset = part.size - 1 if whole else part.size
 
     def headers(self, own: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
         """Return the headers to send beside the request's *own*."""
-        # Of a coded body a range is no range of the file.
+        # A range of a coded body is no range of the file.
         kept = [pair for pair in own if pair[0].lower() not in ("accept-encoding", "if-range")]
         asked = [*kept, ("Accept-Encoding", "identity")]
         if self._offset and self._part.validator is not None:
@@ -179,7 +179,7 @@ class FileTransfer:
     ) -> None:
         """Make ready for the body of an answer that is the file.
 
-        *length* is what the answer says of its body, *coded* whether it is to be decoded.
+        *length* is the announced size of the body in bytes, *coded* whether it is to be decoded.
         Raises `FetchError`.
         """
         if status in _CONTENTLESS:
@@ -204,7 +204,7 @@ class FileTransfer:
         size = self._part.size + len(self._buffer)
         self._check_size(size)
         if self._rest is not None and size > self._rest[0] + 1:
-            self._part.validator = None  # what has come of such an answer is not gone on with
+            self._part.validator = None  # no later attempt goes on with the bytes of such an answer
             message = f"more than the range up to byte {self._rest[0]:,} came"
             raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
         if len(self._buffer) >= self._transfers.buffer:
@@ -219,8 +219,8 @@ class FileTransfer:
     async def kept(self, response: Response) -> Response:
         """Return *response* with its file in its place; its body has ended.
 
-        What is not to be saved, see `Attempt.accepts_file`, is returned with its first bytes as its
-        body, and no file. Raises `FetchError`.
+        An answer that is not to be saved, see `Attempt.accepts_file`, is returned with its first
+        bytes as its body, and no file. Raises `FetchError`.
         """
         await self._write()
         expected, size = self._part.total, self._part.size
@@ -234,7 +234,7 @@ class FileTransfer:
             if not accepts(begun := replaced(response, body=body, truncated=cut)):
                 await self._in_thread(self._part.discard)
                 return begun
-        # Not in the thread, whose errors are the disk's: this is what a server says.
+        # Not in the thread, whose errors are the disk's: the name comes from the server.
         name = stored_name(
             "",
             url=self._request.url,
@@ -250,7 +250,7 @@ class FileTransfer:
         return replaced(response, body=b"", file=await self._in_thread(keep))
 
     def suspend(self) -> None:
-        """Keep what has come, where another attempt can go on with it; blocking."""
+        """Keep the bytes so far, where another attempt can go on with them; blocking."""
         if self._buffer and self._part.validator is not None:
             self._part.write(bytes(self._buffer))
         self._part.suspend()
@@ -272,7 +272,7 @@ class FileTransfer:
 
 
 def _key(attempt: Attempt, request: Request) -> str:
-    """Return the name of what a URL has answered: the same in each process, and in the next run."""
+    """Return the name of a URL's partial file: the same in each process, and in the next run."""
     told = [pair for pair in request.headers if pair[0].lower() not in _SECRET_HEADERS]
     asked: tuple[object, ...] = (
         *(request.options.save_to, request.method, request.url, request.body, sorted(told)),

@@ -53,7 +53,7 @@ class Transport:
         return self._client.fetch(request, url=request.url)
 
 
-#: What a request passes.
+#: A station of a request.
 Step = Layer | Transport
 
 
@@ -99,7 +99,7 @@ def layers(
         CheckAnswer(spider) if logs_in(spider) else None,
         # The layers of the spider and the settings see the rendered page, and no secrets.
         *(layer for layer in users if not layer.is_wire),
-        # Hooks are nearest to the page; a layer judges what they have made of it.
+        # Hooks are nearest to the page; a layer judges the page that they return.
         hooks if hooks.is_needed else None,
         # The WARC files have the answer before a hook changes it.
         Record() if keeps_bodies else None,
@@ -244,7 +244,7 @@ class Render:
 class CheckAnswer:
     """Raise `LoggedOutError` for the answer to a session that is logged out, redirects too.
 
-    Of a file the beginning is looked at, before it is saved.
+    The beginning of a file is looked at before the file is saved.
     """
 
     purposes = frozenset({Purpose.PAGE})

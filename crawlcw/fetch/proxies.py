@@ -30,9 +30,9 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: What was seen of an origin counts for so many seconds.
+#: Seconds for which an answer of an origin counts.
 _RECENT = 60.0
-#: A page that has failed through so many proxies fails by itself, whatever is known of them.
+#: A page that has failed through this number of proxies fails by itself, however these do.
 _MOST_TRIED = 10
 #: Seconds of the first ban; each further one takes twice as long.
 _FIRST_BAN = 600.0
@@ -76,7 +76,7 @@ class ProxyPool:
 
     @property
     def is_lost(self) -> bool:
-        """Whether no proxy works any more, and nobody should wait for one."""
+        """Whether no proxy works any more, so that no request waits for one."""
         now = self._clock()
         return bool(self._all) and all(self.health(each).is_lost(now=now) for each in self._all)
 
@@ -195,7 +195,7 @@ class ProxyPool:
             self.on_lost(f"{who} not work: {printable(self.health(self._all[0]).why)}")
 
     def may_be_to_blame(self, error: FetchError, url: str, *, is_fixed: bool) -> bool:
-        """Return whether a failure behind a proxy costs nobody an attempt: see `another_in`."""
+        """Return whether a failure behind a proxy costs no attempt now: see `another_in`."""
         wait = self.another_in(error, url, is_fixed=is_fixed)
         return wait is not None and wait <= 0
 
@@ -241,7 +241,7 @@ class ProxyPool:
         proxy, status = error.response.proxy, error.response.status
         if proxy is None or status < 400 or not _may_speak(proxy, error.response.url):
             return None
-        # What a server refuses is seldom a proxy's word: of one that works it is believed.
+        # A refusal is seldom a proxy's own: that of one that works counts as the server's.
         is_said_by_servers = status < 500 and status != 407
         return None if is_said_by_servers and self.health(proxy).is_proven else proxy
 
@@ -284,7 +284,7 @@ class ProxyPool:
 
 
 def _may_speak(proxy: Proxy, url: str) -> bool:
-    """Return whether an answer of *url* may be the proxy's own: it sees what is not encrypted."""
+    """Return whether an answer of *url* may be the proxy's own: it reads unencrypted requests."""
     return url.startswith("http:") and not proxy.is_socks
 
 

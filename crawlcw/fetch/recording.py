@@ -42,7 +42,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorder:
-    """Keeps what is noted, where a crawl keeps its pages at all."""
+    """Keeps the noted exchanges, where a crawl keeps its pages at all."""
 
     bodies: Bodies | None = None
 

@@ -169,7 +169,7 @@ def is_page(response: Response, request: Request, settings: Settings) -> bool:
     if accepted is None:
         accepted = settings.accept_statuses
     status = response.status
-    # A part of a page (206) is none: nobody has asked for it.
+    # A part of a page (206) is none: no request asks for one.
     return (200 <= status < 300 and status != 206) or status in accepted
 
 

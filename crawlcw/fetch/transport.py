@@ -83,7 +83,7 @@ class AiohttpDownloader:
     ) -> None:
         self._settings = settings
         self._budget = MemoryBudget(settings.memory_budget // BUDGET_IN_BODIES)
-        # Of all fetchers together no more than a sixteenth of the whole budget.
+        # All fetchers together take no more than a sixteenth of the whole budget.
         self._free_body = min(_FREE_BODY, settings.memory_budget // 16 // settings.concurrency)
         self._files = FileTransfers(settings, buffer=self._free_body)
         self._read_timeout = settings.read_timeout.total_seconds()
@@ -309,8 +309,8 @@ class AiohttpDownloader:
     ) -> tuple[bytes, float]:
         """Return a body, and for how many seconds it has waited for memory.
 
-        A large one takes at once what it may become at *most*, since it must not wait for more of
-        it later. The attempt's deadline does not run meanwhile. *check* is given the beginning.
+        A large one takes at once *most* bytes of memory, since it must not wait for more
+        later. The attempt's deadline does not run meanwhile. *check* is given the beginning.
         """
         body, decoded, share, waited = b"", io.BytesIO(), None, 0.0
         try:
@@ -443,7 +443,7 @@ def _readable(value: str, *, is_location: bool) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        # Every byte matters in a URL. What is UTF-8 is left to the URL's parser, which encodes
+        # Every byte matters in a URL. UTF-8 is left to the URL's parser, which encodes
         # a path and a host each in its way; any other byte above ASCII becomes %XX, as in browsers.
         return (
             quote_from_bytes(raw, safe=bytes(range(128))) if is_location else raw.decode("latin-1")

@@ -91,7 +91,7 @@ class Hooks:
         sent: Request | Response = request
         if self._before is not None:
             with attempt.deadline:
-                # The task's own request stays what it is: it is what is tried again.
+                # The task's own request stays as it is, for another attempt begins with it.
                 hop = copied(request)
                 sent = await self._run("before_request", self._before, hop, _to_send, url)
         response = sent if isinstance(sent, Response) else await call_next(attempt, sent)
@@ -99,7 +99,7 @@ class Hooks:
             return await self.answered(_shown_at(response, url))
 
     async def answered(self, response: Response) -> Response:
-        """Return what `after_response` makes of an answer; raises what it wants."""
+        """Return the answer as `after_response` changes it; raises any exception of the hook's."""
         if self._after is None:
             return response
         return await self._run("after_response", self._after, response, _answer, response.url)
@@ -113,7 +113,7 @@ class Hooks:
         read: Callable[[Any, Any, str], T],
         url: str,
     ) -> T:
-        """Return what *read* makes of what a hook returns for what it is *given*."""
+        """Call a hook with *given*, and return its result as *read* takes it."""
         called = Called(name=name, subject=url)
         cancellation = Cancellation()
         self._watch.begun = called
@@ -142,7 +142,7 @@ def _to_send(result: object, given: Request, url: str) -> Request | Response:
     if wanted.url != url and urls.origin_of(wanted.url) != urls.origin_of(url):
         # Another host has other delays, another robots.txt and other secrets.
         raise ValueError("it may change the URL at its own origin only: yield a Request elsewhere")
-    # Made anew, for what was assigned to it may be of any type.
+    # Made anew, for a hook may have assigned values of any type to it.
     sent = copied(wanted)
     sent.options = given.options  # those of the task: its timeout, its browser
     return sent
@@ -157,12 +157,12 @@ def _answer(result: object, given: Response, url: str) -> Response:
 
 
 def _shown_at(response: Response, url: str) -> Response:
-    # What a hook or a layer adds to a URL, a signature for example, is for the server alone.
+    # Additions of a hook or a layer to a URL, a signature for example, are for the server alone.
     return response if response.url == url else replaced(response, url=url)
 
 
 def made_by(spider: Spider, default: Downloader) -> Downloader:
-    """Return the downloader that *spider* makes of the default one; raises `SpiderError`."""
+    """Return the downloader that *spider* puts around the default one; raises `SpiderError`."""
     made: Any  # whatever the user's code returns
     try:
         made = spider.downloader(default)
@@ -172,7 +172,7 @@ def made_by(spider: Spider, default: Downloader) -> Downloader:
         said = printable(describe_error(error))
         raise SpiderError(f"the spider's downloader() raised {said}") from error
     if inspect.iscoroutine(made):
-        made.close()  # else Python warns that nobody has awaited it
+        made.close()  # else Python warns that it was never awaited
         raise SpiderError("the spider's downloader() must be a plain function, not `async def`")
     if not all(callable(getattr(made, name, None)) for name in ("fetch", "close")):
         raise SpiderError(
@@ -223,7 +223,7 @@ class UserLayer:
 
         attempt.deadline.pause()
         try:
-            # What the layer does to the request is for this hop alone.
+            # The layer's changes of the request are for this hop alone.
             given = copied(request)
             async with asyncio.timeout(self._watch.limit or None) as own.timeout:
                 response = await self._layer(attempt, given, ask)
@@ -249,7 +249,7 @@ class UserLayer:
 class OwnDownloader:
     """The layer of a downloader that the spider has made; its default goes on from here.
 
-    What it raises is the page's own failure, and so is an answer that is none.
+    Its exceptions are the page's own failure, and so is a result that is no answer.
     `testing.DownloaderContract` finds out whether it keeps to the rest of its contract.
     """
 
@@ -269,7 +269,7 @@ class OwnDownloader:
                 kind = type(response).__name__  # type: ignore[unreachable]  # users' are not typed
                 raise TypeError(f"fetch() returned {kind}, not a crawlcw.Response")
             if response.url != request.url:
-                # Nobody has asked whether that is in scope, or what robots.txt says of it.
+                # That URL was admitted neither by the scope nor by robots.txt.
                 raise ValueError("fetch() answered for another URL: it must not follow redirects")
         except (FetchError, LedgerError):
             raise
