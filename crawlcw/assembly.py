@@ -51,10 +51,10 @@ async def open_crawl(
     downloader: Downloader | None = None,
     meter: Meter | None = None,
 ) -> AsyncIterator[Crawl]:
-    """Open what a crawl of *spider* needs, and close it afterwards.
+    """Open the resources of a crawl of *spider*, and close them afterwards.
 
     *settings* replace those of the spider's class; *downloader* replaces the
-    real one, for tests. With a *meter* `Crawl.measures` returns what it has measured.
+    real one, for tests. With a *meter* `Crawl.measures` returns its measures.
     """
     check(spider)
     settings = settings or spider.settings
@@ -103,7 +103,7 @@ class _Parts(Parts):
         proxies: ProxyPool,
         meter: Meter | None,
     ) -> None:
-        """Make this process a worker on the ledger, and what is kept beside its tasks."""
+        """Make this process a worker on the ledger, and the stores beside its tasks."""
         self.spider = spider
         self.settings = settings
         self.proxies = proxies
@@ -230,7 +230,7 @@ class _Parts(Parts):
         )
 
     def make_fetcher(self) -> None:
-        """Make the fetchers, from a lease to what comes of its page."""
+        """Make the fetchers, from a lease to the outcome of its page."""
         session = self.session
         runner = Runner(
             spider=self.spider,

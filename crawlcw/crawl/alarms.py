@@ -24,12 +24,12 @@ from crawlcw.model.standstill import Standstill
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY = 1.0
-#: The rate is that of at least so many attempts.
+#: The rate is that of at least this number of attempts.
 _ATTEMPTS = 100
 
 
 class Alarms:
-    """What is looked at every second, and costs no page anything."""
+    """Looks at the crawl every second, which costs no page anything."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Alarms:
     async def look(self) -> None:
         """Give the alarms whose time has come."""
         standstill = self._standstill()
-        # Where others have what is due, the crawl goes on.
+        # Where others have the due tasks, the crawl goes on.
         stands = standstill is not None and not standstill.others
         seconds = self._stall.look(stands=stands, now=self._clock())
         if standstill is not None and seconds is not None:
@@ -100,7 +100,7 @@ class StallAlarm:
     """Nothing has moved for some time. Times are in seconds, of any clock that runs forward."""
 
     def __init__(self, after: float) -> None:
-        """Give an alarm *after* so many seconds without a move; 0: never."""
+        """Give an alarm *after* seconds without a move; 0: never."""
         self._after = after
         self._since: float | None = None
         self._given = False
@@ -124,14 +124,14 @@ class FailureAlarm:
     def __init__(self, share: float | None) -> None:
         """Give an alarm where more than *share* failed, a number from 0 to 1; None: never."""
         self._share = share
-        #: What was counted at each look, the oldest first: attempts, and those that failed.
+        #: The counts at each look, the oldest first: attempts, and those that failed.
         self._looks: deque[tuple[int, int]] = deque([(0, 0)])
         self._given = False
 
     def look(self, *, attempts: int, failed: int) -> float | None:
         """Return the share where it is time to say so, else None; both were counted from the start.
 
-        It is over when the share has fallen to half of what is allowed.
+        It is over when the share has fallen to half of the allowed one.
         """
         if self._share is None or attempts == self._looks[-1][0]:
             return None

@@ -1,4 +1,4 @@
-"""Running a spider's callbacks: what they yield becomes items and new tasks.
+"""Running a spider's callbacks, which yield items and requests for new tasks.
 
 Whatever a callback does is contained here: it may be any kind of function, it
 may raise, it may yield a hundred thousand links. The crawl goes on.
@@ -67,7 +67,7 @@ SLICE = 500
 _OUR_FILES = (__file__, values.__file__)
 #: Seconds after which a generator is left alone until all else has had its turn.
 _SLICE = 0.05
-#: Of one step so many seconds count: in a longer one the loop stood still, which the watchdog sees.
+#: The most seconds of one step that count: in a longer one the loop stood still.
 _LONGEST_STEP = 1.0
 #: Seconds of callbacks in one turn of the loop: each turn costs about as much as a small page's
 #: bookkeeping, and lets the thread of a ledger take the interpreter's lock.
@@ -82,7 +82,7 @@ WriteLinks = Callable[[list[Task], list[Task]], Awaitable[None]]
 
 @dataclass(slots=True, kw_only=True)
 class Produced:
-    """What came out of a page."""
+    """The products of a page."""
 
     items: list[dict[str, Any]] = field(default_factory=list)
     items_dropped: Counter[str] = field(default_factory=Counter)  #: by reason
@@ -90,7 +90,7 @@ class Produced:
     too_deep: list[Task] = field(default_factory=list)  #: kept for a crawl that goes deeper
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
     stop: str | None = None  #: why the crawl is to end, where the spider wants it to
-    #: What the callback has changed in the spider's state, where somebody looks at it.
+    #: The callback's changes of the spider's state.
     state: dict[str, Any] = field(default_factory=dict)
     retired: str | None = None  #: why the page's session is of no use, where the callback says so
 
@@ -107,7 +107,7 @@ class Scope:
 
     @classmethod
     def of(cls, hosts: Iterable[str], settings: Settings) -> "Scope":
-        """Return the scope that *settings* make of *hosts*."""
+        """Return the scope of *hosts* with the limits of *settings*."""
         return cls(
             hosts=set(hosts),
             max_depth=settings.max_depth,
@@ -188,7 +188,7 @@ class Runner:
     turns: Turns = field(default_factory=Turns)
 
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
-        """Return what the spider's method named *callback* makes of *arguments*.
+        """Return the products of the spider's method named *callback* for *arguments*.
 
         *task* is the one whose page or failure it is about. A `Failed` where the
         method raises, or the spider has none of that name.
@@ -207,7 +207,7 @@ class Runner:
                 await self.turns.take()
                 self.watch.begun = called
                 produced = await CallbackRun(
-                    # A list is no page: what is in it lies as deep as the list.
+                    # A list is no page: its links lie as deep as the list.
                     task=replace(task, depth=task.depth - 1) if is_list else task,
                     scope=self.scope,
                     now=self.now(),
@@ -232,7 +232,7 @@ class Runner:
 
 @dataclass(slots=True, kw_only=True)
 class CallbackRun:
-    """One run of a callback, which turns what it yields into items and tasks.
+    """One run of a callback, whose yields become items and tasks.
 
     Requests become tasks one link deeper than *task*; those in *seen* are in
     the ledger already and are left out. A callback that awaits is cancelled after *within*
@@ -243,8 +243,8 @@ class CallbackRun:
     With *write* the callback reads a list of URLs, whose links are not bounded. They are written
     slice by slice, each of which may take its time: 50,000 links take no more memory than
     some hundred, and no write counts. The last slice's links are returned: no page of them is
-    taken before it is noted that the callback has ended well. Where it raises, what it had
-    yielded before is written all the same.
+    taken before it is noted that the callback has ended well. Where it raises, the links
+    before that are written all the same.
     """
 
     task: Task
@@ -269,12 +269,12 @@ class CallbackRun:
     _links: int = 0
     _admitted: str = ""  #: the host that was admitted last
     _yielded: set[bytes] = field(default_factory=set)
-    #: What became of plain links, by address: why each was dropped, None: it was not.
+    #: Why each plain link was dropped, by address; None: it was not.
     _taken: dict[str, str | None] = field(default_factory=dict)
 
     @calls_user_code
     async def result(self, callback: Callable[..., Any], *arguments: object) -> Produced | Failed:
-        """Return what comes of *callback*; a `Failed` where it raises.
+        """Return the products of *callback*; a `Failed` where it raises.
 
         Nothing is raised but a cancellation of the running task, and what *write* raises.
         """
@@ -330,7 +330,7 @@ class CallbackRun:
         return inspect.iscoroutinefunction(self._hook) or inspect.isasyncgenfunction(self._hook)
 
     async def _sort(self, result: Any, *, waits: bool) -> None:
-        """Sort what a callback yields or returns, at once or asynchronously."""
+        """Sort the things that a callback yields or returns, at once or asynchronously."""
         self._over = self._over or time.monotonic() + _SLICE
         if waits and inspect.isawaitable(result):
             result = await result
@@ -364,7 +364,7 @@ class CallbackRun:
             await self._flush(write)
 
     async def _flush(self, write: WriteLinks) -> None:
-        """Write the links so far; what is yielded next has the time of a callback anew."""
+        """Write the links so far; the next ones have the time of a callback anew."""
         produced, self._is_writing = self.produced, True
         await write(produced.tasks, produced.too_deep)
         produced.tasks, produced.too_deep, self._is_writing = [], [], False
@@ -384,7 +384,7 @@ class CallbackRun:
         self._over = time.monotonic() + _SLICE
 
     def _take(self, thing: object) -> Awaitable[None] | None:
-        """Make a task or an item of what was yielded, or drop it; return what is to be awaited."""
+        """Make a task or an item of a yielded thing, or drop it; return the rest to be awaited."""
         if not isinstance(thing, Request):
             if self._hook is not None and thing is not None:
                 return self._hooked(self._hook, thing)
@@ -454,7 +454,7 @@ class CallbackRun:
             return None
         self._drop(request, Reason.REFUSED_DEPTH)
         if own is None:
-            # What the request itself forbids no deeper crawl is to fetch.
+            # No deeper crawl is to fetch a link that the request itself forbids.
             self.produced.too_deep.append(too_deep(task))
         return None
 
@@ -464,7 +464,7 @@ class CallbackRun:
         return reason
 
     async def _hooked(self, hook: Hook, thing: object) -> None:
-        """Keep what the hook makes of an item: one item, or any number of them.
+        """Keep the hook's result for an item: one item, or any number of them.
 
         Raises `InvalidItemError`, unless such items are dropped; and whatever the hook raises.
         """
@@ -510,14 +510,14 @@ class CallbackRun:
 
 
 def _may_wait(result: object) -> bool:
-    """Return whether what a callback returned is to be awaited, as a whole or in its parts."""
+    """Return whether a callback's result is to be awaited, as a whole or in its parts."""
     if isinstance(result, GeneratorType):  # most are, and ABCs take long to tell
         return bool(result.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE)
     return inspect.isawaitable(result) or isinstance(result, AsyncIterator)
 
 
 def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> Raised:
-    """Return what the error of a callback is; where it is not its own, *result* says its place."""
+    """Return the failure of a callback; *result* has its place where the error has none."""
     raised = Raised.by(error, own=_OUR_FILES, function=callback)
     if raised.where or (place := _place_of(result)) is None:
         return raised
@@ -541,7 +541,7 @@ def _place_of(result: Any) -> FrameSummary | None:
 
 
 def things(result: Any) -> Iterable[object]:
-    """Return what a callback returned as the things in it."""
+    """Return the things in a callback's result."""
     if result is None:
         return ()
     if isinstance(result, GeneratorType | Generator):
@@ -552,7 +552,7 @@ def things(result: Any) -> Iterable[object]:
 
 
 def _to_its_end(generator: Generator[object, None, object]) -> Iterator[object]:
-    """Yield what a generator does; raises `SpiderError` where it returns something as well."""
+    """Yield from a generator; raises `SpiderError` where it returns something as well."""
     returned = yield from generator
     if returned is not None:
         raise SpiderError(

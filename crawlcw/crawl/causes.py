@@ -36,11 +36,11 @@ from crawlcw.model.urls import scheme_of
 
 logger = logging.getLogger(__name__)
 
-#: A page that was refused is due again so many turns, and at least so many seconds,
-#: after the others: a high priority must not bring it back before one of them.
+#: The turns, and the least seconds, by which a page that was refused is due again behind the
+#: others: a high priority must not bring it back before one of them.
 _TURNS_BEHIND = 2
 _SECONDS_BEHIND = 1.0
-#: A page that was banned through so many proxies, or as so many sessions, pays for it.
+#: A page that was banned through this number of proxies, or sessions, pays for it.
 _MOST_BANS = 4
 #: Of more hosts some are worth waiting for.
 _FEW_HOSTS = 100

@@ -29,22 +29,22 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY = 0.5
 #: The settings that a crawl follows while it runs.
 ADJUSTABLE = ("concurrency", "delay", "per_host_concurrency")
-#: Seconds after which the crawls that run follow what was written down.
+#: Seconds after which the crawls that run follow the orders.
 FOLLOWED_WITHIN = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """What is written down, each part by its name. Times are the ledger's."""
+    """The orders in a ledger, each part by its name. Times are the ledger's."""
 
     paused: datetime | None = None  #: since when nothing is to be begun with
     stopped: datetime | None = None  #: crawls that began before are to end
-    fed: str | None = None  #: another text each time that somebody has added tasks
+    fed: str | None = None  #: another text each time that tasks were added by hand
     settings: Mapping[str, str] = field(default_factory=dict)  #: instead of the crawls' own
 
     @classmethod
     def of(cls, written: Mapping[str, Any]) -> Self:
-        """Return what a ledger has written down; raises `SettingsError` where it makes no sense."""
+        """Return the orders of a ledger; raises `SettingsError` where they make no sense."""
         settings = {name: str(written[name]) for name in ADJUSTABLE if name in written}
         check(settings)
         fed = written.get("fed")
@@ -64,7 +64,7 @@ class Control:
         return replace(settings, **self.settings)
 
     def fields(self) -> dict[str, Any]:
-        """Return what a program is told of it: `paused` and `set`."""
+        """Return the fields for a program's reader: `paused` and `set`."""
         paused = None if self.paused is None else written_moment(self.paused)
         return {"paused": paused, "set": dict(self.settings)}
 
@@ -100,7 +100,7 @@ def _moment(written: Mapping[str, Any], name: str) -> datetime | None:
 
 
 class Steering:
-    """Lets one process of a crawl follow what is written down in its ledger."""
+    """Lets one process of a crawl follow the orders in its ledger."""
 
     def __init__(
         self,
@@ -127,11 +127,11 @@ class Steering:
             await self.look()
 
     async def look(self) -> None:
-        """Follow what is written down by now; raises `LedgerUnavailableError`."""
+        """Follow the present orders; raises `LedgerUnavailableError`."""
         try:
             control = Control.of(await self._ledger.notes.control())
         except SettingsError as error:
-            # Somebody wrote it by hand; what was followed so far still is.
+            # They were written by hand; the orders so far stay in force.
             self._warn(error)
             return
         known, self._known = self._known, control

@@ -3,7 +3,7 @@
     seeder ──> ledger <── committer <── done ── fetchers <── queue ── coordinator <── ledger
                  ^──────── renewer
 
-What is started here ends here: nothing outlives `Crawl.run`.
+Everything that is started here ends here: nothing outlives `Crawl.run`.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ LAST_WORDS = timedelta(seconds=2)
 
 
 class Ending:
-    """The early end of one crawl, whoever asks for it; signal handlers of the loop may as well."""
+    """The early end of one crawl; signal handlers of the loop may ask for it as well."""
 
     def __init__(self, retry: LedgerRetry, *, grace: timedelta) -> None:
         #: Ends the source of tasks.
@@ -60,7 +60,7 @@ class Ending:
         self.early: EarlyEnd | None = None
 
     def end(self, reason: FinishReason, detail: str = "") -> None:
-        """End soon, with the grace for what is under way; without it for `STOPPED_AT_ONCE`.
+        """End soon, with the grace for pages under way; without it for `STOPPED_AT_ONCE`.
 
         Of its own reasons, which are all but a user's, the first one counts.
         """
@@ -94,7 +94,7 @@ class Ending:
         return self.early or EarlyEnd(reason=reason, detail="")
 
     def grace(self) -> anyio.CancelScope:
-        """Return the scope of the wait for what is under way: the grace, from now on."""
+        """Return the scope of the wait for pages under way: the grace, from now on."""
         self._scope.deadline = anyio.current_time() + self._grace.total_seconds()
         return self._scope
 
@@ -163,7 +163,7 @@ class Crawl:
         return self._ending.early
 
     def measures(self) -> Measures | None:
-        """Return what was measured so far; None where the crawl was opened without a meter."""
+        """Return the measures so far; None where the crawl was opened without a meter."""
         meter, rests = self._parts.meter, self._parts.rests
         if meter is None:
             return None
@@ -263,7 +263,7 @@ class Crawl:
                 give_back=self._give_back,
                 grace=self._ending.grace,
             )
-            # What the fetchers have handed on is written before the end.
+            # The fetchers' results are written before the end.
             await done.join()
             await parts.sessions.keep()
             await parts.state.close()
@@ -273,11 +273,11 @@ class Crawl:
         return reason
 
     async def _give_back(self) -> None:
-        """Give back what no fetcher has begun with."""
+        """Give back the leases that no fetcher has begun with."""
         self._released += await self._parts.coordinator.give_back_undispatched()
 
     async def _leave(self) -> None:
-        """Give back what is still held, even while being cancelled, and sign off."""
+        """Give back the remaining leases, even while being cancelled, and sign off."""
         # The last thing this process does for the others: shielded, but not for
         # ever, since the leases run out anyway.
         coordinator = self._parts.coordinator

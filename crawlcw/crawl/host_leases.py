@@ -22,13 +22,13 @@ logger = logging.getLogger(__name__)
 
 #: Hosts held for each fetcher: most of them wait for their next turn.
 _HOSTS_A_FETCHER = 4
-#: A host is handed on after so many answers or seconds, where others wait.
+#: Answers or seconds after which a host is handed on, where others wait.
 SLICE_PAGES = 20
 SLICE_SECONDS = 30.0
 #: Seconds between two looks for hosts that are ready, and for others that wait.
 _LEASE_PAUSE = 0.1
 _OTHERS_PAUSE = 1.0
-#: Hosts go back many at a time: after so many seconds, or when there are so many of them.
+#: Hosts go back many at a time: after these seconds, or at this number.
 _LINGER = 0.3
 _MANY_IDLE = 32
 #: How many hosts an idle process looks at in case that their wake-up was lost.
@@ -46,13 +46,13 @@ class HostLeaser:
         self._lease = settings.lease
         self._capacity = _HOSTS_A_FETCHER * settings.concurrency
         self.lease_at = 0.0  #: when to look next for hosts that are ready
-        self._shared_until = 0.0  #: until then others are to take what was left to them
+        self._shared_until = 0.0  #: until then others are to take the hosts that were left to them
         self._others_at = 0.0
         self._idle_since: float | None = None
         self._swept = ""
 
     def resize(self, concurrency: int) -> None:
-        """Hold as many hosts as are enough for so many fetchers."""
+        """Hold as many hosts as are enough for the fetchers."""
         self._capacity = _HOSTS_A_FETCHER * concurrency
 
     def wake(self) -> None:
@@ -72,9 +72,9 @@ class HostLeaser:
         return max(soonest, self._shared_until)
 
     async def look(self, background: anyio.abc.TaskGroup, *, hungry: bool) -> bool:
-        """Do what is due about hosts; return whether any was leased."""
+        """Save, give back and lease hosts as is due; return whether any was leased."""
         frontier = self._frontier
-        # What a host has shown is written before anybody else may lease it.
+        # The state of a host is written before another process may lease it.
         if frontier.unsaved:
             await self._save(frontier.unsaved)
         for host in list(frontier.losing):
@@ -90,7 +90,7 @@ class HostLeaser:
         return leased
 
     async def leave_all(self, background: anyio.abc.TaskGroup) -> None:
-        """Leave all hosts: they go back when what is under way has ended."""
+        """Leave all hosts: they go back when the requests under way have ended."""
         await self._save(self._frontier.unsaved)
         self._hand_on(
             [host for host in self._frontier.leased.values() if host.phase is not Phase.LEAVING]
@@ -127,7 +127,7 @@ class HostLeaser:
         return [host.lease for host in [*self._frontier.leased.values()] if host.lease is not None]
 
     async def renew(self) -> None:
-        """Renew all leases, and save what was learned meanwhile."""
+        """Renew all leases, and save the changes of their hosts."""
         await self._save(
             [host for host in self._frontier.leased.values() if host.phase is not Phase.LEAVING]
         )
@@ -154,7 +154,7 @@ class HostLeaser:
         self._frontier.lose(name)
 
     async def _save(self, hosts: Iterable[HeldHost]) -> None:
-        # Copies: what is learned while the ledger writes is not written with it.
+        # Copies: changes while the ledger writes are not written with them.
         states = [(host.lease, host.state.copy()) for host in hosts if host.lease is not None]
         if not states:
             return
@@ -196,7 +196,7 @@ class HostLeaser:
 
     async def _release(self, hosts: Iterable[HeldHost]) -> None:
         # They are not ours from here on: who adds a task of theirs meanwhile
-        # wakes them, and the ledger looks for what came before.
+        # wakes them, and the ledger looks for earlier ones.
         states = [
             (host.lease, self._frontier.part(host)) for host in hosts if host.lease is not None
         ]
@@ -266,7 +266,7 @@ class HostLeaser:
         """Wake the next few hosts with due tasks that no process would ever lease.
 
         A process leaves such that is killed between adding a task and waking its host, or
-        between giving back a host and looking for what came meanwhile.
+        between giving back a host and looking for tasks that came meanwhile.
         """
         names = await self._ledger.hosts.due(after=self._swept, limit=_SWEPT)
         self._swept = names[-1] if len(names) == _SWEPT else ""

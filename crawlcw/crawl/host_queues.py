@@ -13,7 +13,7 @@ from itertools import count
 
 from crawlcw.model.task import Lease
 
-#: Seconds: what a delayed host serves in this time is held for it.
+#: Seconds: leases for so much of a delayed host's time are held for it.
 AHEAD = 5.0
 _MOST_BONUS = 10
 
@@ -39,11 +39,11 @@ class HostQueue:
     active: int = 0  #: requests under way; of tasks that are only worked on there may be more
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: a heap
     has_turn: bool = False  #: whether it is given a turn
-    counted: tuple[int, int] = (0, 0)  #: what it adds to the sums of `HostQueues`
-    most: int = 1  #: so many are worth holding
+    counted: tuple[int, int] = (0, 0)  #: its part of the sums of `HostQueues`
+    most: int = 1  #: the number of leases worth holding
 
     def is_low(self) -> bool:
-        """Return whether half of what is worth holding is used up."""
+        """Return whether half of the leases worth holding are used up."""
         return len(self.waiting) <= self.most // 2
 
 

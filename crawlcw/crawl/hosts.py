@@ -10,8 +10,8 @@ shared: its owner looks after it, and other processes ask it as well.
                  │ v └───────────── leased again ─────────────┐    v │
                  └─────────────────────────────────────────── LEAVING
 
-A host whose queue is open is SERVING, and no other. While it is LEAVING, what is under
-way ends, and then it goes back to the ledger; where it is leased again before that,
+A host whose queue is open is SERVING, and no other. While it is LEAVING, its requests under
+way end, and then it goes back to the ledger; where it is leased again before that,
 it goes on as if it had been away.
 """
 
@@ -160,7 +160,7 @@ class HeldHost:
         scheme = urls.scheme_of(task.url)
         origin = self.state.origins[scheme]
         if origin.given_up is None:
-            if origin.until is None:  # what is most often so
+            if origin.until is None:  # the usual case
                 return None
             return self.state.resting_until(scheme, now=self.frontier.ledger_now())
         if self.lease is not None and not self.frontier.calls.include(task.errback):
@@ -328,7 +328,7 @@ class Frontier:
     def shares(self, name: str) -> bool:
         """Return whether the user's limits let several processes ask a host.
 
-        Where its pages are limited its owner alone asks it: nobody else's are counted.
+        Where its pages are limited its owner alone asks it, for it alone counts them.
         """
         limit = limit_of(name, self._limits, self._settings)
         is_limited = limit.concurrency or limit.delay or self.page_limit.limits(name)
@@ -422,7 +422,7 @@ class Frontier:
     def idle(self) -> list[HeldHost]:
         """Return the hosts with nothing under way and nothing left to look at."""
         self._sort()
-        if not self._ended:  # what is most often so
+        if not self._ended:  # the usual case
             return []
         return [
             host

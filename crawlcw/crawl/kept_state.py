@@ -3,7 +3,7 @@
 A change is the page's whose callback makes it: callbacks run in one event loop, and a
 context variable says which one is running. What all pages have changed is written with
 the next group of outcomes, before these and before any link; a spider that changes nothing
-costs nothing. What is changed outside of a callback (`start`, `opened`, a hook) is no page's,
+costs nothing. A change outside of a callback (`start`, `opened`, a hook) is no page's,
 and stays.
 """
 
@@ -89,7 +89,7 @@ class KeptState:
                 (self._history.end if running.is_kept else self._history.undo)(running.page)
 
     def undo(self, lease: Lease) -> None:
-        """Take back what the callbacks of a page have changed that is put back."""
+        """Take back the changes by callbacks of a page that is put back."""
         page = self._history.page_of((lease.task.id, lease.fence))
         if page is not None and not page.is_void:
             self._history.undo(page)
@@ -119,7 +119,7 @@ class KeptState:
                 await self._write()
 
     async def close(self) -> None:
-        """Write what is left, with what is settled among the values."""
+        """Write the rest, with the settled changes among the values."""
         if not self._is_used:
             return
         await self._settle_others()
@@ -143,7 +143,7 @@ class KeptState:
             self._history.load(found)
 
     async def _settle_others(self) -> None:
-        """Find out what became of pages whose changes others have left pending."""
+        """Find out how the pages ended whose changes other processes have left pending."""
         runs = self._history.unknown
         for run in runs:
             if run[0] == NO_PAGE:
@@ -161,10 +161,10 @@ class KeptState:
             elif task_id in ids and (task is None or task.status in DONE):
                 self._history.drop((task_id, fence))
 
-    # What becomes of pages.
+    # How pages end.
 
     def settling(self, settlements: Sequence[Settlement]) -> None:
-        """Note what is about to be recorded, before `keep`: a failed page changes nothing."""
+        """Note the outcomes about to be recorded, before `keep`: a failed page changes nothing."""
         if not self._is_used:
             return
         for settlement in settlements:
@@ -176,7 +176,7 @@ class KeptState:
                 self._history.undo(page)
 
     def settled(self, settlements: Sequence[Settlement], *, lost: Collection[bytes]) -> None:
-        """Note what was recorded, but for the outcomes of tasks that are *lost*."""
+        """Note the recorded outcomes, but for those of tasks that are *lost*."""
         if not self._is_used:
             return
         for settlement in settlements:
@@ -193,7 +193,7 @@ class KeptState:
 
 @dataclass(slots=True)
 class Running:
-    """A callback that runs for the page of a task; what it changes counts once it is kept."""
+    """A callback that runs for the page of a task; its changes count once it is kept."""
 
     history: History
     task: Task
@@ -201,7 +201,7 @@ class Running:
     is_kept: bool = False
 
     def keep(self) -> dict[str, Any]:
-        """Note that it has ended well; return what it has changed, None where a name is gone."""
+        """Note that it has ended well; return its changes by name, None where a name is gone."""
         self.is_kept = True
         changed: dict[str, Any] = {}
         if self.page is not None:

@@ -27,12 +27,12 @@ class LinkChecks:
     """Judges links as the crawls of a spider on a ledger do."""
 
     def __init__(self, spider: Spider, settings: Settings, state: Mapping[str, Any]) -> None:
-        """*state* is what the spider's crawls have written down, see `Notes.state`."""
+        """*state* is the ledger's, as the spider's crawls have written it, see `Notes.state`."""
         self._settings = settings
         # Hosts that `start` has led to.
         seeded = seeded_hosts(state) if spider.allowed_hosts is None else ()
         hosts = scope(spider)
-        #: None: where the crawl begins, nobody knows yet.
+        #: None: the hosts of the seeds are not known yet.
         self._hosts = None if hosts is None and not seeded else {*(hosts or ()), *seeded}
         self._scope = Scope.of(self._hosts or (), settings)
         #: How many links a page may lie from a start URL; those that lie deeper are kept.

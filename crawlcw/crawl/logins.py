@@ -35,7 +35,7 @@ from crawlcw.model.values import frozen
 
 logger = logging.getLogger(__name__)
 
-#: A login that nobody is to blame for is begun again so much later.
+#: The pause before a login that failed for our uplink, or a proxy, is begun again.
 _LATER = timedelta(seconds=2)
 #: What writing down the end of a login may take that was cancelled.
 _LAST_WORDS = 2.0
@@ -55,9 +55,9 @@ class Logins:
     end: Callable[[FinishReason, str], None]  #: ends the crawl
 
     async def run(self, begun: Identity, *, proxy: Proxy | None = None) -> Identity | None:
-        """Log in a session whose login this process has begun; return what became of it.
+        """Log in a session whose login this process has begun; return the session after it.
 
-        Its requests go through *proxy*. None where somebody else has taken it over.
+        Its requests go through *proxy*. None where another process has taken it over.
         Cancelled, it gives the login back.
         """
         return await _Login(self, begun, proxy).run()
@@ -95,7 +95,7 @@ class _Login:
         return self._identity
 
     async def _outcome(self) -> Identity:
-        """Return what the spider's login makes of a session."""
+        """Return the session after the spider's login."""
         name, data = self._identity.name, self._identity.data
         session = LoginSession(name, send=self._send, add_cookie=self._add_cookie, data=data)
         why = await self._failure(session)

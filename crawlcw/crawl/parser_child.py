@@ -57,7 +57,7 @@ def _parser(kind: str) -> Callable[[bytes], object]:
 
 
 def main(kind: str, room: int, seconds: float) -> None:
-    """Parse the page by a parser with so many bytes of *room* and *seconds* of CPU."""
+    """Parse the page by a parser within *room* bytes and *seconds* of CPU."""
     # A page that this process dies of leaves no core behind.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICE)

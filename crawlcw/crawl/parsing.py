@@ -37,10 +37,10 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Of the memory budget; a quarter is for bodies, and the rest for what is not counted.
+#: Part of the memory budget; a quarter is for bodies, and the rest for uncounted memory.
 _FOR_TREES = 3 / 8
 _COPIES = 2
-#: What a process that parses grows by, for each byte of the tree as it is estimated: up to 1.23
+#: Growth of a process that parses, for each byte of the tree as it is estimated: up to 1.23
 #: [measured]. With less room most large pages are parsed by two processes.
 _GROWS = 1.25
 _MOST_PROCESSES = 2
@@ -74,7 +74,7 @@ class Parsing:
 
     @asynccontextmanager
     async def ready(self, arguments: Iterable[object]) -> AsyncIterator[list[object]]:
-        """Yield the arguments of a callback: responses with what is known of their trees.
+        """Yield the arguments of a callback: responses with their trees.
 
         In the block the memory for the trees is held. A response may be that of an error.
         """
@@ -121,7 +121,7 @@ class Parsing:
 
     async def _doubtful(self, response: Response) -> tuple[Share, Trees]:
         """Return the trees that were made, and their memory; raises `ParseRefusedError`."""
-        # What is parsed is in memory twice more: as text or UTF-8, and on its way.
+        # A body that is parsed is in memory twice more: as text or UTF-8, and on its way.
         beside = _COPIES * response.size
         most = max(0, self._trees.limit - beside)
         estimated = markup.tree_size(response.body) * (2 if self._selecting else 1)

@@ -184,14 +184,14 @@ class Robots:
         if not 200 <= response.status < 300:
             return ALLOW_ALL
         if response.truncated == "coding":
-            # What is missing may disallow most.
+            # The missing rest may disallow most.
             raise FetchError(Reason.ROBOTS_UNAVAILABLE, "its content coding is cut off")
         return parse(response.body, agent=self._agent)
 
 
 def parse(body: bytes, *, agent: str) -> Rules:
     """Return the rules that a robots.txt has for *agent*; garbage has none."""
-    # RFC 9309, section 2.2, has UTF-8 alone, but what is meant is plain.
+    # RFC 9309, section 2.2, has UTF-8 alone, but the meaning is plain.
     encoding = "utf-16" if body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     text = body[:LARGEST].decode(encoding, "replace").removeprefix("\ufeff")
     # Each byte that is no UTF-8 has become three, and the ledger keeps the text.

@@ -41,7 +41,7 @@ _LAST_WORDS = 2.0
 MOST_HOSTS = 10_000
 _START, _PUBLIC = "start ", "public "
 _LEFT = (*WAITING, Status.PROCESSING)
-#: Workers that were silent for so many leases are not there.
+#: Leases for which a worker that is gone was silent.
 _SILENT_LEASES = 3
 _PLAIN = (bool, int, float, str, date, time, timedelta, PurePath, type(None))
 
@@ -126,7 +126,7 @@ class Seeder:
         self._number = 0  #: of the requests of `start` so far
         self._is_whole = False  #: `start` has come to its end
         self._is_repeated = False  #: it is to be run by each crawl
-        #: Of what the spider starts with; None: it is to start with it each time.
+        #: Digest of the spider's seeds; None: it is to start with them each time.
         self._fingerprint: str | None = None
         #: The hosts of `start` are written down for the guard of every process.
         self._notes_hosts = has_own_start(spider)
@@ -151,7 +151,7 @@ class Seeder:
         if not seeds or seeds["fingerprint"] != self._fingerprint:
             return False
         if not await self._ledger.queries.find(TaskFilter(), limit=1):
-            # Somebody has deleted the tasks by other means than crawlcw's.
+            # The tasks were deleted by other means than crawlcw's.
             await self._ledger.notes.set_state({"seeds": None})
             return False
         for host in seeds["hosts"]:
@@ -335,7 +335,7 @@ def _plain(value: object) -> object:
 
 
 def _named(named: Mapping[str, object]) -> list[object]:
-    """Return what has a public name, as far as it is plain."""
+    """Return the values with a public name, as far as they are plain."""
     told: list[object] = []
     for name, value in sorted(named.items()):
         if not name.startswith("__"):

@@ -1,10 +1,10 @@
 """The sessions of one process: which one a page is asked for with, and whether it is logged in.
 
 The ledger has them, and every process uses the same ones: what pages change in the
-cookies is written there before their outcomes, and what others have written is read there.
+cookies is written there before their outcomes, and the changes of others are read there.
 A page whose session is not ready waits, unspent, while one process logs it in.
 
-A page that is answered as to somebody who is logged out says one of two things: the
+An answer as to a visitor who is logged out says one of two things: the
 session is logged out, or this page is not for it. A **login probe** tells: a page that
 is answered well to this session, and not without one. Where the probe is refused
 as well, the session is logged in anew; where it is not, the page has failed by
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks at a login that another process is at.
 _LOOK = 0.2
-#: A page waits so long in its fetcher, and then in the ledger for as long again.
+#: Seconds that a page waits in its fetcher, and then in the ledger for as long again.
 _PATIENCE = 5.0
 _LATER = timedelta(seconds=1)
 #: Changes of cookies are written so often, in seconds, and those of others read.
@@ -83,12 +83,12 @@ class _Held:
 
     @property
     def has_news(self) -> bool:
-        """Whether pages have changed what the ledger is to have."""
+        """Whether pages have changed anything that the ledger is to have."""
         return self.ready and (self.useful > 0 or bool(self.jar.changed))
 
 
 class Sessions:
-    """Says who each page is asked for as, and keeps what comes of it."""
+    """Gives each page its session, and keeps the changes of that."""
 
     def __init__(
         self,
@@ -134,9 +134,9 @@ class Sessions:
         return bool(task.options.session or self._pool or self._default)
 
     async def admit(self, task: Task) -> Session | None:
-        """Return whom a page is to be asked for as, None where as nobody.
+        """Return the session that a page is to be asked for with; None: with none.
 
-        Logs the session in where nobody else does. Raises `Defer` where that takes long.
+        Logs the session in where no other process does. Raises `Defer` where that takes long.
         """
         name = task.options.session or self._of_pool() or self._default
         if name is None:
@@ -206,7 +206,7 @@ class Sessions:
                 held.useful += 1
 
     async def refused(self, used: Session, task: Task, why: str, *, told: bool) -> bool:
-        """Note that a page was answered as to somebody logged out; return whether that is its own.
+        """Note that a page was answered as without a login; return whether that is its own.
 
         Where it is not, the page is to be tried again. *told* says that the callback
         has retired the session, which no other page can tell.
@@ -235,7 +235,7 @@ class Sessions:
         return len(fences)
 
     async def _is_current(self, held: _Held, used: Session) -> bool:
-        """Return whether nobody has retired the session since it was used."""
+        """Return whether the session is still the one that was used, and not retired."""
         if not held.ready or held.identity.fence != used.identity.fence:
             return False
         known = await self._ledger.sessions.get(held.identity.name)
@@ -246,7 +246,7 @@ class Sessions:
         return True
 
     async def _is_alive(self, held: _Held, used: Session, task: Task) -> bool:
-        """Ask the login probe; return whether it is answered well, which nobody else may see."""
+        """Ask the login probe; return whether it is answered well, as it is with a login alone."""
         proven = held.identity.login_probe
         if proven is not None and proven != task.url:
             refused = await self._is_refused(proven, used)
@@ -269,12 +269,12 @@ class Sessions:
                 held.useful += 1
                 held.identity = replace(held.identity, login_probe=url)
                 return not refused
-            # Anybody may see it.
+            # It is answered without a login, too.
             held.candidates.remove(url)
         return False
 
     async def _is_refused(self, url: str, session: Session) -> bool | None:
-        """Return whether a page is answered as to somebody logged out; None: it is not answered."""
+        """Return whether a page is answered as without a login; None: it is not answered."""
         request = Request(url)
         try:
             async with Attempt(request=request, session=session) as attempt:
@@ -311,7 +311,7 @@ class Sessions:
         return held
 
     async def _make_ready(self, held: _Held) -> None:
-        """Wait until a session is ready, and log it in where nobody else does."""
+        """Wait until a session is ready, and log it in where no other process does."""
         async with held.waiting:
             began = time.monotonic()
             while not held.ready:
@@ -325,7 +325,7 @@ class Sessions:
                 await self._look(held)
 
     async def _look(self, held: _Held) -> None:
-        """Look at a session in the ledger, and do what is next."""
+        """Look at a session in the ledger, and take the next step."""
         name = held.identity.name
         found = await self._ledger.sessions.get(name)
         known = found or Identity(name=name)
@@ -363,7 +363,7 @@ class Sessions:
     def _adopt(self, held: _Held, known: Identity, proxy: Proxy | None) -> None:
         """Use a session as the ledger has it."""
         if known.fence != held.identity.fence or not held.ready:
-            # What comes late of requests of an earlier login goes into the old jar.
+            # Late answers to requests of an earlier login go into the old jar.
             held.jar = SiteCookies()
             held.useful = 0
             held.candidates.clear()
@@ -373,7 +373,7 @@ class Sessions:
         held.read_at = time.monotonic()
 
     async def run(self) -> None:
-        """Write what pages without an outcome change, and read what others have written.
+        """Write the changes of pages without an outcome, and read those of other processes.
 
         Until cancelled.
         """
@@ -391,7 +391,7 @@ class Sessions:
         """Write what pages have changed; one write for each session, side by side."""
         if not self._held:
             return
-        # What is being written just now counts as well: it is not durable before its end.
+        # A write that is under way counts as well: it is not durable before its end.
         news = [held for held in self._held.values() if held.has_news or held.keeping.locked()]
         if len(news) == 1:
             await self._keep(news[0])

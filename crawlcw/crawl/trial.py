@@ -1,6 +1,6 @@
 """One page outside of any crawl: fetched and parsed as a crawl would do it, and recorded nowhere.
 
-It is what a spider's author tries things with: robots.txt, the redirects, the
+A spider's author tries things with it: robots.txt, the redirects, the
 guard of addresses, the time limits and the scope are those of a crawl. Delays
 are not, as a person does not ask often.
 """
@@ -133,7 +133,7 @@ class Trial:
                     raise FetchError(Reason.LOGGED_OUT, why, status=answer.status) from None
 
     async def _answer(self, request: Request, session: Session | None) -> Response:
-        # What is not ended stays open for who looks at it: its memory is no crawl's.
+        # An attempt that is not ended stays open for its user: its memory is no crawl's.
         attempt = Attempt(request=request, session=session)
         is_rendered = request.options.browser
         is_rendered = self._settings.browser if is_rendered is None else is_rendered
@@ -148,7 +148,7 @@ class Trial:
         return is_page(response, response.request, self._settings)
 
     async def parse(self, response: Response) -> Produced | Failed:
-        """Return what the callback of the request makes of its page, or why it failed.
+        """Return the products of the request's callback for its page, or its failure.
 
         Requests lead where a crawl's would: the page's own host is in the scope.
         Raises `SpiderError` where the spider has no such callback.
@@ -170,7 +170,7 @@ class Trial:
         return await runner.run(request.callback, response, task=task)
 
     async def close(self) -> None:
-        """End what is under way, and keep what pages have changed in their sessions."""
+        """End the requests under way, and keep the changes of pages in their sessions."""
         if self._sessions is not None:
             await self._sessions.keep()
         await self._render.aclose()
@@ -181,7 +181,7 @@ class Trial:
 async def open_trial(
     spider: Spider, url: str, settings: Settings, *, ledger: Ledger | None = None
 ) -> AsyncIterator[Trial]:
-    """Open what a look at *url* with *spider* needs, and close it afterwards.
+    """Open the resources of a look at *url* with *spider*, and close them afterwards.
 
     The user has named the URL, so its host may be at a private address, as that
     of a start URL may. *ledger* has the sessions of a spider that logs in, and nothing else.
@@ -189,7 +189,7 @@ async def open_trial(
     that cannot be asked.
     """
     urls.locate(url)
-    # What is typed may be anywhere: only where the spider begins nowhere else it begins there.
+    # A typed URL may be anywhere: only where the spider begins nowhere else it begins there.
     credentials = Credentials(
         entry_urls(spider) or [url], headers=settings.headers, auth=settings.auth
     )

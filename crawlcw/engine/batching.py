@@ -1,7 +1,7 @@
-"""Group commit: write what gathers in a queue, or what a source yields, in groups.
+"""Group commit: write the things of a queue, or of a source, in groups.
 
 While a group waits for the ledger's journal the next one gathers. While no worker waits for
-what is written, groups are a while apart: a large one costs a fast ledger half as much.
+its writes, groups are a while apart: a large one costs a fast ledger half as much.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _APART = 0.05
 _LOOK = 0.01
 #: Seconds that a lot of a source waits for more: sources that yield many things do so at once.
 _A_WHILE = 0.1
-#: Seconds that a source may take to close what it has open, where it is not read to its end.
+#: Seconds that a source may take to close its resources, where it is not read to its end.
 _TO_CLOSE = 5.0
 
 
@@ -39,9 +39,9 @@ async def write_in_groups(
     *,
     workers_wait: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Give *write* what comes by *queue*, group after group until cancelled.
+    """Give *write* the things of *queue*, group after group until cancelled.
 
-    What was written is done for the queue (`task_done`). While *workers_wait* for it, a group is
+    Written things are done for the queue (`task_done`). While *workers_wait* for it, a group is
     written as soon as the last one was. Raises what *write* raises.
     """
     room = anyio.Semaphore(_GROUPS_AT_ONCE)
@@ -86,8 +86,8 @@ class Gathering(Generic[T]):
         self._write = write
         self._room = first
         self._largest = largest
-        self._coming: list[T] = []  #: what was read since
-        self._taken: list[T] = []  #: what is being written
+        self._coming: list[T] = []  #: things that were read since
+        self._taken: list[T] = []  #: things that are being written
         self._is_over = False
         self._changed = anyio.Event()
 
@@ -99,8 +99,8 @@ class Gathering(Generic[T]):
     async def run(self, source: AsyncIterable[T]) -> None:
         """Write all that *source* yields; a generator is closed in any case.
 
-        Raises what *source* or *write* raises. What was read until then, or until this is
-        cancelled, and is not written is left for `finish`.
+        Raises the exceptions of both. Things that were read until then, or until this is
+        cancelled, and are not written are left for `finish`.
         """
         # In a task of its own, for AnyIO cancels again and again: what a source awaits to
         # close its connections would be cancelled as well.
@@ -113,7 +113,7 @@ class Gathering(Generic[T]):
                 await _ended(reading)
 
     async def finish(self) -> None:
-        """Write what was read and may not be written, of which some may be: at the end of `run`."""
+        """Write the things that were read and may not be written yet: at the end of `run`."""
         if self.left:
             await self._write([*self._taken, *self._coming])
         self._taken, self._coming = [], []
@@ -130,7 +130,7 @@ class Gathering(Generic[T]):
                     since = anyio.current_time()
                     self._tell()
                 elif anyio.current_time() - since > _A_WHILE:
-                    await checkpoint()  # a source that blocks the loop lets nobody else write
+                    await checkpoint()  # else a source that blocks the loop keeps all from writing
         finally:
             if isinstance(source, AsyncGenerator):
                 await source.aclose()
@@ -160,7 +160,7 @@ class Gathering(Generic[T]):
 
 
 async def _ended(reading: "asyncio.Task[None]") -> None:
-    """End a source that is read no further; what it raises meanwhile is told, and no more."""
+    """End a source that is read no further; its exceptions meanwhile are logged, and no more."""
     reading.cancel()
     with anyio.move_on_after(_TO_CLOSE, shield=True):
         await asyncio.wait({reading})

@@ -80,9 +80,9 @@ class HeldLeases:
                 scope.cancel()
 
     async def renew(self, ledger: Ledger, *, lease: timedelta) -> set[bytes]:
-        """Renew what is held; return the tasks that are lost, and forgotten here as by `lose`."""
+        """Renew the leases held; return the lost tasks, which are forgotten here as by `lose`."""
         lost = await ledger.leases.renew(self.all(), lease=lease)
-        # What was committed meanwhile is not lost, nor is what may just have
+        # A task that was committed meanwhile is not lost, nor is one that may just have
         # been: of that the commit itself will tell.
         gone = {i for i in lost if i in self._held and i not in self._settling}
         if gone:

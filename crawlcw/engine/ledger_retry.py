@@ -29,7 +29,7 @@ _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
 #: Seconds for one figure of a report, which may as well be missing.
 _LAST_LOOK = 10.0
-#: Within so many seconds after an outage every process that waited has come back.
+#: Seconds after an outage in which every process that waited comes back.
 _COMING_BACK = 2 * _LONGEST_WAIT
 
 

@@ -27,7 +27,7 @@ class Pool:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.dispatched = 0  #: leases that were put and that nobody is done with
+        self.dispatched = 0  #: leases that were put and are not done
         self._queue: asyncio.Queue[Lease] = asyncio.Queue()
         #: Waits for a lease; the caller says when it is `done`.
         self.get = self._queue.get
@@ -37,7 +37,7 @@ class Pool:
 
     @property
     def waiting(self) -> int:
-        """How many leases nobody has begun with."""
+        """The number of leases that no worker has begun with."""
         return self._queue.qsize()
 
     def has_idle_workers(self) -> bool:
@@ -45,7 +45,7 @@ class Pool:
         return self.dispatched < self.size
 
     def resize(self, size: int) -> None:
-        """Let so many workers work from now on; where they are fewer, what is begun is finished."""
+        """Let *size* workers work from now on; where they are fewer, those at work finish."""
         self.size = size
         while self._begin_one is not None and self._begun < size:
             self._begin_one()
@@ -57,12 +57,12 @@ class Pool:
         self._queue.put_nowait(lease)
 
     def done(self) -> None:
-        """Note that the work under a lease has ended, whatever came of it."""
+        """Note that the work under a lease has ended, well or not."""
         self.dispatched -= 1
         self._one_is_done.set()
 
     def take_back(self) -> list[Lease]:
-        """Return the leases nobody has begun with, which nobody will."""
+        """Return the leases that no worker has begun with; none will."""
         leases = []
         while not self._queue.empty():
             leases.append(self._queue.get_nowait())
@@ -79,10 +79,10 @@ class Pool:
     ) -> FinishReason:
         """Let every worker *work* on what *source* puts until that returns; return why it did.
 
-        Where it is not drained *give_back* is awaited first: what nobody has begun with
+        Where it is not drained *give_back* is awaited first: leases without a worker
         others may take while the rest finishes. *grace* returns what bounds the wait for
         the rest; what is at work after that is cancelled. Raises `UsageError` where
-        somebody else cancels a worker's task: it would be missing from now on.
+        other code cancels a worker's task: it would be missing from now on.
         """
         async with anyio.create_task_group() as workers:
             self._begin_one = partial(workers.start_soon, _unless_others_cancel, work)
@@ -161,7 +161,7 @@ class RunAlone:
         return True
 
     def leave(self, lease: Lease) -> None:
-        """Note that the work on a task has ended, whatever came of it; it may not have begun."""
+        """Note that the work on a task has ended, well or not; it may not have begun."""
         self._under_way.discard((lease.task.id, lease.fence))
         if not self._under_way:
             self._left.set()

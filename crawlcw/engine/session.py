@@ -59,7 +59,7 @@ class Session:
 
     #: Those that it holds, of hosts; tracked tasks have none.
     hosts: Hosts | None = None
-    instruments: Instruments | None = None  #: what is told of each step; None: nothing is
+    instruments: Instruments | None = None  #: is told of each step; None: nothing is
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Session:
         told the tasks that were given back, for their work was cancelled. Where the lease
         changes meanwhile, call `lease_changed`.
         """
-        self._hurried = anyio.Event()  # what has changed before is no reason
+        self._hurried = anyio.Event()  # earlier changes are no reason
         async with anyio.create_task_group() as running:
             running.start_soon(self._keep_beating)
             began = anyio.current_time()
@@ -177,7 +177,7 @@ class Session:
                 await announce([each.task for each in orphans])
 
     def lease_changed(self) -> None:
-        """Renew what is held at once, and by the lease of now from here on.
+        """Renew the leases held at once, and by the present lease from here on.
 
         The next claims are for that one already: a shorter one would run out during the
         pause of the one before, and those held for a shorter one during that of a longer.
@@ -229,7 +229,7 @@ class Session:
                 await self.record()
 
     async def beat(self, over: Ledger | None = None) -> None:
-        """Write down what was counted, and that this worker lives; raises `LedgerError`.
+        """Write the counters down, and that this worker lives; raises `LedgerError`.
 
         It goes *over* another connection while the loop stands still, or the worker is about to
         leave: then it wants no hosts.
@@ -266,7 +266,7 @@ class Session:
         return (self.stats.pages - first) / (now - began) if now > began else 0.0
 
     async def record(self, *, last: bool = False) -> None:
-        """Leave a point of what was shown last, unless there is one of this minute.
+        """Leave a point of the counters shown last, unless there is one of this minute.
 
         One more is left as the *last* one, for the worker leaves.
         """

@@ -32,7 +32,7 @@ from crawlcw.model.stalls import STANDSTILL, TICK, Silence, Stalls
 
 logger = logging.getLogger(__name__)
 
-#: What a process ends with whose event loop was kept for longer than is allowed.
+#: The exit code of a process whose event loop was kept for longer than is allowed.
 STUCK = 124
 _LOOK_EVERY = 0.25
 #: Seconds for the last log lines before the process ends all the same.

@@ -20,7 +20,7 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Longer than any lease: what it held has run out by then.
+#: Longer than any lease: its leases have run out by then.
 _LONGEST_SILENCE = timedelta(days=1)
 _STATM = Path("/proc/self/statm")
 
