@@ -126,9 +126,10 @@ ORDINARY = b"<p>a<b>b</b></p>" * 60_000
 def is_soon_parsed(body: bytes) -> bool:
     """Return whether a page takes the CPU less than twenty times as long as an ordinary page.
 
-    Both are measured in turns, for a busy machine is slow for both.
+    Both are measured in turns, and until it is so once: a busy machine is slow for both, but not
+    at each moment for both alike.
     """
-    return any(seconds_to_parse(body) < 20 * seconds_to_parse(ORDINARY) for _ in range(5))
+    return any(seconds_to_parse(body) < 20 * seconds_to_parse(ORDINARY) for _ in range(25))
 
 
 def seconds_to_parse(body: bytes) -> float:
