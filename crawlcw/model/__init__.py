@@ -1,1 +1,1 @@
-"""Values and decisions, without I/O: what a task and a host are, and what becomes of them."""
+"""Values and decisions, without I/O: tasks and hosts, and the changes of their states."""

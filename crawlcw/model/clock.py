@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 _SET_EVERY = 60.0
-#: A time of day earlier by more than this was set back, and is not followed: what is due would be
+#: A time of day earlier by more than this was set back, and is not followed: due tasks would be
 #: due much later.
 _LONGEST_STANDSTILL = timedelta(minutes=1)
 
@@ -50,9 +50,9 @@ class LedgerClock:
         return self._shown
 
     def set(self, ledger_time: datetime, *, asked: float, answered: float) -> None:
-        """Take over what the ledger's clock showed between two readings of `monotonic`.
+        """Take over the time of the ledger's clock between two readings of `monotonic`.
 
-        The error is at most half of what the question took (Cristian,
+        The error is at most half of the time that the question took (Cristian,
         "Probabilistic clock synchronization", 1989).
         """
         self._offset = ledger_time.timestamp() - (asked + answered) / 2

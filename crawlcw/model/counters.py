@@ -11,7 +11,7 @@ from crawlcw.errors import FAILURE_REASONS, Reason
 from crawlcw.model.dropped import Examples, merged
 from crawlcw.model.task import Status
 
-#: Of hosts that were given up, so many are named.
+#: The most hosts that are named of those given up.
 MOST_NAMED = 100
 
 
@@ -20,7 +20,7 @@ class FinishReason(StrEnum):
 
     DRAINED = "drained"  #: nothing is left to do
     MAX_PAGES = "max-pages"  #: as many pages as were allowed are finished
-    STOPPED = "stopped"  #: by its user, with time for what was under way
+    STOPPED = "stopped"  #: by its user, with time for the pages under way
     STOPPED_AT_ONCE = "stopped-at-once"  #: by its user, without
     STOPPED_BY_SPIDER = "stopped-by-spider"  #: `StopCrawl`
     CALLBACK_BROKEN = "callback-broken"  #: a callback has raised for all of its first pages
@@ -80,7 +80,7 @@ class Counts:
 
 @dataclass(slots=True, kw_only=True)
 class Counters:
-    """What a process has counted since it started; those of several processes add up."""
+    """The counters of a process since it started; those of several processes add up."""
 
     pages: int = 0  #: finished
     items: int = 0  #: recorded
@@ -140,7 +140,7 @@ class Report(Counters):
 
     @classmethod
     def of(cls, counters: Counters, **fields_: Any) -> Self:
-        """Return the report of what was counted; *fields_* are those of a report alone."""
+        """Return the report with these counters; *fields_* are those of a report alone."""
         counted = {each.name: getattr(counters, each.name) for each in fields(Counters)}
         return cls(**counted, **fields_)
 
@@ -158,7 +158,7 @@ class Report(Counters):
 def failed_pages(reasons: Mapping[str, int]) -> int:
     """Return how many of a ledger's tasks, by their *reasons*, failed and wait for `retry-failed`.
 
-    What is beyond `max_pages_per_host` did not fail, though `retry-failed` brings it back as well.
+    Pages beyond `max_pages_per_host` did not fail, though `retry-failed` brings them back as well.
     """
     failed = FAILURE_REASONS - {Reason.HOST_FULL}
     return sum(number for reason, number in reasons.items() if reason in failed)

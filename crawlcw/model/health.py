@@ -43,7 +43,7 @@ HOST_FAILURES = CONNECTION_FAILURES | {Reason.TLS, Reason.ROBOTS_UNAVAILABLE}
 #: Failures of a connection to an address: the name had one, whatever the cause.
 PAST_THE_NAME = frozenset({Reason.CONNECT, Reason.TIMEOUT_CONNECT, Reason.TLS})
 _DNS_FAILURES = frozenset({Reason.DNS_TEMPORARY, Reason.DNS_NXDOMAIN})
-#: What becomes of requests where the uplink goes away, before they were sent or after.
+#: Failures of requests where the uplink goes away, before they were sent or after.
 _UPLINK_FAILURES = CONNECTION_FAILURES | {
     Reason.TIMEOUT_READ,
     Reason.TIMEOUT_TOTAL,
@@ -88,7 +88,7 @@ class Policy:
     ) -> float:
         """Return the seconds of rest after that many failures in a row.
 
-        *retry_after* is what the host asked for, in seconds; it doubles too where the host fails
+        *retry_after* is the rest that the host asked for, in seconds; it doubles too where it fails
         again after it. *chance* is in [0, 1).
         """
         # Zero seconds, or a date that has passed, asks for nothing.
@@ -246,7 +246,7 @@ class Origin(Breaker):
         self.resolved = True
         before, mark = marks.get(page), _Mark(now)
         remember(marks, page, mark)
-        # What was known of a page before the origin opened is void.
+        # The mark of a page from before the origin opened is void.
         known = before if before is not None and before.at >= self.opened_at else None
         if known is not None and known.own:
             mark.own = True
@@ -276,7 +276,7 @@ class Origin(Breaker):
         named: bool = False,
         beside: bool = False,
     ) -> int:
-        """Open; return the number of faults: 0 for what was under way with one that counts.
+        """Open; return the number of faults: 0 for a request beside one that counts.
 
         *chance* is `Policy.rest`'s. *named* says that the host's name had an address, and *beside*
         that the host's other origin answers.
@@ -318,9 +318,9 @@ class Origin(Breaker):
 class ProxyBreaker(Breaker):
     """The breaker of one proxy; one that is dead rests as well, and is asked again after that."""
 
-    why: str = ""  #: what was wrong the last time
+    why: str = ""  #: the last failure
     has_worked: bool = False  #: once in this process
-    is_dead: bool = False  #: whether nobody should wait for it any more
+    is_dead: bool = False  #: whether no request is to wait for it any more
 
     @property
     def ready_at(self) -> float:
@@ -416,7 +416,7 @@ class Uplink(Breaker):
         self.answered_at = now
         was_blocked, self.is_blocked = self.is_blocked, False
         if was_blocked and self.failures:
-            self.back_at = now  # what was lost while it was dead counts
+            self.back_at = now  # requests that were lost while it was dead count
         if was_blocked or self.failures:
             self.close()
             self.checked_until = now + _CHECKED
@@ -429,7 +429,7 @@ class Uplink(Breaker):
 
         The breaker is blocked then, and the good pages are to be asked. A failure counts
         where any host answered while it was under way, and in a crawl where no other host ever
-        did. What was sent before an outage had ended may have been lost in it. A *page* that would
+        did. A request sent before the end of an outage may be lost in it. A *page* that would
         pay for a silence that is over, and was not checked, is deferred once.
         """
         is_dead = self.failures > 0 and not self.is_blocked

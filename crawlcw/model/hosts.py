@@ -34,12 +34,12 @@ _LONGEST_FOR_PAGES = 2.0
 #: Seconds. A response slower than this means that the host is overloaded.
 SLOW_ANSWER = 5.0
 _PAGES_A_STEP = 10
-#: So many requests at once, however fast the answers are, until so many pages are finished.
+#: The most requests at once, however fast the answers are, until these pages are finished.
 _FEW = 3
 FIRST_PAGES = 24
 #: Seconds. Such an answer is fast, however much faster others were.
 _FAST = 0.1
-#: A slower one may take so many times as long as the fastest, and no longer than this.
+#: A slower one may take this multiple of the fastest one's time, and no longer than this.
 _AS_FAST = 2.0
 _LONGEST_FAST = 1.0
 
@@ -190,8 +190,8 @@ class Host:
             self.failures += faults
         if not alone and origin.until is not None and origin.given_up is None:
             until = datetime.fromtimestamp(origin.until, UTC)
-            # Whatever else the host rests for goes on. What is left of an origin that was given up
-            # asks nothing, so any process may have the host next.
+            # Whatever else the host rests for goes on. The tasks of an origin that was given up
+            # ask nothing, so any process may have the host next.
             self.not_before = until if self.not_before is None else max(self.not_before, until)
         if is_load:
             longest = LONGEST_DELAY

@@ -1,4 +1,4 @@
-"""An identity that pages are asked for with: a session, and what it becomes.
+"""Identity that pages are asked for with: a session, and its states.
 
 A session is durable and shared by all processes. It is fresh until a login has
 made it ready, and retired once it was logged out or banned. What is decided here
@@ -17,7 +17,7 @@ from crawlcw.model.retry import backoff
 
 #: The session of pages whose request names none.
 DEFAULT_SESSION = "default"
-#: What the names of a pool's sessions begin with; a number follows, from 1.
+#: The beginning of the names of a pool's sessions; a number follows, from 1.
 POOLED = "pool-"
 #: Names are shown and logged, so they hold nothing that has to be cleaned.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}\Z")
@@ -27,7 +27,7 @@ SESSION_NAMES = "write letters, digits and any of _ . @ + -, 100 at most"
 class IdentityState(StrEnum):
     """Where a session stands."""
 
-    FRESH = "fresh"  #: nobody has logged it in yet
+    FRESH = "fresh"  #: it was never logged in
     READY = "ready"  #: pages may be asked for with it
     RETIRED = "retired"  #: logged out, banned, or its login failed: to be logged in anew
 
@@ -91,7 +91,7 @@ def is_session_name(name: object) -> bool:
 def login_from(identity: Identity, *, now: datetime, since: datetime) -> datetime | None:
     """Return when a login may begin, *now* or later; None where it was given up.
 
-    What was given up before *since*, the start of this process, may be tried anew.
+    A session that was given up before *since*, the start of this process, may be tried anew.
     """
     if is_given_up(identity, since=since):
         return None
@@ -159,7 +159,7 @@ def login_failed(identity: Identity, why: str, *, now: datetime, policy: LoginPo
 
 
 def login_put_off(identity: Identity, *, until: datetime) -> Identity:
-    """Return a session whose login came to nothing by nobody's fault."""
+    """Return a session whose login failed for our uplink, or a proxy."""
     return replace(_released(identity), not_before=until)
 
 

@@ -1,10 +1,10 @@
-"""What is true of every task and host in a ledger, whatever happened to the processes on it.
+"""Invariants of every task and host in a ledger, whatever happened to the processes on it.
 
 Given a document's fields, say which of it does not hold, and what would mend
 it. Nothing here reads or writes a ledger: `doctor` does, and the ledgers
 themselves say of their own store what is not as it should be.
 
-A mend changes only what has lost its meaning, or what lets the protocol go on:
+A mend changes only fields that have lost their meaning, or that let the protocol go on:
 a lease is ended, never a status decided; a lock that nothing compares with any
 more is taken away. What cannot be mended without a guess is left.
 """
@@ -20,7 +20,7 @@ from crawlcw.errors import FAILURE_REASONS, FetchError, Reason
 from crawlcw.model import urls
 from crawlcw.model.task import DONE, WAITING, Status, key_id, task_id
 
-#: Who lives renews a lease sooner; who is dead has lost it by then.
+#: A worker that lives renews a lease sooner; a dead one has lost it by then.
 _RENEWED_WITHIN = timedelta(seconds=60)
 #: The token of a lease that was mended; no worker has such a name.
 _NOBODY = "doctor:0"
@@ -81,7 +81,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What a kind of finding means to the person who reads it."""
+    """The meaning of a kind of finding to the person who reads it."""
 
     meaning: str
     todo: str
@@ -406,7 +406,7 @@ def _of_lease(found: Mapping[str, Any], status: Status, *, now: datetime) -> Ite
             if lock_time is None:
                 mend["lock_time"] = found["update_time"]
             if lock is None:
-                # Nobody can hold it, for every write of a holder compares the
+                # No worker can hold it, for every write of a holder compares the
                 # lock: it becomes a lease that has run out.
                 mend |= {"lock": _NOBODY, "due": now if due is None else min(due, now)}
             elif due is None:
@@ -473,7 +473,7 @@ def _of_reason(found: Mapping[str, Any], status: Status) -> Iterator[Violation]:
         yield Violation(kind=Kind.REASON_UNKNOWN, detail=f"reason {reason!r}")
         return
     unwanted = status is Status.FAILED and reason not in FAILURE_REASONS
-    # Tried again is only what was tried.
+    # Only a task that was tried is tried again.
     untried = status is Status.FAILED and found["retry"] < 1
     # Ledgers of earlier versions: there a child process died of the page, and no lease was lost.
     unlost = reason == Reason.CRASHED_WORKER and found["lost"] < 1 and found.get("begun") is None
@@ -554,10 +554,10 @@ def is_awake(found: Mapping[str, Any], *, now: datetime) -> bool:
 
 
 def of_wake_up(found: Mapping[str, Any] | None, *, due: datetime) -> Iterator[Violation]:
-    """Yield what does not hold of a host that nobody holds, whose first task is *due*.
+    """Yield the broken invariants of a host without an owner, whose first task is *due*.
 
     *found* is None where the host is not known. One that was given up is no
-    other case: its next owner ignores what has come since.
+    other case: its next owner ignores the tasks that have come since.
     """
     if found is None:
         yield Violation(kind=Kind.HOST_ASLEEP, detail=f"a task is due at {due}, it is not known")
@@ -580,7 +580,7 @@ def of_clock(offset: timedelta) -> Iterator[Violation]:
 def holder(found: Mapping[str, Any], *, now: datetime) -> str | None:
     """Return the worker whose live lease a task or a host shows, if there is one.
 
-    A lease that has run out is nobody's: the first claimer takes it over. A
+    A lease that has run out has no holder: the first claimer takes it over. A
     worker that asks for its share is on no list, and is not meant here.
     """
     token = found.get("lock") if "status" in found else found.get("owner")

@@ -16,7 +16,7 @@ from crawlcw.errors import SettingsError
 
 #: The schemes, and the port of one that names none.
 PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
-#: What a request says that is to be sent without a proxy.
+#: The proxy of a request that is to be sent without one.
 DIRECT = "direct"
 _HOW = "write http://, https://, socks5:// or socks5h://, then host:port or user:password@host:port"
 
@@ -38,7 +38,7 @@ class Proxy:
 
     @property
     def key(self) -> str:
-        """What a session remembers it by: no secret, and it tells two users of one host apart."""
+        """The key by which sessions remember it: no secret, and another for each user."""
         if self.user is None:
             return str(self)
         return f"{self}#{blake2b(self.user.encode(), digest_size=8).hexdigest()}"
@@ -96,7 +96,7 @@ class NoProxy:
 
     @classmethod
     def of(cls, text: str) -> "NoProxy":
-        """Return what a variable says, its entries parted by commas or spaces."""
+        """Return the exceptions in a variable, its entries parted by commas or spaces."""
         names, networks = set(), []
         for entry in text.lower().replace(",", " ").split():
             try:
@@ -126,7 +126,7 @@ class NoProxy:
 
 @dataclass(frozen=True, slots=True)
 class ProxyEnvironment:
-    """What the environment says of proxies, as curl, httpx and Scrapy read it."""
+    """The proxies of the environment, as curl, httpx and Scrapy read it."""
 
     by_scheme: Mapping[str, Proxy] = field(default_factory=dict)
     no_proxy: NoProxy = NoProxy()

@@ -2,7 +2,7 @@
 
 A worker shows its `Vitals` with every heartbeat, and leaves one `Point` of them a minute in
 the ledger. Points count from the worker's start on: one that could not be written, or was
-dropped with age, makes the next step longer and loses nothing of what was counted.
+dropped with age, makes the next step longer and loses no count.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ _LONGEST_STEP = COARSE + 5 * EVERY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vitals:
-    """What a worker shows of itself at one moment."""
+    """The state of a worker at one moment."""
 
     finished: int = 0  #: tasks since its start, those of no page of their own left out
     failed: int = 0  #: attempts since its start that are to be followed by another one
@@ -37,7 +37,7 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What a worker had counted, and how it was, at one moment."""
+    """The counters and the state of a worker at one moment."""
 
     worker: str  #: its name
     started: datetime  #: when it began to count
@@ -158,7 +158,7 @@ def slots(
 ) -> list[Slot]:
     """Return what all workers did in each *step* of [since, until), for a chart.
 
-    Every step is there, also one in which nobody did anything; the last one may be shorter.
+    Every step is there, also one without any page; the last one may be shorter.
     """
     number = -((since - until) // step)
     row = [

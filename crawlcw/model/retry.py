@@ -1,7 +1,7 @@
 """Whether another attempt is worth making, and when.
 
 Exponential backoff with full jitter (Brooker, "Exponential Backoff And
-Jitter", 2015); what the server asks for by Retry-After (RFC 9110, section
+Jitter", 2015); the server's own wait, by Retry-After (RFC 9110, section
 10.2.3) is the least to wait.
 """
 
@@ -16,7 +16,7 @@ from crawlcw.model.task import RequestOptions
 #: Answers that may be different next time. 520-526 are Cloudflare's.
 RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504, *range(520, 527)})
 LONGEST_RETRY_AFTER = timedelta(hours=1)
-#: How many errors a task keeps, where nobody says otherwise.
+#: How many errors a task keeps by default.
 KEPT_ERRORS = 10
 
 _RETRIED = frozenset(

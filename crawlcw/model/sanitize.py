@@ -30,7 +30,7 @@ def redacted(text: str) -> str:
 
 
 def printable(text: object, *, limit: int = _LIMIT) -> str:
-    r"""Return *text* on one line, with what is not printable written as `\x1b`, cut at *limit*."""
+    r"""Return *text* on one line, with unprintable characters written as `\x1b`, cut at *limit*."""
     whole = str(text)
     line = whole[: limit + 1]
     if not line.isprintable():

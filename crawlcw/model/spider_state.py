@@ -3,7 +3,7 @@
 A change belongs to the run of one page's callback, and each of its operations has a place
 in the order of all. It is pending until the outcome of its page is recorded. A page that
 runs again after a crash makes its change anew, at the same places: it finds the state as
-it was there, and what later pages have made of the first change stays right. So
+it was there, and later pages' changes on top of the first one stay right. So
 `state["n"] = state["n"] + 1` counts each page once, however often it runs.
 """
 
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
     SET = "set"
     ADD = "add"
-    EXTEND = "extend"  #: a list by what is behind it, a dictionary by what it has not
+    EXTEND = "extend"  #: a list by the elements behind it, a dictionary by new keys
     DELETE = "delete"
 
 
@@ -43,7 +43,7 @@ class Operation:
 
     kind: Kind
     place: int  #: in the order of all operations: microseconds, roughly
-    value: Any = None  #: what is set or added
+    value: Any = None  #: the value that is set or added
     size: int = field(default=0, compare=False)  #: of the value: bytes, roughly
 
 
@@ -79,9 +79,9 @@ def sized(value: Any, place: int) -> Value:
 
 
 def applied(held: Value | None, operation: Operation) -> Value | None:
-    """Return what an operation makes of a value; None: there is none.
+    """Return a value after an operation; None: there is none.
 
-    What was set at a later place stays, for it is in the place of this one.
+    A value that was set at a later place stays, for it is in the place of this one.
     """
     if held is not None and held.place > operation.place:
         return held
@@ -202,7 +202,7 @@ class Page:
         """*earlier* is the run that a crash has cut short, *change* what that had changed."""
         self.run = run
         self.earlier = earlier
-        #: Until a name is changed anew, others see what the earlier run has made of it.
+        #: Until a name is changed anew, others see its value after the earlier run.
         self.change: dict[str, Operation] = dict(change)
         self.names: set[str] = set()  #: those that this run has changed
         self._places = {name: operation.place for name, operation in change.items()}
@@ -223,7 +223,7 @@ class Page:
 
 
 class History:
-    """The state as one process sees it: what the ledger has, and what its own pages change."""
+    """The state as one process sees it: the ledger's, and the changes of its own pages."""
 
     def __init__(self, *, clock: Callable[[], int]) -> None:
         """*clock* tells the ledger's time in microseconds."""
@@ -236,7 +236,7 @@ class History:
         self._outside: Page | None = None
         self._view: dict[str, Value] = {}
         self._size = 0
-        #: What is pending, by name and run.
+        #: The pending changes, by name and run.
         self._operations: dict[str, dict[Run, Operation]] = {}
         self._runs: dict[bytes, Run] = {}  #: the last run of each task whose change is pending
 
@@ -327,17 +327,17 @@ class History:
             self._gone.add(page.earlier)
 
     def undo(self, page: Page) -> None:
-        """Take back what a page has changed: it has failed."""
+        """Take back the changes of a page: it has failed."""
         page.has_ended = page.is_void = True
         if page.writing < 0:
             self._own.pop(page.run, None)
         if page.change or page.earlier is not None:
             self._rebuild()
 
-    # What becomes of pages.
+    # How pages end.
 
     def page_of(self, run: Run) -> Page | None:
-        """Return what a run of this process has changed."""
+        """Return the page of a run of this process, with its changes."""
         return self._own.get(run)
 
     def over(self, run: Run, *, settled: int) -> None:
@@ -348,18 +348,18 @@ class History:
             self._gone.add(earlier)
 
     def settle(self, run: Run) -> None:
-        """Note that the outcome of a run is recorded, and what it has changed stays."""
+        """Note that the outcome of a run is recorded, and its changes stay."""
         self._settled.add(run)
 
     def drop(self, run: Run) -> None:
-        """Note that what a run has changed counts no more."""
+        """Note that the changes of a run count no more."""
         self._gone.add(run)
 
-    # What is written.
+    # The writes.
 
     @property
     def is_dirty(self) -> bool:
-        """Whether pages have changed what the ledger has not."""
+        """Whether pages have changes that the ledger does not have."""
         return any(map(self._is_news, self._own.values())) or any(
             run in self.stored.pending for run in self._gone
         )
@@ -395,7 +395,7 @@ class History:
         self.load(after)
 
     def load(self, stored: StoredState) -> None:
-        """Take what the ledger has now."""
+        """Take the ledger's present state."""
         self.stored = stored
         for run, page in list(self._own.items()):
             is_stored = run in stored.pending

@@ -10,7 +10,7 @@ from crawlcw.errors import Reason
 
 #: How often a loop that runs shows that it does.
 TICK = 0.1
-#: A lag from which on somebody is told, and a connection may have broken of it.
+#: A lag from which on a warning is logged, and a connection may have broken of it.
 STANDSTILL = 1.0
 #: Smaller lags than this are those of a loop that is busy.
 _COUNTED_FROM = 0.1
@@ -41,7 +41,7 @@ class Stalls:
     def since(self, began: float, *, now: float) -> float:
         """Return for how long it has stood still since *began*."""
         stood = self._stalls and self._stalls[-1][1] > began
-        if not stood and now - self._due < _COUNTED_FROM:  # what is most often so
+        if not stood and now - self._due < _COUNTED_FROM:  # the usual case
             return 0.0
         return sum(self._lengths(began, now))
 
@@ -77,9 +77,9 @@ class Stalls:
 
 
 class Silence:
-    """How long somebody has not been heard of, as far as the listener was awake to hear it.
+    """The time since a worker was heard of, as far as the listener was awake to hear it.
 
-    A machine that was asleep, or a process that was stopped, has heard nobody.
+    A machine that was asleep, or a process that was stopped, has heard none.
     """
 
     def __init__(self, *, now: float, look_every: float) -> None:

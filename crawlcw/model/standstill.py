@@ -1,7 +1,7 @@
 """Why nothing moves in a crawl: in memory, for the progress line, and decided without I/O.
 
 A crawl may stand still for minutes and be well: its hosts rest, the network is
-away, other workers have what is due. A person who looks at it is told which.
+away, other workers have the due tasks. A person who looks at it is told which.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,20 +15,20 @@ MOST_RESTS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standstill:
-    """What a crawl waits for while nothing is under way. Times are the ledger's."""
+    """The reason for which a crawl waits while nothing is under way. Times are the ledger's."""
 
     paused_since: datetime | None = None  #: since when its user lets it wait
     away_since: datetime | None = None  #: since when the machine's own network is away
     hosts: int = 0  #: that rest
     until: datetime | None = None  #: when the first of them may be asked again, or a task is due
     why: str = ""  #: why that host rests, such as `429, Retry-After`
-    proxies: str = ""  #: what is wrong with the proxies, where all of them rest, `until` then
-    others: bool = False  #: other workers have what is due
+    proxies: str = ""  #: the fault of the proxies, where all of them rest, `until` then
+    others: bool = False  #: other workers have the due tasks
     start: bool = False  #: the spider's `start` has not ended, and nothing else is left
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Standstill":
-        """Return what was sent to another process as its fields, the times in ISO 8601."""
+        """Return the standstill that another process has sent as fields, the times in ISO 8601."""
         times = {
             name: datetime.fromisoformat(fields[name])
             for name in ("paused_since", "away_since", "until")
@@ -127,7 +127,7 @@ class Rests:
         return len(self._resting)
 
     def standstill(self, now: datetime) -> Standstill:
-        """Return what is known at *now*, for a crawl in which nothing is under way."""
+        """Return the rests known at *now*, for a crawl in which nothing is under way."""
         away_since = self.network_away_since
         if away_since is None and (away := self.proxies_away()) is not None:
             wait, why = away
@@ -141,7 +141,7 @@ class Rests:
 def failure_text(
     reason: str, *, status: int | None = None, retry_after: float | None = None
 ) -> str:
-    """Return in a few words what a host rests for: `429, Retry-After`, or `connect`."""
+    """Return the reason of a host's rest in a few words: `429, Retry-After`, or `connect`."""
     what = reason if status is None else str(status)
     return f"{what}, Retry-After" if retry_after else what
 

@@ -1,4 +1,4 @@
-"""One task in the ledger: what it is, where it stands, and the right to work on it.
+"""One task in the ledger: its request, its status, and the right to work on it.
 
 A crawl's task is a URL. A tracked task is anything else that is to be done once:
 its `url` is its key, its `callback` the stage it is in, and so is its `host`, for
@@ -20,7 +20,7 @@ from crawlcw.errors import Reason
 from crawlcw.model.urls import Location, locate
 from crawlcw.model.visits import Visit
 
-#: A plain name: what a ledger says must not lead to any other file of the machine.
+#: A plain name: no field of a ledger may lead to another file of the machine.
 _FILE = re.compile(r"[\w-][\w.-]{0,249}", re.ASCII)
 
 
@@ -34,9 +34,9 @@ class Status(IntEnum):
     IGNORED = 70  #: given up, or unwanted; `reason` says which
 
 
-#: Waiting to be worked on: nobody holds it, and it will be due.
+#: Waiting to be worked on: no worker holds it, and it will be due.
 WAITING = (Status.TODO, Status.FAILED)
-#: Nobody is to work on it in this run: it is never due.
+#: No worker is to work on it in this run: it is never due.
 DONE = (Status.FINISHED, Status.IGNORED)
 
 
@@ -50,7 +50,7 @@ class BlobRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """What a tracked task carries from claim to claim."""
+    """The data that a tracked task carries from claim to claim."""
 
     data: Mapping[str, Any] | BlobRef = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)  #: stage -> result, or an `BlobRef`
@@ -79,7 +79,7 @@ class RequestOptions:
     cookies: tuple[tuple[str, str], ...] | None = field(default=None, repr=False)
 
     def to_document(self) -> dict[str, Any]:
-        """Return what is asked for, by name."""
+        """Return the options that are set, by name."""
         named = {name: getattr(self, name) for name in _NAMES}
         return {
             name: list(value) if isinstance(value, tuple) else value
@@ -120,7 +120,7 @@ class StoredPage:
 
     @classmethod
     def from_document(cls, found: Mapping[str, Any]) -> Self:
-        """Return what `to_document` was made of."""
+        """Return the options of a document by `to_document`."""
         return cls(file=str(found["file"]), offset=found["offset"], length=found["length"])
 
     def to_document(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class Task:
 class ChangedTask(Task):
     """A task to be added that was not done well enough where it was done before it *changed*.
 
-    The ledger keeps it as any other: what it says of the page counts only when it is added.
+    The ledger keeps it as any other: its fields count only when it is added.
     """
 
     changed: datetime
@@ -216,7 +216,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseInfo:
-    """What is remembered of a response."""
+    """The part of a response that is remembered."""
 
     status: int
     final_url: str

@@ -31,7 +31,7 @@ def format_traceback(error: BaseException, *, own: tuple[str, ...]) -> str:
     """Return the traceback of *error* without our *own* first frames, which the user cannot change.
 
     *own* are beginnings of the names of the files whose frames are left out. Of a
-    `SpiderError`, whose text says what is wrong, only the user's frames are told:
+    `SpiderError`, whose text names the mistake, only the user's frames are told:
     nothing where there is none.
     """
     frames = error.__traceback__

@@ -1,10 +1,10 @@
-"""What may happen to a task, and what it becomes.
+"""Transitions: the events of a task, and its status after each.
 
 Everything that changes a task's status lives in this file, as a table; the
-ledgers apply what is decided here and decide nothing themselves. The diagram in
+ledgers apply the decisions made here and decide nothing themselves. The diagram in
 the manual is drawn from the table.
 
-A `Change` says what a task becomes. It is applied where the task still is what
+A `Change` has the task's new fields. It is applied where the task still is what
 the decision was made on (its id, status and fence), else it is not applied.
 """
 
@@ -31,7 +31,7 @@ from crawlcw.model.task import (
 )
 from crawlcw.model.visits import Visit
 
-#: Of a tracked task, so many claims are remembered.
+#: The number of claims of a tracked task that are remembered.
 KEPT_TRACE = 20
 _MESSAGE_LIMIT = 500
 #: After a crash beside nothing else a task waits, doubling: whatever crashed the
@@ -53,17 +53,17 @@ class Event(StrEnum):
     FAIL = "fail"  #: will be tried again
     GIVE_UP = "give up"  #: failed for good, or unwanted
     RELEASE = "release"
-    GIVE_UP_HOST = "give up host"  #: nobody will ask its host any more
+    GIVE_UP_HOST = "give up host"  #: its host is asked no more
     RETRY = "retry-failed"
     ADVANCE = "advance"  #: on to the next stage
-    WITHDRAW = "withdraw"  #: nobody is to work on it any more
+    WITHDRAW = "withdraw"  #: no worker is to work on it any more
     REOPEN = "reopen"  #: once more, or in another stage
     REVISIT = "revisit"  #: to be visited again, its results kept until then
     REPARSE = "reparse"  #: its stored body was parsed anew
     ADMIT = "admit"  #: refused for depth before, and within the limit now
 
 
-#: status x event -> what it may become. What is not here cannot happen.
+#: status x event -> the possible statuses after it. No other event can happen.
 TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     # A link that lies too deep is kept, for a crawl that goes deeper.
     (None, Event.ADD): (Status.TODO, Status.IGNORED),
@@ -76,7 +76,7 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.PROCESSING, Event.CONFIRM): (Status.FINISHED,),
     (Status.PROCESSING, Event.FAIL): (Status.FAILED,),
     (Status.PROCESSING, Event.GIVE_UP): (Status.IGNORED,),
-    # Back to what it was before the claim.
+    # Back to its status before the claim.
     (Status.PROCESSING, Event.RELEASE): WAITING,
     (Status.TODO, Event.GIVE_UP_HOST): (Status.IGNORED,),
     (Status.FAILED, Event.GIVE_UP_HOST): (Status.IGNORED,),
@@ -101,7 +101,7 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.IGNORED, Event.REPARSE): (Status.FINISHED,),
 }
 
-#: What a task has while it is held, and not afterwards.
+#: The fields of a task while it is held, and not afterwards.
 LOCK = ("lock", "lock_time")
 
 #: `retry-failed` brings back ignored tasks with these reasons, and no others.
@@ -127,14 +127,14 @@ class Succeeded:
     items: tuple[Mapping[str, Any], ...] = ()
     visit: Visit | None = None  #: of a crawl's page
     revisit: datetime | None = None  #: when to visit it again, if ever
-    kept_versions: int = 0  #: the items of so many visits are kept, this one's included
+    kept_versions: int = 0  #: number of visits whose items are kept, this one's included
     stored: StoredPage | None = None  #: where its body is kept, if it is
     progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unchanged:
-    """The page was visited again and is what it was: its response and items stay."""
+    """The page was visited again and is unchanged: its response and items stay."""
 
     visit: Visit
     revisit: datetime | None = None  #: when to visit it again, if ever
@@ -143,7 +143,7 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """The page is another task's: the answer led there, and nothing else came of it."""
+    """The page is another task's: the answer led there, and had nothing else."""
 
     response: ResponseInfo  #: its `final_url` is the other task's URL
     visit: Visit
@@ -182,7 +182,7 @@ Outcome = Succeeded | Unchanged | Moved | Failed | Advanced
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Next:
-    """The stage that a tracked task goes on to, and what is passed along to it."""
+    """The stage that a tracked task goes on to, and its data."""
 
     stage: str
     context: Mapping[str, Any] | BlobRef | None
@@ -190,7 +190,7 @@ class Next:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a task becomes."""
+    """The new fields of a task."""
 
     event: Event
     status: Status
@@ -294,10 +294,10 @@ def _bulk(
 
 #: What `retry-failed` does; of ignored tasks only to those that `retries` names.
 RETRY = _bulk(Event.RETRY, as_if_never_tried=True, wakes_hosts=True)
-#: Tasks that nobody is to work on any more.
+#: Tasks that no worker is to work on any more.
 WITHDRAW = _bulk(Event.WITHDRAW)
-#: Once more, or in another stage: what was read of them before must not be claimed.
-#: Nothing is asked for by what is known of the last visit: the page is to be parsed.
+#: Once more, or in another stage: a task as it was read before must not be claimed.
+#: Without the validators of the last visit: the page is to be parsed.
 REOPEN = _bulk(
     Event.REOPEN,
     as_if_never_tried=True,
@@ -311,13 +311,13 @@ REOPENED_CHANGED: Mapping[Status, frozenset[Reason] | None] = {
     Status.FINISHED: None,
     Status.IGNORED: RETRIED_REASONS,
 }
-#: Pages that are to be visited again; what they gave stays until they were.
+#: Pages that are to be visited again; their items stay until they were.
 REVISIT = _bulk(Event.REVISIT, as_if_never_tried=True, raises_fence=True, wakes_hosts=True)
 #: Links that were refused for depth, where the crawl goes deeper or a shorter way was found.
 ADMIT = _bulk(
     Event.ADMIT, from_reason=Reason.REFUSED_DEPTH, as_if_never_tried=True, wakes_hosts=True
 )
-#: What waits for a host that nobody will ask any more.
+#: Tasks that wait for a host that is asked no more.
 GIVE_UP_HOST = _bulk(Event.GIVE_UP_HOST)
 #: A claim of many fresh tasks at once; the lease, which is each claim's own, comes with it.
 CLAIM = _bulk(Event.CLAIM, raises_fence=True)
@@ -392,7 +392,7 @@ def _begun(task: Task) -> int | None:
 
 
 def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
-    """Return what a task becomes when it is not claimed, for it has cost another worker."""
+    """Return the change of a task that is not claimed, for it has cost another worker."""
     due: datetime | None = None
     reason: Reason | None = Reason.CRASHED_WORKER
     if is_last:
@@ -426,7 +426,7 @@ def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
 def settle(
     lease: Lease, outcome: Outcome, *, now: datetime, policy: RetryPolicy, chance: float
 ) -> Settlement:
-    """Decide what *outcome* makes of the task. *chance* in [0, 1) is the backoff's jitter."""
+    """Decide the change of the task by *outcome*. *chance* in [0, 1) is the backoff's jitter."""
     match outcome:
         case Succeeded():
             change = _finished(lease, outcome, now=now)
@@ -549,7 +549,7 @@ def _failed(
 
 
 def release(lease: Lease, *, now: datetime) -> Settlement:
-    """Decide a return of the task to what it was, its attempts unspent and its place kept.
+    """Decide a return of the task to its former status, its attempts unspent and its place kept.
 
     A later `due` of the lease's task counts, see `put_off`.
     """
@@ -557,7 +557,7 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
     status = before.status
     due = before.due
     if status is Status.PROCESSING:
-        # It was taken over, and what it had been before that is not known.
+        # It was taken over, and its status before that is not known.
         status = _waiting(before)
         due = now if due is None else max(now, due)
     assert status in TABLE[Status.PROCESSING, Event.RELEASE]
@@ -585,7 +585,7 @@ def reparse(
     now: datetime,
     kept_versions: int = 0,
 ) -> Settlement | None:
-    """Decide that *items* are what a page gives whose stored body was parsed anew.
+    """Decide that *items* are those of a page whose stored body was parsed anew.
 
     *response* is what is remembered of its answer. None where that cannot happen to the
     task as it is: somebody works on it, or is to. Its lease is nobody's: the change applies
@@ -640,7 +640,7 @@ def ended_since(task: Task, moment: datetime | None) -> bool:
 def lease_of(task: Task) -> Lease:
     """Return the lease of a task that is held, as its holder would have it.
 
-    What the task was before is not written down: it is as `release` is to leave
+    The task's former status is not written down: it is as `release` is to leave
     it, due since it was claimed.
     """
     assert task.lock is not None

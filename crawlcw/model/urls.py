@@ -1,7 +1,7 @@
 """A URL as crawlcw sees it: its address, its identity, its host, its scope.
 
-The address is what a browser would send (WHATWG URL Standard, parsed by Ada). The identity
-is made of the address alone, so that two spellings of one page are one task. Ada is the only
+A browser would send the same address (WHATWG URL Standard, parsed by Ada). The identity
+comes from the address alone, so that two spellings of one page are one task. Ada is the only
 parser: two parsers that disagree about the host of a link are a hole. Only a path of plain
 names is joined as text, on an origin that Ada has parsed and left as it is. Every function
 here takes crawled text. For text that is no URL to fetch it raises `FetchError` with one of the
@@ -72,7 +72,7 @@ _PATH_FORMS = _forms("!$&'()*,:;=@")
 #: In a query the escapes of `&=+;` mean something else than these.
 _QUERY_FORMS = _forms("!$'()*,/:?@")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
-#: The WHATWG URL standard's special-query percent-encode set, and what is not ASCII. A `%` too:
+#: The WHATWG URL standard's special-query percent-encode set, and all but ASCII. A `%` too:
 #: by the standard that byte of ISO-2022-JP stays, and a server would read an escape.
 _ENCODED_IN_QUERY = re.compile(rb"[^!$&(-;=?-~]")
 #: By the WHATWG encoding standard, UTF-16 is written as UTF-8 where something is sent.
@@ -194,7 +194,7 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
 
     It returns a `Refusal` where that raises: of most pages some links are none to fetch.
 
-    What is not ASCII in a query is sent in the *encoding* of the page, by Python's name of it,
+    A query's other characters than ASCII are sent in the page's *encoding*, by Python's name,
     as the WHATWG URL standard has it; in a path it is UTF-8 always.
     """
     # Only the folder of the base matters for most, and the pages of a folder share most of
@@ -231,7 +231,7 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
 
 
 def _with_query_in(encoding: str, href: str) -> str:
-    """Return *href*, its fragment empty, what is not ASCII in its query percent-encoded."""
+    """Return *href*, its fragment empty, its query's other characters than ASCII encoded."""
     address, fragment, _ = href.partition("#")
     path, mark, query = _scalar(address).partition("?")
     query = _NOT_ASCII.sub(lambda run: _escaped(run[0], encoding), query)
@@ -249,7 +249,7 @@ def _escaped(text: str, encoding: str) -> str:
             encoded = text[start:end].encode(encoding)
         pieces.append(_ENCODED_IN_QUERY.sub(lambda byte: b"%%%02X" % ord(byte[0]), encoded))
         if end < len(text):
-            # What the encoding lacks is `&#26085;`, percent-encoded itself.
+            # A character that the encoding lacks is `&#26085;`, percent-encoded itself.
             pieces.append(b"%%26%%23%d%%3B" % ord(text[end]))
             end += 1
         start = end
@@ -345,7 +345,7 @@ class _Place:
 
 @lru_cache(maxsize=1 << 12)
 def _place(origin: str) -> _Place | None:
-    """Return what is at an origin as Ada serialises it, None where nobody can connect to it."""
+    """Return the host of an origin as Ada serialises it, None where it cannot be connected to."""
     scheme, _, authority = origin.partition("://")
     name, port = authority, ""
     if authority[-1] != "]":
@@ -362,7 +362,7 @@ def _place(origin: str) -> _Place | None:
 def _is_spelled_out(name: str, text: str, base: str | None) -> bool:
     """Return whether a link to an IPv4 address has it as `127.0.0.1`, or is one on its page.
 
-    `2130706433` and `0x7f.1` lead there as well. Nobody writes them but to get past a check.
+    `2130706433` and `0x7f.1` lead there as well. They are written only to get past a check.
     """
     if not _IPV4.match(name):
         return False

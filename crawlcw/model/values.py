@@ -40,7 +40,7 @@ MAX_DEPTH = 50
 _INT64 = 1 << 63
 #: Most values are of these, and need no further look.
 _PLAIN = frozenset({str, int, float, bool, NoneType, bytes})
-#: Those that are stored as what they are, or whose text says all that they are.
+#: Those that are stored as they are, or as their text, which says all of them.
 _KNOWN = (
     *(str, bool, int, float, bytes, bytearray, memoryview, date, time, timedelta, Enum),
     *(Decimal, Fraction, complex, PurePath, UUID, IPv4Address, IPv4Interface, IPv4Network),
@@ -49,7 +49,7 @@ _KNOWN = (
 #: Packages whose values (URLs, secrets, colours) have a text that is meant to be read.
 _READABLE = frozenset({"pydantic", "pydantic_core", "yarl"})
 _COLLECTIONS = (list, tuple, set, frozenset)
-#: What is left out most often, by the name of the type: no package of these needs to be installed.
+#: Types left out most often, by name: no package of these needs to be installed.
 _HINTS = {
     "LexborNode": ".text()",
     "LexborHTMLParser": ".text()",
@@ -91,7 +91,7 @@ def clean(value: object, *, depth: int = 0) -> Any:
         return value if -_INT64 <= value < _INT64 else str_of_int(value)  # type: ignore[operator,arg-type]  # as above
     if kind is float:
         return value if math.isfinite(value) else None  # type: ignore[arg-type]  # as above
-    # Most of what is nested, told without a look at all that it might be.
+    # Most nested values, told without a look at all other types.
     if depth < MAX_DEPTH:
         if kind is dict:
             cleaned = {}
@@ -173,7 +173,7 @@ def parts(thing: object) -> Mapping[Any, Any] | None:
         return None
     if dataclasses.is_dataclass(thing):
         return {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
-    # attrs and pydantic are recognised by what they leave on the class, so that
+    # attrs and pydantic are recognised by their marks on the class, so that
     # neither has to be installed.
     attributes = getattr(type(thing), "__attrs_attrs__", None)
     if attributes is not None:
@@ -223,7 +223,7 @@ def size(value: object) -> int:
 
 
 def cleaned_item(thing: object) -> dict[str, Any]:
-    """Return what a spider yielded as a clean dictionary.
+    """Return an item of a spider as a clean dictionary.
 
     Raises `InvalidItemError` where *thing* is neither a mapping nor a dataclass, an
     attrs or a pydantic object, and for a value of no known kind.

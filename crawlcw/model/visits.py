@@ -1,6 +1,6 @@
 """The last visit of a page, and when the next one is to be. No I/O.
 
-A visit is worth asking about again by what the server said of the page (its
+The next visit asks whether the page has changed, by the server's own marks (its
 validators), and by a digest of its body, for servers that give none.
 """
 
@@ -18,14 +18,14 @@ NEVER = "never"
 #: How long after a visit the next one is to be, `ADAPTIVE` or `NEVER`.
 Recurrence = timedelta | str
 
-#: Of a page that was seen once nobody knows how often it changes.
+#: Of a page that was seen once it is not known how often it changes.
 _FIRST = timedelta(days=1)
 _GROWTH = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """What is known of a page since it was asked for last and answered well."""
+    """The state of a page when it was last answered well."""
 
     time: datetime  #: of the answer, a 304 included
     changed: datetime  #: of the last answer that was another one than before
@@ -66,7 +66,7 @@ class RevisitPolicy:
     ) -> timedelta | None:
         """Return how long after a visit the next one is to be; None: none is.
 
-        *asked* is what the request says instead of the settings, *before* the visit
+        *asked* is the request's own option instead of the settings', *before* the visit
         before this one. By the page's own rate the interval is halved where it has
         *changed*, and grows by half where it has not, within the bounds.
         """

@@ -20,4 +20,4 @@ class Worker:
     heartbeat: datetime | None = None  #: when it last said that it lives
     hungry: bool = False  #: whether it has no host to ask, though there is work
     tally: Counters = field(default_factory=Counters)
-    vitals: Vitals | None = None  #: what it last showed of itself; None: nothing yet
+    vitals: Vitals | None = None  #: its state as it was shown last; None: not yet
