@@ -1,7 +1,7 @@
 """Checks of a link without a request: the decisions that `callbacks` makes in a crawl."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crawlcw.api.page_head import product_token
@@ -31,23 +31,22 @@ class LinkChecks:
         self._settings = settings
         # Hosts that `start` has led to.
         seeded = seeded_hosts(state) if spider.allowed_hosts is None else ()
-        hosts = scope(spider)
-        #: None: the hosts of the seeds are not known yet.
-        self._hosts = None if hosts is None and not seeded else {*(hosts or ()), *seeded}
-        self._scope = Scope.of(self._hosts or (), settings)
+        hosts = {*(scope(spider) or ()), *seeded}
+        self._scope = Scope.of(hosts, settings)
+        # The hosts of the seeds are not known yet.
+        self._is_anywhere = scope(spider) is None and not seeded
         #: How many links a page may lie from a start URL; those that lie deeper are kept.
         self.max_depth = self._scope.max_depth
 
     def refusal(self, url: str) -> Refusal | None:
         """Return why no crawl of the spider follows a link to *url*, None where it does."""
         try:
-            location = urls.locate(url)
-            if self._hosts is not None:
-                self._scope.admit(location.host)
+            followed = self._scope
+            if self._is_anywhere:
+                followed = replace(followed, hosts={urls.locate(url).host})
+            followed.admit_url(url)
         except FetchError as error:
             return Refusal(reason=error.reason, why=error.message)
-        if (trap := self._scope.traps.why(location.canonical)) is not None:
-            return Refusal(reason=trap, why="its URL looks as if the site made such without end")
         return None
 
     async def refusal_now(self, url: str, ledger: Ledger) -> Refusal | None:
