@@ -116,7 +116,14 @@ class Parsing:
         except ParseRefusedError as refusal:
             # Its traceback would keep the response.
             return nothing, Trees(refusal=refusal.with_traceback(None))
-        except NoParserError:
+        except OSError as error:  # no process could be started
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "no process for odd pages can be started, so these are refused: %s",
+                    printable(error),
+                    extra={"event": "no_parser"},
+                )
             return nothing, None
 
     async def _doubtful(self, response: Response) -> tuple[Share, Trees]:
@@ -179,7 +186,7 @@ class Parsing:
         """Return how many bytes the tree of a page in UTF-8 takes *by* a parser.
 
         None where that is over *room*. Raises `ParseRefusedError` for a page that does not
-        end, or that two processes died of, and `NoParserError` where none can be started.
+        end, or that two processes died of, and `OSError` where none can be started.
         """
         code = 0
         for _ in range(_DEATHS):
@@ -188,14 +195,12 @@ class Parsing:
                     code, said = await self._child(source, by, str(room), str(self._seconds))
             except TimeoutError:
                 code = -parser_child.TIME_IS_OVER
-            except OSError as error:
-                raise self._no_parser(str(error)) from error
             if code == 0:
                 return int(said)
             if code == parser_child.TOO_LARGE:
                 return None
             if code > 0:
-                raise self._no_parser(f"exit code {code}")
+                raise ChildProcessError(f"exit code {code}")
             if code == -parser_child.TIME_IS_OVER:
                 message = f"the parser did not end within {self._seconds:g} s"
                 raise ParseRefusedError(message)
@@ -227,20 +232,6 @@ class Parsing:
             with anyio.CancelScope(shield=True):
                 code = await child.wait()
         return code, said
-
-    def _no_parser(self, why: str) -> "NoParserError":
-        if not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "no process for odd pages can be started, so these are refused: %s",
-                printable(why),
-                extra={"event": "no_parser"},
-            )
-        return NoParserError(why)
-
-
-class NoParserError(Exception):
-    """No process could be started; the text says why."""
 
 
 def _how(code: int) -> str:
