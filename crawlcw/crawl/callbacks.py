@@ -72,6 +72,7 @@ _LONGEST_STEP = 1.0
 #: Seconds of callbacks in one turn of the loop: each turn costs about as much as a small page's
 #: bookkeeping, and lets the thread of a ledger take the interpreter's lock.
 _SLICE_SECONDS = 0.03
+_NO_SLICE = float("-inf")
 #: So many callbacks are woken for one slice.
 _MOST_WOKEN = 64
 
@@ -136,8 +137,7 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._until = float("-inf")  #: the end of the slice
-        self._is_begun = False
+        self._until = _NO_SLICE  #: the end of the slice
         self._waiting: list[tuple[int, asyncio.Future[bool]]] = []  #: a heap, the first come first
         self._order = count()
 
@@ -147,8 +147,8 @@ class Turns:
         if now < self._until and not self._waiting:
             return
         loop = asyncio.get_running_loop()
-        if not self._is_begun:
-            self._is_begun, self._until = True, now + _SLICE_SECONDS
+        if self._until == _NO_SLICE:
+            self._until = now + _SLICE_SECONDS
             loop.call_later(_SLICE_SECONDS, self._next)
             return
         number, is_first = next(self._order), False
@@ -166,11 +166,10 @@ class Turns:
                 # The first goes on in any case, however long all else has taken.
                 turn.set_result(woken == 0)
                 woken += 1
-        self._is_begun = woken > 0
         if woken:
             asyncio.get_running_loop().call_soon(self._next)  # behind them
         else:
-            self._until = float("-inf")
+            self._until = _NO_SLICE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,14 +246,14 @@ class CallbackRun:
     before that are written all the same.
     """
 
+    name: str  #: the callback's, which may be another one than the function's
     task: Task
     scope: Scope
     now: datetime
+    spider: Spider  #: its `item` takes the items, its `rules` follow links besides
     seen: Container[bytes] = frozenset()
-    name: str = ""  #: the callback's, where it has another one than the function
     within: float = 0.0
     stalled: Callable[[float], float] = lambda _: 0.0
-    spider: Spider | None = None  #: its `item` takes the items, its `rules` follow links besides
     turn: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
     write: WriteLinks | None = None
     produced: Produced = field(default_factory=Produced)
@@ -279,8 +278,7 @@ class CallbackRun:
         Nothing is raised but a cancellation of the running task, and what *write* raises.
         """
         # The watchdog reads it from the frame.
-        called = Called(name=self.name or getattr(callback, "__name__", ""), subject=self.task.url)
-        self.name = called.name
+        called = Called(name=self.name, subject=self.task.url)
         awaits, page = self._prepare(arguments), self._page
         failed: Failed | None = None
         cancellation = Cancellation()
@@ -291,7 +289,7 @@ class CallbackRun:
             limited = time_limit(called, self.within, stalled=self._unused)
             async with limited if waits or awaits else nullcontext():
                 await self._sort(result, waits=waits)
-            rules = self.spider.rules if self.spider is not None and self.write is None else ()
+            rules = self.spider.rules if self.write is None else ()
             if rules and page is not None:
                 await self._sort(requests(rules, page), waits=False)
             await cancellation.strike()
@@ -324,7 +322,7 @@ class CallbackRun:
             if isinstance(response, Response):
                 self._responses.append(response)
                 self._page = self._page or (response if response is each else None)
-        if self.spider is None or type(self.spider).item is Spider.item:
+        if type(self.spider).item is Spider.item:
             return False
         self._hook = self.spider.item
         return inspect.iscoroutinefunction(self._hook) or inspect.isasyncgenfunction(self._hook)
@@ -500,7 +498,7 @@ class CallbackRun:
             self._refuse(error)
 
     def _refuse(self, error: InvalidItemError) -> None:
-        if self.spider is None or self.spider.invalid_items != "item":
+        if self.spider.invalid_items != "item":
             raise error
         self._drop_item(text_of(error))
 

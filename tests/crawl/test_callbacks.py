@@ -12,6 +12,7 @@ import pytest
 from crawlcw.api.request import Request
 from crawlcw.api.response import TOO_MANY_LINKS, Response
 from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
 from crawlcw.api.user_code import Raised
 from crawlcw.crawl.callbacks import CallbackRun, Produced, Scope
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
@@ -25,6 +26,10 @@ pytestmark = pytest.mark.quick
 PAGE = make_task("http://a.example/", depth=2)
 
 
+class Pages(Spider):
+    name = "pages"
+
+
 def scope(*hosts: str, **settings: Any) -> Scope:
     return Scope.of(hosts or ("a.example",), Settings(**settings))
 
@@ -32,7 +37,9 @@ def scope(*hosts: str, **settings: Any) -> Scope:
 async def run(
     callback: Callable[..., Any], *arguments: object, **options: Any
 ) -> Produced | Failed:
-    given = {"task": PAGE, "scope": scope(), "now": START, **options}
+    name = getattr(callback, "__name__", "")
+    given = {"name": name, "task": PAGE, "scope": scope(), "now": START, "spider": Pages()}
+    given |= options
     return await CallbackRun(**given).result(callback, *arguments)
 
 

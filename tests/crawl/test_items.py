@@ -42,6 +42,7 @@ async def ran(spider: Spider) -> Produced | Failed:
     response = Response(HOME, request=Request(HOME), body=b"<h1>Tea</h1>")
     check(spider)
     run = CallbackRun(
+        name="parse",
         task=PAGE,
         scope=Scope.of(["a.example"], Settings()),
         now=START,
