@@ -81,10 +81,8 @@ class Coordinator:
         self.pool = Pool(settings.concurrency)
         self._state = state
         self._ledger = session.ledger
-        self._worker = session.worker
         self._held = session.held
         self._stats = session.stats
-        self._retry = session.retry
         self._session = session
         self._settings = settings
         self._queues = frontier.queues
@@ -406,7 +404,7 @@ class Coordinator:
         # Looked at only now: the page may have waited for the ledger. Leases are renewed every
         # third of one, so a short outage ends none.
         now = self._ledger.now()
-        since = self._retry.grace_since(now)
+        since = self._session.retry.grace_since(now)
         if since is not None and now - since >= self._settings.lease / 2:
             for task in wanted:
                 self.frontier.look(task.host)
@@ -418,7 +416,7 @@ class Coordinator:
             some = wanted[start : start + at_once]
             claimed = await self._ledger.leases.claim(
                 some,
-                worker=self._worker,
+                worker=self._session.worker,
                 lease=self._settings.lease,
                 max_lost=self._settings.max_lost,
             )
