@@ -1,4 +1,4 @@
-"""Adding tasks: what is given is checked, its large values are set aside, and it is written."""
+"""Adding tasks: they are checked, their large values are set aside, and they are written."""
 
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -72,7 +72,7 @@ class Adder:
         )
 
     async def _drop_unused(self, offloaded: Sequence[Task], added: Added) -> None:
-        """Delete what was set aside for tasks that turned out to be known, or were rejected."""
+        """Delete the values set aside for tasks that turned out to be known, or were rejected."""
         if not offloaded:
             return
         chosen = TaskFilter(ids={task.id for task in offloaded})

@@ -8,7 +8,7 @@ from crawlcw.model.task import BlobRef
 
 
 class Blobs:
-    """What a ledger keeps beside its tasks."""
+    """The large values that a ledger keeps beside its tasks."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -1,4 +1,4 @@
-"""Changes of tasks that nobody works on: again, anew, never, gone."""
+"""Changes of tasks that no worker holds: again, anew, never, gone."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -31,7 +31,7 @@ class Changes(Base):
     ) -> int:
         """Bring back failures: those of the keys, or all that are as asked; return how many.
 
-        What was withdrawn has not failed: `reset` brings that back.
+        Withdrawn tasks have not failed: `reset` brings them back.
         """
         filters = {"reason": reason, "stage": stage, "since": since}
         ids = choices.ids(chosen_keys, everything=all, filters=filters)
@@ -51,7 +51,7 @@ class Changes(Base):
         until: datetime | None = None,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
-        """Withdraw tasks that nobody works on; return how many. `reset` brings them back."""
+        """Withdraw tasks that no worker holds; return how many. `reset` brings them back."""
         filters = {"reason": reason, "stage": stage, "since": since, "until": until}
         ids = choices.ids(chosen_keys, everything=all, filters=filters)
         chosen = choices.chosen(reason=reason, since=since, until=until, ids=ids)
@@ -67,7 +67,7 @@ class Changes(Base):
         stage: str | None = None,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
-        """Let tasks begin anew, whatever became of them, but those that are held.
+        """Let tasks begin anew, however they ended, but those that are held.
 
         In *stage*, by default the use case's first; their results are forgotten,
         their data and their context are as they are. Return how many.

@@ -1,6 +1,6 @@
 """One question for all who ask at the same time.
 
-Who asks alone is answered at once; who asks meanwhile is answered together
+A caller that asks alone is answered at once; those that ask meanwhile are answered together
 with all others who do, in one round trip instead of one each.
 """
 
@@ -47,7 +47,7 @@ class Coalescer(Generic[Q, A]):
             for _, answer in group:
                 if not answer.done():
                     answer.set_exception(error)
-                    # Nobody may wait any more, and asyncio would complain.
+                    # All callers may be gone, and asyncio would complain.
                     answer.exception()
         else:
             for (_, answer), result in zip(group, found, strict=True):

@@ -40,7 +40,7 @@ class Assigned:
     key: str
     stage: str
     data: Mapping[str, Any]
-    context: Mapping[str, Any]  #: what the stage before has passed along
+    context: Mapping[str, Any]  #: the context that the stage before has passed along
     fence: int  #: the number of this claim: larger than that of any before
     attempt: int  #: which attempt at this stage it is; the first is 1
     until: datetime  #: when others may take it, unless it is touched before
@@ -54,12 +54,12 @@ class Dispenser:
             await dispenser.done("w1", [task.key])
 
     Promised, over any number of dispensers on one ledger: nothing is held by two
-    at once; a task is done once; nobody holds more than the limit it last asked
+    at once; a task is done once; no worker holds more than the limit it last asked
     for, where it asks for one share at a time; nothing is lost.
     """
 
     def __init__(self, tracker: Tracker, *, ttl: timedelta | None = None) -> None:
-        """Let a worker keep what it was given for *ttl*, by default the policy's lease."""
+        """Let a worker keep its tasks for *ttl*, by default the policy's lease."""
         self._tracker = tracker
         self._ledger = tracker.ledger
         self._blobs = Blobs(tracker.ledger)
@@ -68,7 +68,7 @@ class Dispenser:
 
     @property
     def ttl(self) -> timedelta:
-        """How long a worker keeps what it was given, from each time it asks or touches it."""
+        """How long a worker keeps its tasks, from each time it asks or touches them."""
         return self._broker.ttl
 
     async def assign(
@@ -85,7 +85,7 @@ class Dispenser:
         priority, of *stages* only if some are given; where they are more, those
         held the shortest, of these the ones of lowest priority, go back to the
         pool at once. When one worker asks twice at the same time it may get up to
-        the limit twice: what is in neither answer, or in both, the next `assign`
+        the limit twice: tasks that are in neither answer, or in both, the next `assign`
         sorts out, and `check` tells of it.
 
         With *request*, any word of the worker's own, the tasks are a share beside
@@ -115,7 +115,7 @@ class Dispenser:
         return frozenset(lease.task.url for lease in held) & frozenset(keys)
 
     async def touch(self, worker: str, keys: Collection[str] | None = None) -> int:
-        """Let the worker keep what it holds for another `ttl`; return how many tasks that is.
+        """Let the worker keep its tasks for another `ttl`; return how many there are.
 
         Only those of *keys*, if some are given.
         """
@@ -200,14 +200,14 @@ class Dispenser:
         return Ended(accepted=frozenset(endings) - frozenset(refused), refused=refused)
 
     async def rebuild(self, mapping: Mapping[str, int]) -> Rebuilt:
-        """Let exactly these keys wait, with these priorities, but for what is not waiting.
+        """Let exactly these keys wait, with these priorities, but for tasks that do not wait.
 
         Unknown keys are added; tasks that wait get their priority; those that wait
         and are not in the mapping are withdrawn (ignored, nothing is deleted), and
-        those withdrawn that are in it are reopened. What is assigned, finished or
+        those withdrawn that are in it are reopened. Tasks that are assigned, finished or
         failed for good is as it was. May run beside anything, and may be sent
         again: each task follows the last call that changed it, and what two calls
-        at once agree on holds. What others make wait after it began is left alone.
+        at once agree on holds. Tasks that others make wait after it began are left alone.
         """
         return await rebuilding.rebuild(self._tracker, mapping)
 
@@ -232,7 +232,7 @@ class Dispenser:
         except LedgerUnavailableError:
             raise
         except LedgerError:
-            # It ended since it was read, and what it carried has been replaced.
+            # It ended since it was read, and its data was replaced.
             return None
         return Assigned(
             key=task.url,

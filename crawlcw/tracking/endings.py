@@ -1,4 +1,4 @@
-"""How a worker that asked for its share may end its tasks, and what becomes of that."""
+"""Endings of tasks by a worker that asked for its share, and the answers to them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -62,7 +62,7 @@ def check_ending(ending: Ending) -> None:
         keys.delay(ending.delay)
 
 
-#: What a task's trace says where an ending was recorded.
+#: The outcomes in a task's trace where an ending was recorded.
 _EVENTS: Mapping[type[Ending], frozenset[Event]] = {
     Finish: frozenset({Event.FINISH, Event.ADVANCE}),
     Advance: frozenset({Event.ADVANCE}),
@@ -76,13 +76,13 @@ class Refusal(StrEnum):
     """Why an ending was not accepted."""
 
     NOT_FOUND = "not-found"
-    NOT_HELD = "not-held"  #: somebody else holds it, or nobody
+    NOT_HELD = "not-held"  #: another worker holds it, or none does
     NOT_STORABLE = "not-storable"  #: the ledger cannot hold the outcome: the task is given up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What became of endings."""
+    """The answers to endings."""
 
     accepted: frozenset[str] = frozenset()
     refused: Mapping[str, Refusal] = field(default_factory=dict)
@@ -99,7 +99,7 @@ def refusal_of(me: str, record: Record | None, ending: Ending, fence: int | None
         return Refusal.NOT_FOUND
     task = record.task
     if fence is None:
-        # Nobody has claimed it since.
+        # It was not claimed since.
         entries = [each for each in record.trace if each.fence == task.settled == task.fence]
     else:
         entries = [each for each in record.trace if each.fence == fence]

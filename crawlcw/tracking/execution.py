@@ -1,7 +1,7 @@
-"""One execution of a tracked task: its data while somebody works on it, and how it ends.
+"""One execution of a tracked task: its data while a worker has it, and its end.
 
 It ends once: by `finish`, `advance`, `fail`, `ignore` or `release`, which the
-block around it does for those that do not. What is done to `data` is kept only
+block around it does for those that do not. A change of `data` is kept only
 by `checkpoint` and by a good end.
 """
 
@@ -26,7 +26,7 @@ from crawlcw.tracking.use_case import UseCase
 
 
 class Execution:
-    """The right to work on one task, and what comes of it."""
+    """The right to work on one task, and the result."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class Execution:
     ) -> None:
         self.lease = lease
         self.data = data  #: yours to change
-        self.results = results  #: of the stages before: stage -> what it returned
-        self.context = context  #: what the stage before has passed along
+        self.results = results  #: of the stages before: stage -> its result
+        self.context = context  #: the context that the stage before has passed along
         self.result: Any = None  #: of this stage
         self.ended = False
         self._session = session
@@ -50,7 +50,7 @@ class Execution:
         self._use_case = use_case
         self._began = session.ledger.now()
         carried = lease.task.carried or Payload()
-        self._stored_data: Any = carried.data  #: what the ledger has now
+        self._stored_data: Any = carried.data  #: the ledger's present data
 
     @property
     def key(self) -> str:
@@ -82,7 +82,7 @@ class Execution:
     async def checkpoint(self) -> None:
         """Keep `data` as it is now, whatever comes; and renew the lease.
 
-        Raises `LeaseLostError` where somebody else holds the task now: nothing is kept.
+        Raises `LeaseLostError` where another worker holds the task now: nothing is kept.
         """
         self._check()
         data = await self._stowed(keys.data(self.data))
@@ -115,7 +115,7 @@ class Execution:
     ) -> None:
         """End this stage and queue the next one, in one write: no attempt of it is spent yet.
 
-        *context* is what it finds in `Execution.context`; it is due after *delay*.
+        It finds *context* in `Execution.context`; it is due after *delay*.
         Raises `UsageError`, and has not ended then.
         """
         self._check()
@@ -190,7 +190,7 @@ class Execution:
         return await self._blobs.offload(self.lease.task.id, value, limit=limit)
 
 
-#: What is between the user's code and the block around it.
+#: The functions between the user's code and the block around it.
 _OUR_FRAMES = (
     str(Path(__file__).parent),
     str(Path(anyio.__file__).parent),

@@ -28,11 +28,11 @@ async def handle(
     threads: CapacityLimiter | None = None,
     processes: CapacityLimiter | None = None,
 ) -> None:
-    """Let *handler* do its stage; what it returns is the stage's result.
+    """Let *handler* do its stage; its return value is the stage's result.
 
-    Raises what it raises, but `UnwantedError`: that ignores the task. Where the
+    Raises its exceptions, but `UnwantedError`: that ignores the task. Where the
     lease is lost meanwhile a coroutine is cancelled, a process is killed, and a
-    thread is left to itself: nothing of what it still does to the execution is
+    thread is left to itself: no further change of the execution by it is
     accepted.
     """
     try:

@@ -27,7 +27,7 @@ async def run(
 ) -> Any:
     """Return what *function(key, data, context)* returns in another process.
 
-    The process is killed where this is cancelled. Raises what the function
+    The process is killed where this is cancelled. Raises the exceptions that the function
     raises, and `anyio.BrokenWorkerProcess` where the process dies.
     """
     result = await to_process.run_sync(

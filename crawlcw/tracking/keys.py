@@ -1,4 +1,4 @@
-"""Keys, stages, data and delays: what a tracked task may be called and may carry."""
+"""Keys, stages, data and delays that a tracked task may have."""
 
 import re
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """The leases of workers that are no processes of ours: handed out by name, and read by it.
 
-Such a worker is on no list and nobody looks whether it lives. What it holds is leased to
-its name; where it does not touch that for its time, it goes back to the pool by the
-lease's end, and counts as lost as any other lease does.
+Such a worker is on no list, and no process looks whether it lives. Its tasks are leased to
+its name. Where it does not touch one in time, the task goes back to the pool by the
+lease's end, and counts as lost as with any other lease.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from crawlcw.tracking.tracker import Tracker
 _WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
 #: Seconds between two looks at the use case's settings.
 _POLICY_CHECK = 15.0
-#: So many tasks are claimed by one write, and so many more looked at while some have their grace.
+#: Tasks claimed by one write, and looked at beyond those while some have their grace.
 _AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wish:
-    """What a holder asks for."""
+    """The request of a holder."""
 
     by: str
     number: int
@@ -40,7 +40,7 @@ class LeaseBroker:
     """Leases the tasks of a tracker to names."""
 
     def __init__(self, tracker: Tracker, *, ttl: timedelta | None = None) -> None:
-        """Let a worker keep what it was given for *ttl*, by default the policy's lease."""
+        """Let a worker keep its tasks for *ttl*, by default the policy's lease."""
         self._tracker = tracker
         self._ledger = tracker.ledger
         self._ttl = ttl
@@ -51,18 +51,18 @@ class LeaseBroker:
 
     @property
     def ttl(self) -> timedelta:
-        """How long a worker keeps what it was given, from each time it asks or touches it."""
+        """How long a worker keeps its tasks, from each time it asks or touches them."""
         return self._ttl or self._tracker.policy.lease
 
     async def follow_policy(self) -> None:
-        """Look now and then, where somebody asks, whether the settings were changed elsewhere."""
+        """Look now and then, at a request, whether the settings were changed elsewhere."""
         now = time.monotonic()
         if now - self._policy_seen > _POLICY_CHECK:
             self._policy_seen = now
             await self._tracker.session.refresh()
 
     async def held(self, by: str) -> list[Lease]:
-        """Return what a holder holds, see `holder`."""
+        """Return the leases of a holder, see `holder`."""
         return await self._ledger.leases.held(by)
 
     async def renew(self, held: Sequence[Lease]) -> list[Lease]:
@@ -123,7 +123,7 @@ class LeaseBroker:
         claimed = await self._ledger.leases.claim(
             tasks, worker=token, lease=self.ttl, max_lost=self._tracker.policy.max_lost
         )
-        # A claim of somebody else, whose reply was lost, may be found again here.
+        # A claim of another request, whose reply was lost, may be found again here.
         return [each for each in claimed.leases if each.token.startswith(f"{token}:")]
 
     async def begin(self, leases: Sequence[Lease]) -> list[Lease]:
@@ -146,12 +146,12 @@ class LeaseBroker:
 
 
 def holder(worker: object) -> str:
-    """Return what the tokens of a worker's leases begin with; raises `UsageError`."""
+    """Return the beginning of the tokens of a worker's leases; raises `UsageError`."""
     return f"@{_word(worker, 'name of a worker')}"
 
 
 def request_holder(worker: object, request: object) -> str:
-    """Return what the tokens begin with that one request of a worker has got."""
+    """Return the beginning of the tokens that one request of a worker has got."""
     return f"{holder(worker)}:~{_word(request, 'token of a request')}"
 
 

@@ -22,7 +22,7 @@ class NewTask:
 
 
 def in_chunks(things: Iterable[T], *, size: int) -> Iterator[list[T]]:
-    """Yield what *things* yield, *size* at a time, and what is left."""
+    """Yield the *things*, *size* at a time, and the rest."""
     left = iter(things)
     while chunk := list(islice(left, size)):
         yield chunk

@@ -17,7 +17,7 @@ C = TypeVar("C", bound=Closable)
 
 
 class Opening(Generic[C]):
-    """What is about to be opened."""
+    """The tracker about to be opened."""
 
     def __init__(self, opening: Coroutine[Any, Any, C]) -> None:
         self._opening = opening

@@ -57,7 +57,7 @@ class Session(engine.Session):
         self._broken: Exception | None = None
 
     async def claim(self, tasks: Sequence[Task]) -> Claimed:
-        """Claim tasks as `Leases.claim` does, and keep what is claimed; raises `LedgerError`."""
+        """Claim tasks as `Leases.claim` does, and keep the leases; raises `LedgerError`."""
         await self._begin()
         return await self._claimed(asyncio.create_task(self._claim(tasks)))
 
@@ -93,15 +93,15 @@ class Session(engine.Session):
         self.stats.claims_missed += claimed.missed
         self.held.add(claimed.leases)
         if lease != self.policy.lease:
-            # What was renewed when that changed was without these.
+            # The renewal at that change was without these.
             self.lease_changed()
         return claimed
 
     async def _undo(self, claiming: asyncio.Future[Claimed]) -> None:
-        """Release what comes of a claim for which nobody waits any more."""
+        """Release the tasks of a claim whose caller is gone."""
         await asyncio.wait([claiming], timeout=LAST_PATIENCE.total_seconds())
         if not claiming.done():
-            # The ledger is away: what is claimed when it is back is released by the renewal.
+            # The ledger is away: the renewal releases the tasks that are claimed when it is back.
             claiming.add_done_callback(self._let_orphan)
             return
         with suppress(LedgerError):
@@ -150,7 +150,7 @@ class Session(engine.Session):
             self.held.end(released)
 
     async def close(self) -> None:
-        """Write what is on its way, give back what is held, and leave the list of workers."""
+        """Write the outcomes on their way, give back the leases, and leave the list of workers."""
         if self._upkeep is None:
             return
         if self._broken is None:
@@ -178,7 +178,7 @@ class Session(engine.Session):
         try:
             self.policy = Policy.of(await self.ledger.notes.policy())
         except SettingsError as error:
-            # Somebody wrote it by hand; those that were good enough so far still are.
+            # They were written by hand; the settings so far stay in force.
             logger.warning(
                 "the settings in the ledger are wrong: %s",
                 printable(error),
@@ -269,5 +269,5 @@ def _tell(waiting: _Waiting, error: Exception | None) -> None:
         waiting.written.set_result(None)
     else:
         waiting.written.set_exception(error)
-        # Nobody may wait any more, and asyncio would complain of an error unseen.
+        # All callers may be gone, and asyncio would complain of an error unseen.
         waiting.written.exception()

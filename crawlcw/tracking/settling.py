@@ -31,7 +31,7 @@ class Settler:
     ) -> dict[str, Refusal]:
         """Record how the holder *me* ended tasks; return the keys of those that were not.
 
-        They are written together with what is on its way for other holders.
+        They are written together with those of other holders.
         """
         if not endings:
             return {}
@@ -124,7 +124,7 @@ class Settler:
         gone = [before[n] for n in after if before[n] != after[n]] if kept else [*after.values()]
         if not kept and progress is not None:
             gone += progress.results.values()
-        # A chain passes the context along as it is, whatever becomes of the outcome.
+        # A chain passes the context along as it is, however the outcome is recorded.
         await self._blobs.drop(
             *(each for each in gone if isinstance(each, BlobRef) and (kept or each != task.context))
         )

@@ -1,4 +1,4 @@
-"""What a tracker is asked for, from another thread than that of its event loop."""
+"""Calls of a tracker from another thread than that of its event loop."""
 
 import asyncio
 import concurrent.futures

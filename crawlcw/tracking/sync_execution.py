@@ -11,7 +11,7 @@ class Call(Protocol):
     """Runs a coroutine function in the event loop's thread, from another one."""
 
     def __call__(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Return what the coroutine returns, and raise what it raises."""
+        """Return the coroutine's result, or raise its exception."""
 
 
 class SyncExecution:

@@ -19,7 +19,7 @@ class ThreadBlock(AbstractAsyncContextManager[T], Generic[T]):
     def __init__(self, block: AbstractAsyncContextManager[T]) -> None:
         self._block = block
         self._left = False
-        self._error: BaseException | None = None  #: what the thread has left it with
+        self._error: BaseException | None = None  #: the exception that the thread has left it with
 
     @contextmanager
     def left_by_its_thread(self) -> Iterator[None]:

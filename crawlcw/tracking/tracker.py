@@ -101,9 +101,9 @@ class Tracker(Questions, Changes):
         await run_shielded(self.close())
 
     async def close(self) -> None:
-        """Give back what is held, and let go of the ledger.
+        """Give back the leases, and let go of the ledger.
 
-        What is at work in a block of `start` goes back, in other threads as well.
+        A task at work in a block of `start` goes back, in other threads as well.
         """
         self.closed = True
         await self._portal.close()
@@ -198,7 +198,7 @@ class Tracker(Questions, Changes):
         cancellation and KeyboardInterrupt give it back. With *enter_from* a task
         of that status, such as `Status.FINISHED`, is opened once more, in *stage*.
         Raises `TaskMissedError` in its kinds where it cannot be worked on now, and
-        `LeaseLostError` where somebody else has taken it over.
+        `LeaseLostError` where another worker has taken it over.
         """
         entered = choices.statuses(enter_from)
         lease = await self._claimed(keys.key(key), entered, stage)
@@ -260,7 +260,7 @@ class Tracker(Questions, Changes):
                 if is_quarantined(task):
                     await self._begin(lease)
                 return lease
-            # Somebody was faster, or it is given up: the next look says which.
+            # Another worker was faster, or it is given up: the next look says which.
 
     async def _begin(self, lease: Lease) -> None:
         try:

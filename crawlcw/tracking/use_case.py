@@ -11,7 +11,7 @@ from crawlcw.tracking import keys
 from crawlcw.tracking.policy import checked
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-#: The stage of what was added without one: whatever comes first.
+#: The stage of tasks that were added without one: the first.
 NO_STAGE = "todo"
 
 
@@ -25,7 +25,7 @@ class Runs(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """What does the work of one stage; what it returns is the stage's result."""
+    """The function that does the work of one stage, and returns its result."""
 
     function: Callable[..., Any]
     runs: Runs

@@ -1,4 +1,4 @@
-"""What the ledger knows of a tracked task, as its users see it."""
+"""A tracked task in the ledger, as its users see it."""
 
 import base64
 import binascii
@@ -24,7 +24,7 @@ class TrackedTask:
     status: Status
     reason: Reason | None  #: why it failed or is ignored
     data: Mapping[str, Any] | BlobRef  #: an `BlobRef` where it is large and was not asked for
-    results: Mapping[str, Any]  #: stage -> what it returned
+    results: Mapping[str, Any]  #: stage -> its result
     context: Mapping[str, Any] | BlobRef | None
     priority: int
     retry: int  #: failed attempts at this stage
@@ -38,7 +38,7 @@ class TrackedTask:
 
     @classmethod
     def of(cls, record: Record, *, stage: str) -> Self:
-        """Return what a record says of a task in *stage*, as its use case calls it."""
+        """Return the view of a record whose task is in *stage*, as its use case calls it."""
         task = record.task
         carried = task.carried or Payload()
         return cls(

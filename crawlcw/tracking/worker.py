@@ -44,7 +44,7 @@ _SHORTEST_IDLE = 0.05
 _LONGEST_IDLE = 10.0
 _FIRST_RECONNECT = 1.0
 _LONGEST_RECONNECT = 60.0
-#: While leases have their grace after an outage, so many more tasks are looked at.
+#: Tasks that are looked at besides, while leases have their grace after an outage.
 _MOST_IN_GRACE = 1_000
 _LONGEST_STEP_ASIDE = 0.02
 
@@ -118,7 +118,7 @@ class Worker:
         return self._pool.dispatched - self._pool.waiting
 
     def stop(self) -> None:
-        """End soon: finish within the grace what is under way, and release the rest."""
+        """End soon: finish the tasks under way within the grace, and release the rest."""
         self._stopping = True
         # Where the ledger is away, a stop does not wait for it to come back.
         self._session.retry.shorten(max(self.grace, LAST_PATIENCE))
@@ -306,7 +306,7 @@ class Worker:
             self._run_alone.leave(lease)
 
     async def _give_back(self) -> None:
-        """Release what nobody has begun with."""
+        """Release the tasks that are not begun."""
         if waiting := self._pool.take_back():
             await self._session.release(waiting)
             self._released += len(waiting)
