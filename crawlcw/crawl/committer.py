@@ -79,16 +79,14 @@ class TaskAdder:
     #: Links that are kept and lie too deep. Not among those seen: found nearer they count.
     kept: SeenFilter = field(default_factory=SeenFilter)
 
-    async def keep(self) -> None:
-        """Write what pages have changed: before what they have found, and their outcomes."""
-        for write in self.beside:
-            await write()
-
     async def add(self, tasks: Iterable[Task], too_deep: Iterable[Task] = ()) -> int:
         """Add tasks, wake their hosts; return how many are to be done that were not before.
 
         Those that lie *too_deep* are only kept. None of them is due, so they wake no host.
+        What pages have changed is written first, also where they have found nothing.
         """
+        for write in self.beside:
+            await write()
         deep = {
             task.id: task
             for task in too_deep
@@ -168,7 +166,6 @@ class Committer:
 
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
         """Add links of a page whose callback still runs; its outcome comes later."""
-        await self._adder.keep()
         if await self._adder.add(tasks, too_deep):
             self._coordinator.written(more=True, again=())
 
@@ -190,7 +187,7 @@ class Committer:
                 self._held.orphans += leases
                 return
             self._state.settling(settlements)
-            await self._adder.keep()
+            # Even without links: it writes what the pages have changed, before the outcomes.
             added = await self._adder.add(links, too_deep)
             await self._commit(settlements)
         self._held.end(leases)

@@ -269,7 +269,6 @@ class Seeder:
             # Before their tasks, which any process may ask for next.
             self._noted_hosts |= hosts
             await self._ledger.notes.set_state({f"{_START}{host}": True for host in hosts})
-        await self._adder.keep()
         await self._adder.add(batch)
         self._coordinator.wake()
 
