@@ -181,6 +181,10 @@ class Admission:
         if self.turns is not None:
             await self.turns.wait(url)
 
+    def last(self, host: str) -> float:
+        """Return when a host was asked last, see `HostTurns.last`; `-inf` without turns."""
+        return float("-inf") if self.turns is None else self.turns.last(host)
+
     def asked(self, url: str) -> None:
         """Note that a URL was asked for just now."""
         if self.turns is not None:

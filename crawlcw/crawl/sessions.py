@@ -146,14 +146,12 @@ class Sessions:
         if held.proxy is not None and self._proxies.health(held.proxy).is_dead:
             held.ready = False
         if not held.ready:
-            turns = self._admission.turns
-            assert turns is not None
-            last_sent = turns.last(task.host)
+            last_sent = self._admission.last(task.host)
             await self._make_ready(held)
             held.used_at = time.monotonic()
-            if turns.last(task.host) > last_sent:
+            if self._admission.last(task.host) > last_sent:
                 # A login has asked its host since its turn came.
-                await turns.wait(task.url)
+                await self._admission.turn(task.url)
         return Session(identity=held.identity, jar=held.jar, proxy=held.proxy)
 
     def _of_pool(self) -> str | None:
