@@ -58,6 +58,8 @@ _A_MOMENT = 1.0
 #: time, and are fed by one question.
 _PAUSE_A_HOST = 20e-6
 _MANY_HOSTS = 100
+#: Seconds that the leases of hosts may wait for the end of a page.
+_BUSY_PAUSE = 1.0
 #: Seconds without a host until a worker says that it wants some.
 _HUNGRY_FROM = 0.1
 
@@ -99,6 +101,7 @@ class Coordinator:
         #: The reason to wait that the last look at the ledger found.
         self._waits_for: Standstill | None = None
         self._turn_at = 0.0  #: when the next turn of a host is taken by a timer
+        self._leases_at = 0.0  #: when the leases of hosts are to be looked at
         self._look_at = 0.0  #: when a look at the whole ledger is next worth its while
 
     async def run(self) -> FinishReason:
@@ -205,7 +208,8 @@ class Coordinator:
         now = self._moved_at = time.monotonic()
         self.dispatch()
         # What else it may leave to do is noted where it comes about: `Frontier.look_wanted`.
-        if self._is_low() and now >= min(self._look_at, self.frontier.wanted()[1]):
+        feeds = self._is_low() and now >= min(self._look_at, self.frontier.wanted()[1])
+        if feeds or now >= self._leases_at:
             self._changed.set()
 
     def put_back(self, lease: Lease, *, to_ledger: bool) -> None:
@@ -476,7 +480,7 @@ class Coordinator:
             ails = state.delay or state.failures or state.given_up or rests
             rules = self._opening.robots.known(urls[name], state.robots)
             is_quick = rules is not None and not rules.crawl_delay
-            if is_quick and not ails and state.owner is not None:
+            if is_quick and not ails and state.owner is not None and name not in frontier.hosts:
                 frontier.visit(state).open()
         if self._shuffles:
             random.shuffle(page)
@@ -548,8 +552,11 @@ class Coordinator:
 
     def _next_look(self) -> float:
         """Return in how many seconds there is something to look at, if nothing changes before."""
-        leases_at = self.host_leaser.next_look(hungry=self.pool.has_idle_workers())
-        until = min(time.monotonic() + _LONGEST_IDLE, leases_at)
+        now, is_idle = time.monotonic(), self.pool.has_idle_workers()
+        self._leases_at = self.host_leaser.next_look(hungry=is_idle)
+        # Where all fetchers are busy the next one that is not calls, once it has its next task: of
+        # hosts that are handed on, none is to be one whose turn has just come.
+        until = min(now + _LONGEST_IDLE, self._leases_at + (0 if is_idle else _BUSY_PAUSE))
         if self._is_low():
             until = min(until, self._look_at, self.frontier.wanted()[1])
         return until - time.monotonic()
