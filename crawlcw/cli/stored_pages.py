@@ -13,7 +13,7 @@ from crawlcw.archive.records import DamagedRecordError
 from crawlcw.cli import confirming, ledger_option, parsed_pages, selecting
 from crawlcw.cli.exit_codes import NOT_WELL, OK
 from crawlcw.cli.numbers import counted
-from crawlcw.crawl.reparsing import Reparser, Saving, reparser_of, saving_to, stored
+from crawlcw.cli.reparsing import Reparser, Saving, reparser_of, saving_to, stored
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable

@@ -8,7 +8,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, begin, logs_in
 from crawlcw.cli import loading
-from crawlcw.crawl.trial import Trial, open_trial
+from crawlcw.cli.trial import Trial, open_trial
 from crawlcw.errors import FetchError, UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import open_ledger
