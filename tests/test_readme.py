@@ -81,6 +81,10 @@ def test_the_readme_leads_to_every_page_of_the_manual():
     assert led_to == set(NAMES)
 
 
+def test_the_architecture_is_read_in_half_an_hour():
+    assert len(ARCHITECTURE.encode()) <= 25_000
+
+
 def test_the_architecture_has_a_row_for_each_room():
     rooms = ARCHITECTURE.partition("## Rooms, bottom first")[2].partition("\n## ")[0]
     named = {name.rstrip("/") for name in re.findall(r"`([a-z_]+/?)`", rooms)}

@@ -13,8 +13,7 @@ from tests.hostile.catalogue import ENDPOINTS, ROWS, healthy_paths
 from tests.support.docs import REPOSITORY
 
 TESTS = REPOSITORY / "tests"
-ARCHITECTURE = REPOSITORY / "crawlcw" / "ARCHITECTURE.md"
-SECTION = "## Rows of the hostile catalogue that are answered otherwise"
+OTHERWISE = TESTS / "hostile" / "README.md"
 _ROW = r"\d+\.\d+(?:\s*-\s*\d+\.\d+)?"
 _NAMED = re.compile(rf"HOSTILE ({_ROW}(?:(?:,| and)\s+{_ROW})*)")
 
@@ -39,8 +38,7 @@ def named_by_tests() -> set[str]:
 
 
 def explained() -> set[str]:
-    section = ARCHITECTURE.read_text().partition(SECTION)[2].partition("\n## ")[0]
-    lines = (line for line in section.splitlines() if re.match(r"\| \d", line))
+    lines = (line for line in OTHERWISE.read_text().splitlines() if re.match(r"\| \d", line))
     return {row for line in lines for row in expanded(line.split("|")[1])}
 
 
