@@ -21,14 +21,13 @@ def name_of(layer: Any) -> str:
     return str(getattr(layer, "__name__", type(layer).__name__))
 
 
-def checked(layers: object, kind: str) -> list[Layer]:
-    """Return the layers of a spider of *kind*; raises `SpiderError` for another object."""
+def check(layers: object, kind: str) -> None:
+    """Raise `SpiderError` where the layers of a spider of *kind* are no list of layers."""
     if not isinstance(layers, list | tuple):
         raise SpiderError(f"{kind}.layers is {layers!r}: make it a list of layers")
     for layer in layers:
         if (why := _refusal(layer)) is not None:
             raise SpiderError(f"{kind}.layers: {why}")
-    return list(layers)
 
 
 def loaded(names: Iterable[str]) -> list[Layer]:

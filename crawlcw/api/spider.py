@@ -296,8 +296,7 @@ def check(spider: Spider) -> None:
     except SettingsError as error:
         raise SpiderError(f"{kind}.{error}") from None
     _check_sessions(spider)
-    own_layers.checked(spider.layers, kind)
-    own_layers.loaded(spider.settings.layers)
+    own_layers.check(spider.layers, kind)
     if type(spider).start is Spider.start and not list(spider.start_urls):
         _check_no_start(spider)
     if not inspect.isasyncgenfunction(type(spider).start):

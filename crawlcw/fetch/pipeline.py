@@ -74,8 +74,7 @@ def layers(
     have made it. The purposes of a layer say which requests pass it; by default all do.
     """
     hooks = Hooks(spider, watch)
-    chosen = [*own_layers.checked(spider.layers, type(spider).__name__)]
-    chosen += own_layers.loaded(settings.layers)
+    chosen = [*spider.layers, *own_layers.loaded(settings.layers)]
     users = [UserLayer(each, watch, admission) for each in chosen]
     wire = [layer for layer in users if layer.is_wire]
     below_own: list[Step | None] = [

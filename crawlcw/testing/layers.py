@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from crawlcw.api.attempt import Attempt, Layer, Next, Purpose
-from crawlcw.api.own_layers import checked
+from crawlcw.api.own_layers import check
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
@@ -31,7 +31,7 @@ class LayerContract:
 
     def test_it_is_a_layer(self) -> None:
         """An object, no class, with an `async` method of three arguments."""
-        checked([self.layer()], type(self).__name__)
+        check([self.layer()], type(self).__name__)
 
     def test_each_request_gets_the_answer_to_itself(self) -> None:
         """Many at once: a layer holds nothing of one request while it works on another."""
