@@ -120,5 +120,11 @@ def _write(path: Path, content: tuple[bytes, ...]) -> None:
     # Pages may hold secrets, and other users must not read these.
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with NamedTemporaryFile(dir=path.parent, delete=False) as stream:
-        stream.writelines(content)
-    Path(stream.name).replace(path)
+        written = Path(stream.name)
+        try:
+            stream.writelines(content)
+            stream.flush()
+            written.replace(path)
+        except OSError:
+            written.unlink()
+            raise

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -151,6 +152,19 @@ async def test_a_folder_that_takes_nothing_stops_no_crawl(
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         f"pages are not kept in {tmp_path}/cache"
     ]
+
+
+async def test_a_write_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    web = cached(ReplayDownloader({URL: b"a" * 100_000}), tmp_path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        response = await web.fetch(Request(URL), url=URL)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert response.size == 100_000
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 async def test_large_pages_are_all_answered_where_memory_has_room_for_one(tmp_path: Path) -> None:
