@@ -140,7 +140,7 @@ class HostLeaser:
             host = self._frontier.leased.get(lease.host.name)
             if host is not None and host.name not in lost:
                 host.renewed(asked=asked)
-            elif host is not None and host.lease == lease:
+            elif host is not None and _is_same(host.lease, lease):
                 self._lose(host.name)
         # Of some it may not have been sure any more that they may be asked.
         self._frontier.look_wanted.set()
@@ -163,7 +163,7 @@ class HostLeaser:
         for lease, state in states:
             name = lease.host.name
             held = self._frontier.leased.get(name)
-            if held is None or held.lease != lease:
+            if held is None or not _is_same(held.lease, lease):
                 continue
             if name in lost:
                 self._lose(name)
@@ -281,3 +281,8 @@ class HostLeaser:
         if dues:
             logger.info("woke %d hosts", len(dues), extra={"event": "hosts_woken"})
             await self._ledger.hosts.wake(dues)
+
+
+def _is_same(held: HostLease | None, lease: HostLease) -> bool:
+    # A write beside this one may have changed the host's state in it meanwhile.
+    return held is not None and (held.token, held.epoch) == (lease.token, lease.epoch)

@@ -375,8 +375,8 @@ _SILENCE = 2.0
 _SEVERAL = 2
 #: So many good pages are remembered, of the hosts that answered last.
 _GOOD_PAGES = 5
-#: Seconds after a check in which none is made: less than any rest, or an uplink that goes away
-#: right then would count as several failures.
+#: Seconds after a check in which none is made: less than a rest, or an uplink that goes away right
+#: then would count as several failures. Only the rests of `Policy.in_haste` may be shorter.
 _CHECKED = 1.0
 #: Seconds between two checks while it is open: twice the last pause, up to the longest.
 _FIRST_PAUSE = 0.5

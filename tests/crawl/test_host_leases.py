@@ -113,6 +113,25 @@ async def test_a_host_that_is_lost_while_leases_are_renewed_is_asked_for_nothing
     assert not process.may_ask()
 
 
+async def test_a_lease_that_is_lost_beside_a_write_of_its_host_is_known_to_be_lost(
+    ledger: GivingUpLedger,
+):
+    process = Process()
+
+    async def lost(leases: Any, **_named: Any) -> set[str]:
+        process.answered()
+        process.frontier.hosts[HOST].save_soon()
+        await look(host_leaser)
+        return {lease.host.name for lease in leases}
+
+    ledger.host_leases = Instead(ledger.host_leases, renew=lost)
+    host_leaser = await leaser_of(ledger, process)
+
+    await host_leaser.renew()
+
+    assert process.frontier.leased == {}
+
+
 async def test_a_renewal_is_asked_once_for_meanwhile_other_hosts_are_held(ledger: GivingUpLedger):
     async def away(*_: Any, **_named: Any) -> Any:
         raise LedgerUnavailableError("away")
