@@ -83,14 +83,14 @@ WITHOUT |= {
         (
             "commit-is-not-durable",
             f"{_LEDGER}.outcomes",
-            "Outcomes._write",
-            ("self._store.durable.bulk_write", "self._store.tasks.bulk_write"),
+            "Outcomes._record",
+            ("send(self._store.durable", "send(self._store.tasks"),
         ),
         (
             "adding-is-not-durable",
             f"{_LEDGER}.tasks",
-            "Tasks._add",
-            ("self._store.durable.bulk_write", "self._store.tasks.bulk_write"),
+            "Tasks._add_some",
+            ("send(self._store.durable", "send(self._store.tasks"),
         ),
         ("adding-overwrites", f"{_LEDGER}.tasks", "_insertion", ('"$setOnInsert"', '"$set"')),
         (

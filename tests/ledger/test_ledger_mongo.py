@@ -22,7 +22,7 @@ from crawlcw.ledger.mongo import MongoLedger, changes, schema
 from crawlcw.ledger.mongo.indexes import BY_STATUS, OUTDATED
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Added, Cursor, TaskFilter
-from crawlcw.model.task import Payload, Status
+from crawlcw.model.task import Payload, ResponseInfo, Status
 from crawlcw.model.transitions import Failed, Progress, Succeeded
 from tests.faults.proxy import End, Fault, Loss, proxied
 from tests.ledger.test_hosts_mongo import Losing
@@ -262,6 +262,36 @@ async def test_a_page_is_filled_up_where_a_task_has_changed_meanwhile(
 
     # Who gets fewer than the limit takes them for the last ones.
     assert len({record.task.id for record in found} - set(purged)) == 3
+
+
+async def test_outcomes_that_the_driver_and_the_server_refuse_take_none_of_the_others(
+    ledger: MongoLedger,
+):
+    half = "x" * (10 << 20)
+    tasks = make_tasks(4)
+    await ledger.tasks.add(
+        [*tasks[:3], replace(tasks[3], carried=Payload(data={}, results={"scan": half}))]
+    )
+    leases = {lease.task.id: lease for lease in await claimed(ledger)}
+    good, answered, unclean, large = (leases[task.id] for task in tasks)
+    bad = ResponseInfo(status=200, final_url="http://example.com/", etag="\udcff")
+    progress = Progress(worker="a", began=START, results={"pay": half})
+    batch = [
+        settled(ledger, good, Succeeded()),
+        # The driver does not encode it with the others.
+        settled(ledger, answered, Succeeded(response=bad)),
+        # Its items are refused before, and its response would be as well.
+        settled(ledger, unclean, Succeeded(response=bad, items=({"v": "\ud800"},))),
+        # Only together with the results there it is too large, as the server finds.
+        settled(ledger, large, Succeeded(progress=progress)),
+    ]
+
+    answer = await ledger.outcomes.commit(batch)
+
+    assert [lease for lease, _ in answer.rejected] == [unclean, answered, large]
+    assert answer.lost == ()
+    assert (await ledger.queries.counts()).by_status == {Status.FINISHED: 1, Status.IGNORED: 3}
+    assert await ledger.queries.reasons() == {"store-rejected": 3}
 
 
 @pytest.mark.parametrize("error", [LedgerUnavailableError("too slow"), LedgerError("refused")])

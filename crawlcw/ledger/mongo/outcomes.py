@@ -1,17 +1,15 @@
 """Recording the outcomes of tasks, and giving tasks back without one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-
-from pymongo import UpdateOne
-from pymongo.errors import BulkWriteError
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.mongo.connection import mapped, refusals
-from crawlcw.ledger.mongo.encoding import UNENCODABLE, encoding_error
+from crawlcw.ledger.mongo.connection import mapped
+from crawlcw.ledger.mongo.encoding import UNENCODABLE
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import MongoStore, all_of
+from crawlcw.ledger.mongo.table import Update, send
 from crawlcw.ledger.mongo.updates import mine, unmoved, update_of
 from crawlcw.ledger.protocol import Committed
 from crawlcw.model import transitions
@@ -28,42 +26,38 @@ class Outcomes:
 
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
         """Write all outcomes in one unordered bulk of fenced updates."""
-        if not settlements:
-            return Committed()
-        rejected: list[tuple[Lease, str]] = []
         with mapped():
-            writes = [await self._outcome_write(s, rejected) for s in settlements]
-            try:
-                matched = await self._write(writes)
-            except UNENCODABLE:
-                # The driver encodes a bulk as a whole; find out which it was.
-                writes = [
-                    _storable(*each, rejected) for each in zip(settlements, writes, strict=True)
-                ]
-                matched = await self._write(writes)
-            except BulkWriteError as error:
-                refused = refusals(error)
-                again = [_rejection(settlements[n], text, rejected) for n, text in refused.items()]
-                matched = (error.details or {}).get("nMatched", 0) + await self._write(again)
-            await self._items.forget_replaced(settlements)
-            if matched == len(writes):
-                return Committed(rejected=tuple(rejected))
-            lost = await self._not_settled([settlement.lease for settlement in settlements])
-        return Committed(lost=tuple(lost), rejected=tuple(rejected))
+            matched, refused = await self._record(settlements, mine)
+            given_up = [_rejection(settlements[place], why) for place, why in refused.items()]
+            again = await send(self._store.durable, given_up)
+            leases = [settlement.lease for settlement in settlements]
+            is_all = matched + again.matched == len(leases)
+            lost = [] if is_all else await self._not_settled(leases)
+        rejected = tuple((leases[place], why) for place, why in refused.items())
+        return Committed(lost=tuple(lost), rejected=rejected)
 
-    async def _outcome_write(
-        self, settlement: Settlement, rejected: list[tuple[Lease, str]]
-    ) -> UpdateOne:
-        """Return the fenced update that records an outcome.
+    async def _record(
+        self, settlements: Sequence[Settlement], guard: Callable[[Lease], dict[str, Any]]
+    ) -> tuple[int, dict[int, str]]:
+        """Return how many tasks are as the guard says, and which outcomes cannot be stored.
 
         Large items are written to their own collection first; the fence makes
         them visible when the update is applied.
         """
-        try:
-            update = await self._update(settlement)
-        except UNENCODABLE as error:
-            return _rejection(settlement, str(error), rejected)
-        return UpdateOne(mine(settlement.lease), update, hint="_id_")
+        refused: dict[int, str] = {}
+        updates: dict[int, Update] = {}
+        for place, settlement in enumerate(settlements):
+            try:
+                change = await self._update(settlement)
+            except UNENCODABLE as error:
+                refused[place] = str(error)
+            else:
+                updates[place] = Update(guard(settlement.lease), change)
+        sent = await send(self._store.durable, list(updates.values()))
+        places = list(updates)
+        refused |= {places[n]: why for n, why in sent.refused.items()}
+        await self._items.forget_replaced(settlements)
+        return sent.matched, refused
 
     async def _update(self, settlement: Settlement) -> dict[str, Any]:
         """Return what records an outcome, its large items being set aside.
@@ -89,39 +83,13 @@ class Outcomes:
 
     async def replace(self, settlements: Sequence[Settlement]) -> Committed:
         """Write all of them in one unordered bulk of guarded updates."""
-        writes: list[UpdateOne] = []
-        tried: list[Lease] = []
-        rejected: list[tuple[Lease, str]] = []
         with mapped():
-            for settlement in settlements:
-                lease = settlement.lease
-                try:
-                    update = await self._update(settlement)
-                except UNENCODABLE as error:
-                    rejected.append((lease, str(error)))
-                    continue
-                if (refusal := encoding_error({"update": update})) is not None:
-                    rejected.append((lease, refusal))
-                    continue
-                writes.append(UpdateOne(unmoved(lease.task), update, hint="_id_"))
-                tried.append(lease)
-            try:
-                matched = await self._write(writes)
-            except BulkWriteError as error:
-                refused = refusals(error)
-                rejected += [(tried[n], text) for n, text in refused.items()]
-                tried = [lease for n, lease in enumerate(tried) if n not in refused]
-                matched = (error.details or {}).get("nMatched", 0)
-            await self._items.forget_replaced(settlements)
-            lost = await self._not_settled(tried) if matched < len(tried) else []
-        return Committed(lost=tuple(lost), rejected=tuple(rejected))
-
-    async def _write(self, writes: Sequence[UpdateOne]) -> int:
-        if not writes:
-            return 0
-        result = await self._store.durable.bulk_write(writes, ordered=False)
-        matched: int = result.matched_count
-        return matched
+            matched, refused = await self._record(settlements, lambda lease: unmoved(lease.task))
+            leases = [settlement.lease for settlement in settlements]
+            tried = [lease for place, lease in enumerate(leases) if place not in refused]
+            lost = [] if matched == len(tried) else await self._not_settled(tried)
+        rejected = tuple((leases[place], why) for place, why in refused.items())
+        return Committed(lost=tuple(lost), rejected=rejected)
 
     async def _not_settled(self, leases: Sequence[Lease]) -> list[Lease]:
         """Return the leases whose outcome is not the last one recorded for the task."""
@@ -132,30 +100,17 @@ class Outcomes:
 
     async def release(self, leases: Sequence[Lease]) -> int:
         """Write all releases in one unordered bulk of fenced updates."""
-        if not leases:
-            return 0
         now = self._store.now()
+        changes = [transitions.release(lease, now=now).change for lease in leases]
+        updates = [
+            Update(mine(lease), update_of(change))
+            for lease, change in zip(leases, changes, strict=True)
+        ]
         with mapped():
-            changes = [transitions.release(lease, now=now).change for lease in leases]
-            return await self._write(
-                [
-                    UpdateOne(mine(lease), update_of(change), hint="_id_")
-                    for lease, change in zip(leases, changes, strict=True)
-                ]
-            )
+            return (await send(self._store.durable, updates)).matched
 
 
-def _storable(
-    settlement: Settlement, write: UpdateOne, rejected: list[tuple[Lease, str]]
-) -> UpdateOne:
-    error = encoding_error({"update": update_of(settlement.change)})
-    return write if error is None else _rejection(settlement, error, rejected)
-
-
-def _rejection(
-    settlement: Settlement, message: str, rejected: list[tuple[Lease, str]]
-) -> UpdateOne:
+def _rejection(settlement: Settlement, message: str) -> Update:
     """Return the write that gives a task up because its outcome cannot be stored."""
-    rejected.append((settlement.lease, message))
     given_up = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=message)
-    return UpdateOne(mine(settlement.lease), update_of(given_up.change), hint="_id_")
+    return Update(mine(settlement.lease), update_of(given_up.change))

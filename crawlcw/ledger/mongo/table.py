@@ -3,14 +3,15 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from pymongo import UpdateOne
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, OperationFailure
 
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.mongo.connection import mapped, refusals
+from crawlcw.ledger.mongo.encoding import TOO_LARGE, UNENCODABLE, encoding_error
 from crawlcw.ledger.port import (
     OR,
     Among,
@@ -24,6 +25,49 @@ from crawlcw.ledger.port import (
     Within,
     Write,
 )
+
+
+class Update(NamedTuple):
+    """An update of the document that a filter finds by its `_id`."""
+
+    chosen: Document
+    change: Document
+    upsert: bool = False
+
+
+class Sent(NamedTuple):
+    """What became of a bulk of updates."""
+
+    matched: int = 0
+    inserted: int = 0
+    refused: Mapping[int, str] = {}  #: the places of those that cannot be stored, and why
+
+
+async def send(collection: Any, updates: Sequence[Update]) -> Sent:
+    """Send updates by one unordered bulk; of those that cannot be stored the others are written."""
+    if not updates:
+        return Sent()
+    bulk = [
+        UpdateOne(chosen, change, upsert=upsert, hint="_id_") for chosen, change, upsert in updates
+    ]
+    try:
+        done = await collection.bulk_write(bulk, ordered=False)
+        return Sent(done.matched_count, done.upserted_count)
+    except BulkWriteError as error:
+        details = error.details or {}
+        return Sent(details.get("nMatched", 0), details.get("nUpserted", 0), refusals(error))
+    except (*UNENCODABLE, OperationFailure) as error:
+        if isinstance(error, OperationFailure) and error.code != TOO_LARGE:
+            raise
+        # The driver encodes a bulk as a whole, and the server refuses it as a whole: find out
+        # which it was.
+        errors = [encoding_error({"update": update.change}) for update in updates]
+        refused = {place: error for place, error in enumerate(errors) if error is not None}
+        if not refused:
+            raise
+    places = [place for place in range(len(updates)) if place not in refused]
+    sound = await send(collection, [updates[place] for place in places])
+    return sound._replace(refused=refused | {places[n]: why for n, why in sound.refused.items()})
 
 
 class Table:
@@ -51,11 +95,9 @@ class Table:
     async def insert(self, documents: Sequence[Document]) -> int:
         """See `port.Documents.insert`: one command for all."""
         updates = [
-            UpdateOne({"_id": each["_id"]}, {"$setOnInsert": each}, upsert=True, hint="_id_")
-            for each in documents
+            Update({"_id": each["_id"]}, {"$setOnInsert": each}, upsert=True) for each in documents
         ]
-        _, inserted = await self._written(updates)
-        return inserted
+        return (await self._sent(updates)).inserted
 
     async def read(
         self, keys: Sequence[Key], fields: Collection[str] = (), where: Where | None = None
@@ -85,26 +127,21 @@ class Table:
 
     async def change(self, writes: Sequence[Write]) -> int:
         """See `port.Documents.change`: one command for all."""
-        return sum(await self._written([self._update(write) for write in writes]))
+        done = await self._sent([self._update(write) for write in writes])
+        return done.matched + done.inserted
 
-    def _update(self, write: Write) -> UpdateOne:
-        update = self.operators(write.edit, write.new or {})
+    def _update(self, write: Write) -> Update:
+        change = self.operators(write.edit, write.new or {})
         chosen = self.filter({"_id": write.key, **write.where})
-        return UpdateOne(chosen, update, upsert=write.new is not None, hint="_id_")
+        return Update(chosen, change, upsert=write.new is not None)
 
-    async def _written(self, updates: Sequence[UpdateOne]) -> tuple[int, int]:
-        """Return how many documents were changed, and how many inserted."""
-        if not updates:
-            return 0, 0
+    async def _sent(self, updates: Sequence[Update]) -> Sent:
+        # The key of a new document may be there, and that one not be as it is to be.
         with mapped():
-            try:
-                done = await self.collection.bulk_write(updates, ordered=False)
-            except BulkWriteError as error:
-                if refused := refusals(error):
-                    raise LedgerError(f"MongoDB: {next(iter(refused.values()))}") from error
-                # The key of a new document is there, and that one is not as it is to be.
-                return error.details["nMatched"], error.details["nUpserted"]
-        return done.matched_count, done.upserted_count
+            sent = await send(self.collection, updates)
+        for why in sent.refused.values():
+            raise LedgerError(f"MongoDB: {why}")
+        return sent
 
     async def change_where(self, where: Where, edit: Edit) -> int:
         """See `port.Table.change_where`."""

@@ -4,20 +4,16 @@ import asyncio
 import inspect
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from pymongo import UpdateOne
-from pymongo.errors import BulkWriteError, OperationFailure
-
 from crawlcw.ledger import documents
 from crawlcw.ledger.admin import Reopening
-from crawlcw.ledger.mongo.connection import mapped, refusals
-from crawlcw.ledger.mongo.encoding import TOO_LARGE, UNENCODABLE, encoding_error
+from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, BY_PRIORITY
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import MongoStore, all_of
+from crawlcw.ledger.mongo.table import Update, send
 from crawlcw.ledger.protocol import Added
 from crawlcw.model.task import Record, Task
 
@@ -45,31 +41,13 @@ class Tasks(Reopening):
         return added
 
     async def _add_some(self, tasks: Sequence[Task]) -> Added:
-        writes = [_insertion(task) for task in tasks]
         with mapped():
-            try:
-                return await self._add(writes)
-            except (*UNENCODABLE, OperationFailure) as error:
-                if isinstance(error, OperationFailure) and error.code != TOO_LARGE:
-                    raise
-                # The driver encodes a batch as a whole, and the server refuses it as a whole: find
-                # out which it was.
-                bad = [encoding_error(document) for _, document in writes]
-                if not any(bad):
-                    raise
-                sound = [write for write, error in zip(writes, bad, strict=True) if not error]
-                added = await self._add(sound) if sound else Added()
-                rejected = tuple(
-                    (task, error) for task, error in zip(tasks, bad, strict=True) if error
-                )
-                return replace(added, rejected=added.rejected + rejected)
-
-    async def _add(self, writes: Sequence[tuple[UpdateOne, documents.Document]]) -> Added:
-        try:
-            result = await self._store.durable.bulk_write([w for w, _ in writes], ordered=False)
-        except BulkWriteError as error:
-            return _partly_added(error, writes)
-        return Added(new=result.upserted_count, known=len(writes) - result.upserted_count)
+            sent = await send(self._store.durable, [_insertion(task) for task in tasks])
+        return Added(
+            new=sent.inserted,
+            known=len(tasks) - sent.inserted - len(sent.refused),
+            rejected=tuple((tasks[place], why) for place, why in sent.refused.items()),
+        )
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """Return due tasks by one index range, in the index's order."""
@@ -154,21 +132,6 @@ class Tasks(Reopening):
         return documents.record(found)
 
 
-def _insertion(task: Task) -> tuple[UpdateOne, documents.Document]:
+def _insertion(task: Task) -> Update:
     document = documents.document(task)
-    identity = {"_id": document.pop("_id")}
-    return UpdateOne(identity, {"$setOnInsert": document}, upsert=True), identity | document
-
-
-def _partly_added(
-    error: BulkWriteError, writes: Sequence[tuple[UpdateOne, documents.Document]]
-) -> Added:
-    """Read what a bulk did that the server refused in part."""
-    bad = refusals(error)
-    new = (error.details or {}).get("nUpserted", 0)
-    tasks = [
-        (documents.task(document), bad[index])
-        for index, (_, document) in enumerate(writes)
-        if index in bad
-    ]
-    return Added(new=new, known=len(writes) - new - len(bad), rejected=tuple(tasks))
+    return Update({"_id": document.pop("_id")}, {"$setOnInsert": document}, upsert=True)
