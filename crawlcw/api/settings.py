@@ -60,7 +60,7 @@ class Settings:
     auto_throttle: Flag = Flag(True, "the delay follows how a host takes it")
     obey_robots: Flag = Flag(True, "obey robots.txt, its Crawl-delay included")
     user_agent: Text = Text(
-        "crawlcw/0.1 (+https://pypi.org/project/crawlcw)",
+        "crawlcw/0.1 (+https://pypi.org/project/crawlcw/)",
         "what the crawler calls itself; robots.txt is matched against its first word",
     )
     headers: Headers = Headers(

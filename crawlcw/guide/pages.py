@@ -25,6 +25,7 @@ NAMES = (
     "scrapy",
     "crawlee",
     "deploying",
+    "versions",
     "api",
 )
 

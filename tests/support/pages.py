@@ -10,10 +10,17 @@ GUIDE = ROOT / "crawlcw" / "guide"
 README = ROOT / "README.md"
 ARCHITECTURE = ROOT / "crawlcw" / "ARCHITECTURE.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+#: Pages for those who report, behave or publish.
+POLICIES = [ROOT / name for name in ("CODE_OF_CONDUCT.md", "RELEASING.md", "SECURITY.md")]
 
 GUIDE_PAGES = [GUIDE / f"{name}.md" for name in NAMES]
 #: Pages that people write; `api` is made from the docstrings.
-WRITTEN = [README, CONTRIBUTING, *(page for page in GUIDE_PAGES if page.stem != "api")]
+WRITTEN = [
+    README,
+    CONTRIBUTING,
+    *POLICIES,
+    *(page for page in GUIDE_PAGES if page.stem != "api"),
+]
 
 
 def text_of(page: Path) -> str:
