@@ -1,1 +1,1 @@
-"""The commands: what a person or a script at a terminal has of crawlcw."""
+"""The `crawlcw` command line."""

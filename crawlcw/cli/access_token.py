@@ -13,7 +13,7 @@ from crawlcw.errors import UsageError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: What RFC 6750 lets a bearer's token be.
+#: Syntax of a bearer token (RFC 6750, b64token).
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
@@ -23,12 +23,12 @@ def token_option(command: Callable[P, R]) -> Callable[P, R]:
         "--token-file",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="A file with the token that clients must send; else CRAWLCW_TOKEN, else none.",
+        help="File with the token that clients must send. Default: CRAWLCW_TOKEN, or no token.",
     )(command)
 
 
 def access_token(path: Path | None) -> str | None:
-    """Return the token in a file, or that of the environment; raises `UsageError`."""
+    """Return the token from a file, or else from the environment; raises `UsageError`."""
     found = os.environ.get("CRAWLCW_TOKEN") if path is None else _content(path)
     if found is not None and not _TOKEN.fullmatch(found):
         place = "CRAWLCW_TOKEN" if path is None else str(path)

@@ -1,4 +1,4 @@
-"""Adding pages to a spider's ledger from outside, while crawls of it run or not."""
+"""Add pages to a spider's ledger from outside, also while it is crawled."""
 
 import secrets
 import time
@@ -16,44 +16,45 @@ from crawlcw.errors import FetchError, SpiderError, UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import ChangedTask, Task
 
-#: Tasks of many hosts lie all over SQLite's indexes, and a transaction writes most pages that it
-#: touches for one task alone: a million of 1,000 hosts wrote 24 GiB by 1,000, and 8 by so many.
+#: Requests a transaction. Tasks of many hosts are spread over SQLite's indexes, and most index
+#: pages are written for one task: a million tasks of 1,000 hosts wrote 24 GiB in transactions
+#: of 1,000, and 8 GiB in these.
 _AT_ONCE = 5_000
-#: Seconds between two notes for the crawls that run; each lets them look at all their hosts.
+#: Seconds between two signals to running crawls; each makes them check all their hosts.
 _TELL_EVERY = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
 class Fed:
-    """What became of the requests."""
+    """Counts of added and refused requests."""
 
     new: int = 0
     known: int = 0
-    again: int = 0  #: of the known ones, those that are to be done after all
+    again: int = 0  #: known ones that were reopened
     refused: Counter[str] = field(default_factory=Counter)  #: by reason
     examples: dict[str, str] = field(default_factory=dict)  #: one URL of each reason
 
 
 class PageAdder:
-    """Adds requests to a ledger, some hundred at a time, in flat memory."""
+    """Adds requests to a ledger in batches, in constant memory."""
 
     def __init__(self, ledger: Ledger, spider: Spider | None, checks: LinkChecks | None) -> None:
-        """*spider* is None where its code is not here: scope and callbacks are not known then."""
+        """*spider* is None if its code is not available: scope and callbacks are unchecked then."""
         self._ledger = ledger
         self._spider = spider
         self._checks = checks
         self._callbacks: set[str] = set()
-        # Each request that is not to be filtered is a task of its own, of this call too.
+        # The salt makes each request with `dont_filter` a new task, in this call too.
         self._salt = secrets.token_hex(8)
         self._numbers = count()
         self._told_at = float("-inf")
         self.fed = Fed()
 
     async def add_all(self, requests: Iterator[Request]) -> None:
-        """Add what *requests* yields as soon as it does, and tell the crawls that run.
+        """Add each request as soon as *requests* yields it, and signal running crawls.
 
-        Raises `UsageError` for what is no request, or has a callback that the spider has not.
-        What was read before is added.
+        Raises `UsageError` for an invalid request or a callback that the spider does not
+        have. The requests before it are added.
         """
         try:
             async for some in as_they_come(requests, at_once=_AT_ONCE):
@@ -61,7 +62,7 @@ class PageAdder:
         except UsageError as error:
             if self.fed == Fed():
                 raise
-            raise UsageError(f"{error}; what was read before is added") from None
+            raise UsageError(f"{error}; the requests before it are added") from None
         finally:
             if self.fed.new or self.fed.again:
                 await self._tell()
@@ -80,7 +81,7 @@ class PageAdder:
             self.fed.again += await self._ledger.tasks.admit_nearer(tasks)
             if changed := [task for task in tasks if isinstance(task, ChangedTask)]:
                 self.fed.again += await self._ledger.tasks.reopen_changed(changed)
-        # After the tasks: a host that is woken before finds nothing.
+        # After the tasks: a host that wakes up before would find nothing.
         await self._ledger.hosts.wake({task.host: now for task in tasks})
         if time.monotonic() - self._told_at >= _TELL_EVERY:
             await self._tell()
@@ -90,7 +91,7 @@ class PageAdder:
         await self._ledger.notes.set_control({"fed": secrets.token_hex(8)})
 
     def _task(self, request: Request, now: datetime) -> Task | None:
-        """Return the task of a request, None where it is refused."""
+        """Return the task of a request; None: refused."""
         self._check_callback(request.callback)
         if request.errback is not None:
             self._check_callback(request.errback)

@@ -1,4 +1,4 @@
-"""Loops that run beside a crawl, and neither hold it up nor end it."""
+"""Background loops beside a crawl, which neither delay nor end it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -8,8 +8,8 @@ from typing import Any
 
 @asynccontextmanager
 async def background_tasks(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run *loops* as long as the block; an error in one of them ends that one and nothing else."""
-    # No task group: a terminal that goes away must not cancel the crawl.
+    """Run *loops* during the block; an error in one ends only that one."""
+    # Not a task group: a closed terminal must not cancel the crawl.
     tasks = [asyncio.create_task(loop) for loop in loops]
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a shell is offered where an argument is a spider or a setting; no spider's code is run."""
+"""Shell completion of spiders and settings, without running any spider's code."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ class SpiderName(click.ParamType[str]):
     name = "spider"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
-        """Return None: the argument's own name is shown."""
+        """Return None: click then shows the argument's own name."""
 
     def shell_complete(
         self,
@@ -20,7 +20,7 @@ class SpiderName(click.ParamType[str]):
         param: click.Parameter,  # noqa: ARG002
         incomplete: str,
     ) -> list[CompletionItem]:
-        """Return the names that begin so; where there are none, files may be meant."""
+        """Return the names with this prefix; without any, let the shell complete files."""
         folder = Path("spiders")
         names = sorted(each.stem for each in folder.glob("*.py")) if folder.is_dir() else []
         found = [CompletionItem(each) for each in names if each.startswith(incomplete)]
@@ -38,8 +38,8 @@ class SettingAssignment(click.ParamType[str]):
         param: click.Parameter,  # noqa: ARG002
         incomplete: str,
     ) -> list[CompletionItem]:
-        """Return the settings that begin so, each with what it is."""
-        from crawlcw.api.settings import described  # what no `--help` need wait for
+        """Return the settings with this prefix, each with its description."""
+        from crawlcw.api.settings import described  # slow to load, and `--help` does not need it
 
         return [
             CompletionItem(f"{name}=", help=field.doc)
@@ -49,7 +49,7 @@ class SettingAssignment(click.ParamType[str]):
 
 
 def offer(command: click.Command) -> None:
-    """Let the shell complete spiders and settings of *command*, by the names of its parameters."""
+    """Give the parameters of *command* that name spiders and settings their completion."""
     for param in command.params:
         if param.name == "spider" and isinstance(param, click.Argument):
             param.type = SpiderName()

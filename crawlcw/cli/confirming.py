@@ -1,4 +1,4 @@
-"""What asks before it acts: on a terminal, or by `--yes`."""
+"""Confirmation before a destructive command: on a terminal, or by `--yes`."""
 
 import sys
 from collections.abc import Callable
@@ -18,9 +18,9 @@ def yes_option(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask, unless *yes*; raises `click.Abort` for a no, `UsageError` where nobody can be asked."""
+    """Ask, unless *yes*; raises `click.Abort` for a no, `UsageError` without a terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} Nobody can be asked without a terminal: add --yes")
+        raise UsageError(f"{question} No terminal to confirm on: add --yes")
     click.confirm(question, abort=True, err=True)

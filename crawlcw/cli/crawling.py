@@ -1,4 +1,4 @@
-"""A crawl as `run` and `demo` do it in their own process: watched, stopped, summed up."""
+"""Crawl in this process, for `run` and `demo`: progress, signals, report."""
 
 from collections.abc import Awaitable, Callable
 
@@ -26,8 +26,7 @@ async def crawl(
 ) -> int:
     """Crawl *spider* to its end and return the exit code.
 
-    *afterwards* is called with the ledger, still open, unless the crawl was
-    stopped at once.
+    *afterwards* is called with the open ledger, unless the crawl was stopped at once.
     """
     meter = Meter() if output.metrics is not None else None
     async with notifying(spider.name, settings) as notice:
@@ -47,7 +46,7 @@ async def crawl(
 
 
 class _Here:
-    """A crawl in this process, as it is measured: its only worker."""
+    """Metrics source of a crawl in this process, its only worker."""
 
     def __init__(self, crawl: Crawl) -> None:
         self.name = crawl.spider.name

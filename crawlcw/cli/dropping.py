@@ -1,4 +1,4 @@
-"""Taking a spider or a use case out of a ledger, for `drop` and `run --fresh`."""
+"""Delete a spider or a use case from a ledger, for `drop` and `run --fresh`."""
 
 from datetime import timedelta
 
@@ -13,17 +13,17 @@ from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 
-#: A worker on another machine that was silent for so long is taken for dead: its leases have ended.
+#: A worker on another machine counts as dead after this silence: its leases have ended.
 _SILENT = timedelta(minutes=10)
 _MOST_NAMED = 5
-#: So many tasks are looked at for their items: to count them all is seconds for a million.
+#: Number of tasks whose items are counted: to count those of a million takes seconds.
 _LOOK_AT = 10_000
 
 
 async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
-    """Take everything of *name* away, unless the user says no; return how many tasks it had.
+    """Delete all data of *name* once the user confirms; return the number of deleted tasks.
 
-    Raises `UsageError` where workers are at work on it.
+    Raises `UsageError` if workers are at work on it.
     """
     await check_idle(ledger, name)
     total = (await ledger.queries.counts()).total
@@ -38,7 +38,7 @@ def _said(items: ItemCount) -> str:
 
 
 async def begin_anew(name: str, ledger_url: str, *, settings: Settings, yes: bool) -> None:
-    """Take away what is recorded of a spider, if anything is."""
+    """Delete the recorded data of a spider, if there is any."""
     ledger = await open_ledger(ledger_url, name, settings=settings)
     try:
         if await ledger.queries.has(tuple(Status)):
@@ -50,7 +50,7 @@ async def begin_anew(name: str, ledger_url: str, *, settings: Settings, yes: boo
 
 
 async def check_idle(ledger: Ledger, name: str) -> None:
-    """Raise `UsageError` where workers are at work on a ledger."""
+    """Raise `UsageError` if workers are at work on a ledger."""
     now = ledger.now()
     alive = [
         worker

@@ -1,6 +1,6 @@
-"""The examples that `--help` of each command ends with."""
+"""Examples at the end of each command's `--help`."""
 
-#: By command; each is a line for a shell.
+#: Shell lines by command.
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": ("crawlcw demo",),
     "new": ("crawlcw new books https://books.toscrape.com/",),
@@ -112,7 +112,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def epilog(command: str) -> str | None:
-    """Return what the help of *command* ends with; None where it has no examples."""
+    """Return the epilog of the help of *command*; None: it has no examples."""
     lines = EXAMPLES.get(command)
     # \b keeps click from filling the lines as one paragraph.
     return None if lines is None else "\n".join(["\b", "Examples:", *(f"  {e}" for e in lines)])

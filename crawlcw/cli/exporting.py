@@ -1,4 +1,4 @@
-"""Items on their way out of a command: `-o`, and what a terminal is shown of them."""
+"""Output of items: the option `-o`, and safe output on a terminal."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 def outputs_option(*, required: bool, about: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return what adds `-o` to a command: any number of targets, all of which can be written."""
+    """Return a decorator that adds `-o`: any number of targets, each checked for writing."""
     return click.option(
         "-o",
         "outputs",
@@ -29,14 +29,14 @@ def outputs_option(*, required: bool, about: str) -> Callable[[Callable[P, R]], 
 
 
 def stdout() -> BinaryIO:
-    """Return the stream for items; where it is a terminal, nothing in them can act on it."""
-    # JSON is UTF-8 whatever the terminal's encoding.
+    """Return the stream for items; on a terminal, their control sequences are escaped."""
+    # Bytes: JSON is UTF-8, independent of the terminal's encoding.
     stream = sys.stdout.buffer
     return cast("BinaryIO", _Terminal(stream)) if sys.stdout.isatty() else stream
 
 
 class _Terminal(RawIOBase):
-    """Shows what is written to it, with what a terminal would act on escaped."""
+    """Writes to a terminal, with control sequences escaped."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def _targets(
 ) -> list[Target]:
     targets = [Target.parse(text) for text in texts]
     if targets:
-        # Few crawls write a feed; its forms and places are many modules.
+        # Imported here: many modules, and few commands write a feed.
         from crawlcw.feeds import export
 
         export.check(targets)

@@ -1,4 +1,4 @@
-"""`--metrics-port`: what a crawl or a worker measures, at an address that Prometheus scrapes."""
+"""`--metrics-port`: expose the metrics of a crawl or a worker to Prometheus."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -21,35 +21,35 @@ _OF_WORKERS = (metrics.IN_FLIGHT, metrics.TASKS_HELD, metrics.HOSTS_RESTING, met
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where to listen."""
+    """Address to listen on."""
 
     host: str
     port: int
 
 
 class Measured(Protocol):
-    """A crawl that runs, in this process or in others, or a use case's worker: it is measured."""
+    """Source of metrics: a running crawl, in this process or others, or a use case's worker."""
 
     @property
     def name(self) -> str:
-        """The spider's, or the use case's."""
+        """Name of the spider or the use case."""
 
     @property
     def ledger(self) -> Ledger:
-        """Where it is recorded."""
+        """Its ledger."""
 
     def measured(self) -> "Workers":
-        """Return what its workers have measured."""
+        """Return the measures of its workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """What all workers of it have measured."""
+    """Measures of all workers."""
 
-    all: Sequence[Measures]  #: of each process there was
-    running: Mapping[str, Measures]  #: of those that run, by the numbers of their slots
-    crashes: int | None = None  #: None: nobody would see one
-    standstill: bool | None = None  #: whether nothing moves in any; None: that is no fault here
+    all: Sequence[Measures]  #: of all worker processes, ended ones included
+    running: Mapping[str, Measures]  #: of the running ones, by the number of their slot
+    crashes: int | None = None  #: None: there is no supervisor to count them
+    standstill: bool | None = None  #: whether any worker stands still; None: not measured
 
 
 def options(command: Callable[P, R]) -> Callable[P, R]:
@@ -58,40 +58,40 @@ def options(command: Callable[P, R]) -> Callable[P, R]:
         "--metrics-port",
         type=click.IntRange(0, 65535),
         metavar="PORT",
-        help="Serve metrics for Prometheus at http://HOST:PORT/metrics while it runs.",
+        help="Serve metrics for Prometheus at http://HOST:PORT/metrics during the run.",
     )
     host = click.option(
         "--metrics-host",
         default="127.0.0.1",
         show_default=True,
         metavar="HOST",
-        help="Where to listen for that; no token is asked for.",
+        help="Address to listen on for metrics; without access control.",
     )
     return port(host(command))
 
 
 def address(*, host: str, port: int | None) -> Address | None:
-    """Return where to listen, None: nowhere.
+    """Return the address to listen on; None: without metrics.
 
-    Raises `UsageError` where prometheus-client, which is of the extra `metrics`, is missing.
+    Raises `UsageError` if prometheus-client, of the extra `metrics`, is missing.
     """
     if port is None:
         return None
     with needed("prometheus-client", by="metrics need", extra="metrics"):
-        import prometheus_client  # noqa: F401  # only whether it is there
+        import prometheus_client  # noqa: F401  # checks that it is installed
     return Address(host=host, port=port)
 
 
 @asynccontextmanager
 async def exposed(crawl: Measured, at: Address | None) -> AsyncIterator[None]:
-    """Serve the metrics of *crawl* within the block; nothing happens where *at* is None.
+    """Serve the metrics of *crawl* within the block, unless *at* is None.
 
-    Raises `UsageError` where the address cannot be listened at.
+    Raises `UsageError` if the server cannot listen at the address.
     """
     if at is None:
         yield
         return
-    from crawlcw.server.metrics import serving_metrics  # aiohttp's server: few need it
+    from crawlcw.server.metrics import serving_metrics  # aiohttp's server: slow to load
     from crawlcw.telemetry.exposition import Snapshot
     from crawlcw.telemetry.exposition import exposed as text_of
 

@@ -1,4 +1,4 @@
-"""What a command needs of an extra: one sentence where that is not installed."""
+"""Error message for an extra that is not installed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,9 +8,9 @@ from crawlcw.errors import UsageError
 
 @contextmanager
 def needed(package: str, *, by: str, extra: str) -> Iterator[None]:
-    """Import within the block what *by* needs *package* for: `the dashboard needs`.
+    """Guard the imports in the block: if *package* is missing, name the *extra* to install.
 
-    Raises `UsageError`, which names the *extra*, where the package is missing.
+    *by* begins the message: `the dashboard needs`. Raises `UsageError`.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What is wrong with a crawl that has ended, in words: it decides between exit codes 0 and 3."""
+"""Faults of an ended crawl, as text. Any fault means exit code 3 instead of 0."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -8,8 +8,7 @@ from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.sanitize import printable
 
 _NAMED = 3
-#: The ends of a crawl that has come as far as it could. One that the user stopped
-#: early, or that has a limit, has not, and nobody can tell yet.
+#: Ends of a complete crawl. The result of one that a user or a limit stopped is still open.
 _COMPLETE = (FinishReason.DRAINED, FinishReason.STOPPED_BY_SPIDER)
 _WHY = {
     FinishReason.DRAINED: "Drained",
@@ -27,9 +26,9 @@ _WHY = {
 
 
 def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str, ...]:
-    """Return what is wrong, as parts of one sentence; nothing: all is well.
+    """Return the faults, as parts of one sentence; empty: no fault.
 
-    *max_failures* is how many pages may have failed, or which share of them.
+    *max_failures* is the number, or as a float the share, of pages that may fail.
     """
     if report.finish_reason == FinishReason.CALLBACK_BROKEN:
         detail = f": {printable(report.detail)}" if report.detail else ""
@@ -77,7 +76,7 @@ def _too_many(report: Report, most: int | float) -> bool:
 
 
 def last_word(report: Report, faults: Sequence[str]) -> str:
-    """Return the last line of a crawl: why it ended, and what is wrong with that."""
+    """Return the last line of a crawl: the reason of its end, and its faults."""
     wrong = " and ".join([", ".join(faults[:-1]), faults[-1]] if faults[1:] else faults)
     if report.drained and report.counts is not None and report.counts.total == 0:
         return (
@@ -102,7 +101,7 @@ def last_word(report: Report, faults: Sequence[str]) -> str:
 
 
 def _failed_before(report: Report) -> str:
-    """Return what a run leaves alone, and the command that brings it back; nothing: no page."""
+    """Return the sentence about failed pages, with the command that reopens them."""
     if not report.failed_before:
         return ""
     one = report.failed_before == 1

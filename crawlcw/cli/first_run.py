@@ -1,4 +1,4 @@
-"""A warning at the first run of a spider: state between callbacks that a crash would lose."""
+"""Warning at a spider's first run: state between callbacks that a crash would lose."""
 
 import inspect
 import logging
@@ -13,13 +13,13 @@ logger = logging.getLogger(__name__)
 
 
 async def warn_of_state(spider: Spider, ledger: Ledger) -> None:
-    """Warn in one line of attributes that callbacks change, if nothing was crawled before."""
+    """Warn in one line of attributes that callbacks change, at the spider's first run."""
     try:
         if await ledger.notes.state():
             return
     except LedgerError:
-        return  # the crawl itself waits for the ledger, or says that it is away
-    # Here, for no later run reads the source.
+        return  # the crawl itself waits for the ledger, or reports it
+        # Imported here: only a first run reads the source.
     from crawlcw.checking import state
     from crawlcw.checking.source import UNREADABLE
 
@@ -29,7 +29,7 @@ async def warn_of_state(spider: Spider, ledger: Ledger) -> None:
         here = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
         found = state.of_class(here, kind.__name__)
     except (*UNREADABLE, TypeError):
-        return  # there is no source to read, as in an interpreter
+        return  # no source file, as in an interactive session
     if not found:
         return
     first, more = found[0], len(found) - 1

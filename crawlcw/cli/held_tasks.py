@@ -1,4 +1,4 @@
-"""Tasks that somebody holds, where a command changes tasks: which are free, which are at work."""
+"""Held tasks, when a command changes tasks: those of live workers, and orphaned ones."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -14,10 +14,10 @@ _HELD = (Status.PROCESSING,)
 async def to_be_changed(
     ledger: Ledger, chosen: TaskFilter, statuses: Collection[Status]
 ) -> tuple[int, int]:
-    """Return of how many tasks a change would be made, and how many are left, for they are at work.
+    """Return the numbers of tasks that a change would affect, and would leave alone; write nothing.
 
-    It is made of those that have these *statuses*, and of those that are held by nobody
-    who lives. Nothing is written.
+    It affects tasks with these *statuses* and orphaned leases, and leaves alone those
+    that live workers hold.
     """
     count = await ledger.queries.count(chosen.among(statuses))
     free = await _free_number(ledger, chosen)
@@ -25,7 +25,7 @@ async def to_be_changed(
 
 
 async def held_number(ledger: Ledger, chosen: TaskFilter, *, until: datetime | None = None) -> int:
-    """Return how many of the chosen tasks are held, if *until* those claimed before."""
+    """Return the number of chosen tasks that are held; with *until*, of those claimed before."""
     held = chosen.among(_HELD)
     if not held.statuses:
         return 0
@@ -33,14 +33,14 @@ async def held_number(ledger: Ledger, chosen: TaskFilter, *, until: datetime | N
 
 
 def said_at_work(count: int) -> str:
-    """Return what follows the number of tasks that were changed, nothing where none is held."""
+    """Return the text about held tasks that follows the number of changed ones."""
     if not count:
         return ""
-    return f"; {count:,} left alone, for workers are at work on {'it' if count == 1 else 'them'}"
+    return f"; {count:,} left alone: workers are at work on {'it' if count == 1 else 'them'}"
 
 
 async def _free_number(ledger: Ledger, chosen: TaskFilter) -> int:
-    """Return how many are held though their leases ran out, or their workers are dead."""
+    """Return the number of orphaned tasks: their leases ran out, or their workers are dead."""
     held = chosen.among(_HELD)
     if not held.statuses:
         return 0

@@ -1,4 +1,4 @@
-"""What commands say of WARC files that stay behind: a ledger may go, and they are not its own."""
+"""Notice about WARC files that stay when a ledger's data is deleted."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from crawlcw.model.sanitize import printable
 
 
 def left(name: str, settings: Settings) -> str | None:
-    """Return one sentence about the WARC files of a spider; None where there are none."""
+    """Return one sentence about the WARC files of a spider; None: it has none."""
     folder = folder_of(name, settings)
     sizes = _sizes(folder)
     if not sizes:

@@ -1,4 +1,4 @@
-"""`--ledger`: where a command's ledger is, and opening it for commands that only look."""
+"""`--ledger`: the URL of a command's ledger, and opening it for commands that only read."""
 
 import difflib
 import os
@@ -24,7 +24,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _PASSING = "sqlite:///:memory:"
-#: Where the ledger of this command is, for its workers, which are told the same option.
+#: Environment variable with the URL of this command's temporary ledger, for its workers.
 _PLACE = "CRAWLCW_PASSING_LEDGER"
 _MONGODB = ("mongodb", "mongodb+srv")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+)(?::(\d{1,5}))?")
@@ -51,18 +51,17 @@ def url_option(*names: str, about: str) -> Callable[[Callable[P, R]], Callable[P
 
 
 def passes(url: str) -> bool:
-    """Return whether the ledger at *url* is gone when the command ends."""
+    """Return whether the ledger at *url* is temporary: deleted when the command ends."""
     return url == os.environ.get(_PLACE)
 
 
 @asynccontextmanager
 async def opened(url: str, name: str) -> AsyncIterator[Ledger]:
-    """Open the ledger of a spider or use case that has tasks in it, and close it afterwards.
+    """Open the ledger of a spider or use case that has tasks, and close it afterwards.
 
-    Raises `UsageError` where it has none: a misspelt name must not look like a
-    crawl that did nothing.
+    Raises `UsageError` if it has none: a misspelt name must not look like an empty crawl.
     """
-    # The driver is a setting; the others have no bearing on a look.
+    # Settings are read for the driver only.
     ledger = await open_ledger(url, name, settings=own_settings(), create=False, kind=None)
     try:
         if not await ledger.queries.has(tuple(Status)):
@@ -74,15 +73,15 @@ async def opened(url: str, name: str) -> AsyncIterator[Ledger]:
 
 @contextmanager
 def for_use_cases(name: str, *, instead: str) -> Iterator[None]:
-    """Raise `UsageError` within the block where *name* is a spider's; *instead*: what there is."""
+    """Map `LedgerKindError` to `UsageError`: *name* is a spider's; *instead* is the advice."""
     try:
         yield
     except LedgerKindError:
-        raise UsageError(f"{name} is a spider, and no use case: {instead}") from None
+        raise UsageError(f"{name} is a spider, not a use case: {instead}") from None
 
 
 def own_settings() -> Settings:
-    """Return the settings without any spider: those of the project and the environment."""
+    """Return the settings of the project and the environment, without a spider's."""
     return layered(Settings(), project=project_settings(Path.cwd()), environment=os.environ)
 
 
@@ -93,21 +92,21 @@ def settings_of(spider: Spider) -> Settings:
 
 
 async def nothing_of(name: str, url: str) -> str:
-    """Return what to say where the ledger at *url* has no task of a spider or use case.
+    """Return the error message for a spider or use case without tasks in the ledger at *url*.
 
-    Raises what `recorded_names` does.
+    Raises the errors of `recorded_names`.
     """
     recorded = await recorded_names(url, settings=own_settings())
     near = difflib.get_close_matches(name, recorded, n=1)
     return (
         f"nothing is recorded for a spider or use case named {name!r} in this ledger: "
         + (f"did you mean {near[0]}? " if near else "")
-        + f"`crawlcw run {name}` begins a crawl, --ledger names another ledger"
+        + f"`crawlcw run {name}` starts a crawl, --ledger names another ledger"
     )
 
 
 def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
-    """Return *url* if it can be a ledger's; it may hold a password, so it is never repeated."""
+    """Return a valid ledger URL; errors do not repeat it, since it may hold a password."""
     scheme, _, rest = url.partition("://")
     if url == _PASSING:
         return _passing(ctx)
@@ -127,7 +126,7 @@ def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
 
 
 def _passing(ctx: click.Context) -> str:
-    """Return the URL of a ledger that is gone when the command ends."""
+    """Return the URL of a temporary ledger, deleted when the command ends."""
     if place := os.environ.get(_PLACE):
         return place
     folder = tempfile.mkdtemp(prefix="crawlcw-")

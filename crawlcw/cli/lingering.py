@@ -1,7 +1,7 @@
-"""The end of the process, where the user's code still runs in a thread that was given up.
+"""Exit of the process while abandoned threads still run the user's code.
 
-Python waits for such threads before it ends, and one that hangs would keep the process for
-ever: with nothing claimed, and nothing of what it does accepted any more.
+Python waits for such threads at exit. A hanging one would keep the process for ever,
+although it holds no task and its results are no longer accepted.
 """
 
 import logging
@@ -13,18 +13,17 @@ from typing import NoReturn
 
 logger = logging.getLogger(__name__)
 
-#: anyio's name for its threads, in which the user's functions run. Those that are idle end
-#: with their loop.
+#: anyio's name for the threads that run the user's functions. Idle ones end with their loop.
 _WORKER_THREAD = "AnyIO worker thread"
-#: What that takes, in seconds.
+#: Seconds for idle threads to end.
 _IDLE_ENDS_WITHIN = 0.5
 
 
 def end_process(code: int) -> NoReturn:
-    """Exit with *code*, as soon as none but threads that were given up are left."""
+    """Exit with *code*; do not wait for threads that hang in the user's code."""
     if number := _left_behind():
         logger.warning(
-            "%s still in code of yours: ended with the process",
+            "%s still in your code: ended with the process",
             "a thread is" if number == 1 else f"{number} threads are",
             extra={"event": "threads_left", "number": number},
         )

@@ -1,7 +1,7 @@
-"""Finding a spider: by name in ./spiders, by file, or by module.
+"""Load a spider: by name in ./spiders, by file, or by module.
 
-Whatever the user's file does when it is loaded becomes one sentence that names
-the file, the line and the error. Only what a person typed is ever loaded.
+Any error of the user's file becomes one sentence with the file, the line and the error.
+Only spiders that the user names on the command line are loaded.
 """
 
 import difflib
@@ -36,7 +36,7 @@ class Listed:
 
     @property
     def place(self) -> str:
-        """What to type to get this one and no other."""
+        """The unambiguous way to name this spider on the command line."""
         return f"{self.path}:{self.kind.__name__}"
 
 
@@ -51,7 +51,7 @@ class Broken:
 def find(text: str) -> type[Spider]:
     """Return the spider that *text* names: a name, `file.py`, `file.py:Class`, `module:Class`.
 
-    Raises `SpiderError`, which says what there is instead.
+    Raises `SpiderError`, which lists the spiders there are.
     """
     place, colon, class_name = text.rpartition(":") if ":" in text else (text, "", "")
     if is_of_file(place):
@@ -67,7 +67,7 @@ def find(text: str) -> type[Spider]:
 
 
 def is_of_file(place: str) -> bool:
-    """Return whether *place* names a file, there or not, and no module; raises `SpiderError`."""
+    """Return whether *place* names a file, even a missing one; raises `SpiderError`."""
     return place.endswith(".py") or "/" in place or _is_file(Path(place))
 
 
@@ -79,7 +79,7 @@ def _is_file(path: Path) -> bool:
 
 
 def name_of(text: str) -> str:
-    """Return the name of the spider that *text* names; a bare name need not exist any more."""
+    """Return the name of the spider that *text* names; a plain name is not looked up."""
     return text if is_name(text) else find(text).name
 
 
@@ -107,12 +107,12 @@ def listed(folder: Path = FOLDER) -> Iterator[Listed | Broken]:
 
 
 def make(kind: type[Spider], arguments: Iterable[str]) -> Spider:
-    """Return a spider made with `key=value` texts; raises `UsageError`."""
+    """Return a spider, constructed with `key=value` arguments; raises `UsageError`."""
     given = _arguments(arguments)
     try:
         inspect.signature(kind).bind(**given)
     except TypeError as error:
-        raise SpiderError(f"{kind.__name__} cannot be made with these -a: {error}") from None
+        raise SpiderError(f"{kind.__name__} does not take these -a: {error}") from None
     try:
         spider = kind(**given)
     except UsageError:
@@ -149,8 +149,7 @@ def _by_name(name: str) -> type[Spider]:
         return matching[0].kind
     broken = [each for each in found if isinstance(each, Broken)]
     for each in broken:
-        # The name is not known of a file that cannot be loaded; most likely it
-        # is the one meant.
+        # A file that cannot be loaded has no known spider name; its file name is a guess.
         if each.path.stem == name:
             raise each.error
     raise SpiderError(_no_such(name, [each.name for each in spiders], broken))
@@ -178,11 +177,11 @@ def _in_module(module: ModuleType, class_name: str, place: str) -> type[Spider]:
         has = f"its spiders: {names}" if names else "it has no spider"
         raise SpiderError(f"{place} has no spider class {class_name!r}; {has}")
     if not spiders:
-        from crawlcw.tracking import UseCase  # few have mistaken the one for the other
+        from crawlcw.tracking import UseCase  # imported here: rarely needed
 
         if any(isinstance(each, UseCase) for each in vars(module).values()):
             raise SpiderError(
-                f"{place} has a use case, and no spider: `crawlcw work {place}` works on its tasks"
+                f"{place} has a use case, not a spider: `crawlcw work {place}` works on its tasks"
             )
         raise SpiderError(
             f"{place} has no spider: a class derived from crawlcw.Spider, with a name"
@@ -195,7 +194,7 @@ def _in_module(module: ModuleType, class_name: str, place: str) -> type[Spider]:
 
 
 def _spiders(module: ModuleType) -> list[type[Spider]]:
-    """Return the spiders that *module* itself defines; those without a name are bases of others."""
+    """Return the spiders that *module* itself defines, without nameless base classes."""
     return [
         kind
         for kind in vars(module).values()
@@ -207,10 +206,10 @@ def _spiders(module: ModuleType) -> list[type[Spider]]:
 
 
 class _AsWritten(SourceFileLoader):
-    """Compiles a file each time, as Python does with a script.
+    """Compiles a file at each load, as Python does with a script.
 
-    The import system takes the code of before for a file that was written anew, as long
-    as it was and within the same second: a spider where one digit was changed.
+    The import system would reuse cached bytecode for a file that was changed within the
+    same second and has the same size, such as a spider with one changed digit.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -225,16 +224,16 @@ def load_file(path: Path) -> ModuleType:
         other = path.with_name(path.name + ".py")
         hint = f": did you mean {other}?" if other.is_file() else ""
         raise SpiderError(what + hint)
-    # A name of its own, so that a spider in json.py is not taken for the library.
+    # A unique name: a spider in json.py must not replace the standard library's module.
     name = f"crawlcw_spider_{abs(hash(path.resolve())):x}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise SpiderError(f"{path} is no Python file: its name must end in .py")
+        raise SpiderError(f"{path} is not a Python file: its name must end in .py")
     if isinstance(spec.loader, SourceFileLoader):
         spec.loader = _AsWritten(name, spec.loader.path)
     module = importlib.util.module_from_spec(spec)
     _allow_imports_from(Path.cwd(), path.resolve().parent)
-    # Dataclasses and pickle look a class's module up by its name.
+    # Dataclasses and pickle look up a class's module by name.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -254,21 +253,21 @@ def load_module(name: str) -> ModuleType:
             raise SpiderError(f"there is no module {error.name!r} to import") from None
         raise _broken(name, error) from error
     except (ValueError, TypeError):
-        raise SpiderError(f"{name!r} is no name of a module: write package.module:Class") from None
+        raise SpiderError(f"{name!r} is not a module name: write package.module:Class") from None
     except (Exception, SystemExit) as error:
         raise _broken(name, error) from error
 
 
 def _allow_imports_from(*folders: Path) -> None:
-    """Let a spider import what lies beside it."""
+    """Let a spider import modules beside its file."""
     for folder in map(str, folders):
-        # At the end: a spider in queue.py must not stand in for the library.
+        # At the end of the path: a spider in queue.py must not hide the standard library's.
         if folder not in sys.path:
             sys.path.append(folder)
 
 
 def _broken(place: str, error: BaseException) -> SpiderError:
-    """Return the sentence about an error of the user's own code."""
+    """Return the one-sentence error for an exception in the user's code."""
     logger.debug("%s raised", printable(place), exc_info=error, extra={"event": "spider_error"})
     if isinstance(error, SyntaxError) and error.filename:
         return SpiderError(
@@ -281,13 +280,13 @@ def _broken(place: str, error: BaseException) -> SpiderError:
     ]
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, SystemExit):
-        said = "it exits when it is loaded (SystemExit)"
+        said = "it exits while loading (SystemExit)"
     if isinstance(error, ImportError) and str(error).startswith("attempted relative import"):
         said += (
-            ": write `from helpers import x` for what lies beside the file, or give the spider "
+            ": write `from helpers import x` for a module beside the file, or give the spider "
             "as package.module:Class"
         )
-    # The outermost frame is the user's; those further in may be a library's.
+    # The outermost frame is the user's; inner ones may be a library's.
     where = f"{_short(frames[0].filename)}, line {frames[0].lineno}" if frames else place
     return SpiderError(f"{where}: {said}")
 

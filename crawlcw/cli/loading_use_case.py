@@ -1,4 +1,4 @@
-"""Finding a use case that a file or a module declares."""
+"""Load a use case from a file or a module."""
 
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +11,7 @@ from crawlcw.tracking import UseCase
 def find(text: str) -> UseCase:
     """Return the use case that *text* names: `file.py`, `file.py:object`, `module:object`.
 
-    Raises `UsageError`, which says what there is instead.
+    Raises `UsageError`, which lists the use cases there are.
     """
     place, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
     if loading.is_of_file(place):

@@ -1,4 +1,4 @@
-"""The event loop a command runs on: uvloop's where it is installed."""
+"""Event loop of the commands: uvloop if it is installed."""
 
 import asyncio
 import importlib
@@ -9,15 +9,15 @@ T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run *main* to its end on a loop of its own, and return what it returns."""
+    """Run *main* on a new loop and return its result."""
     with asyncio.Runner(loop_factory=_factory()) as runner:
         return runner.run(main)
 
 
 def load() -> None:
-    """Load the modules of the loop, which `--help` need not spend 20 ms on."""
+    """Load the loop's modules; not at import, which would slow `--help` by 20 ms."""
     _factory()
-    # anyio loads it at its first use, in each process anew.
+    # Else anyio loads it at its first use, in each worker process.
     importlib.import_module("anyio._backends._asyncio")
 
 
@@ -25,5 +25,5 @@ def _factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:
-        return None  # Windows has none
+        return None  # not available on Windows
     return uvloop.new_event_loop

@@ -1,7 +1,7 @@
-"""The `crawlcw` command: which commands there are, and what the process ends with.
+"""The `crawlcw` command: its subcommands, and the map from exceptions to exit codes.
 
-A command raises; here is the one place where that becomes a line on stderr and
-an exit code.
+Commands raise; only this module turns an exception into a line on stderr and an exit
+code.
 """
 
 import difflib
@@ -43,80 +43,79 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: So many containers more than were freed, and Python looks for cycles among them. A crawl makes
-#: next to none, not even of pages that fail, and to look as often as Python does by itself
-#: takes a tenth of its CPU.
+#: Thresholds of the cyclic garbage collector. A crawl creates almost no cycles, and the
+#: default thresholds cost a tenth of its CPU.
 GARBAGE_AFTER = (10_000, 20, 20)
 
-#: In the order in which one needs them, with what `--help` says of each: to load them all for
-#: that would take as long as many a command.
+#: Commands in the order of need, with their line in `--help`: to load all modules for it would
+#: be slow.
 _COMMANDS = {
     "demo": "Crawl a bundled bookshop, offline.",
-    "new": "Write the file of a spider to begin with.",
-    "check": "Show what is wrong with a spider, without a request.",
+    "new": "Write a first spider file.",
+    "check": "Check a spider for mistakes, without a request.",
     "fetch": "Print the body of a URL, fetched as a crawl would.",
-    "parse": "Fetch a URL, and show what a callback makes of it.",
-    "shell": "Open Python with a page as `response`, to try selectors on it.",
-    "run": "Crawl a spider's site, or go on with a crawl that was ended.",
+    "parse": "Fetch a URL, and show the items and requests of a callback.",
+    "shell": "Open a Python shell with a page as `response`, to try selectors.",
+    "run": "Crawl a spider's site, or resume an earlier crawl.",
     "add": "Add pages to a crawl, or tasks to a use case.",
     "work": "Work on the tasks of a use case.",
     "serve": "Serve the tasks of a use case to workers, over HTTP.",
-    "pause": "Let the crawls of a spider begin with nothing more.",
-    "resume": "Let crawls go on that were paused.",
+    "pause": "Pause the running crawls of a spider.",
+    "resume": "Resume paused crawls.",
     "stop": "End the crawls of a spider, on all machines.",
-    "set": "Let running crawls follow other settings.",
-    "dashboard": "Show a web page of crawls: see them run, search them, steer them.",
-    "stats": "Show how many tasks have which status and why, and who works on them.",
-    "hosts": "Show why each host is not being crawled just now.",
-    "state": "Show what a spider keeps between its pages.",
+    "set": "Change settings of running crawls.",
+    "dashboard": "Serve a web page to watch, search and control crawls.",
+    "stats": "Show the number of tasks by status and reason, and the workers.",
+    "hosts": "Show the state of each host, and why it waits.",
+    "state": "Show the `self.state` of a spider.",
     "export": "Write the items: JSON Lines, JSON, CSV or Parquet.",
     "tasks": "List tasks, the last changed first.",
-    "show": "Show the story of one URL, or why it is not there.",
-    "retry-failed": "Make failed tasks todo again.",
-    "recrawl": "Let finished pages be visited again.",
-    "ignore": "Withdraw tasks that wait.",
-    "purge": "Delete tasks, with all that belongs to them.",
-    "reset": "Let tasks begin anew, whatever became of them.",
+    "show": "Show the history of one URL, or why it is missing.",
+    "retry-failed": "Set failed tasks to todo again.",
+    "recrawl": "Set finished pages to todo again.",
+    "ignore": "Withdraw waiting tasks.",
+    "purge": "Delete tasks and their data.",
+    "reset": "Start tasks again, whatever their status.",
     "policy": "Show or change the settings of a use case.",
-    "copy": "Copy all of a spider or a use case to another ledger.",
+    "copy": "Copy a spider or a use case to another ledger.",
     "drop": "Delete a spider or a use case from a ledger.",
-    "doctor": "Check that a ledger holds what it promises.",
+    "doctor": "Check the invariants of a ledger.",
     "list": "List the spiders in ./spiders.",
     "settings": "List every setting.",
     "guide": "Show the manual.",
-    "completion": "Print what lets a shell complete all this.",
+    "completion": "Print the completion script for a shell.",
 }
 _LONGEST_LINE = 1000
-#: What the system says of a stream that takes no more. A file has a name, and stdout has none.
+#: Errors of a full output. On stdout they have no file name.
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-#: By which a shell asks for completions; click's own name for it.
+#: Environment variable by which a shell asks for completions (click's convention).
 COMPLETE_VARIABLE = "_CRAWLCW_COMPLETE"
 
 _EPILOG = """\
 \b
 Exit codes:
-    0  drained; also stopped by --max-pages or by one signal, all else released
-    1  doctor found a violation, and it is not mended
-    2  usage: no such spider, a bad setting, nothing recorded, a file or an output that cannot
-       be written, a path out of reach
-    3  run: drained, but nothing was finished, hosts were given up, more pages failed than
+    0  drained; also stopped by --max-pages or by one signal, other tasks released
+    1  doctor found a violation that is not repaired
+    2  usage: no such spider, a bad setting, no recorded tasks, an output that cannot be
+    written, a path without access
+    3  run: drained, but no page was finished, hosts were given up, more pages failed than
        max_failures allows, or a callback is broken
-   69  the ledger cannot be reached, its disk is full, or its file was removed or replaced
-   70  an error of crawlcw itself: the pages that met it stay to be done, the log names the place
+   69  the ledger is unavailable, its disk is full, or its file was removed or replaced
+   70  an internal error of crawlcw: the log has the place; affected pages stay to do
    75  stop --wait: a worker is still at work after --timeout
-   78  the ledger will not do as configured: access, a read-only file, schema, server too old
-  124  a callback has kept the event loop for longer than callback_timeout
-  130  interrupted twice (or once, in a command that is no crawl)
-  141  the reader of the output is gone (a closed pipe)
+   78  the ledger is unusable as configured: access, a read-only file, schema, server too old
+   124  a callback has blocked the event loop for longer than callback_timeout
+   130  interrupted twice (or once, in a command other than a crawl)
+   141  the reader of the output has closed the pipe
 """
 
 
 class _ReaderGoneError(Exception):
-    """The reader of the output is gone."""
+    """The reader of the output has closed the pipe."""
 
 
 class _Commands(click.Group):
-    """The commands, each loaded when it is asked for."""
+    """The commands, each loaded on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         return list(_COMMANDS)
@@ -133,7 +132,7 @@ class _Commands(click.Group):
         try:
             return super().make_context(*args, **kwargs)
         except BrokenPipeError:
-            # The help itself is printed here.
+            # click prints the help here.
             raise _ReaderGoneError from None
 
     def invoke(self, ctx: click.Context) -> object:
@@ -170,7 +169,7 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
-    # click would raise its help as an error, and an error is one line here.
+    # Else click raises the help as an error, which would be printed as one line.
     invoke_without_command=True,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -180,7 +179,7 @@ class _Commands(click.Group):
 def cli(ctx: click.Context) -> None:
     """Crawl web sites into a durable ledger.
 
-    No page is lost, and each result is recorded once. `crawlcw demo` shows it, offline;
+    No page is lost, and each result is recorded once. `crawlcw demo` is an offline demonstration;
     `crawlcw guide` is the manual.
     """
     if ctx.invoked_subcommand is None:
@@ -188,10 +187,10 @@ def cli(ctx: click.Context) -> None:
 
 
 def main() -> NoReturn:
-    """Run the command that the process was started with, and exit."""
+    """Run the command of this process's arguments, and exit."""
     _fill_standard_descriptors()
     gc.set_threshold(*GARBAGE_AFTER)
-    # Until the command is loaded: modules leave no garbage, and Python would go through them all.
+    # Until the command is loaded: loading creates objects that stay, and no garbage.
     gc.disable()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -203,17 +202,16 @@ def main() -> NoReturn:
         try:
             stream.flush()
         except OSError:
-            # What is still buffered has no place either, and Python would end with 120 for it
-            # when it flushes at exit.
+            # Python flushes the rest of the buffer at exit, and would fail with code 120.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     end_process(code)
 
 
 def _fill_standard_descriptors() -> None:
-    """Open /dev/null as each standard descriptor that is closed.
+    """Open /dev/null as each closed standard descriptor.
 
-    The next file or socket would get its number: what is printed would go there, and uvloop
-    aborts the process that closes one of them.
+    Else the next file or socket gets its number: printed text would go there, and uvloop
+    aborts the process when it closes one of them.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -230,7 +228,7 @@ def _fill_standard_descriptors() -> None:
 
 
 def exit_code(command: Callable[[], object]) -> int:
-    """Run *command* and return what to exit with, what went wrong said in one line on stderr."""
+    """Run *command* and return the exit code; print an error as one line on stderr."""
     try:
         result = command()
         sys.stdout.flush()
@@ -266,22 +264,22 @@ def exit_code(command: Callable[[], object]) -> int:
 
 
 def _of_the_system(error: Exception) -> str | None:
-    """Return what to say of an error that is the system's; None for one of crawlcw itself."""
+    """Return the message for an error of the operating system; None for an internal one."""
     if not isinstance(error, OSError):
         return None
     try:
         Path.cwd()
     except FileNotFoundError:
-        return "the working directory is gone: change to one that is there, and try again"
+        return "the working directory is gone: change to another one, and try again"
     if error.filename is None and error.errno in _OF_OUTPUT:
         return f"the output cannot be written: {error.strerror}"
     if error.filename is not None and isinstance(error, PermissionError):
-        return f"this user may not reach {error.filename}: {error.strerror}"
+        return f"this user has no access to {error.filename}: {error.strerror}"
     return None
 
 
 def _failed(sentence: str, code: int) -> int:
     line = printable(" ".join(sentence.split()), limit=_LONGEST_LINE)
-    with suppress(OSError):  # no place for it either
+    with suppress(OSError):  # stderr may be full or closed as well
         click.echo(f"crawlcw: {line}", err=True)
     return code

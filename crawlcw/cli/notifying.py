@@ -1,4 +1,4 @@
-"""The setting `webhook`: somebody's server is told how a crawl has ended, however that was."""
+"""The setting `webhook`: post the report of each ended crawl to the user's server."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -11,7 +11,7 @@ from crawlcw.model.sanitize import printable, redacted
 
 
 class Notice:
-    """What is to be told of one crawl."""
+    """Content of the webhook's message about one crawl."""
 
     def __init__(self, spider: str) -> None:
         self.fields: dict[str, Any] = {
@@ -21,15 +21,15 @@ class Notice:
         }
 
     def ended(self, code: int, report: Mapping[str, object] | None = None) -> None:
-        """Note the exit code, and the report where there is one."""
+        """Note the exit code, and the report if there is one."""
         self.fields |= {**(report or {}), "exit_code": code}
 
 
 @asynccontextmanager
 async def notifying(spider: str, settings: Settings) -> AsyncIterator[Notice]:
-    """Tell the webhook of *settings* at the end of the block; nobody where it is none.
+    """Post to the webhook of *settings*, if any, at the end of the block.
 
-    Of a block that an error of crawlcw ends, the error is told.
+    If a `CrawlcwError` ends the block, the message contains it.
     """
     notice = Notice(spider)
     try:
@@ -43,7 +43,7 @@ async def notifying(spider: str, settings: Settings) -> AsyncIterator[Notice]:
 
 async def _tell(notice: Notice, settings: Settings) -> None:
     if settings.webhook is not None:
-        from crawlcw.telemetry import webhook  # aiohttp, which the supervisor need not load
+        from crawlcw.telemetry import webhook  # imports aiohttp, which the supervisor rarely needs
 
         await webhook.post(
             settings.webhook,

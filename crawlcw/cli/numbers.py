@@ -1,6 +1,6 @@
-"""Numbers of things, as sentences have them."""
+"""Numbers with a noun, for messages."""
 
 
 def counted(number: int, thing: str) -> str:
-    """Return how many there are of a *thing*, as text: 1 page, 2,000 pages."""
+    """Return *number* with the noun in singular or plural: 1 page, 2,000 pages."""
     return f"1 {thing}" if number == 1 else f"{number:,} {thing}s"

@@ -1,4 +1,4 @@
-"""What a callback made of a page, as `parse` shows it."""
+"""Output of `parse`: the items and requests of a callback."""
 
 from textwrap import indent
 
@@ -15,7 +15,7 @@ from crawlcw.model.transitions import Failed
 
 
 def show(produced: Produced) -> None:
-    """Show the items as JSON Lines, then the requests, then what was left out."""
+    """Show the items as JSON Lines, then the requests, then the dropped ones."""
     for item in produced.items:
         click.echo(inert.visible(values.to_json(item)))
     for task in produced.tasks:
@@ -27,11 +27,11 @@ def show(produced: Produced) -> None:
         click.echo(printable(f"not recorded: {number} items: {reason}", limit=2000))
     for reason, number in produced.dropped.counts.items():
         examples = ", ".join(produced.dropped.examples.get(reason, ()))
-        click.echo(printable(f"left out: {number} {reason}: {examples}", limit=2000))
+        click.echo(printable(f"dropped: {number} {reason}: {examples}", limit=2000))
 
 
 def show_numbers(produced: Produced) -> None:
-    """Show how many items and requests there are, beside them."""
+    """Show the numbers of items and requests, on stderr."""
     items, requests = counted(len(produced.items), "item"), counted(len(produced.tasks), "request")
     click.echo(f"{items}, {requests}", err=True)
     if produced.stop is not None:
@@ -39,16 +39,16 @@ def show_numbers(produced: Produced) -> None:
 
 
 def show_failure(callback: str, failed: Failed) -> None:
-    """Show why a callback came to nothing, with its traceback where it raised."""
+    """Show the error of a callback, with its traceback if it raised."""
     click.echo(f"crawlcw: {callback} failed: {printable(failed.message)}", err=True)
     if isinstance(failed, Raised) and failed.traceback:
-        # Its text may have lines that look like ours.
+        # Indented: the exception's text could imitate a line of crawlcw.
         block = indent(printable_block(failed.traceback), "    ", lambda _: True)
         click.echo(block, err=True)
 
 
 def show_json(response: Response, produced: Produced) -> None:
-    """Show all that a callback yielded as one line of JSON."""
+    """Show the result of a callback as one line of JSON."""
     found = {
         "url": response.url,
         "status": response.status,

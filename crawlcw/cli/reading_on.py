@@ -1,4 +1,4 @@
-"""Reading what somebody writes slowly: what is there comes as soon as something is."""
+"""Read a slow input in chunks, without waiting for a full chunk."""
 
 import queue
 import threading
@@ -17,7 +17,7 @@ class _End(Enum):
 
 
 async def as_they_come(things: Iterator[T], *, at_once: int) -> AsyncIterator[list[T]]:
-    """Yield what *things* has, read in a thread, at most *at_once* at a time, in flat memory."""
+    """Yield *things* in lists of at most *at_once*, read in a thread, in constant memory."""
     read: queue.Queue[tuple[T] | Exception | _End] = queue.Queue(2 * at_once)
 
     def read_on() -> None:
@@ -28,7 +28,7 @@ async def as_they_come(things: Iterator[T], *, at_once: int) -> AsyncIterator[li
         except Exception as error:
             read.put(error)
 
-    # Nobody can interrupt a thread that waits for standard input.
+    # A daemon: a thread that waits for standard input cannot be interrupted.
     threading.Thread(target=read_on, daemon=True).start()
     while True:
         chunk, end = await to_thread.run_sync(_some, read, at_once, abandon_on_cancel=True)
@@ -43,7 +43,7 @@ async def as_they_come(things: Iterator[T], *, at_once: int) -> AsyncIterator[li
 def _some(
     read: "queue.Queue[tuple[T] | Exception | _End]", at_once: int
 ) -> tuple[list[T], Exception | _End | None]:
-    """Return what is there, waiting for the first; and how the input ended, if it did."""
+    """Wait for one, then return all that are available, and the end of the input if reached."""
     chunk: list[T] = []
     found = read.get()
     with suppress(queue.Empty):

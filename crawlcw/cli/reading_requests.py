@@ -1,4 +1,4 @@
-"""Requests from a file or from standard input: a URL a line, or JSON with what a request takes."""
+"""Read requests from a file or standard input: a URL or a JSON object a line."""
 
 import inspect
 import json
@@ -10,18 +10,18 @@ from crawlcw.api.request import Request
 from crawlcw.errors import CrawlcwError, UsageError
 
 _TAKEN = frozenset(inspect.signature(Request).parameters) - {"unknown"}
-#: How lines of JSON begin; no URL does.
+#: First characters of JSON lines; no URL begins with them.
 _JSON = ("{", '"')
 
 
 def read(lines: Iterable[bytes], *, callback: str | None, priority: int) -> Iterator[Request]:
-    """Yield the requests in *lines*; *callback* and *priority* are those of lines that say none.
+    """Yield the requests in *lines*; *callback* and *priority* are defaults.
 
     Raises `UsageError`, which names the line.
     """
     for number, line in enumerate(lines, 1):
         try:
-            # Files from Windows begin with a mark of their encoding.
+            # Files from Windows may begin with a byte order mark.
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
         except UnicodeDecodeError as error:
             raise UsageError(f"line {number} is not UTF-8: {error.reason}") from None
@@ -31,13 +31,13 @@ def read(lines: Iterable[bytes], *, callback: str | None, priority: int) -> Iter
 
 
 def _fields(text: str, line: int) -> dict[str, Any]:
-    """Return what a line says of its request."""
+    """Return the arguments of the request in a line."""
     if not text.startswith(_JSON):
         return {"url": text}
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"line {line} is no JSON: {error}") from None
+        raise UsageError(f"line {line} is not JSON: {error}") from None
     if isinstance(found, str):
         return {"url": found}
     if not isinstance(found.get("url"), str):
@@ -56,7 +56,7 @@ def _time(text: str, line: int) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"line {line}: changed={text!r} is no time in ISO 8601") from None
+        raise UsageError(f"line {line}: changed={text!r} is not an ISO 8601 time") from None
 
 
 def _request(given: dict[str, Any], line: int) -> Request:
@@ -65,5 +65,5 @@ def _request(given: dict[str, Any], line: int) -> Request:
     except CrawlcwError as error:
         raise UsageError(f"line {line}: {error}") from None
     except (TypeError, ValueError, AttributeError) as error:
-        # JSON has a value where a request takes one of another kind.
-        raise UsageError(f"line {line} makes no request: {error}") from None
+        # A JSON value has a wrong type.
+        raise UsageError(f"line {line} is not a valid request: {error}") from None

@@ -1,4 +1,4 @@
-"""Tasks from a file or from standard input: plain lines, JSON Lines or CSV."""
+"""Read tasks from a file or standard input: plain lines, JSON Lines or CSV."""
 
 import csv
 import json
@@ -9,14 +9,14 @@ from crawlcw.errors import UsageError
 from crawlcw.tracking import NewTask, keys
 
 FORMATS = ("lines", "jsonl", "csv")
-#: The largest field of a CSV file, in characters: as much as a large value set aside may have.
+#: The largest field of a CSV file, in characters: the limit of a large value in the ledger.
 _LARGEST_FIELD = 64 << 20
 
 
 def read(source: IO[bytes], style: str, *, key: str, priority: int) -> Iterator[NewTask]:
-    """Yield the tasks in *source*; *key* names the column or field that is the key.
+    """Yield the tasks in *source*; *key* is the name of the key's column or field.
 
-    *priority* is that of tasks which say none. Raises `UsageError`, which names the line.
+    *priority* is the default. Raises `UsageError`, which names the line.
     """
     lines = _decoded(source)
     match style:
@@ -31,7 +31,7 @@ def read(source: IO[bytes], style: str, *, key: str, priority: int) -> Iterator[
 def _decoded(source: IO[bytes]) -> Iterator[str]:
     for number, line in enumerate(source, 1):
         try:
-            # Windows' programs write a mark before the first line, which is no part of it.
+            # Files from Windows may begin with a byte order mark.
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             raise UsageError(f"line {number} is not UTF-8: {error.reason}") from None
@@ -50,7 +50,7 @@ def _json_lines(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTa
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"line {number} is no JSON: {error}") from None
+            raise UsageError(f"line {number} is not JSON: {error}") from None
         if isinstance(found, str):
             yield _checked(NewTask(found, priority=priority), number)
         elif isinstance(found, dict) and isinstance(found.get(key), str):
@@ -63,8 +63,8 @@ def _json_lines(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTa
 
 
 def _rows(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTask]:
-    # What is too large for a task is refused as such. The limit is the whole process's, which
-    # reads one file.
+    # The ledger refuses too large tasks with a better message. The limit is global to the
+    # process, which reads only one file.
     csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_FIELD))
     rows = csv.DictReader(lines)
     try:
@@ -79,11 +79,11 @@ def _rows(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTask]:
                 raise UsageError(f"line {rows.line_num} has not as many fields as the first line")
             yield _task(dict(row), key, priority, rows.line_num)
     except csv.Error as error:
-        raise UsageError(f"line {rows.line_num} is no CSV: {error}") from None
+        raise UsageError(f"line {rows.line_num} is not CSV: {error}") from None
 
 
 def _task(found: dict[str, Any], key: str, priority: int, line: int) -> NewTask:
-    """Return the task of an object: its `data`, or where it has none all but the key."""
+    """Return the task of an object; without `data`, the other fields are its data."""
     name = found.pop(key)
     data = found.pop("data", None)
     own = _priority(found.pop("priority", priority), priority, line)
@@ -92,15 +92,15 @@ def _task(found: dict[str, Any], key: str, priority: int, line: int) -> NewTask:
         data = found
     elif found:
         raise UsageError(
-            f"line {line} has `data` and beside it {', '.join(sorted(found))}: put all into `data`"
+            f"line {line} has `data` and also {', '.join(sorted(found))}: put all into `data`"
         )
     if not isinstance(data, dict):
-        raise UsageError(f"line {line}: `data` is no object")
+        raise UsageError(f"line {line}: `data` is not an object")
     return _checked(NewTask(name, data, priority=own, stage=stage), line)
 
 
 def _priority(given: Any, usual: int, line: int) -> int:
-    """Return what is given, a number or the text of one; an empty field is the usual priority."""
+    """Return the priority from a number or its text; *usual* for an empty field."""
     if given == "":
         return usual
     if isinstance(given, str):
@@ -110,11 +110,11 @@ def _priority(given: Any, usual: int, line: int) -> int:
             pass
     elif isinstance(given, int) and not isinstance(given, bool):
         return given
-    raise UsageError(f"line {line}: the priority {given!r} is no whole number")
+    raise UsageError(f"line {line}: the priority {given!r} is not an integer")
 
 
 def _checked(task: NewTask, line: int) -> NewTask:
-    """Return a task that can be added; else its line is named, and those before are added."""
+    """Return a valid task; else raise `UsageError` with the line."""
     try:
         keys.key(task.key)
         keys.priority(task.priority)

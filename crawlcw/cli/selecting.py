@@ -1,4 +1,4 @@
-"""Which tasks a command is about, as it is said on the command line."""
+"""Parse the values of options that select tasks: key, age, host, reason."""
 
 import difflib
 from collections.abc import Collection
@@ -13,20 +13,20 @@ from crawlcw.model.task import key_id
 
 
 def task_of(ledger: Ledger, key: str) -> bytes:
-    """Return the id of the task that *key*, or in a crawl a URL, names; raises `UsageError`."""
+    """Return the id of the task with this key, or in a crawl this URL; raises `UsageError`."""
     if ledger.kind.tracked:
-        from crawlcw.tracking import keys  # with all of tracking, which a crawl has no need of
+        from crawlcw.tracking import keys  # imports all of tracking, which a crawl does not need
 
         return key_id(keys.key(key))
     try:
         return Request(key).identity()[1]
     except FetchError as error:
-        # The error names it without its password.
-        raise UsageError(f"no URL: {error.message}") from None
+        # The error shows the URL without its password.
+        raise UsageError(f"not a URL: {error.message}") from None
 
 
 def age(text: str, *, option: str = "--since") -> timedelta:
-    """Return how long ago the time is that *option* names."""
+    """Return the duration that *option* was given; raises `UsageError`."""
     try:
         return duration(text)
     except SettingsError as error:
@@ -34,15 +34,15 @@ def age(text: str, *, option: str = "--since") -> timedelta:
 
 
 def host(text: str) -> str:
-    """Return the host as tasks have it; a whole URL does as well."""
+    """Return the host of a host name, `host:port` or URL, as tasks store it."""
     try:
         return urls.locate(text if "://" in text else f"http://{text}/").host
     except FetchError:
-        raise UsageError(f"{text!r} is no host: write host or host:port") from None
+        raise UsageError(f"{text!r} is not a host: write host or host:port") from None
 
 
 def any_reason(text: str, known: Collection[Reason] = tuple(Reason)) -> Reason:
-    """Return the reason that *text* is, one of those known; raises `UsageError`."""
+    """Return the reason named *text*, one of *known*; raises `UsageError`."""
     if text in known:
         return Reason(text)
     near = difflib.get_close_matches(text, known, n=1)

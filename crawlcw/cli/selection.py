@@ -1,4 +1,4 @@
-"""Which of many tasks a command is about: the options that choose them, and their filter."""
+"""Options that select tasks, and their translation to a filter."""
 
 import json
 from collections.abc import Callable, Collection, Sequence
@@ -21,9 +21,9 @@ from crawlcw.model.task import Status
 
 R = TypeVar("R")
 
-#: The statuses of tasks that nobody works on just now.
+#: Statuses of tasks that no worker holds.
 UNHELD = tuple(status for status in Status if status is not Status.PROCESSING)
-#: What a URL has as it is, its percent-encoding included.
+#: Characters that stay as they are in a URL, percent-encoding included.
 _ASCII = "".join(map(chr, range(33, 127)))
 _JSON = "One JSON object, for programs: `tasks`, their number."
 _DRY_RUN = "Change nothing: only count the tasks."
@@ -31,21 +31,21 @@ _DRY_RUN = "Change nothing: only count the tasks."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What was given of the options; nothing chooses all tasks."""
+    """The options' values; an empty selection chooses all tasks."""
 
     statuses: tuple[Status, ...] = ()  #: none: of any
     reason: Reason | None = None
     host: str | None = None
     url_prefix: str | None = None
     callback: str | None = None
-    since: timedelta | None = None  #: changed so long ago at most
+    since: timedelta | None = None  #: changed within this time
 
     def __bool__(self) -> bool:
-        """Return whether anything was given."""
+        """Return whether any option was given."""
         return self != Selection()
 
     def __str__(self) -> str:
-        """Return what was given, as a question names it."""
+        """Return the options' values, for a question."""
         parts = {
             "status": " or ".join(status.name.lower() for status in self.statuses),
             "host": self.host,
@@ -60,16 +60,16 @@ class Selection:
 
     @property
     def which(self) -> str:
-        """What follows the name of the tasks in a question: ` with host a.example`, or nothing."""
+        """Suffix for the tasks in a question: ` with host a.example`, or empty."""
         return f" with {self}" if self else ""
 
     def filter(self, ledger: Ledger, *, until: datetime | None = None) -> TaskFilter:
-        """Return the filter of the tasks in a ledger; raises `UsageError` for what is no URL."""
+        """Return the filter for a ledger; raises `UsageError` for an invalid URL."""
         tracked = ledger.kind.tracked
         return TaskFilter(
             statuses=self.statuses or tuple(Status),
             reason=self.reason,
-            # A stage, and a key, is what it was called.
+            # A use case has stages and keys in these fields, which need no normalization.
             host=self.host if tracked or self.host is None else selecting.host(self.host),
             url_prefix=self.url_prefix if tracked else _prefix(self.url_prefix),
             callback=self.callback,
@@ -86,14 +86,14 @@ def selection_options(
 ) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Return a decorator that adds the options to a command, which gets them as `selection`.
 
-    *reason* reads the name of a reason; it raises `UsageError` for what is none.
+    *reason* parses the name of a reason; it raises `UsageError` for an unknown one.
     """
     names = [status.name.lower() for status in statuses]
     added = (
         click.option(
             *host_names, "host", metavar="H", help="Only tasks of this host (host or host:port)."
         ),
-        click.option("--url-prefix", metavar="URL", help="Only tasks whose URL begins like this."),
+        click.option("--url-prefix", metavar="URL", help="Only tasks whose URL has this prefix."),
         click.option("--callback", metavar="NAME", help="Only tasks for this method."),
         click.option("--reason", metavar="R", help="Only tasks that failed or are ignored for R."),
         click.option(
@@ -136,9 +136,9 @@ def dry_run_option(command: Callable[..., R]) -> Callable[..., R]:
 def tell_count(
     count: int, said: str, *, dry_run: bool, as_json: bool, at_work: int | None = None
 ) -> None:
-    """Print how many tasks were changed, or would be; *said* is that for people.
+    """Print the number of tasks that were changed, or would be; *said* is the text form.
 
-    *at_work*: so many were left, for workers hold them; None: the change is for none of those.
+    *at_work*: the number left alone because workers hold them; None: does not apply.
     """
     numbers = {"tasks": count, "dry_run": dry_run}
     if at_work is not None:
@@ -149,7 +149,7 @@ def tell_count(
 def tell_changed(
     count: int, at_work: int, keys: Sequence[str], what: str, *, dry_run: bool, as_json: bool
 ) -> None:
-    """Print how many tasks, of those whose *keys* were given, if any, are *what*: `withdrawn`."""
+    """Print the number of changed tasks, out of *keys* if given; *what*: `withdrawn`."""
     of = f" of {len(set(keys)):,}" if keys else ""
     said = f"{count:,}{of} {'would be ' if dry_run else ''}{what}"
     tell_count(count, said, dry_run=dry_run, as_json=as_json, at_work=at_work)
@@ -162,7 +162,7 @@ def check_chosen(
     everything: bool = False,
     alone: str = ", or --all",
 ) -> None:
-    """Raise `UsageError` unless tasks are chosen in exactly one of the ways."""
+    """Raise `UsageError` unless tasks are chosen in exactly one way."""
     if sum([bool(keys), bool(selection), everything]) != 1:
         raise UsageError(
             "say which tasks: either KEYs, or --host, --url-prefix, --callback, --reason, --since "
@@ -173,19 +173,19 @@ def check_chosen(
 def chosen_tasks(
     ledger: Ledger, keys: Sequence[str], selection: Selection, *, until: datetime | None = None
 ) -> TaskFilter:
-    """Return the filter of the tasks that have one of the keys, or, without keys, as selected."""
+    """Return the filter for these keys, or, without keys, for the selection."""
     if keys:
         return TaskFilter(ids={selecting.task_of(ledger, key) for key in keys}, until=until)
     return selection.filter(ledger, until=until)
 
 
 def from_now(ledger: Ledger) -> datetime:
-    """Return the time that bounds a change: what changes its status later is left alone."""
+    """Return the time bound of a change: tasks whose status changes later are left alone."""
     return ledger.now() + timedelta(milliseconds=1)
 
 
 def _prefix(text: str | None) -> str | None:
-    """Return a prefix of URLs as tasks have them, never one that more URLs begin with."""
+    """Return a prefix with its origin normalized as in tasks; it never matches more URLs."""
     if text is None:
         return None
     scheme, _, rest = text.partition("://")
@@ -194,10 +194,10 @@ def _prefix(text: str | None) -> str | None:
         origin = urls.locate(f"{scheme}://{authority}/").url
     except FetchError as error:
         raise UsageError(
-            f"--url-prefix {text!r} is no beginning of a URL: write http://host/path or "
+            f"--url-prefix {text!r} is not the beginning of a URL: write http://host/path or "
             f"https://host/path ({error.message})"
         ) from None
     if not slash and "?" in authority:
         raise UsageError(f"--url-prefix {text!r} has no path: write http://host/?...")
-    # Of a whole URL more would be made the same, and a prefix would lose its last characters.
+    # Only quoted: full normalization could drop the last characters of a prefix.
     return origin + quote(path, safe=_ASCII)

@@ -1,6 +1,6 @@
 """Output of the commands that crawl: progress, and a report at the end.
 
-Not in `crawling`: the supervisor shows a crawl too, and needs nothing that crawls.
+Not in `crawling`: the supervisor shows a crawl too, and does not load the crawler.
 """
 
 import logging
@@ -22,21 +22,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """How much a crawl says, and how."""
+    """Verbosity and format of a crawl's output."""
 
     style: str = "text"  #: or `json`: progress and report are log records
     quiet: bool = False
-    stdout: bool = True  #: whether the report is printed there, and not on stderr
-    metrics: exposing.Address | None = None  #: where Prometheus finds the metrics
+    stdout: bool = True  #: whether the report goes to stdout, not to stderr
+    metrics: exposing.Address | None = None  #: address of the metrics server
 
     @property
     def level(self) -> str:
-        """The least level to log where nobody asked for one."""
+        """The default log level."""
         return "warning" if self.quiet else "info"
 
 
 def watched(crawl: progress.Watched, output: Output) -> AbstractAsyncContextManager[None]:
-    """Show how *crawl* is doing within the block, as *output* says."""
+    """Show the progress of *crawl* within the block, in the form of *output*."""
     if output.quiet or output.style != "text" or not sys.stderr.isatty():
         return progress.logged(crawl)
     from crawlcw.cli.terminal import live  # rich, which takes 20 ms to load
@@ -45,13 +45,13 @@ def watched(crawl: progress.Watched, output: Output) -> AbstractAsyncContextMana
 
 
 def report_fields(report: Report, settings: Settings) -> dict[str, object]:
-    """Return how a crawl ended, for programs, and what is wrong with that."""
+    """Return the report and the faults of an ended crawl, for programs."""
     faults = faults_of(report, max_failures=settings.max_failures)
     return progress.summary_fields(report) | {"faults": "; ".join(faults)}
 
 
 def sum_up(report: Report, output: Output, *, settings: Settings) -> int:
-    """Show how a crawl ended, as *output* says, and return the exit code for it."""
+    """Show the report of an ended crawl, in the form of *output*; return the exit code."""
     faults = faults_of(report, max_failures=settings.max_failures)
     code = INTERNAL if report.internal_errors else NOT_WELL if faults else OK
     if output.style == "json":
@@ -61,6 +61,6 @@ def sum_up(report: Report, output: Output, *, settings: Settings) -> int:
         tables.show(progress.summary(report), err=not output.stdout)
         click.echo(last_word(report, faults), err=not output.stdout)
     if output.quiet and (faults or not report.drained):
-        # Somebody who reads only this must not take it for complete.
+        # With --quiet this line is the only sign that the crawl is incomplete.
         logger.warning("%s", last_word(report, faults), extra={"event": "stopped"})
     return code

@@ -1,8 +1,8 @@
-"""What SIGINT and SIGTERM do to a crawl or a worker: stop, then stop at once, then exit.
+"""Signal handling of a crawl or a worker: SIGINT or SIGTERM stops, a second stops at once.
 
-Their handlers are Python's own and not the loop's, so that they are called while
-the loop stands still; what they do they let the loop do, as long as it does.
-SIGTSTP, the Ctrl-Z of a terminal, stops the workers as well.
+A third one exits. The handlers are Python's, not the event loop's, so that they run
+while the loop is blocked; a running loop does their work. SIGTSTP (Ctrl-Z) stops the
+workers as well.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: What a loop that runs takes to obey; one that does not by then stands still.
+#: Seconds for a running loop to obey; after that it counts as blocked.
 _OBEYED_WITHIN = 0.7
-#: What an end at once takes, a ledger that is away included; code that is cancelled and goes
-#: on would keep the process for ever.
+#: Seconds for a stop at once, even with an unavailable ledger. Code that ignores its
+#: cancellation would keep the process for ever.
 _ENDS_WITHIN = 8.0
-#: What giving everything back may take, where the loop cannot do it.
+#: Seconds to release all leases when the loop is blocked.
 _LAST_WORDS = 6.0
 
 
@@ -35,30 +35,30 @@ class Stoppable(Protocol):
     """A crawl or other work by this process, or by the workers it supervises."""
 
     def stop(self) -> None:
-        """End soon: finish within the grace what is under way, and release the rest."""
+        """Stop claiming, finish requests under way within the grace, and release the rest."""
 
     def stop_now(self) -> None:
-        """End at once: release everything."""
+        """Release everything at once."""
 
 
 class Suspendable(Protocol):
-    """Processes that no terminal reaches."""
+    """Worker processes that do not receive the terminal's signals."""
 
     def suspend(self) -> None:
-        """Stop them, by SIGSTOP."""
+        """Stop them by SIGSTOP."""
 
     def resume(self) -> None:
-        """Let them go on."""
+        """Continue them."""
 
 
 class Abandonable(Protocol):
-    """What can be given up by another thread than that of its loop."""
+    """Work that another thread than the loop's can release."""
 
     def abandon(self) -> None:
-        """Give everything back; may raise anything."""
+        """Release everything; may raise any exception."""
 
     def stuck_in(self) -> str:
-        """Return what keeps the loop, as far as that is known."""
+        """Return the code that blocks the loop, or an empty text."""
 
 
 @contextmanager
@@ -69,12 +69,11 @@ def stopping(
     kill: Callable[[], None] = lambda: None,
     stuck: Abandonable | None = None,
 ) -> Iterator[None]:
-    """Let signals end *crawl* within the block: the first softly, the second at once.
+    """Let signals end *crawl* within the block: the first gracefully, the second at once.
 
-    At the third the process exits, whatever it is doing; *kill* is called
-    before. *grace* is how long the first one leaves it. Where the loop stands
-    still, *stuck* is given up at the second signal, and the process exits; likewise
-    where that has not ended *crawl* in time.
+    The third one calls *kill* and exits the process. *grace* is the time that the first
+    one leaves for requests under way. If the loop is blocked, or does not end *crawl* in
+    time, the second signal releases *stuck* from another thread and exits the process.
     """
     stop = _Stop(crawl, grace, kill, stuck)
     before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
@@ -108,11 +107,11 @@ class _Stop:
         self._received += 1
         if self._received > 2:
             self._kill()
-            # Leases that could not be given back run out by themselves.
+            # Leases that were not released run out.
             os._exit(INTERRUPTED)
         received = signal.Signals(number)
         obeyed = threading.Event()
-        with suppress(RuntimeError):  # the loop has just come to its end
+        with suppress(RuntimeError):  # the loop has just ended
             self._loop.call_soon_threadsafe(self._obey, self._received, received, obeyed)
         waiting = threading.Thread(
             target=self._wait, args=(self._received, received, obeyed), daemon=True
@@ -120,32 +119,32 @@ class _Stop:
         waiting.start()
 
     def _wait(self, which: int, received: signal.Signals, obeyed: threading.Event) -> None:
-        """See to it that something happens although the loop stands still, or code goes on."""
+        """Act if the loop is blocked, or cancelled code does not end."""
         stuck = self._stuck
         if stuck is None:
             return
         if obeyed.wait(_OBEYED_WITHIN):
             if which > 1 and not self.ended.wait(_ENDS_WITHIN):
-                give_up(stuck, "code that was cancelled goes on")
+                give_up(stuck, "cancelled code does not end")
             return
         where = stuck.stuck_in()
         where = f" ({printable(where)})" if where else ""
         if which == 1:
             logger.warning(
-                "%s: the event loop stands still%s; once more to release everything and exit",
+                "%s: the event loop is blocked%s; once more to release everything and exit",
                 received.name,
                 where,
                 extra={"event": "stop_stuck"},
             )
             return
-        give_up(stuck, f"{received.name} again, and the event loop stands still{where}")
+        give_up(stuck, f"{received.name} again, and the event loop is blocked{where}")
 
     def _obey(self, which: int, received: signal.Signals, obeyed: threading.Event) -> None:
         obeyed.set()
-        # Warnings, so that --quiet shows them: somebody is waiting for an answer.
+        # Warnings, so that --quiet shows them: the user waits for a reaction.
         if which == 1:
             logger.warning(
-                "%s: claiming nothing more; what is under way gets %s to finish, the rest is "
+                "%s: claiming nothing more; requests under way have %s to finish, the rest is "
                 "released; once more to stop at once",
                 received.name,
                 format_duration(self._grace),
@@ -163,7 +162,7 @@ class _Stop:
 def suspending(workers: Suspendable) -> Iterator[None]:
     """Let SIGTSTP, within the block, stop *workers* before this process, and SIGCONT resume them.
 
-    Where SIGTSTP is ignored, as in a script's background, it stays so.
+    If SIGTSTP is ignored, as in a script's background job, it stays ignored.
     """
     if signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:
         yield
@@ -173,7 +172,7 @@ def suspending(workers: Suspendable) -> Iterator[None]:
     def suspend() -> None:
         workers.suspend()
         loop.remove_signal_handler(signal.SIGTSTP)
-        # By the signal itself, so that the shell sees a job that Ctrl-Z has stopped.
+        # By the signal itself, so that the shell sees a stopped job.
         os.kill(os.getpid(), signal.SIGTSTP)
         loop.add_signal_handler(signal.SIGTSTP, suspend)
         workers.resume()
@@ -186,7 +185,7 @@ def suspending(workers: Suspendable) -> Iterator[None]:
 
 
 def give_up(stuck: Abandonable, why: str) -> NoReturn:
-    """Give everything back, and exit, because of *why*. May be called by any thread."""
+    """Release everything, log *why*, and exit. May be called by any thread."""
     last = threading.Timer(_LAST_WORDS, os._exit, [INTERRUPTED])
     last.daemon = True
     last.start()
@@ -195,7 +194,7 @@ def give_up(stuck: Abandonable, why: str) -> NoReturn:
         stuck.abandon()
     except Exception as error:
         logger.warning(
-            "leases not given back, they will run out: %s",
+            "leases were not released, they will run out: %s",
             printable(error),
             extra={"event": "not_given_back"},
         )

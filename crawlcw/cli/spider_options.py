@@ -1,4 +1,4 @@
-"""`-s` and `-a`: the settings and the arguments that a command gives a spider."""
+"""`-s` and `-a`: settings and arguments for a spider."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -37,10 +37,10 @@ def arguments_option(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def settings_of(spider: Spider, assignments: Sequence[str]) -> Settings:
-    """Return the settings of a crawl of *spider*: *assignments* go before all others.
+    """Return the settings of a crawl of *spider*.
 
-    Those of the environment go before those of the project, and these before its own.
-    Raises `SettingsError`.
+    Precedence: *assignments*, the environment, the project, the spider. Raises
+    `SettingsError`.
     """
     return layered(
         spider.settings,

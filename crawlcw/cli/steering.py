@@ -1,4 +1,4 @@
-"""What the commands share that steer the crawls of a spider by its ledger."""
+"""Control of a spider's crawls through its ledger, for `pause`, `resume`, `set` and `stop`."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -12,30 +12,30 @@ from crawlcw.engine.workers import is_dead
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
 
-#: A worker that was silent for so long is not counted on; it beats every 5 s.
+#: A worker counts as dead after this silence; its heartbeat is every 5 s.
 _SILENT = timedelta(seconds=30)
 
 
 @asynccontextmanager
 async def crawls(url: str, name: str, *, instead: str) -> AsyncIterator[Ledger]:
-    """Open the ledger of a spider that has tasks in it, and close it afterwards.
+    """Open the ledger of a spider that has tasks, and close it afterwards.
 
-    Raises `UsageError` for a use case; *instead* says what there is for one.
+    Raises `UsageError` for a use case; *instead* is the advice in it.
     """
     async with ledger_option.opened(url, name) as ledger:
         if ledger.kind.tracked:
-            raise UsageError(f"{name} is a use case, and no crawl: {instead}")
+            raise UsageError(f"{name} is a use case, not a crawl: {instead}")
         yield ledger
 
 
 async def tell(ledger: Ledger, control: Mapping[str, Any]) -> int:
-    """Write down what the crawls of a ledger are to follow; return how many workers do."""
+    """Record *control* for the crawls of a ledger; return the number of live workers."""
     await ledger.notes.set_control(control)
     return await at_work(ledger)
 
 
 async def at_work(ledger: Ledger, *, began_by: datetime | None = None) -> int:
-    """Return how many workers are at work on a ledger, or how many of those that began by then."""
+    """Return the number of live workers on a ledger; with *began_by*, of those started by then."""
     now = ledger.now()
     return sum(
         not is_dead(worker)
@@ -46,15 +46,15 @@ async def at_work(ledger: Ledger, *, began_by: datetime | None = None) -> int:
 
 
 async def is_paused(ledger: Ledger) -> bool:
-    """Return whether the crawls of a ledger are to begin with nothing; a use case has none."""
+    """Return whether the crawls of a ledger are paused; False for a use case."""
     if ledger.kind.tracked:
         return False
     return Control.of(await ledger.notes.control()).paused is not None
 
 
 def followed_by(workers: int) -> str:
-    """Return who follows, and how soon."""
+    """Return the text that says how many workers follow a change, and how soon."""
     if not workers:
-        return "no worker is at work just now"
+        return "no worker is at work"
     follow = "follows" if workers == 1 else "follow"
     return f"{counted(workers, 'worker')} {follow} within {FOLLOWED_WITHIN:g} s"

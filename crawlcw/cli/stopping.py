@@ -1,6 +1,6 @@
-"""Until when a server runs, or a look at a crawl: SIGINT and SIGTERM end it softly.
+"""Graceful shutdown of servers and of `stats --watch` by SIGINT or SIGTERM.
 
-A second one ends it at once.
+A second signal exits at once.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from crawlcw.cli.exit_codes import INTERRUPTED
 
 
 def stopped_by_signals() -> asyncio.Event:
-    """Return an event of the running loop that is set by the first signal; the next one exits."""
+    """Return an event that the first signal sets; the next one exits the process."""
     stopped = asyncio.Event()
 
     def stop() -> None:
         if stopped.is_set():
-            # What clients hold stays theirs until the leases run out.
+            # Clients keep their tasks until the leases run out.
             os._exit(INTERRUPTED)
         stopped.set()
 
@@ -27,10 +27,10 @@ def stopped_by_signals() -> asyncio.Event:
 
 
 async def until_stopped(work: Coroutine[None, None, None]) -> None:
-    """Do *work* until it ends, or is cancelled by the first signal; raises what it raises.
+    """Run *work* until it ends or the first signal cancels it; raises its errors.
 
-    A shell starts what is to go on in the background with SIGINT ignored, and Python
-    does nothing about it then: so it is asked for here.
+    A shell starts background jobs with SIGINT ignored, and Python then installs no
+    handler: this function installs one.
     """
     stopped = asyncio.ensure_future(stopped_by_signals().wait())
     working = asyncio.ensure_future(work)

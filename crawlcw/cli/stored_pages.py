@@ -1,4 +1,4 @@
-"""Stored pages on their way to a spider: `crawlcw parse --stored`."""
+"""`crawlcw parse --stored`: run callbacks on stored pages."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -20,31 +20,31 @@ from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Record
 from crawlcw.model.transitions import Failed
 
-#: Pages that something is wrong with, shown one by one; the rest is counted.
+#: Faulty pages that are shown one by one; further ones are counted.
 _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What is to be done with which stored pages."""
+    """Options of `parse --stored`."""
 
     urls: Sequence[str]  #: none: all of them
     callback: str | None  #: instead of each page's own
     save: bool
     yes: bool
     as_json: bool
-    said_as: str  #: the spider, as it was named
+    said_as: str  #: the spider, as the user named it
 
 
 @dataclass(slots=True, kw_only=True)
 class _Numbers:
-    """What became of the pages."""
+    """Counts of parsed and faulty pages."""
 
     parsed: int = 0
     items: int = 0
     requests: int = 0
-    missing: Counter[str] = field(default_factory=Counter)  #: by what is said of the file
-    wrong: Counter[str] = field(default_factory=Counter)  #: otherwise, by kind
+    missing: Counter[str] = field(default_factory=Counter)  #: unreadable files, by message
+    wrong: Counter[str] = field(default_factory=Counter)  #: other faults, by kind
 
     @property
     def total(self) -> int:
@@ -52,15 +52,15 @@ class _Numbers:
 
 
 async def parse(spider: Spider, settings: Settings, ledger_url: str, wish: Wish) -> int:
-    """Give stored pages to *spider*, and show or record what it yields; return the exit code.
+    """Run *spider* on stored pages, and show or record the results; return the exit code.
 
-    Raises `UsageError` where nothing is stored.
+    Raises `UsageError` if no page is stored.
     """
     if wish.callback is not None:
         callback_named(spider, wish.callback)
     async with ledger_option.opened(ledger_url, spider.name) as ledger:
         if ledger.kind.tracked:
-            raise UsageError(f"{spider.name} is a use case, whose tasks are no pages")
+            raise UsageError(f"{spider.name} is a use case: its tasks are not pages")
         chosen = await _chosen(ledger, spider, wish)
         if wish.save and not wish.urls:
             question = f"Replace the items of all stored pages of {spider.name}?"
@@ -80,7 +80,7 @@ async def parse(spider: Spider, settings: Settings, ledger_url: str, wish: Wish)
 
 
 async def _chosen(ledger: Ledger, spider: Spider, wish: Wish) -> AsyncIterator[Record]:
-    """Return the stored pages that are meant; raises `UsageError` for a URL that is none."""
+    """Return the chosen stored pages; raises `UsageError` for a URL without one."""
     ids = None
     if wish.urls:
         ids = set()
@@ -136,7 +136,7 @@ async def _parse_all(
 
 
 def _note(record: Record, kind: str, why: str, numbers: _Numbers) -> None:
-    """Count a page that nothing came of; the first ones are shown."""
+    """Count a faulty page; show the first ones."""
     numbers.wrong[kind] += 1
     if numbers.wrong.total() <= _SHOWN:
         url = printable(record.task.url, limit=400)
@@ -144,7 +144,7 @@ def _note(record: Record, kind: str, why: str, numbers: _Numbers) -> None:
 
 
 def _told(numbers: _Numbers, saving: Saving | None, wish: Wish) -> int:
-    """Show what became of the pages, and return the exit code."""
+    """Show the counts, and return the exit code."""
     for why, number in numbers.missing.most_common(_SHOWN):
         click.echo(
             f"crawlcw: {_pages(number)} could not be read: {printable(why, limit=400)} "

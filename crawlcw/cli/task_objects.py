@@ -1,4 +1,4 @@
-"""A task as JSON has it: for `tasks --json` and `show --json`."""
+"""JSON form of a task, for `tasks --json` and `show --json`."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from crawlcw.model.task import BlobRef, Record
 
 
 def whole(record: Record) -> dict[str, Any]:
-    """Return all about a task, as JSON has it."""
+    """Return all fields of a task, ready for JSON."""
     task = record.task
     carried = task.carried
     found: dict[str, Any] = {

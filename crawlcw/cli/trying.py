@@ -1,4 +1,4 @@
-"""What the commands share that look at one page: `fetch`, `parse` and `shell`."""
+"""Fetch of one page, for the commands `fetch`, `parse` and `shell`."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class AnyPage(Spider):
-    """Looks at pages where no spider is given; its callback yields nothing."""
+    """Spider for any page, when the user names none; its callback yields nothing."""
 
     name = "any-page"
     allowed_hosts = "*"
@@ -30,13 +30,13 @@ class AnyPage(Spider):
 
 
 def made(spider: str | None, arguments: Sequence[str]) -> Spider:
-    """Return the spider that is named, or one for any page."""
+    """Return the named spider, or one for any page."""
     return loading.make(loading.find(spider), arguments) if spider else AnyPage(start_urls=[])
 
 
 @asynccontextmanager
 async def open_sessions(spider: Spider) -> AsyncIterator[Ledger | None]:
-    """Open a ledger in memory for the sessions of *spider*, None where it does not log in."""
+    """Open a ledger in memory for the sessions of *spider*; None if it does not log in."""
     if not logs_in(spider):
         yield None
         return
@@ -51,15 +51,15 @@ async def open_sessions(spider: Spider) -> AsyncIterator[Ledger | None]:
 async def trying(
     spider: Spider, url: str, settings: Settings, *, sessions: Ledger | None = None
 ) -> AsyncIterator[Trial]:
-    """Open a trial of *url*, the spider told; raises `UsageError` for a URL that is none.
+    """Open a trial of *url* and start the spider; raises `UsageError` for an invalid URL.
 
-    A spider that logs in has its sessions in *sessions*, or else for this trial alone.
+    The sessions of a spider that logs in are in *sessions*, or else live for this trial.
     """
     try:
         urls.locate(url)
     except FetchError as error:
-        # The error names it without its password.
-        raise UsageError(f"no URL to fetch: {error.message}") from None
+        # The error shows the URL without its password.
+        raise UsageError(f"not a URL to fetch: {error.message}") from None
     async with AsyncExitStack() as stack:
         if sessions is None:
             sessions = await stack.enter_async_context(open_sessions(spider))
@@ -70,7 +70,7 @@ async def trying(
 
 
 def head_of(response: Response) -> str:
-    """Return what is worth knowing of an answer before one looks at it, in one line."""
+    """Return a summary of a response in one line: status, URL, size, type, encoding, time."""
     kind = response.headers.get("content-type", "no content type")
     cut = f", cut: {response.truncated}" if response.truncated else ""
     return printable(

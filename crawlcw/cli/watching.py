@@ -1,4 +1,4 @@
-"""`stats --watch`: a look every few seconds, as a picture that changes, or a line each."""
+"""`stats --watch`: poll a ledger, and show it as a live table or as lines."""
 
 import json
 import sys
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-#: What a picture waits for its counts, in seconds.
+#: Seconds that the live table waits for slow counts.
 _PATIENCE = 0.5
 
 
 async def watch(name: str, ledger_url: str, *, every: timedelta, as_json: bool) -> None:
     """Show the ledger of *name* until cancelled; raises `LedgerError`.
 
-    On a terminal that can move its cursor as a picture, elsewhere one line a look.
+    On a terminal that can move its cursor as a live table, elsewhere as one line a poll.
     """
-    from rich.console import Console  # 60 ms that `--help` need not spend
+    from rich.console import Console  # takes 60 ms to load, which `--help` need not wait for
 
     console = Console(markup=False, emoji=False, highlight=False)
     async with (
@@ -61,7 +61,7 @@ async def _show(observer: Observer, console: "Console", *, every: timedelta) -> 
             except LedgerUnavailableError as error:
                 if last is None:
                     raise
-                # What is away may come back: the crawl itself waits as well.
+                # Keep polling: the ledger may come back, and the crawl itself waits as well.
                 last = replace(last, trouble=f"the ledger does not answer: {error}")
             live.update(overview.picture(last, height=console.height), refresh=True)
             await anyio.sleep(every.total_seconds())

@@ -1,8 +1,8 @@
-"""Who may ask: clients that know the token, or, without one, this machine's own programs.
+"""Access control: a bearer token, or, without one, loopback clients only.
 
-A web page in a browser on this machine can send requests to loopback too. It
-cannot set the content type of a JSON body without being asked first, and where
-it has its own name point at this machine (DNS rebinding), the Host header tells.
+A web page in a browser on this machine can send requests to loopback too. The browser
+does not let it send a JSON body without a preflight request, and the check of the Host
+header refuses a host name that was pointed at this machine (DNS rebinding).
 """
 
 import hmac
@@ -21,11 +21,11 @@ class Access:
 
     @property
     def needs_token(self) -> bool:
-        """Whether a token is asked for."""
+        """Whether requests must carry a token."""
         return self._token is not None
 
     def check(self, request: web.Request) -> None:
-        """Raise `RefusedError` where the request is not to be answered."""
+        """Raise `RefusedError` if the request has no right to an answer."""
         if self._token is None:
             _check_host(request.headers.get("Host", ""))
         else:
@@ -51,7 +51,7 @@ def _check_host(header: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host's name or address means this machine and nobody else."""
+    """Return whether a host name or address is reachable from this machine only."""
     if host.lower() == "localhost":
         return True
     try:

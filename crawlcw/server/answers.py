@@ -1,4 +1,4 @@
-"""What the server answers: each body, declared once, and how it is made of what is known."""
+"""Response bodies of the server, as pydantic models, and their construction from the tracker."""
 
 from datetime import datetime
 from typing import Any, Literal, Self
@@ -15,13 +15,13 @@ from crawlcw.tracking import Assigned, Page, TrackedTask
 
 
 class Answer(BaseModel):
-    """What every answer has in common: it is exactly what it is declared to be."""
+    """Base of all response bodies: frozen, and without undeclared fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Error(Answer):
-    """Why a request is refused."""
+    """The reason of a refusal."""
 
     error: str = Field(description="One sentence.")
 
@@ -34,7 +34,7 @@ class RejectedTask(Answer):
 
 
 class Created(Answer):
-    """How many tasks are new, and how many were known and are as they were."""
+    """Numbers of added tasks: new ones, and known ones, which did not change."""
 
     new: int
     known: int
@@ -42,7 +42,7 @@ class Created(Answer):
 
     @classmethod
     def of(cls, added: Added) -> Self:
-        """Return what became of tasks that were added."""
+        """Return the result of adding tasks."""
         rejected = [
             RejectedTask(key=task.url, error=printable(why)) for task, why in added.rejected
         ]
@@ -50,7 +50,7 @@ class Created(Answer):
 
 
 class HeldTask(Answer):
-    """A task that the worker is to do."""
+    """A task that the worker holds."""
 
     key: str
     stage: str
@@ -58,7 +58,7 @@ class HeldTask(Answer):
     context: dict[str, Any]
     fence: int = Field(description="The number of this claim; `set_task` takes it.")
     attempt: int
-    until: datetime = Field(description="When others may take it, unless it is renewed before.")
+    until: datetime = Field(description="End of the lease, unless the worker renews it before.")
 
     @classmethod
     def of(cls, assigned: Assigned) -> Self:
@@ -67,25 +67,25 @@ class HeldTask(Answer):
 
 
 class Held(Answer):
-    """What the worker is to do."""
+    """The tasks that the worker holds now."""
 
     tasks: list[HeldTask]
 
 
 class Accepted(Answer):
-    """What the worker has said is recorded, now or before."""
+    """The worker's report is recorded, now or by an earlier request."""
 
     accepted: Literal[True] = True
 
 
 class Renewed(Answer):
-    """What the worker still holds of what it asked for."""
+    """The keys of the tasks that the worker still holds."""
 
     held: list[str]
 
 
 class AttemptErrorView(Answer):
-    """What went wrong in one attempt."""
+    """The error of one attempt."""
 
     time: datetime
     kind: Reason
@@ -95,7 +95,7 @@ class AttemptErrorView(Answer):
 
 
 class TraceView(Answer):
-    """One claim of a task, and how it ended."""
+    """One claim of a task, and its end."""
 
     fence: int
     stage: str
@@ -106,7 +106,7 @@ class TraceView(Answer):
 
 
 class TaskView(Answer):
-    """All that is known of a task."""
+    """All fields of a task."""
 
     key: str
     stage: str
@@ -116,8 +116,8 @@ class TaskView(Answer):
     results: dict[str, Any]
     context: dict[str, Any] | None
     large: list[str] = Field(
-        description="What is too large for a list and is null here, such as `data` or "
-        "`results.scan`: ask for the task itself."
+        description="Names of the values that are null here because of their size, such as `data` "
+        "or `results.scan`: `/task/{key}` returns them."
     )
     priority: int
     retry: int
@@ -152,10 +152,10 @@ class TaskView(Answer):
 
 
 class Found(Answer):
-    """Some of the tasks that were asked for, the last changed first."""
+    """One page of matching tasks, the last changed first."""
 
     tasks: list[TaskView]
-    after: str | None = Field(description="What to ask for the next ones with; null: no more.")
+    after: str | None = Field(description="Cursor of the next page; null: this is the last page.")
 
     @classmethod
     def of(cls, page: Page) -> Self:
@@ -164,7 +164,7 @@ class Found(Answer):
 
 
 class Counts(Answer):
-    """How many tasks there are of each status."""
+    """Number of tasks with each status."""
 
     todo: int
     failed: int
@@ -174,19 +174,19 @@ class Counts(Answer):
 
 
 class Stats(Answer):
-    """The use case in numbers."""
+    """Counts of the use case's tasks."""
 
     use_case: str
     total: int
     counts: Counts
     reasons: dict[str, int] = Field(description="Of failed and ignored tasks.")
-    next_due: datetime | None = Field(description="null: nothing is to be done any more.")
+    next_due: datetime | None = Field(description="null: no task is left to do.")
 
     @classmethod
     def of(
         cls, use_case: str, counts: Counted, reasons: dict[str, int], due: datetime | None
     ) -> Self:
-        """Return what was counted."""
+        """Return the counts as a body."""
         return cls(
             use_case=use_case,
             total=counts.total,

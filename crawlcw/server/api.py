@@ -1,4 +1,4 @@
-"""What each request does to the tracker and its dispenser."""
+"""Request handlers over the tracker and its dispenser, without HTTP."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from crawlcw.server import answers, bodies
 from crawlcw.server.refused import RefusedError
 from crawlcw.tracking import Dispenser, Ending, Refusal, Tracker
 
-#: Seconds between two looks of a request that waits: what other servers add is not told here.
+#: Seconds between two polls of a waiting request: other servers add tasks without a signal.
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 1.0
 
@@ -27,7 +27,7 @@ class Api:
         self._stopping = False
 
     def stop(self) -> None:
-        """Let nobody wait for tasks any more."""
+        """Answer the requests that wait for tasks, and let none wait from now on."""
         self._stopping = True
         self.tracker.added.set()
 
@@ -40,7 +40,7 @@ class Api:
     async def hold_task(
         self, asked: bodies.HoldTask, *, gone: Callable[[], bool] = lambda: False
     ) -> answers.Held:
-        """Hand out a share; *gone* says whether nobody waits for the answer any more."""
+        """Hand out a share; *gone* returns whether the client has disconnected."""
         end = time.monotonic() + asked.wait
         pause = _FIRST_PAUSE
         while True:
@@ -77,7 +77,7 @@ class Api:
                     409, f"{asked.worker} does not hold task {key!r} with fence {asked.fence}"
                 )
             case Refusal.NOT_STORABLE:
-                raise RefusedError(422, f"the ledger cannot hold what is said of task {key!r}")
+                raise RefusedError(422, f"the ledger cannot store the report on task {key!r}")
             case other:
                 assert_never(other)
 
@@ -86,7 +86,7 @@ class Api:
         return answers.Renewed(held=sorted(await self.dispenser.renew(asked.worker, asked.keys)))
 
     async def task(self, key: str) -> answers.TaskView:
-        """Tell all of a task."""
+        """Return all fields of a task."""
         return answers.TaskView.of(await self.tracker.get(key))
 
     async def tasks(self, asked: bodies.FindTasks) -> answers.Found:
@@ -103,7 +103,7 @@ class Api:
         return answers.Found.of(page)
 
     async def stats(self) -> answers.Stats:
-        """Count."""
+        """Count the tasks by status and reason."""
         counts = await self.tracker.counts()
         reasons = await self.tracker.reasons()
         due = await self.tracker.ledger.queries.horizon()

@@ -1,6 +1,6 @@
-"""What may be asked of the server: each body and each query, declared once.
+"""Request bodies and queries of the server, as pydantic models.
 
-The declarations check what comes in, and the OpenAPI document is made of them.
+The models validate requests, and the OpenAPI document is generated from them.
 """
 
 import re
@@ -22,7 +22,7 @@ from crawlcw.tracking.keys import LARGEST_PRIORITY, LONGEST_KEY
 MOST_TASKS = 1_000
 LONGEST_WAIT = 30.0
 _TEN_YEARS = 315_360_000.0
-_LARGEST_FENCE = (1 << 53) - 1  # what every language's numbers hold
+_LARGEST_FENCE = (1 << 53) - 1  # the largest integer that a JSON number holds in all languages
 _DIGITS = re.compile(r"-?[0-9]{1,18}")
 _MOMENT = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})",
@@ -31,7 +31,7 @@ _MOMENT = re.compile(
 
 
 def _whole(given: object) -> object:
-    # JSON has one kind of number, and 3.0 is a whole one.
+    # JSON has one type of number, and 3.0 is an integer in it.
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
@@ -45,7 +45,7 @@ def _moment(given: object) -> object:
     try:
         return datetime.fromisoformat(given.upper()).astimezone(UTC)
     except OverflowError:
-        raise ValueError("it is too far away") from None
+        raise ValueError("the time is out of range") from None
 
 
 Key = Annotated[
@@ -61,19 +61,19 @@ Moment = Annotated[datetime, BeforeValidator(_moment)]
 Cursor = Annotated[
     # 24 bytes in base64 that begin with a time, see `views.cursor`.
     str,
-    Field(pattern=r"^AA[A-C][A-Za-z0-9_-]{29}$", description="What an earlier answer gave."),
+    Field(pattern=r"^AA[A-C][A-Za-z0-9_-]{29}$", description="`after` of an earlier answer."),
 ]
 StatusName = Literal["todo", "failed", "processing", "finished", "ignored"]
 
 
 class Asked(BaseModel):
-    """What every request has in common: nothing is guessed, and nothing is left over."""
+    """Base of all requests: strict types, and no undeclared fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class NewTask(Asked):
-    """A task to be added. One that is known is not changed."""
+    """A task to add. A known task does not change."""
 
     key: Key
     data: dict[str, Any] = {}
@@ -84,12 +84,12 @@ class NewTask(Asked):
 
 
 class NewTasks(Asked):
-    """Many tasks to be added."""
+    """Several tasks to add."""
 
     tasks: Annotated[list[NewTask], Field(max_length=MOST_TASKS)]
 
 
-#: What tells shapes apart where there are several.
+#: The discriminators of the bodies that have several shapes.
 TAGS = frozenset({"one", "many", "finished", "advanced", "failed", "ignored", "released"})
 
 
@@ -112,15 +112,15 @@ class HoldTask(Asked):
     worker: Word
     limit: Annotated[int, Field(ge=0, le=MOST_TASKS), BeforeValidator(_whole)] = 1
     stages: Annotated[list[Stage], Field(min_length=1, max_length=100)] | None = Field(
-        default=None, description="Tasks of these stages only are added to what it has."
+        default=None, description="New tasks are of these stages only."
     )
     wait: Annotated[float, Field(ge=0, le=LONGEST_WAIT)] = Field(
-        default=0.0, description="So many seconds to wait for a task where there is none."
+        default=0.0, description="Seconds to wait for a task if none is due."
     )
     request: Word | None = Field(
         default=None,
-        description="A word of the worker's own: sent again with it, the request returns what "
-        "it returned the first time, as far as that is still held.",
+        description="An idempotency key of the worker: a repeated request with it returns the "
+        "tasks of the first answer that the worker still holds.",
     )
 
 
@@ -131,7 +131,7 @@ class _Ending(Asked):
 
 
 class Finished(_Ending):
-    """The stage is done, and the task with it."""
+    """The last stage is done, and so is the task."""
 
     status: Literal["finished"]
     result: Any = None
@@ -139,7 +139,7 @@ class Finished(_Ending):
 
 
 class Advanced(_Ending):
-    """The stage is done, and the next one is to be."""
+    """The stage is done, and the next one is due."""
 
     status: Literal["advanced"]
     stage: Stage
@@ -150,7 +150,7 @@ class Advanced(_Ending):
 
 
 class Failed(_Ending):
-    """An attempt is spent."""
+    """The attempt failed and counts."""
 
     status: Literal["failed"]
     error: str
@@ -158,14 +158,14 @@ class Failed(_Ending):
 
 
 class Ignored(_Ending):
-    """The task turned out to be unwanted."""
+    """The task is unwanted and ends."""
 
     status: Literal["ignored"]
     error: str
 
 
 class Released(_Ending):
-    """The task goes back as it was."""
+    """The task goes back unchanged, and the attempt does not count."""
 
     status: Literal["released"]
 
@@ -176,14 +176,14 @@ SetTask = Annotated[
 
 
 class RenewTask(Asked):
-    """A worker lives, and keeps what it holds; without `keys` all of it."""
+    """A worker renews its leases: those of `keys`, or all."""
 
     worker: Word
     keys: Annotated[list[Key], Field(max_length=MOST_TASKS)] | None = None
 
 
 class FindTasks(Asked):
-    """Which tasks are asked for; since and until bound the last change of their status."""
+    """A filter of tasks; `since` and `until` bound the last change of their status."""
 
     status: StatusName | None = None
     reason: Annotated[Reason, Field(strict=False)] | None = None
@@ -195,4 +195,4 @@ class FindTasks(Asked):
 
 
 class Nothing(Asked):
-    """A question that has no words."""
+    """A request without parameters."""

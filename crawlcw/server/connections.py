@@ -1,11 +1,10 @@
-"""The connections: how many there may be, and how long each may keep the server waiting.
+"""Limit the number of connections, and the time that each may keep the server waiting.
 
-A protocol stands in front of aiohttp's on every connection. By itself aiohttp
-takes any number of connections, and waits an hour for the headers of a request
-and for ever for a body: a few hundred clients that say nothing shut everybody
-else out. One rule decides who has to go where all places are taken: the
-connection that has kept the server waiting longest. What is being worked on is
-never ended for another.
+A protocol stands in front of aiohttp's on every connection. aiohttp alone accepts any
+number of connections, waits an hour for the headers of a request and without limit for
+a body: a few hundred silent clients would shut out all others. At the limit, a new
+connection replaces the one that has kept the server waiting longest. A request under
+way is never ended for a new connection.
 """
 
 import asyncio
@@ -23,17 +22,17 @@ from crawlcw.server.refused import RefusedError
 
 logger = logging.getLogger(__name__)
 
-#: What the ledger, the log and the loop itself need: MongoDB's driver opens up to 100.
+#: File descriptors for the ledger, the log and the loop: MongoDB's driver opens up to 100.
 _OTHER_FILES = 128
-#: Fewer are no server.
+#: With fewer the server refuses to start.
 _FEWEST = 16
-#: So many at once are told that there is no place; the others are only closed.
+#: Connections that may receive a 503 at once; further ones are closed without an answer.
 _MOST_REFUSALS = 32
 #: Seconds for the last answer on a connection to arrive.
 _LAST_ANSWER = 1.0
-#: Seconds between two lines in the log.
-_TOLD_EVERY = 60.0
-_FULL = b'{"error":"as many connections are being served as there may be: try again"}'
+#: Seconds between two warnings in the log.
+_WARN_EVERY = 60.0
+_FULL = b'{"error":"the server has no free connection: try again"}'
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\n"
     b"Content-Type: application/json\r\n"
@@ -48,11 +47,11 @@ _REFUSAL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """How many seconds a connection may keep the server waiting."""
+    """Seconds that a connection may keep the server waiting."""
 
     headers: float = 10.0  #: from the first byte of a request, or from the connection's start
     body: float = 30.0  #: from the end of the headers to that of the body
-    idle: float = 75.0  #: from the start of an answer, which must be taken by then as well
+    idle: float = 75.0  #: from the start of an answer, which the client must have read by then
 
 
 class Connections:
@@ -62,74 +61,74 @@ class Connections:
         self.deadlines = deadlines
         self._most = most
         self._open: dict[asyncio.BaseTransport, _Connection] = {}
-        #: Those whose client is to say something, the one that is awaited longest first.
+        #: The connections that wait for their client, the longest wait first.
         self._awaited: dict[_Connection, None] = {}
         self._refused: set[_Connection] = set()
         self._closed_number = self._refused_number = 0
-        self._told = float("-inf")
+        self._warned = float("-inf")
 
     def protocols(self, make: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.Protocol]:
-        """Return what makes the protocol of a new connection, in front of that of *make*."""
+        """Return a factory of protocols for new connections, each in front of one from *make*."""
         return lambda: _Connection(self, cast("Callable[[], asyncio.Protocol]", make))
 
     def asked(self, request: web.Request) -> None:
-        """Note that the headers of a request are there, and the server is at it."""
+        """Note that the headers of a request have arrived: the server works."""
         if (connection := self._of(request)) is not None:
             connection.work()
 
     async def answered(self, request: web.Request, _response: web.StreamResponse) -> None:
-        """Note that a request is about to be answered (a signal's receiver)."""
+        """Note that the answer of a request begins (receiver of aiohttp's signal)."""
         if (connection := self._of(request)) is not None:
             connection.rest()
 
     async def body(self, request: web.Request) -> bytes:
-        """Return the body of a request; raises `RefusedError` where it takes too long."""
+        """Return the body of a request; raises `RefusedError` if it takes too long."""
         connection = self._of(request)
         if connection is not None:
             connection.wait()
         try:
-            # Absolute: a byte now and then buys no time.
+            # One deadline for the whole body: a slow trickle of bytes does not extend it.
             async with asyncio.timeout(self.deadlines.body):
                 return await request.read()
         except TimeoutError:
             if connection is not None:
                 connection.end_with_answer()
             within = f"{self.deadlines.body:g} s"
-            raise RefusedError(408, f"the body has not arrived within {within}") from None
+            raise RefusedError(408, f"the body did not arrive within {within}") from None
         except (ConnectionError, web.RequestPayloadError):
-            # The client has left, or speaks no HTTP: nothing that the log must say.
-            raise RefusedError(400, "the body is shorter than was announced") from None
+            # The client left, or does not speak HTTP: not an event for the log.
+            raise RefusedError(400, "the body is shorter than its Content-Length") from None
         finally:
             if connection is not None:
                 connection.work()
 
     def admit(self, connection: "_Connection", transport: asyncio.BaseTransport) -> bool:
-        """Return whether there is a place for a new connection, at the cost of another or not."""
+        """Return whether a new connection is accepted; may close a waiting one for it."""
         if len(self._open) >= self._most:
             if not self._awaited:
                 self._refused_number += 1
-                self._tell()
+                self._warn()
                 return False
             self._closed_number += 1
-            self._tell()
+            self._warn()
             next(iter(self._awaited)).end()
         self._open[transport] = connection
         return True
 
     def refuse(self, connection: "_Connection") -> bool:
-        """Return whether a connection that has no place may be told so."""
+        """Return whether a rejected connection receives a 503."""
         if len(self._refused) >= _MOST_REFUSALS:
             return False
         self._refused.add(connection)
         return True
 
     def awaits(self, connection: "_Connection") -> None:
-        """Note that the client is to say something, from now on."""
+        """Note that the connection waits for its client from now on."""
         self._awaited.pop(connection, None)
         self._awaited[connection] = None
 
     def works(self, connection: "_Connection") -> None:
-        """Note that it is the server's turn."""
+        """Note that the server works on a request of the connection."""
         self._awaited.pop(connection, None)
 
     def ended(self, connection: "_Connection", transport: asyncio.BaseTransport) -> None:
@@ -142,14 +141,14 @@ class Connections:
         transport = request.transport
         return None if transport is None else self._open.get(transport)
 
-    def _tell(self) -> None:
+    def _warn(self) -> None:
         now = time.monotonic()
-        if now - self._told < _TOLD_EVERY:
+        if now - self._warned < _WARN_EVERY:
             return
-        self._told = now
+        self._warned = now
         logger.warning(
-            "%d connections are open, and no more may be (--max-connections): since the start %d "
-            "that kept the server waiting were closed for new ones, and %d new ones refused",
+            "all %d connections are in use (--max-connections): since the start, %d waiting "
+            "connections were closed for new ones, and %d new ones were refused",
             self._most,
             self._closed_number,
             self._refused_number,
@@ -165,7 +164,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, connections: Connections, make: Callable[[], asyncio.Protocol]) -> None:
         self._connections = connections
         self._make = make
-        self._served: asyncio.Protocol | None = None  #: None: there was no place
+        self._served: asyncio.Protocol | None = None  #: None: rejected
         self._timer: asyncio.TimerHandle | None = None
         self._resting = False  #: whether a request may begin
         self._last = False  #: whether the next answer is the last one
@@ -179,7 +178,8 @@ class _Connection(asyncio.Protocol):
         elif self._connections.refuse(self):
             self._transport.write(_REFUSAL)
             self._transport.write_eof()
-            # What it asks meanwhile is read: else its system throws the answer away.
+            # Read the request until then: closing with unread data resets the connection,
+            # and the client loses the answer.
             self._set_timer(_LAST_ANSWER)
         else:
             self._transport.abort()
@@ -208,33 +208,33 @@ class _Connection(asyncio.Protocol):
             self._served.connection_lost(exc)
 
     def wait(self, within: float | None = None) -> None:
-        """Wait for the client, for so many seconds at most; None: somebody else sees to that."""
+        """Wait for the client, at most *within* seconds; None: the caller has its own timer."""
         self._resting = False
         self._set_timer(within)
         self._connections.awaits(self)
 
     def work(self) -> None:
-        """Wait for nothing: it is the server's turn."""
+        """Stop the timer: the server works on a request."""
         self._resting = False
         self._set_timer(None)
         self._connections.works(self)
 
     def rest(self) -> None:
-        """Wait until the answer is taken and the next request begins."""
+        """Wait until the client has read the answer and begins the next request."""
         self.wait(_LAST_ANSWER if self._last else self._connections.deadlines.idle)
         self._resting = not self._last
 
     def end_with_answer(self) -> None:
-        """Let the next answer be the last, whatever else the client sends."""
+        """Close the connection after the next answer."""
         self._last = True
 
     def end(self) -> None:
-        """Close it now; nobody waits for its client any more."""
+        """Close the connection now."""
         self._resting = False
         self._set_timer(None)
         self._connections.ended(self, self._transport)
         if self._transport.get_write_buffer_size():
-            # What is not taken by now has no reader, and would be kept for ever.
+            # The client has stopped reading: a plain close would keep the buffer for ever.
             self._transport.abort()
         else:
             self._transport.close()
@@ -247,10 +247,10 @@ class _Connection(asyncio.Protocol):
 
 
 def places(asked: int) -> int:
-    """Return how many connections there may be of those *asked* for, by the files to be opened.
+    """Return the number of connections that the limit of open files allows, at most *asked*.
 
-    Raises the process's own limit where the system lets it; raises `UsageError`
-    where hardly any would be left.
+    First raises the process's soft limit as far as the system permits. Raises
+    `UsageError` if fewer than 16 connections would be left.
     """
     needed = asked + _OTHER_FILES
     limit, hardest = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -266,7 +266,7 @@ def places(asked: int) -> int:
             "serve: raise the limit (ulimit -n)"
         )
     logger.warning(
-        "this process may open %d files: %d connections are served at once, not %d (ulimit -n)",
+        "this process may open %d files: at most %d connections at once, not %d (ulimit -n)",
         limit,
         most,
         asked,

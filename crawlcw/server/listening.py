@@ -1,4 +1,4 @@
-"""A web application on its socket, first request to last: bounded, and ended softly."""
+"""Serve a web application on a socket, with bounded connections and a graceful shutdown."""
 
 import asyncio
 import logging
@@ -18,11 +18,11 @@ from crawlcw.server.sockets import address_of, why_not
 
 logger = logging.getLogger(__name__)
 
-#: The address of the longest key is some 12 KiB.
+#: The URL of the longest key has about 12 KiB.
 _LONGEST_LINE = 64 << 10
-#: Seconds that requests under way have to end when the server does.
+#: Seconds for requests under way to end at shutdown.
 _LAST_SECONDS = 20.0
-#: And what is answered by then, to arrive.
+#: Seconds for their answers to reach the clients after that.
 _LAST_ANSWERS = 1.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -34,10 +34,10 @@ def application(
     *,
     counting: Sequence[Middleware] = (),
 ) -> web.Application:
-    """Return an application without routes; *check* raises where a request is not to be answered.
+    """Return an application without routes; *check* raises if it refuses a request.
 
-    What is raised becomes a refusal of one sentence, see `refusals`; *counting* sees that as
-    it is answered.
+    An exception becomes a refusal of one sentence, see `refusals`; the *counting*
+    middlewares see the response after that.
     """
 
     @web.middleware
@@ -62,15 +62,15 @@ async def listening(
 ) -> AsyncIterator[str]:
     """Serve an `application` within the block, and yield the address.
 
-    At its end *stop* is called, requests under way are answered and no others are
-    taken. Raises `UsageError` where the address cannot be listened at.
+    At its end the socket closes, *stop* is called, and requests under way are answered.
+    Raises `UsageError` if the server cannot listen at the address.
     """
     runner = web.AppRunner(
         served,
         access_log=None,
-        # What is no HTTP is told of here: a few times, and then counted.
+        # aiohttp logs malformed HTTP here.
         logger=_WithoutTracebacks(logger),
-        # An encoded body is refused as it is: one that is unpacked may be a bomb, or broken.
+        # Encoded bodies are refused without decoding: they may be broken, or a zip bomb.
         auto_decompress=False,
         max_line_size=_LONGEST_LINE,
         shutdown_timeout=_LAST_ANSWERS,
@@ -88,24 +88,23 @@ async def listening(
         finally:
             sockets.close()
         stop()
-        # aiohttp reads nothing any more once it cleans up, not even the rest of a
-        # body that somebody waits for.
+        # aiohttp's cleanup stops all reading, even of a body that a handler awaits.
         await served[_UNDER_WAY].ended(within=_LAST_SECONDS)
     finally:
         await runner.cleanup()
 
 
 def check_reach(host: str, token: str | None) -> None:
-    """Raise `UsageError` where strangers could ask and no token would stop them."""
+    """Raise `UsageError` for an address beyond loopback without a token."""
     if token is None and not is_loopback(host):
         raise UsageError(
-            f"{host} can be reached by others: give a token by --token-file or CRAWLCW_TOKEN, "
+            f"other machines can reach {host}: give a token by --token-file or CRAWLCW_TOKEN, "
             "or serve on 127.0.0.1"
         )
 
 
 class _UnderWay:
-    """The requests that are being answered."""
+    """Counter of the requests under way."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -131,7 +130,7 @@ class _UnderWay:
         return response
 
     async def ended(self, *, within: float) -> None:
-        """Wait until none is left, or for so many seconds; connections end with their answers."""
+        """Wait for the last request, at most *within* seconds; close connections after answers."""
         self._last = True
         with suppress(TimeoutError):
             await asyncio.wait_for(self._none.wait(), within)
@@ -141,7 +140,7 @@ _UNDER_WAY = web.AppKey("under_way", _UnderWay)
 
 
 class _WithoutTracebacks(logging.LoggerAdapter[logging.Logger]):
-    """Tells what aiohttp has to say in a line: it is strangers who make it say so."""
+    """Logs aiohttp's messages without tracebacks: any client can provoke them."""
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]

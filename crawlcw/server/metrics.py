@@ -1,4 +1,4 @@
-"""`/metrics` on a socket of its own, beside a crawl. The text comes from the one who measures."""
+"""`/metrics` of a crawl, on its own socket. The caller provides the text."""
 
 import asyncio
 import logging
@@ -13,9 +13,9 @@ from crawlcw.server.connections import Connections, Deadlines
 from crawlcw.server.refused import RefusedError
 from crawlcw.server.sockets import address_of, why_not
 
-#: Returns the text and its type for a request's header Accept.
+#: Returns the text and its content type for the Accept header of a request.
 Scrape = Callable[[str], Awaitable[tuple[bytes, str]]]
-#: Prometheus keeps one connection open; the others are of people.
+#: Prometheus keeps one connection open; the others are for people.
 _MOST_CONNECTIONS = 32
 _LAST_ANSWERS = 1.0
 
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 async def serving_metrics(scrape: Scrape, *, host: str, port: int) -> AsyncIterator[str]:
     """Answer `GET /metrics` by *scrape* within the block, and yield the address.
 
-    On loopback, pages of other sites in a browser are refused by the Host header. Raises
-    `UsageError` where the address cannot be listened at.
+    On loopback, a check of the Host header refuses pages of other sites in a browser.
+    Raises `UsageError` if the server cannot listen at the address.
     """
     connections = Connections(most=_MOST_CONNECTIONS, deadlines=Deadlines())
     runner = web.AppRunner(
@@ -55,7 +55,7 @@ async def serving_metrics(scrape: Scrape, *, host: str, port: int) -> AsyncItera
 
 
 def answer_of(scrape: Scrape) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Return what answers a request for metrics."""
+    """Return the handler of requests for metrics."""
 
     async def answer(request: web.Request) -> web.Response:
         text, content_type = await scrape(request.headers.get("Accept", ""))

@@ -1,4 +1,4 @@
-"""The server's OpenAPI document, made of the declarations that check the requests."""
+"""OpenAPI document of the server, generated from the models that validate the requests."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,16 +11,16 @@ from crawlcw.server.answers import Error
 from crawlcw.server.operations import OPERATIONS, Operation
 
 _REFUSALS = {
-    400: "The body is no JSON.",
+    400: "The body is not JSON.",
     401: "The token is missing or wrong.",
     403: "The Host header does not name this machine.",
     404: "There is no such task.",
-    408: "The body has not arrived within 30 s.",
+    408: "The body did not arrive within 30 s.",
     409: "The worker does not hold the task, or not with this fence.",
     413: "The body is larger than 8 MiB.",
     415: "The body is not plain application/json.",
-    422: "The request is not of the shape that is declared, or what it says cannot be kept.",
-    503: "The ledger cannot be reached just now, or all connections are in use; Retry-After says "
+    422: "The request does not match its schema, or the ledger cannot store its values.",
+    503: "The ledger is unavailable, or all connections are in use; Retry-After says "
     "when to try again.",
 }
 _JSON = "application/json"
@@ -58,7 +58,7 @@ def document(use_case: str, *, needs_token: bool) -> Document:
 
 
 class _Schemas:
-    """The JSON schemas of all that is asked and answered, with what they share."""
+    """JSON schemas of all requests and responses, with their shared parts."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         asked = [(each.name, "validation", each.asks) for each in operations]
@@ -81,7 +81,7 @@ class _Schemas:
 
 
 def _operation(operation: Operation, schemas: _Schemas, access: int) -> Document:
-    responses = {"200": _content("It is done.", schemas.answered(operation))}
+    responses = {"200": _content("Success.", schemas.answered(operation))}
     for status in sorted({access, *operation.refusals}):
         responses[str(status)] = _content(_REFUSALS[status], schemas.error)
     found: Document = {
@@ -117,7 +117,7 @@ def _in_query(schema: Document, schemas: _Schemas) -> list[Document]:
 
 
 def _not_null(schema: Document) -> Document:
-    """Return the schema of what is left out, and never null, in a query."""
+    """Return the schema of a query parameter: optional, but never null."""
     found = {name: each for name, each in schema.items() if name not in ("default", "title")}
     if kinds := found.pop("anyOf", None):
         (kind,) = (each for each in kinds if each != {"type": "null"})

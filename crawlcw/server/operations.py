@@ -1,6 +1,6 @@
-"""The addresses of the server: what each takes, answers and refuses.
+"""Table of the server's operations: path, request, response, refusals and handler.
 
-Both the server and its OpenAPI document are made of this table.
+The routes and the OpenAPI document are generated from this table.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,14 +14,14 @@ from crawlcw.server import answers, bodies
 from crawlcw.server.api import Api
 from crawlcw.server.reading import read_body, read_query
 
-#: What any request can be refused with, besides 401 or 403; and one with a body.
+#: Refusals of any request, besides 401 or 403; and those of a request with a body.
 _ANY = (422, 503)
 _BODY = (400, 408, 413, 415)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One address and method."""
+    """One path and method."""
 
     method: str
     path: str
@@ -33,11 +33,11 @@ class Operation:
 
     @property
     def name(self) -> str:
-        """What the OpenAPI document calls it."""
+        """The operationId in the OpenAPI document."""
         return self.path.strip("/").partition("/")[0]
 
     async def answer(self, api: Api, request: web.Request) -> answers.Answer:
-        """Read a request, and do what it asks."""
+        """Validate a request and execute it."""
         if self.method == "POST":
             asked = await read_body(request, self.asks)
         else:
@@ -70,7 +70,7 @@ OPERATIONS = (
     _operation(
         "POST",
         "/create_task",
-        "Add one task, or `tasks`: up to 1,000. Those that are known are not changed.",
+        "Add one task, or up to 1,000 `tasks`. Known tasks do not change.",
         bodies.CreateTask,
         answers.Created,
         lambda api, asked, _: api.create_task(asked),
@@ -78,8 +78,8 @@ OPERATIONS = (
     _operation(
         "POST",
         "/hold_task",
-        "Ask for a share: the worker's own unfinished tasks first, topped up to the limit by "
-        "priority. What it has beyond the limit goes back.",
+        "Claim tasks: the worker's own unfinished tasks first, then others by priority, up to "
+        "the limit. Its tasks beyond the limit go back.",
         bodies.HoldTask,
         answers.Held,
         lambda api, asked, request: api.hold_task(asked, gone=lambda: _is_gone(request)),
@@ -87,7 +87,7 @@ OPERATIONS = (
     _operation(
         "POST",
         "/set_task",
-        "End a task that is held. Sent again, it is recorded once and answered the same.",
+        "End a held task. A repeated request is recorded once and has the same answer.",
         bodies.SetTask,
         answers.Accepted,
         lambda api, asked, _: api.set_task(asked),
@@ -97,7 +97,7 @@ OPERATIONS = (
     _operation(
         "POST",
         "/renew_task",
-        "Keep what is held; the answer says what still is.",
+        "Renew leases; the answer lists the tasks that the worker still holds.",
         bodies.RenewTask,
         answers.Renewed,
         lambda api, asked, _: api.renew_task(asked),
@@ -105,7 +105,7 @@ OPERATIONS = (
     _operation(
         "GET",
         "/task/{key}",
-        "All that is known of a task.",
+        "All fields of a task.",
         bodies.Nothing,
         answers.TaskView,
         lambda api, _, request: api.task(request.match_info["key"]),
@@ -114,7 +114,7 @@ OPERATIONS = (
     _operation(
         "GET",
         "/tasks",
-        "The tasks that are as asked, the last changed first.",
+        "The tasks that match the filter, the last changed first.",
         bodies.FindTasks,
         answers.Found,
         lambda api, asked, _: api.tasks(asked),
@@ -122,7 +122,7 @@ OPERATIONS = (
     _operation(
         "GET",
         "/stats",
-        "How many tasks there are.",
+        "Number of tasks by status and reason.",
         bodies.Nothing,
         answers.Stats,
         lambda api, _asked, _request: api.stats(),

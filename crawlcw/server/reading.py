@@ -1,4 +1,4 @@
-"""Reading a request: bounded, as JSON and nothing else, and of the shape that is declared."""
+"""Read and validate requests: JSON only, of bounded size."""
 
 import json
 from typing import Any, NoReturn
@@ -11,17 +11,17 @@ from crawlcw.server.refusals import wrong_shape
 from crawlcw.server.refused import RefusedError
 
 LARGEST_BODY = 8 << 20
-#: Where the application has what bounds its connections.
+#: The application's key for its `Connections`.
 CONNECTIONS = web.AppKey("connections", Connections)
 
 
 async def read_body(request: web.Request, declared: TypeAdapter[Any]) -> Any:
     """Return the body as *declared*; raises `RefusedError`."""
-    # A form of another site's page cannot have this type, and is refused unread.
+    # A form on another site's page cannot send this type without a preflight request.
     if request.content_type != "application/json":
         raise RefusedError(415, "the content type is not application/json")
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise RefusedError(415, "the body is encoded: send it as it is")
+        raise RefusedError(415, "the body has a Content-Encoding: send it without")
     found = _parsed(await request.app[CONNECTIONS].body(request))
     try:
         return declared.validate_python(found)
@@ -33,7 +33,7 @@ def read_query(request: web.Request, declared: TypeAdapter[Any]) -> Any:
     """Return the query as *declared*; raises `RefusedError`."""
     for name in request.query:
         if len(request.query.getall(name)) > 1:
-            raise RefusedError(422, f"query.{name}: it is given twice")
+            raise RefusedError(422, f"query.{name}: given twice")
     try:
         return declared.validate_python(dict(request.query))
     except ValidationError as error:
@@ -52,4 +52,4 @@ def _parsed(body: bytes) -> Any:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")

@@ -1,4 +1,4 @@
-"""What becomes of a request that cannot be served: a status, and one sentence as JSON."""
+"""Map exceptions to refusals: an HTTP status, and one sentence as JSON."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,12 +21,12 @@ from crawlcw.server.refused import RefusedError
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which a ledger that was away is worth another try.
+#: Seconds after which the client may try an unavailable ledger again.
 _RETRY_AFTER = "1"
 _LONGEST_SENTENCE = 500
 _SENTENCES = {
-    404: "there is no such address; /openapi.json says which there are",
-    405: "this address does not take this method; the header Allow says which it takes",
+    404: "there is no such path; /openapi.json lists them",
+    405: "this path does not take this method; the header Allow lists its methods",
     413: "the body is larger than 8 MiB",
 }
 
@@ -35,7 +35,7 @@ _SENTENCES = {
 async def told(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Answer with one sentence whatever is raised."""
+    """Answer any exception with a status and one sentence."""
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -49,27 +49,27 @@ async def told(
         return _refusal(422, error)
     except LedgerUnavailableError as error:
         logger.warning("a request is refused: %s", printable(error), extra={"event": "refused"})
-        away = "the ledger cannot be reached just now: try again"
+        away = "the ledger is unavailable: try again"
         return _refusal(503, away, {"Retry-After": _RETRY_AFTER})
     except LedgerError as error:
         return _refusal(422, error)
     except Exception:
-        # The client is told no more: the rest is for the log.
+        # Details go to the log only: they may hold secrets.
         logger.exception("a request failed", extra={"event": "internal"})
-        return _refusal(500, "an error of the server itself: its log says more")
+        return _refusal(500, "an internal error of the server: its log has the details")
 
 
 def wrong_shape(error: ValidationError, where: str) -> RefusedError:
-    """Return the refusal of what is not as declared: what is wrong with its first wrong part."""
+    """Return the refusal of an invalid request; it names the first invalid field."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    # Which of several shapes was meant is no part of the body.
+    # Discriminators are not part of the body's path.
     parts = [where, *(str(each) for n, each in enumerate(first["loc"]) if n or each not in TAGS)]
     return RefusedError(422, f"{'.'.join(parts)}: {first['msg']}")
 
 
 def answered(answer: Answer, *, status: int = 200) -> web.Response:
-    """Return an answer as it is sent."""
-    # Much of it is crawled text, and many an answer is read on a terminal.
+    """Return the response for an answer."""
+    # Crawled text may hold control sequences, and users read answers on a terminal.
     body = inert(to_json(answer.model_dump())).encode()
     return web.Response(status=status, body=body, content_type="application/json")
 
@@ -81,6 +81,6 @@ def _refusal(
     response = answered(Error(error=line), status=status)
     response.headers.update(headers or {})
     if status == 408:
-        # The rest of the body is not waited for.
+        # The rest of the body may still arrive: it must not be read as a request.
         response.force_close()
     return response

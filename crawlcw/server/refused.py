@@ -1,4 +1,4 @@
-"""The refusal of a request, as the code that refuses raises it. Nothing of an extra is needed."""
+"""`RefusedError`, in a module of its own: importing it needs no extra."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from crawlcw.errors import CrawlcwError
 
 
 class RefusedError(CrawlcwError):
-    """A request is not served."""
+    """The server refuses a request."""
 
     def __init__(
         self, status: int, sentence: str, *, headers: Mapping[str, str] | None = None

@@ -1,4 +1,4 @@
-"""How the server's own requests went, and where its tasks stand, for Prometheus."""
+"""Prometheus metrics of the server: its requests, and its tasks by status."""
 
 import time
 from collections import Counter
@@ -37,7 +37,7 @@ class RequestMetrics:
         began = time.perf_counter()
         response = await handler(request)
         self._duration.observe(time.perf_counter() - began)
-        # Not the path of the request, of which there are as many as strangers like.
+        # The route, not the path: clients could create any number of label values.
         resource = request.match_info.route.resource
         path = "other" if resource is None else resource.canonical
         self._requests[path.strip("/").partition("/")[0]] += 1

@@ -1,4 +1,4 @@
-"""The server of tracked tasks: what it answers to, on its socket."""
+"""HTTP server of tracked tasks."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,7 +17,7 @@ from crawlcw.server.refusals import answered
 from crawlcw.server.request_metrics import RequestMetrics
 from crawlcw.tracking import Tracker
 
-#: How many connections there are by default at the most.
+#: Default limit of open connections.
 MOST_CONNECTIONS = 256
 DEADLINES = Deadlines()
 
@@ -33,9 +33,9 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve a tracker's tasks within the block, and yield the address.
 
-    At its end requests under way are answered and no others are taken. Raises
-    `UsageError` where *host* is not loopback and there is no *token*, where
-    the address cannot be listened at, and where hardly a file may be opened.
+    At its end requests under way are answered, and no new ones are accepted. Raises
+    `UsageError` if *host* is not loopback and there is no *token*, if the server cannot
+    listen at the address, or if the limit of open files is too low.
     """
     check_reach(host, token)
     api = Api(tracker)
@@ -60,7 +60,7 @@ def _application(api: Api, access: Access, connections: Connections) -> web.Appl
 
     served = application(connections, access.check, counting=[requests.counted])
     for each in OPERATIONS:
-        # A key may have slashes in it, and the ends of lines.
+        # A key may contain slashes and line ends.
         path = each.path.replace("{key}", r"{key:[\s\S]+}")
         served.router.add_route(each.method, path, handler_of(each))
     served.router.add_route("GET", "/openapi.json", openapi)

@@ -1,4 +1,4 @@
-"""The socket of a server: its address, and why there is none."""
+"""The address of a listening socket, and the reason why a socket cannot be opened."""
 
 import asyncio
 import errno
@@ -12,12 +12,12 @@ def address_of(listening: asyncio.Server) -> str:
 
 
 def why_not(host: str, port: int, error: Exception) -> str:
-    """Return in a sentence why *port* of *host* cannot be listened at."""
+    """Return the reason why the server cannot listen at *port* of *host*, as a sentence."""
     place = f"port {port} of {host}"
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return f"{place} is in use: another port is needed, or there is a server already"
+        return f"{place} is in use: choose another port, or stop the server that uses it"
     if isinstance(error, socket.gaierror | UnicodeError):
         return f"there is no host {host!r}"
     if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is no address of this machine"
-    return f"{place} cannot be listened at: {error}"
+        return f"{host} is not an address of this machine"
+    return f"cannot listen at {place}: {error}"

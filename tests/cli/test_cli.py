@@ -342,7 +342,7 @@ def test_retry_failed_counts_what_it_would_bring_back(demo):
     assert none.stdout == "0 tasks would be tried again\n"
     assert recent.stdout == "3 tasks would be tried again\n"
     assert old.stdout == "0 tasks would be tried again\n"
-    assert (wrong.returncode, "'a b' is no host" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "'a b' is not a host" in wrong.stderr) == (2, True)
 
 
 def test_retry_failed_brings_failures_back_once(demo, folder: Path):
@@ -444,7 +444,7 @@ MISTAKES = [
     (["export", "pages", "-o", "no/folder.csv"], 2, "cannot write no/folder.csv"),
     (["run", "pages", "-o", "books.xlsx"], 2, "'books.xlsx' does not say in which form"),
     (["retry-failed", "pages", "--reason", "tiemout"], 2, "there is no reason 'tiemout'"),
-    (["retry-failed", "pages", "--reason", "refused-robots"], 2, "refused-robots is no failure"),
+    (["retry-failed", "pages", "--reason", "refused-robots"], 2, "refused-robots is not a failure"),
     (["retry-failed", "pages", "--since", "later"], 2, "--since: 'later' is not a duration"),
 ]  # fmt: skip
 
@@ -699,7 +699,7 @@ def test_a_fresh_run_begins_anew_where_the_user_agrees(site, folder: Path):
     assert first.returncode == 0
     assert refused.returncode == 2
     asked = f"Drop {slow_site.PAGES + 1:,} tasks and {slow_site.PAGES:,} items of pages, for good?"
-    assert f"{asked} Nobody can be asked without a terminal: add --yes" in refused.stderr
+    assert f"{asked} No terminal to confirm on: add --yes" in refused.stderr
     assert went_on.returncode == 0
     assert anew.returncode == 0
     assert stats()["items"] == slow_site.PAGES

@@ -43,7 +43,7 @@ def is_clean(body: str, imports: str = "Spider") -> None:
     source = f"from crawlcw import {imports}\n\nclass Port(Spider):\n    name = 'port'\n"
     Path("port.py").write_text(f"{source}    start_urls = ['https://example.com/']\n{lines}")
     run = invoke("check", "port.py")
-    assert (run.returncode, run.stdout) == (0, "port: nothing is wrong\n")
+    assert (run.returncode, run.stdout) == (0, "port: no mistake found\n")
 
 
 QUOTES = """\
@@ -543,7 +543,7 @@ def test_only_the_spider_that_is_named_is_looked_at():
         "class Two(One):\n    name = 'two'\n    allowed_domains = []\n"
     )
 
-    assert invoke("check", "two.py:One").stdout == "one: nothing is wrong\n"
+    assert invoke("check", "two.py:One").stdout == "one: no mistake found\n"
     assert "two.py:8: allowed_domains" in invoke("check", "two.py:Two").stdout
 
 

@@ -143,7 +143,7 @@ async def test_there_is_nothing_of_a_spider_that_never_ran(ledger_url: str):
 
     assert run.returncode == 2
     said = "nothing is recorded for a spider or use case named 'teass' in this ledger: "
-    assert f"{said}did you mean teas? `crawlcw run teass` begins" in run.stderr
+    assert f"{said}did you mean teas? `crawlcw run teass` starts a crawl" in run.stderr
     assert run.stdout == ""
 
 
@@ -221,7 +221,7 @@ def test_a_ledger_that_is_not_there_is_not_ready(tmp_path: Path):
     none = invoke("doctor", "teas", "--ready", "--ledger", f"sqlite:///{tmp_path}/none.db")
     assert (none.returncode, none.stdout) == (2, "")
     both = invoke("doctor", "teas", "--ready", "--repair", "--ledger", away)
-    assert both.stderr == "crawlcw: --ready mends nothing: give it without --repair\n"
+    assert both.stderr == "crawlcw: --ready repairs nothing: give it without --repair\n"
 
 
 def test_on_mongodb_nothing_need_be_recorded_yet(mongodb_uri: str, database_name: str):

@@ -67,7 +67,7 @@ def test_a_use_case_in_the_place_of_a_spider_is_told_what_works_on_it():
     write("orders.py", "from crawlcw.tracking import UseCase\norders = UseCase('orders')\n")
 
     with pytest.raises(
-        SpiderError, match=r"orders\.py has a use case, and no spider: `crawlcw work"
+        SpiderError, match=r"orders\.py has a use case, not a spider: `crawlcw work"
     ):
         loading.find("orders.py")
 
@@ -120,7 +120,7 @@ def test_a_base_class_without_a_name_and_an_imported_spider_are_not_the_files_ow
         ("import no_such_thing\n", "bad.py, line 1: ModuleNotFoundError: No module named"),
         ("x = 1\ny = x / 0\n", "bad.py, line 2: ZeroDivisionError: division by zero"),
         ("x = 1\ndef f(:\n", "bad.py, line 2: SyntaxError: "),
-        ("import sys\nsys.exit(3)\n", "bad.py, line 2: it exits when it is loaded"),
+        ("import sys\nsys.exit(3)\n", "bad.py, line 2: it exits while loading"),
         ("import json\njson.loads('{')\n", "bad.py, line 2: JSONDecodeError: "),
         ("x = 1\n", "bad.py has no spider"),
     ],
@@ -175,7 +175,7 @@ def test_a_broken_file_does_not_hide_the_others_and_says_why_when_it_is_meant():
         ("sub.nowhere:Books", "there is no module 'sub.nowhere'"),
         ("json:JSONDecoder", "has no spider class 'JSONDecoder'; it has no spider"),
         ("sub.books", "'sub.books' names no spider"),
-        (":Books", "is no name of a module"),
+        (":Books", "is not a module name"),
         ("", "'' names no spider"),
         ("../../etc/passwd", "there is no file ../../etc/passwd"),
     ],

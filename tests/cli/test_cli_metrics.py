@@ -224,8 +224,8 @@ def test_a_port_in_use_is_one_sentence(site: GatedSite):
 
     assert told.returncode == 2
     assert told.stderr == (
-        f"crawlcw: the metrics: port {site.server_port} of 127.0.0.1 is in use: another port is "
-        "needed, or there is a server already\n"
+        f"crawlcw: the metrics: port {site.server_port} of 127.0.0.1 is in use: choose another "
+        "port, or stop the server that uses it\n"
     )
 
 

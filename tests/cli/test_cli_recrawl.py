@@ -68,10 +68,10 @@ def test_finished_pages_that_are_chosen_are_visited_again(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ([], "Visit all finished pages of pages again? Nobody can be asked without a terminal"),
+        ([], "Visit all finished pages of pages again? No terminal to confirm on"),
         (["--older-than", "soon", "--yes"], "--older-than: 'soon' is not a duration"),
-        (["--host", "a b", "--yes"], "'a b' is no host"),
-        (["ftp://me:secret@a/"], "no URL: 'ftp://***@a/' is neither http nor https"),
+        (["--host", "a b", "--yes"], "'a b' is not a host"),
+        (["ftp://me:secret@a/"], "not a URL: 'ftp://***@a/' is neither http nor https"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_sentence(pages, ledger_url: str, options: list[str], told: str):
@@ -95,7 +95,7 @@ def test_a_use_case_has_no_pages(ledger_url: str, monkeypatch: pytest.MonkeyPatc
     for options in ((), ("--yes",), ("--dry-run",)):
         done = invoke("recrawl", "orders", *options)
 
-        assert (done.returncode, "whose tasks are no pages" in done.stderr) == (2, True)
+        assert (done.returncode, "its tasks are not pages" in done.stderr) == (2, True)
 
 
 def test_the_items_of_all_visits_are_exported_where_that_is_asked_for(pages, ledger_url: str):

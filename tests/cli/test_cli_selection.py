@@ -111,12 +111,12 @@ def test_tasks_are_listed_by_what_is_chosen():
     [
         (["ignore", "pages"], "say which tasks: either KEYs, or --host, --url-prefix"),
         (["ignore", "pages", URLS[2], "--host", "a.example"], "say which tasks"),
-        (["ignore", "pages", "--host", "a.example"], "of pages with host a.example? Nobody can"),
+        (["ignore", "pages", "--host", "a.example"], "of pages with host a.example? No terminal"),
         (["purge", "pages"], "--since and --status"),
         (["purge", "pages", "--url-prefix", SHOP], "Delete 2 tasks of pages with their items"),
         (["purge", "pages", "--url-prefix", "a.example/shop"], "write http://host/path"),
         (["purge", "pages", "--url-prefix", "http://a.example?x"], "has no path"),
-        (["reset", "pages", "--callback", "page"], "with callback page todo again? Nobody can"),
+        (["reset", "pages", "--callback", "page"], "with callback page todo again? No terminal"),
         (["reset", "pages", "--since", "90m"], "with changed in the last 90 min todo again?"),
         (["recrawl", "pages", "--status", "ignored"], "Visit all pages of pages with status ign"),
         (["tasks", "pages", "--since", "soon"], "not a duration"),
@@ -170,7 +170,7 @@ def test_what_nobody_holds_any_more_is_changed_and_what_is_held_is_told(
     dry = invoke(name, "pages", *options, "--dry-run", "--json")
     done = invoke(name, "pages", *options, "--yes")
 
-    left = "; 1 left alone, for workers are at work on it"
+    left = "; 1 left alone: workers are at work on it"
     number = int(said.split()[0])
     assert json.loads(dry.stdout) == {"tasks": number, "dry_run": True, "at_work": 1}
     assert (done.returncode, done.stdout) == (0, f"{said}{left}\n")

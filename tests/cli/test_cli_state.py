@@ -48,7 +48,7 @@ def test_a_state_is_shown_and_forgotten(tmp_path: Path, monkeypatch: pytest.Monk
     assert "state: pages = 2" in again.stdout
     assert shown.stdout == "odd \\x1b[31m = [200]\npages = 1\n"
     assert one.stdout == '{"pages":1}\n'
-    assert (alone.returncode, "--state is about no tasks" in alone.stderr) == (2, True)
+    assert (alone.returncode, "--state does not select tasks" in alone.stderr) == (2, True)
     assert (forgotten.stdout, nothing.stdout) == (
         "the state is forgotten\n",
         "there was no state\n",

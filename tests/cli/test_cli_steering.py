@@ -150,7 +150,7 @@ def test_a_crawl_is_paused_fed_slowed_and_resumed_and_nothing_is_lost(
 
     # Its own delay would let it take a minute; that of 5 min holds it up.
     told("set", "pages", f"delay={delay}")
-    assert "pages goes on" in told("resume", "pages")
+    assert "pages is resumed" in told("resume", "pages")
     wait_until(lambda: site.pages > asked + LINKS)
     told("set", "pages", "delay=5m", "concurrency=2")
     wait_until(lambda: "settings from the ledger: concurrency=2, delay=5m" in crawl.log)
@@ -264,7 +264,9 @@ def test_what_was_read_before_a_mistake_is_added(folder: Path, tmp_path: Path, s
     done = invoke("add", "pages", str(lines), "-a", f"start_url={site.url}")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert "line 2 is not UTF-8: invalid start byte; what was read before is added" in done.stderr
+    assert (
+        "line 2 is not UTF-8: invalid start byte; the requests before it are added" in done.stderr
+    )
     assert stats()["total"] == 1
 
 
@@ -272,7 +274,7 @@ def test_what_was_read_before_a_mistake_is_added(folder: Path, tmp_path: Path, s
     ("arguments", "given", "said"),
     [
         (["add", "pages", "-"], '{"url": "http://127.0.0.1:9/", "cb": 1}', "line 1: a request has"),
-        (["add", "pages", "-"], "\n{", "line 2 is no JSON"),
+        (["add", "pages", "-"], "\n{", "line 2 is not JSON"),
         (["add", "pages", "-"], '{"url": 3}', "line 1 has no text `url`"),
         (
             ["add", "pages", "-"],
@@ -306,11 +308,11 @@ def test_a_mistake_is_one_sentence(folder: Path, arguments: list[str], given: st
 def test_settings_are_shown_and_taken_back(folder: Path):
     told("add", "pages", "http://127.0.0.1:9/first")
 
-    assert "nothing is set" in told("set", "pages")
+    assert "no changes" in told("set", "pages")
     assert "concurrency=5 delay=2s" in told("set", "pages", "delay=2s", "concurrency=5")
     assert "pages: concurrency=5: " in told("set", "pages", "delay=")
     assert json.loads(told("set", "pages", "--json"))["set"] == {"concurrency": "5"}
-    assert "nothing is set" in told("set", "pages", "--reset")
+    assert "no changes" in told("set", "pages", "--reset")
 
 
 async def a_worker_elsewhere(url: str) -> None:
@@ -333,8 +335,8 @@ async def test_a_stop_that_waits_ends_in_time_and_says_who_is_left(folder: Path,
 
     assert late.returncode == 75
     assert late.stdout == (
-        "pages is told to stop, and has 1 worker still at work after 0.1 s: "
-        "`crawlcw stats pages` shows which\n"
+        "pages was asked to stop, and has 1 worker still at work after 0.1 s: "
+        "`crawlcw stats pages` lists them\n"
     )
     assert as_json.returncode == 75
     found = json.loads(as_json.stdout)
@@ -364,6 +366,6 @@ def test_a_use_case_is_no_crawl(folder: Path):
     for command in ("pause", "resume", "stop", "set"):
         done = invoke(command, "orders")
         assert done.returncode == 2
-        assert "orders is a use case, and no crawl: " in done.stderr
+        assert "orders is a use case, not a crawl: " in done.stderr
     done = invoke("add", "orders", "-", "--callback", "page", given="o2\n")
-    assert "--callback is for pages" in done.stderr
+    assert "--callback is for the pages of a spider" in done.stderr

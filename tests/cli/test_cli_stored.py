@@ -247,14 +247,14 @@ def test_what_is_not_stored_is_said_in_one_sentence(start: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--save", "http://a.example/"], "say --stored as well"),
+        (["--save", "http://a.example/"], "add --stored"),
         ([], "parse takes one URL"),
         (["http://a.example/", "http://b.example/"], "parse takes one URL"),
-        (["--stored", "--context", "{}"], "--context is for a page that is fetched"),
+        (["--stored", "--context", "{}"], "--context is for a fetched page"),
         (["--stored", "--save", "--json"], "leave --json out"),
         (["--stored", "--callback", "parse_non"], "no callback 'parse_non'"),
         (["--stored", "--save"], "add --yes"),
-        (["--stored", "mailto:x"], "no URL: 'mailto:x' is neither http nor https"),
+        (["--stored", "mailto:x"], "not a URL: 'mailto:x' is neither http nor https"),
     ],
 )
 def test_a_wish_that_contradicts_itself_is_refused(start: str, arguments: list[str], said: str):
@@ -287,7 +287,7 @@ def test_kept_pages_stay_when_their_ledger_goes(start: str):
         *("-s", "max_retry=1", "-s", "host_max_failures=1"),
     )
 
-    assert f"{said}; both ledgers name them" in copied.stderr
+    assert f"{said}; both ledgers refer to them" in copied.stderr
     assert dropped.stderr == f"{said}\n"
     assert parsed.returncode == 0
     assert said in fresh.stderr

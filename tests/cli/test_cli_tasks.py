@@ -111,8 +111,11 @@ def test_one_task_is_shown_with_all_about_it(run: Run):
         (["reset", "orders", "o0", "--stage", "a b"], "no name of a stage"),
         (["reset", "orders"], "say which tasks: either KEYs, or --host"),
         (["reset", "orders", "o0", "--all"], "say which tasks"),
-        (["reset", "orders", "--all"], "without a terminal: add --yes"),
-        (["drop", "orders"], "Drop 3 tasks and 0 items of orders, for good? Nobody can be asked"),
+        (["reset", "orders", "--all"], "No terminal to confirm on: add --yes"),
+        (
+            ["drop", "orders"],
+            "Drop 3 tasks and 0 items of orders, for good? No terminal to confirm on",
+        ),
         (["drop", "refunds"], "nothing is recorded"),
         (["policy", "orders", "max_retry"], "write NAME=VALUE"),
         (["policy", "orders", "max_rety=2"], "did you mean max_retry?"),
@@ -159,7 +162,7 @@ def test_many_are_reset_by_status_and_stage(run: Run, ledger_url: str):
 def test_what_is_dropped_is_gone(run: Run):
     assert run("drop", "orders", "--yes")[:2] == (
         0,
-        "orders is gone from the ledger, with 3 tasks\n",
+        "orders was deleted from the ledger, with 3 tasks\n",
     )
 
     code, _, err = run("stats", "orders")
@@ -268,9 +271,9 @@ def test_one_url_is_shown_with_its_story(run: Run):
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("http://other.test/", "a link there is not followed, refused-scope"),
-        (f"{PARENT}{'a/' * 40}", "a link there is not followed, trap-path-segments"),
-        (f"{PARENT}b", "no page that was parsed has led there, though a link would be followed"),
+        ("http://other.test/", "a link to it is not followed, refused-scope"),
+        (f"{PARENT}{'a/' * 40}", "a link to it is not followed, trap-path-segments"),
+        (f"{PARENT}b", "no parsed page links to it, but a link would be followed"),
     ],
     ids=["scope", "trap", "never-linked"],
 )

@@ -99,14 +99,14 @@ def test_tasks_are_added_in_every_format_while_a_worker_runs(
 @pytest.mark.parametrize(
     ("style", "given", "complaint"),
     [
-        ("jsonl", '{"key": "a"}\n{"key": \n', r"line 2 is no JSON: .+"),
+        ("jsonl", '{"key": "a"}\n{"key": \n', r"line 2 is not JSON: .+"),
         ("jsonl", '"a"\n\n[1]\n', r"line 3 is neither a text nor an object with the text 'key'.+"),
         (
             "jsonl",
             '"a"\n{"key": "b", "priority": "x"}\n',
             r"line 2: the priority 'x' is .+",
         ),
-        ("jsonl", '"a"\n{"key": "b", "data": 1}\n', r"line 2: `data` is no object"),
+        ("jsonl", '"a"\n{"key": "b", "data": 1}\n', r"line 2: `data` is not an object"),
         (
             "jsonl",
             '"a"\n{"key": "b", "data": {}, "c": 1}\n',
@@ -190,7 +190,7 @@ def test_a_use_case_cannot_have_the_name_of_a_spider(ledger_url: str, use_case: 
     for command in (("policy", "orders"), ("policy", "orders", "max_retry=2")):
         code, said, complained = run(*command, *to_it)
         assert (code, said) == (2, "")
-        assert complained.startswith("crawlcw: orders is a spider, and no use case: its settings")
+        assert complained.startswith("crawlcw: orders is a spider, not a use case: its settings")
     # What is added to a spider are pages.
     code, said, complained = run("add", "orders", "-", *to_it, given="a\n")
     assert (code, said) == (2, "0 added, 0 known already, 1 refused\n")

@@ -62,8 +62,8 @@ def test_parse_shows_items_requests_and_what_is_left_out(home: str):
     assert json.loads(item) == {"title": "Home \x1b[2J", "kind": "front"}
     assert request.split() == ["parse_page", "GET", f"{home}a.html"]
     assert left_out == [
-        "left out: 1 refused-scope: http://other.example/",
-        "left out: 1 refused-scheme: mailto:x@y",
+        "dropped: 1 refused-scope: http://other.example/",
+        "dropped: 1 refused-scheme: mailto:x@y",
     ]
     assert run.stderr.startswith(f"200 {home}index.html  ")
     assert run.stderr.endswith("1 item, 1 request\n")
@@ -124,16 +124,16 @@ def test_fetch_asks_robots_txt_unless_it_is_told_not_to(home: str):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["fetch", "nonsense"], 2, "no URL to fetch: 'nonsense' is neither http nor https"),
-        (["fetch", "ftp://me:secret@x/"], 2, "no URL to fetch: 'ftp://***@x/' is neither"),
+        (["fetch", "nonsense"], 2, "not a URL to fetch: 'nonsense' is neither http nor https"),
+        (["fetch", "ftp://me:secret@x/"], 2, "not a URL to fetch: 'ftp://***@x/' is neither"),
         (["fetch", "{home}none.html"], 3, "404 "),
-        (["parse", "pages", "{home}none.html"], 3, "a crawl would not parse this answer"),
+        (["parse", "pages", "{home}none.html"], 3, "a crawl would not parse this response"),
         (["parse", "pages", "{home}", "-c", "nope"], 2, "Pages has no callback 'nope'"),
         (["parse", "pages", "{home}", "--context", "[]"], 2, "--context takes a JSON object"),
         (["parse", "page", "{home}"], 2, "did you mean pages?"),
-        (["new", "1st"], 2, "'1st' is no spider's name"),
-        (["new", "pages"], 2, "there is a file spiders/pages.py already"),
-        (["new", "shop", "ftp://me:secret@x/"], 2, "no URL to fetch: 'ftp://***@x/' is neither"),
+        (["new", "1st"], 2, "'1st' is not a spider name"),
+        (["new", "pages"], 2, "spiders/pages.py exists already"),
+        (["new", "shop", "ftp://me:secret@x/"], 2, "not a URL to fetch: 'ftp://***@x/' is neither"),
         (["check", "nothing"], 2, "there is no spider 'nothing'"),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",
@@ -170,8 +170,8 @@ def test_a_new_spider_runs(home: str):
     run = crawlcw("run", "my-shop", "-s", "obey_robots=false", "-o", "-", "-q")
 
     assert made.returncode == 0
-    assert "spiders/my_shop.py is written" in made.stdout
-    assert (checked.returncode, checked.stdout) == (0, "my-shop: nothing is wrong\n")
+    assert "Wrote spiders/my_shop.py" in made.stdout
+    assert (checked.returncode, checked.stdout) == (0, "my-shop: no mistake found\n")
     assert run.returncode == 0
     assert len(run.stdout.splitlines()) == 2
 
@@ -180,7 +180,7 @@ def test_a_new_spider_runs(home: str):
 def test_any_name_of_a_spider_makes_one_that_can_be_loaded(name: str):
     invoke("new", name)
 
-    assert invoke("check", name).stdout == f"{name}: nothing is wrong\n"
+    assert invoke("check", name).stdout == f"{name}: no mistake found\n"
 
 
 OWN_WAY = """\

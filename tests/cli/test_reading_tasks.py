@@ -28,7 +28,7 @@ def test_a_field_of_csv_may_be_large():
 
 @pytest.mark.parametrize("priority", ["1e400", "5.7", "true", "null", "[]", '"many"', "1e2"])
 def test_a_priority_is_a_whole_number(priority: str):
-    with pytest.raises(UsageError, match=r"line 1: .* is no whole number"):
+    with pytest.raises(UsageError, match=r"line 1: .* is not an integer"):
         read(f'{{"key": "a", "priority": {priority}}}'.encode(), "jsonl")
 
 

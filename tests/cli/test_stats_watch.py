@@ -223,11 +223,11 @@ async def test_counting_takes_a_twentieth_of_the_time_and_the_rest_is_of_now(tmp
 def test_every_is_checked(tmp_path: Path):
     ledger = f"sqlite:///{tmp_path}/ledger.db"
     for arguments, said in [
-        (("--every", "5s"), "--every is for --watch"),
+        (("--every", "5s"), "--every needs --watch"),
         (("--watch", "--every", "10ms"), "--every is at least 1s"),
         (("--watch", "--every", "soon"), "--every: "),
-        (("--watch", "--all-items"), "--all-items is for the numbers of one look"),
-        (("--by", "host", "--all-items"), "--all-items is for the numbers of one look"),
+        (("--watch", "--all-items"), "--all-items does not go with --by or --watch"),
+        (("--by", "host", "--all-items"), "--all-items does not go with --by or --watch"),
         (("--watch",), "there is no ledger at"),
     ]:
         result = invoke("stats", "books", "--ledger", ledger, *arguments)

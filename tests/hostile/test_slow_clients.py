@@ -158,7 +158,7 @@ async def test_300_slow_clients_keep_no_healthy_one_out(sqlite_url: str, process
     assert longest < 1.0
     assert code == 0
     assert log.count("\n") == 1
-    assert "WARNING 256 connections are open, and no more may be (--max-connections)" in log
+    assert "WARNING all 256 connections are in use (--max-connections)" in log
 
 
 @pytest.mark.thorough
@@ -253,13 +253,13 @@ async def test_what_is_worked_on_is_never_ended_for_another(
             at_last = await Client(third, client.address).get("/stats")
 
     assert [status for status, _ in refused] == [503] * 3
-    assert error_of(refused[0]).startswith("as many connections are being served as there may be")
+    assert error_of(refused[0]).startswith("the server has no free connection")
     assert again == "1"
     assert [status for status, _ in answered] == [200] * 2
     assert at_last[0] == 200
-    (line,) = [each for each in caplog.messages if "connections are open" in each]
+    (line,) = [each for each in caplog.messages if "connections are in use" in each]
     assert line.endswith(
-        "0 that kept the server waiting were closed for new ones, and 1 new ones refused"
+        "0 waiting connections were closed for new ones, and 1 new ones were refused"
     )
 
 
@@ -320,8 +320,8 @@ async def test_a_process_that_may_open_few_files_takes_fewer_connections(
     assert longest < 1.0
     assert code == 0
     files, full = log.splitlines()
-    assert "this process may open 180 files: 52 connections are served at once, not 256" in files
-    assert "WARNING 52 connections are open" in full
+    assert "this process may open 180 files: at most 52 connections at once, not 256" in files
+    assert "WARNING all 52 connections are in use" in full
 
 
 def test_a_process_that_may_open_hardly_any_file_says_so(sqlite_url: str, processes: ExitStack):

@@ -194,4 +194,4 @@ async def test_a_port_that_is_killed_and_run_again_gives_the_items_of_scrapy(
 def test_check_finds_what_is_to_be_ported_and_nothing_in_the_port(shape: str):
     assert invoke("check", str(PAIRS / f"{shape}_scrapy.py")).returncode == 2
     port = invoke("check", str(PAIRS / f"{shape}_crawlcw.py"), "-a", "home=http://127.0.0.1/")
-    assert port.stdout == f"{shape}: nothing is wrong\n"
+    assert port.stdout == f"{shape}: no mistake found\n"

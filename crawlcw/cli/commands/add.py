@@ -1,4 +1,4 @@
-"""`crawlcw add`: put pages into a crawl, or tasks into a use case, while workers run."""
+"""`crawlcw add`: add pages to a crawl, or tasks to a use case, also while workers run."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ from crawlcw.tracking.tracker import CHUNK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
-    """What was given, for both kinds of names."""
+    """Options for spiders and for use cases."""
 
     style: str | None
     key: str
@@ -51,25 +51,21 @@ class _Options:
     multiple=True,
     help="An argument of the spider, as for `crawlcw run`. May be repeated.",
 )
-@click.option("--callback", metavar="NAME", help="Of pages that name none; by default parse.")
+@click.option("--callback", metavar="NAME", help="Default callback of pages.  [default: parse]")
 @click.option(
     "--format",
     "style",
     type=click.Choice(reading_tasks.FORMATS),
-    help="Of tasks of a use case; by default what the file's name says, else lines.",
+    help="Format of a use case's tasks; default: by the file's name, else lines.",
 )
 @click.option(
     "--key",
     default="key",
     show_default=True,
-    help="The column or field that is the key of a use case's task.",
+    help="Column or field with the key of a use case's task.",
 )
-@click.option(
-    "--priority", default=0, show_default=True, help="The priority of tasks that name none."
-)
-@click.option(
-    "--stage", help="The stage of a use case's tasks that name none; by default the first one."
-)
+@click.option("--priority", default=0, show_default=True, help="Default priority of the tasks.")
+@click.option("--stage", help="Default stage of a use case's tasks; without it, the first one.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
 def command(
@@ -86,17 +82,17 @@ def command(
     callback: str | None,
     as_json: bool,
 ) -> int:
-    """Add pages to NAME, a spider, or tasks to NAME, a use case. Known ones are not changed.
+    """Add pages to NAME, a spider, or tasks to NAME, a use case. Known ones do not change.
 
-    To a spider: SOURCE is a URL, a file, or - for standard input. A line is a URL,
-    or a JSON object with `url` and what else a Request takes: method, callback,
+    For a spider, SOURCE is a URL, a file, or - for standard input. A line is a URL,
+    or a JSON object with `url` and other arguments of a Request: method, callback,
     context, priority ... A link that the crawl would not follow (out of scope, a
-    trap) is refused; exit code 2 where all are. A crawl that runs begins with them within a second.
+    trap) is refused; exit code 2 if all are. A running crawl starts them within a second.
 
-    To a use case: SOURCE is one file, or -. A plain line is a key. A line of JSON is
-    a key, or an object with `key` and, if need be, `data`, `priority` and `stage`;
-    without `data`, all its other fields are the data. The other columns of a row of
-    CSV are so, too.
+    For a use case, SOURCE is one file, or -. A plain line is a key. A line of JSON is
+    a key, or an object with `key` and optionally `data`, `priority` and `stage`;
+    without `data`, all its other fields are the data, as are the other columns of a
+    CSV row.
     """
     logs.set_up(log_level or "warning")
     options = _Options(
@@ -113,7 +109,7 @@ def command(
 
 
 def _is_bare(name: str) -> bool:
-    """Return whether *name* can be a use case's, and is no place of a spider."""
+    """Return whether *name* can name a use case, and is not a file or module of a spider."""
     try:
         keys.use_case(name)
     except UsageError:
@@ -122,7 +118,7 @@ def _is_bare(name: str) -> bool:
 
 
 async def _recorded_kind(name: str, ledger_url: str) -> LedgerKind | None:
-    """Return what is recorded under a name, None where nothing is."""
+    """Return the kind of data recorded under a name; None: no data."""
     settings = ledger_option.own_settings()
     try:
         ledger = await open_ledger(ledger_url, name, settings=settings, create=False, kind=None)
@@ -135,7 +131,7 @@ async def _recorded_kind(name: str, ledger_url: str) -> LedgerKind | None:
 
 
 def _spider(name: str, arguments: Sequence[str]) -> Spider | None:
-    """Return the spider, None where its code is not here."""
+    """Return the spider; None: its code is not available."""
     try:
         kind = loading.find(name)
     except SpiderError:
@@ -152,7 +148,7 @@ def _add_pages(
     *,
     recorded: bool,
 ) -> int:
-    """Add pages; return the exit code, which tells where all of them were refused."""
+    """Add pages; return the exit code: `USAGE` if all were refused."""
     if options.stage is not None or options.key != "key" or options.style == "csv":
         raise UsageError(f"{name} is a spider: --stage, --key and CSV are for use cases")
     with ExitStack() as opened:
@@ -171,7 +167,7 @@ def _add_pages(
 
 
 def _lines(source: str, opened: ExitStack) -> Iterable[bytes]:
-    """Return the lines of a source; a URL is one."""
+    """Return the lines of a source; a URL is one line."""
     if "://" in source and not Path(source).exists():
         return [source.encode("utf-8", "surrogateescape")]
     return opened.enter_context(_file(source))
@@ -206,7 +202,7 @@ def _tell_fed(fed: Fed, options: _Options) -> None:
             json.dumps({"new": fed.new, "known": fed.known, "again": fed.again, "refused": refused})
         )
         return
-    some_again = f" ({fed.again:,} of them to be done after all)" if fed.again else ""
+    some_again = f" ({fed.again:,} of them reopened)" if fed.again else ""
     some_refused = f", {fed.refused.total():,} refused" if fed.refused else ""
     click.echo(f"{fed.new:,} added, {fed.known:,} known already{some_again}{some_refused}")
     for reason, number in fed.refused.most_common():
@@ -217,10 +213,10 @@ def _tell_fed(fed: Fed, options: _Options) -> None:
 def _add_tasks(name: str, ledger_url: str, sources: Sequence[str], options: _Options) -> None:
     use_case = keys.use_case(name)
     if options.callback is not None:
-        raise UsageError(f"{name} is a use case, whose tasks have stages: --callback is for pages")
+        raise UsageError(f"{name} is a use case: --callback is for the pages of a spider")
     if any("://" in source for source in sources) and not Path(sources[0]).exists():
         raise UsageError(
-            f"there is no spider {name!r} here, and nothing is recorded of one: a use case takes "
+            f"there is no spider {name!r} here, and no recorded crawl of one: a use case takes "
             "a file of keys, or - for standard input"
         )
     if len(sources) != 1:

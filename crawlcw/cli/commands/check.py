@@ -1,4 +1,4 @@
-"""`crawlcw check`: whether a spider is written as crawlcw reads it."""
+"""`crawlcw check`: find mistakes in a spider's source and settings."""
 
 import inspect
 import json
@@ -34,12 +34,12 @@ def command(
     as_json: bool,
     log_level: str | None,
 ) -> int:
-    """Show what is wrong with SPIDER, without a request.
+    """Check SPIDER for mistakes, without a request.
 
-    SPIDER is what `run` takes, or a folder of Python files, as a Scrapy project is one.
-    Its source is read, and not executed before that has shown nothing that prevents
-    it: each finding has its line, the word to write instead and the section of the
-    manual. Exit code 2 where there is one.
+    SPIDER is as for `run`, or a folder of Python files, such as a Scrapy project. The
+    source is read first, and executed only if it has no fatal mistake. Each finding
+    has its line, the correct word and the section of the manual. Exit code 2 if there
+    is one.
     """
     logs.set_up(log_level or "warning")
     name, place, found = (
@@ -54,7 +54,7 @@ def command(
         where = f"{each.path}:{each.line}" if each.line else each.path
         click.echo(printable(f"{where}: {each.message}", limit=500))
     if not found:
-        click.echo(f"{name}: nothing is wrong")
+        click.echo(f"{name}: no mistake found")
     return USAGE if found else OK
 
 
@@ -87,7 +87,7 @@ def _in_spider(
         try:
             found = reading.check(*at)
         except UNREADABLE:
-            at = None  # the error of loading it says it better
+            at = None  # loading it gives a better error
     if at is not None and any(each.stops for each in found):
         return spider, str(at[0]), found
     if at is not None and found and not reading.has_spider(at[0]):
@@ -95,13 +95,13 @@ def _in_spider(
     kind = loading.find(spider)
     place = str(at[0]) if at is not None else inspect.getsourcefile(kind) or kind.__module__
     if at is None:
-        with suppress(*UNREADABLE):  # made by no file, or by one that is loaded all the same
+        with suppress(*UNREADABLE):  # a class without a source file, or with an unusual one
             found = reading.check(Path(place), kind.__name__)
     try:
         made = loading.make(kind, arguments)
         own_layers.loaded(spider_options.settings_of(made, assignments).layers)
         if _has_no_parse(made):
-            what = f"{kind.__name__} has no parse(), which its start URLs are given to"
+            what = f"{kind.__name__} has no parse(), the callback of its start URLs"
             found.append(Finding(path=place, line=0, what=what))
     except (SettingsError, SpiderError) as error:
         found.append(Finding(path=place, line=0, what=str(error)))

@@ -1,4 +1,4 @@
-"""`crawlcw completion`: what a shell runs to complete the commands."""
+"""`crawlcw completion`: completion script for a shell."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -10,9 +10,9 @@ from crawlcw.errors import UsageError
 @click.command("completion")
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def command(*, shell: str) -> None:
-    """Print what lets SHELL complete commands, options, spiders and settings.
+    """Print a script for SHELL that completes commands, options, spiders and settings.
 
-    Load it in the shell's own start-up file. Bash must be 4.4 or later.
+    Load it in the shell's start-up file. Bash must be 4.4 or later.
     """
     kind = get_completion_class(shell)
     assert kind is not None, "click knows all of the choices"

@@ -1,4 +1,4 @@
-"""`crawlcw copy`: take all that is recorded of a name to another ledger."""
+"""`crawlcw copy`: copy a spider's or a use case's data to another ledger."""
 
 import json
 import logging
@@ -21,22 +21,20 @@ logger = logging.getLogger(__name__)
 
 @click.command("copy")
 @click.argument("name")
-@ledger_option.url_option("--from", "source_url", about="The ledger to copy.")
-@ledger_option.url_option(
-    "--to", "target_url", about="The ledger to copy to, which has no tasks of NAME yet."
-)
+@ledger_option.url_option("--from", "source_url", about="Ledger to copy.")
+@ledger_option.url_option("--to", "target_url", about="Target ledger, without tasks of NAME.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
 def command(
     *, name: str, source_url: str, target_url: str, as_json: bool, log_level: str | None
 ) -> None:
-    """Copy all that is recorded of NAME, a spider or a use case, to another ledger.
+    """Copy all data of NAME, a spider or a use case, to another ledger.
 
-    Tasks, items, hosts and notes go from SQLite to MongoDB, back, or between two
-    of a kind; then all of them are read back and compared. Refused while workers
-    are at work on NAME, and where the other ledger has tasks of it. What an
-    interrupted copy has left there is deleted first. Files that `keep_bodies` or
-    `save_to` have left stay where they are, for both.
+    Copies tasks, items, hosts and notes between SQLite and MongoDB, or between two
+    ledgers of one kind; then reads them back and compares. Refused while workers
+    are at work on NAME, and if the target has tasks of it. The rest of an
+    interrupted copy is deleted first. Files of `keep_bodies` or `save_to` stay in
+    place, for both ledgers.
     """
     logs.set_up(log_level or "info")
     if source_url == target_url:
@@ -50,10 +48,10 @@ def command(
     else:
         click.echo(
             f"{counted(tasks.number, 'task')} of {name} with {counted(tasks.items, 'item')} and "
-            f"{counted(hosts, 'host')} are copied, and read back the same"
+            f"{counted(hosts, 'host')} were copied and verified"
         )
     if (left := kept_bodies.left(name, ledger_option.own_settings())) is not None:
-        click.echo(f"{left}; both ledgers name them", err=True)
+        click.echo(f"{left}; both ledgers refer to them", err=True)
 
 
 async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Digest]:
@@ -61,15 +59,15 @@ async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Diges
         if not await source.queries.has(tuple(Status)):
             raise UsageError(await ledger_option.nothing_of(name, source_url))
         if (await source.notes.state()).get(UNFINISHED):
-            raise UsageError("the ledger to copy is itself a copy that was interrupted")
+            raise UsageError("the ledger to copy is itself an interrupted copy")
         await dropping.check_idle(source, name)
         kind = source.kind
         async with _opened(target_url, name, kind=kind, create=True) as target:
             if not (await target.notes.state()).get(UNFINISHED):
                 if await target.queries.has(tuple(Status)):
                     raise UsageError(
-                        f"the other ledger has tasks of {name} already: `crawlcw drop {name} "
-                        "--ledger URL` takes them away"
+                        f"the target ledger already has tasks of {name}: `crawlcw drop {name} "
+                        "--ledger URL` deletes them"
                     )
                 return await copy(source, target, told=_tell)
             await target.admin.drop()

@@ -1,4 +1,4 @@
-"""`crawlcw dashboard`: a web page that shows crawls while they run, and steers them."""
+"""`crawlcw dashboard`: a web page to watch, search and control crawls."""
 
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from crawlcw.ledger_opening import open_to_search, recorded_names
 @click.command("dashboard")
 @click.argument("spiders", nargs=-1, metavar="[SPIDER...]")
 @ledger_option.ledger_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True)
 @access_token.token_option
 @click.option(
@@ -23,7 +23,7 @@ from crawlcw.ledger_opening import open_to_search, recorded_names
     "allowed_hosts",
     multiple=True,
     metavar="NAME",
-    help="A name that browsers ask for it by, such as a proxy's. May be repeated.",
+    help="Accepted host name, such as a reverse proxy's. May be repeated.",
 )
 @logs.level_option
 @logs.format_option
@@ -38,11 +38,11 @@ def command(
     log_level: str | None,
     log_format: str,
 ) -> None:
-    """Show a web page of each SPIDER, or of all that the ledger holds, while they run.
+    """Serve a web page to watch each SPIDER, or all in the ledger, while they run.
 
-    SPIDER is a spider's name, anything that `crawlcw run` takes, or the name of a
-    use case. The page needs no network besides. On loopback no token is needed; on
-    any other host one is. SIGTERM and SIGINT end it; what it shows goes on.
+    SPIDER is as for `crawlcw run`, or the name of a use case. The page loads nothing
+    from other servers. A token is required, except on loopback. SIGTERM and SIGINT
+    end the dashboard, not the crawls.
     """
     logs.set_up(log_level or "warning", style=log_format)
     token = access_token.access_token(token_file)

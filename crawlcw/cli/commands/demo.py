@@ -9,7 +9,7 @@ from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.ledger_opening import DEFAULT_LEDGER
 
-#: Beside the default ledger, so that it is git-ignored with it, but never in it.
+#: Beside the default ledger, so that git ignores it too.
 _LEDGER = Path(DEFAULT_LEDGER.removeprefix("sqlite:///")).with_name("demo.db")
 _URL = f"sqlite:///{_LEDGER}"
 
@@ -23,10 +23,10 @@ def command(*, log_level: str | None, log_format: str, quiet: bool) -> int:
 
     This command serves the shop itself, on loopback: a few hundred pages with
     categories, redirects, broken links, a part that robots.txt forbids, and
-    pages that answer 503 at first. It is crawled into a fresh ledger,
-    .crawlcw/demo.db, in place of what an earlier demo left there.
+    pages that answer 503 at first. The crawl's ledger is .crawlcw/demo.db; an
+    earlier demo's is replaced.
     """
-    # A web server, which `--help` need not load.
+    # Imported here: a web server, which `--help` does not need.
     from crawlcw.cli.crawling import crawl
     from crawlcw.cli.showing import Output
     from crawlcw.demo.bookshop import Bookshop
@@ -59,9 +59,9 @@ def _delete_earlier() -> None:
 
 def _next_commands(name: str) -> str:
     return f"""\
-What it left is in the ledger. Try:
+The results are in the ledger. Try:
   crawlcw stats {name} --ledger {_URL}
   crawlcw export {name} --ledger {_URL} -o books.jsonl
   crawlcw retry-failed {name} --ledger {_URL} --dry-run
-and then a spider of your own:
+and then your own spider:
   crawlcw run spider.py"""

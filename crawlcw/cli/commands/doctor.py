@@ -1,4 +1,4 @@
-"""`crawlcw doctor`: whether a ledger holds what it promises, and mending what does not."""
+"""`crawlcw doctor`: check a ledger's invariants, and repair violations."""
 
 import json
 from collections.abc import Iterator
@@ -22,20 +22,20 @@ from crawlcw.model.invariants import ADVICE
 @click.option(
     "--ready",
     is_flag=True,
-    help="Only whether the ledger answers and takes writes, for a readiness probe; reads no task.",
+    help="Only check that the ledger answers and accepts writes, for a readiness probe.",
 )
-@click.option("--repair", is_flag=True, help="Mend what can be mended safely, and say what was.")
+@click.option("--repair", is_flag=True, help="Repair the violations that are safe to repair.")
 @click.option(
     "--max-retry",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Report tasks that were tried more often.",
+    help="Report tasks with more attempts.",
 )
 @click.option(
     "--max-lost",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Report tasks that crashed more workers.",
+    help="Report tasks with more crashed workers.",
 )
 @click.option(
     "--examples",
@@ -43,7 +43,7 @@ from crawlcw.model.invariants import ADVICE
     default=5,
     show_default=True,
     metavar="N",
-    help="How many findings of each kind are shown; all are counted.",
+    help="Number of findings shown of each kind; all are counted.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
@@ -59,24 +59,22 @@ def command(
     as_json: bool,
     log_level: str | None,
 ) -> int:
-    """Check that the ledger of SPIDER holds what it promises.
+    """Check the invariants of the ledger of SPIDER.
 
-    Every task, every host, the workers and the store itself are looked at; a
-    crawl may go on meanwhile. Exits with 0 where all is well or was mended, and
-    with 1 where a violation is left. Notes are no violations. A ledger does not
-    record the crawl's limits: name them with --max-retry and --max-lost to have
-    them checked. SPIDER is a spider's name, anything that `crawlcw run` takes, or
-    the name of a use case.
+    Checks all tasks, hosts and workers and the store itself, also while a crawl runs.
+    Exit code 0 if there is no violation or all were repaired, else 1. Notes are not
+    violations. A ledger does not record the crawl's limits: --max-retry and --max-lost
+    check them. SPIDER is as for `crawlcw run`, or the name of a use case.
 
-    With --ready: 0 where a crawl could work on the ledger just now, 69 where it
-    cannot be reached, 78 where it takes no writes. On MongoDB nothing need be
-    recorded yet.
+    With --ready: 0 if a crawl could work on the ledger now, 69 if it cannot be
+    reached, 78 if it does not accept writes. Reads no task; on MongoDB the ledger may
+    be empty.
     """
     logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
     if ready:
         if repair:
-            raise UsageError("--ready mends nothing: give it without --repair")
+            raise UsageError("--ready repairs nothing: give it without --repair")
         loop.run(_check_ready(name, ledger_url))
         click.echo(json.dumps({"ready": True}) if as_json else "ready")
         return OK
@@ -179,7 +177,7 @@ def _numbered(report: Report) -> str:
 
 
 def _in_order(report: Report) -> list[Finding]:
-    """Return the violations and then the notes, most first."""
+    """Return the violations and then the notes, the most frequent first."""
     return sorted(report.findings.values(), key=lambda each: (each.note, -each.count, each.kind))
 
 

@@ -1,4 +1,4 @@
-"""`crawlcw drop`: take a spider or a use case out of a ledger."""
+"""`crawlcw drop`: delete a spider or a use case from a ledger."""
 
 import json
 
@@ -15,11 +15,11 @@ from crawlcw.cli.terminal import logs
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
 def command(*, name: str, ledger_url: str, yes: bool, as_json: bool, log_level: str | None) -> None:
-    """Delete everything that is recorded of NAME, a spider or a use case.
+    """Delete all data of NAME, a spider or a use case.
 
-    Its tasks, items, hosts and notes. Refused while workers are at work on it.
-    An SQLite file keeps its size; what is added later uses the room. Files that
-    `keep_bodies` or `save_to` have left are not touched.
+    Deletes its tasks, items, hosts and notes. Refused while workers are at work on
+    it. An SQLite file keeps its size and reuses the space. Files of `keep_bodies` or
+    `save_to` stay.
     """
     logs.set_up(log_level or "warning")
     name = loading.name_of(name)
@@ -27,7 +27,7 @@ def command(*, name: str, ledger_url: str, yes: bool, as_json: bool, log_level: 
     if as_json:
         click.echo(json.dumps({"name": name, "tasks": count}))
     else:
-        click.echo(f"{name} is gone from the ledger, with {count:,} tasks")
+        click.echo(f"{name} was deleted from the ledger, with {count:,} tasks")
     if (left := kept_bodies.left(name, ledger_option.own_settings())) is not None:
         click.echo(left, err=True)
 

@@ -1,4 +1,4 @@
-"""`crawlcw export`: the items that are recorded in a ledger."""
+"""`crawlcw export`: write the recorded items to files or stdout."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ from crawlcw.ledger.protocol import Ledger
 @click.command("export")
 @click.argument("spider")
 @ledger_option.ledger_option
-@exporting.outputs_option(required=True, about="Write to FILE, which appears when it is whole:")
+@exporting.outputs_option(required=True, about="Write to FILE, which appears when it is complete:")
 @click.option("--fields", metavar="A,B,...", help="Only these fields of each item, in this order.")
 @click.option(
     "--since", metavar="DURATION", help="Only items of pages fetched in the last 30m, 12h, 7d ..."
@@ -29,17 +29,17 @@ from crawlcw.ledger.protocol import Ledger
 @click.option(
     "--versions",
     is_flag=True,
-    help="Items of all visits that `keep_versions` has kept, not only of the last.",
+    help="Items of all visits kept by `keep_versions`, not only of the last.",
 )
 @click.option(
     "--formulas",
     is_flag=True,
-    help="CSV: leave texts as they are, though a spreadsheet would run them.",
+    help="CSV: do not escape texts that a spreadsheet would execute as formulas.",
 )
 @click.option(
     "--follow",
     is_flag=True,
-    help="Keep writing what a crawl records, until it is drained; with -o - alone.",
+    help="Keep writing new items until the crawl is drained; with -o - only.",
 )
 @logs.level_option
 def command(
@@ -57,12 +57,12 @@ def command(
 ) -> None:
     """Write the items of SPIDER, each as the spider yielded it.
 
-    The extension says how: .jsonl (an item a line), .json (an array), .csv or
-    .parquet (`pip install 'crawlcw[parquet]'`), and .gz or .zst behind it to
-    compress it. s3://, gs:// and others need `pip install 'crawlcw[remote]'`.
+    The extension selects the format: .jsonl (an item a line), .json (an array), .csv
+    or .parquet (`pip install 'crawlcw[parquet]'`); a further .gz or .zst compresses
+    it. s3://, gs:// and others need `pip install 'crawlcw[remote]'`.
 
-    SPIDER is a spider's name, or anything that `crawlcw run` takes. The tasks
-    of a use case have results instead of items: `crawlcw tasks` shows them.
+    SPIDER is as for `crawlcw run`. The tasks of a use case have results instead of
+    items: `crawlcw tasks` shows them.
     """
     logs.set_up(log_level or "warning")
     age = None if since is None else selecting.age(since)
@@ -71,7 +71,7 @@ def command(
     if follow and (len(outputs) > 1 or not outputs[0].is_stdout or outputs[0].format != "jsonl"):
         raise UsageError("--follow writes JSON Lines to stdout: -o - --follow")
     if follow and versions:
-        raise UsageError("--follow shows what is recorded from now on: leave out --versions")
+        raise UsageError("--follow writes new items only: leave out --versions")
     write = _follow if follow else _export
     loop.run(write(loading.name_of(spider), ledger_url, outputs, wanted, age))
 
@@ -106,7 +106,7 @@ async def _opened(name: str, ledger_url: str) -> AsyncIterator[Ledger]:
     async with ledger_option.opened(ledger_url, name) as ledger:
         if ledger.kind.tracked:
             raise UsageError(
-                f"{name} is a use case, whose tasks have results and no items: "
+                f"{name} is a use case: its tasks have results, not items: "
                 f"`crawlcw tasks {name} --json --limit 0` prints them"
             )
         yield ledger

@@ -1,4 +1,4 @@
-"""`crawlcw fetch`: one page, as a crawl would get it."""
+"""`crawlcw fetch`: fetch one page as a crawl would."""
 
 import sys
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from crawlcw.model.sanitize import printable, printable_block
 
 @click.command("fetch")
 @click.argument("url")
-@click.option("--spider", metavar="SPIDER", help="With the settings of this spider.")
+@click.option("--spider", metavar="SPIDER", help="Use the settings of this spider.")
 @spider_options.arguments_option
 @spider_options.settings_option
-@click.option("--headers", is_flag=True, help="Print the answer's headers instead of its body.")
+@click.option("--headers", is_flag=True, help="Print the response headers instead of the body.")
 @logs.level_option
 def command(
     *,
@@ -32,10 +32,10 @@ def command(
 ) -> int:
     """Print the body of URL, fetched as a crawl would.
 
-    robots.txt is asked, redirects are followed, the body is decoded and bounded.
-    A line about the answer goes to stderr. Nothing is recorded.
+    It obeys robots.txt, follows redirects, and decodes and bounds the body. A line
+    about the response goes to stderr. Nothing is recorded.
 
-    Exit code 3: there was no answer, or its status is not between 200 and 299.
+    Exit code 3: no response, or its status is not between 200 and 299.
     """
     logs.set_up(log_level or "warning")
     return loop.run(_fetch(url, spider, arguments, assignments, headers=headers))
@@ -67,7 +67,7 @@ async def _fetch(
 
 def _write_body(response: Response) -> None:
     if sys.stdout.isatty():
-        # A page must not act on the terminal.
+        # Escaped: a page must not send control sequences to the terminal.
         click.echo(printable_block(response.text, limit=len(response.text)))
     else:
         sys.stdout.buffer.write(response.body)

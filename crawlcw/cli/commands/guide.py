@@ -1,4 +1,4 @@
-"""`crawlcw guide`: the manual, in the terminal."""
+"""`crawlcw guide`: the manual in the terminal."""
 
 import io
 import json
@@ -21,8 +21,8 @@ _LINK = re.compile(r"\[([^\]]+)\]\((?:(\w+)\.md(?:#[\w-]+)?|#[\w-]+)\)")
 def command(*, name: str | None, as_json: bool) -> None:
     """Show a page of the manual, or without PAGE the list of pages.
 
-    In a terminal the page is laid out to its width and shown by a pager ($PAGER).
-    Into a pipe or a file it is written as it is, in Markdown.
+    On a terminal the page is formatted to its width and shown by a pager ($PAGER).
+    Into a pipe or a file it is written as Markdown.
     """
     if as_json:
         for each in all_pages() if name is None else [page(name)]:
@@ -44,7 +44,7 @@ def _list_pages() -> None:
 
 
 def _laid_out(shown: Page) -> str:
-    # rich takes 0.1 s to load, and the list of pages does without.
+    # Imported here: rich takes 0.1 s to load, and the list of pages does not need it.
     from rich.console import Console
     from rich.markdown import Markdown
 
@@ -62,6 +62,6 @@ def _laid_out(shown: Page) -> str:
 
 
 def _command(link: re.Match[str]) -> str:
-    """Return a link as a terminal can follow it: by the command that shows the page."""
+    """Return the replacement of a link: the command that shows its page."""
     text, name = link.groups()
     return text if name is None else f"{text} (`crawlcw guide {name}`)"

@@ -1,4 +1,4 @@
-"""`crawlcw hosts`: where every host stands, and why it is not being crawled just now."""
+"""`crawlcw hosts`: the state of each host, and why it waits."""
 
 import heapq
 import json
@@ -24,12 +24,12 @@ _LONGEST_NAME = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One host as it is shown: without its robots.txt, for there may be a million of them."""
+    """One host's row; without its robots.txt, since there may be a million hosts."""
 
     name: str
     counts: Counts
     owner: str | None
-    delay: float  #: the adaptive one, in seconds
+    delay: float  #: the adaptive delay, in seconds
     resting_until: datetime | None
     failures: int  #: of the host, in a row
     given_up: str | None
@@ -45,19 +45,18 @@ class Row:
     type=click.IntRange(min=0),
     default=50,
     show_default=True,
-    help="How many hosts the table has; 0: all.",
+    help="Number of hosts in the table; 0: all.",
 )
 @click.option("--json", "as_json", is_flag=True, help="All hosts, one JSON object a line.")
 @logs.level_option
 def command(
     *, spider: str, ledger_url: str, limit: int, as_json: bool, log_level: str | None
 ) -> None:
-    """Show why each host of SPIDER is not being crawled just now.
+    """Show the state of each host of SPIDER, and why it waits.
 
-    The hosts with the most tasks to do come first; with --json they come by name.
-    SPIDER is a spider's name, anything that `crawlcw run` takes, or the name of
-    a use case, whose stages are shown instead. A name with nothing recorded is
-    an error (exit code 2).
+    The hosts with the most waiting tasks come first; with --json the order is by
+    name. SPIDER is as for `crawlcw run`, or the name of a use case, with its stages
+    instead of hosts. A name without recorded tasks is an error (exit code 2).
     """
     logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
@@ -86,7 +85,7 @@ def _called(ledger: Ledger) -> str:
 
 
 async def _rows(ledger: Ledger, *, now: datetime) -> AsyncIterator[Row]:
-    """Yield the known hosts by name, and then those that so far have tasks and nothing else."""
+    """Yield the known hosts by name, and then those that only have tasks so far."""
     paused = await steering.is_paused(ledger)
     counts = await ledger.hosts.counts()
     async for host in ledger.hosts.all():
@@ -131,9 +130,9 @@ def _json(row: Row, *, called: str) -> str:
 
 
 def table(rows: Sequence[Row], *, now: datetime, called: str = "host") -> Iterator[str]:
-    """Yield the lines of a table, without the columns in which no host has anything.
+    """Yield the lines of a table, without empty columns.
 
-    *called* is what is shown: hosts, or stages.
+    *called* is the heading of the first column: `host` or `stage`.
     """
     cells = [_cells(row, now=now) for row in rows]
     columns = [

@@ -1,4 +1,4 @@
-"""`crawlcw ignore`: let nobody work on certain tasks any more."""
+"""`crawlcw ignore`: withdraw waiting tasks."""
 
 import click
 
@@ -23,7 +23,7 @@ from crawlcw.model.transitions import WITHDRAW
 @click.argument("name")
 @click.argument("keys", nargs=-1, metavar="[KEY...]")
 @ledger_option.ledger_option
-@click.option("--all", "everything", is_flag=True, help="All tasks that wait.")
+@click.option("--all", "everything", is_flag=True, help="All waiting tasks.")
 @selection_options(statuses=WITHDRAW.from_statuses)
 @dry_run_option
 @confirming.yes_option
@@ -40,11 +40,11 @@ def command(
     yes: bool,
     log_level: str | None,
 ) -> None:
-    """Withdraw tasks of NAME, a use case or a spider, that wait to be done.
+    """Withdraw waiting tasks of NAME, a use case or a spider.
 
-    KEY is a task's key, or its URL in a crawl. The options choose many tasks:
-    those that match all that is given. Tasks that are done, or that a worker
-    holds just now, are left alone. `crawlcw reset` brings the others back.
+    KEY is a task's key, or its URL in a crawl. The options choose the tasks that
+    match all of them. Tasks that are done, or held by a worker, stay. `crawlcw reset`
+    brings withdrawn tasks back.
     """
     logs.set_up(log_level or "warning")
     check_chosen(keys, selection, everything=everything)

@@ -1,4 +1,4 @@
-"""`crawlcw new`: the file of a spider to begin with."""
+"""`crawlcw new`: write a first spider file."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from crawlcw.errors import FetchError, UsageError
 from crawlcw.model import urls
 
 _TEMPLATE = '''\
-"""{title}: what its pages are, and what is taken of them.
+"""{title}: its pages, and the items from them.
 
     crawlcw parse {name} {url}
     crawlcw run {name} -o {name}.jsonl
@@ -36,16 +36,16 @@ class {title}(Spider):
 @click.argument("name")
 @click.argument("url", default="https://example.com/")
 def command(*, name: str, url: str) -> None:
-    """Write ./spiders/NAME.py, a spider that begins at URL and follows every link of its site."""
+    """Write ./spiders/NAME.py, a spider that starts at URL and follows every link of its site."""
     if not is_name(name):
         raise UsageError(
-            f"{name!r} is no spider's name: a letter, then up to 59 letters, digits, - and _"
+            f"{name!r} is not a spider name: a letter, then up to 59 letters, digits, - and _"
         )
     try:
         address = urls.locate(url).url
     except FetchError as error:
-        # The error names it without its password.
-        raise UsageError(f"no URL to fetch: {error.message}") from None
+        # The error shows the URL without its password.
+        raise UsageError(f"not a URL to fetch: {error.message}") from None
     path = Path(loading.FOLDER) / f"{name.replace('-', '_')}.py"
     title = "".join(word.capitalize() for word in name.replace("-", "_").split("_"))
     try:
@@ -54,7 +54,7 @@ def command(*, name: str, url: str) -> None:
             text = _TEMPLATE.format(name=name, title=title, url=address, quoted=json.dumps(address))
             stream.write(text)
     except FileExistsError:
-        raise UsageError(f"there is a file {path} already: it is left as it is") from None
+        raise UsageError(f"{path} exists already and was not changed") from None
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
-    click.echo(f"{path} is written. `crawlcw parse {name} {address}` shows what it yields.")
+    click.echo(f"Wrote {path}. `crawlcw parse {name} {address}` shows its items and requests.")

@@ -1,4 +1,4 @@
-"""`crawlcw parse`: what a spider makes of one page."""
+"""`crawlcw parse`: run a spider's callback on one page, or on stored pages."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,14 +28,14 @@ from crawlcw.model.transitions import Failed
 @click.argument("spider")
 @click.argument("urls", nargs=-1, metavar="[URL...]")
 @click.option(
-    "--callback", "-c", metavar="NAME", help="Instead of `parse`, or of a stored page's own."
+    "--callback", "-c", metavar="NAME", help="Default: `parse`, or a stored page's own callback."
 )
-@click.option("--context", metavar="JSON", help="The request's context, a JSON object.")
+@click.option("--context", metavar="JSON", help="Context of the request, a JSON object.")
 @spider_options.arguments_option
 @spider_options.settings_option
-@click.option("--stored", is_flag=True, help="Parse what `keep_bodies` has kept; ask for nothing.")
+@click.option("--stored", is_flag=True, help="Parse pages kept by `keep_bodies`; no requests.")
 @click.option(
-    "--save", is_flag=True, help="Record the items of stored pages in the place of the old ones."
+    "--save", is_flag=True, help="Replace the recorded items of stored pages with the new ones."
 )
 @ledger_option.ledger_option
 @confirming.yes_option
@@ -56,25 +56,24 @@ def command(
     as_json: bool,
     log_level: str | None,
 ) -> int:
-    """Fetch a URL, give it to a callback of SPIDER, and show what it yields.
+    """Fetch a URL, run a callback of SPIDER on it, and show the items and requests.
 
-    Items as JSON Lines, then the requests with their callbacks, then the links
-    that were left out, and why. A spider with a login logs in first. Nothing is
+    Prints items as JSON Lines, then the requests with their callbacks, then the
+    dropped links with the reason. A spider with a login logs in first. Nothing is
     recorded.
 
-    With --stored the pages are those that a crawl with `keep_bodies=true` has
-    kept: those of the URLs, or all of them. Each goes to its own callback, and
-    nothing is asked for. With --save the items take the place of what is
-    recorded of these pages, and new links wait for the next run; a page that
-    cannot be read, or whose callback raises, keeps its items.
+    With --stored the pages are those that a crawl with `keep_bodies=true` has kept:
+    those of the URLs, or all. Each goes to its own callback, without a request. With
+    --save the new items replace the recorded ones, and new links wait for the next
+    run; a page that cannot be read, or whose callback raises, keeps its items.
 
-    Exit code 3: there was no answer, its status is one that no callback
-    gets, the callback raised, or a stored page could not be read.
+    Exit code 3: no response, a status that no callback gets, an exception in the
+    callback, or an unreadable stored page.
     """
     logs.set_up(log_level or "warning")
     if stored:
         if context is not None:
-            raise UsageError("--context is for a page that is fetched: a stored one has its own")
+            raise UsageError("--context is for a fetched page: a stored one has its own")
         if save and as_json:
             raise UsageError("--save shows no items: leave --json out")
         made = trying.made(spider, arguments)
@@ -84,7 +83,7 @@ def command(
         settings = spider_options.settings_of(made, assignments)
         return loop.run(stored_pages.parse(made, settings, ledger_url, wish))
     if save:
-        raise UsageError("--save is for stored pages: say --stored as well")
+        raise UsageError("--save is for stored pages: add --stored")
     if len(urls) != 1:
         raise UsageError("parse takes one URL, or --stored and any number of them")
     request = Request(urls[0], callback or "parse", context=_context(context))
@@ -97,7 +96,7 @@ def _context(text: str | None) -> Mapping[str, Any] | None:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"--context is no JSON: {error}") from None
+        raise UsageError(f"--context is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise UsageError("--context takes a JSON object")
     return found
@@ -112,7 +111,7 @@ async def _parse(
     as_json: bool,
 ) -> int:
     made = trying.made(spider, arguments)
-    callback_named(made, request.callback)  # before anybody is asked for a page
+    callback_named(made, request.callback)  # checked before the first request
     async with trying.trying(
         made, request.url, spider_options.settings_of(made, assignments)
     ) as trial:
@@ -123,7 +122,7 @@ async def _parse(
             return NOT_WELL
         click.echo(trying.head_of(response), err=True)
         if not trial.is_page(response):
-            click.echo("crawlcw: a crawl would not parse this answer", err=True)
+            click.echo("crawlcw: a crawl would not parse this response", err=True)
             return NOT_WELL
         produced = await trial.parse(response)
     if isinstance(produced, Failed):

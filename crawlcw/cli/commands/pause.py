@@ -1,4 +1,4 @@
-"""`crawlcw pause`: let the crawls of a spider begin with nothing more."""
+"""`crawlcw pause`: pause the running crawls of a spider."""
 
 import json
 
@@ -15,10 +15,10 @@ from crawlcw.crawl.control import Control, written_moment
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
 def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | None) -> None:
-    """Let the crawls of SPIDER begin with nothing more, on all machines, until `crawlcw resume`.
+    """Pause the crawls of SPIDER, on all machines, until `crawlcw resume`.
 
-    What is under way is finished, everything else is given back, and the
-    processes wait. A crawl that is started meanwhile waits as well.
+    Requests under way finish, all other tasks are released, and the processes wait.
+    A crawl that starts during the pause waits as well.
     """
     logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
@@ -31,8 +31,8 @@ def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | Non
 
 
 async def _pause(name: str, ledger_url: str) -> tuple[str, bool, int]:
-    """Return since when it is paused, whether it was before, and how many workers follow."""
-    instead = "its workers are ended by SIGTERM, and `crawlcw work` goes on"
+    """Return the start of the pause, whether it was paused before, and the number of workers."""
+    instead = "SIGTERM ends its workers, and `crawlcw work` resumes"
     async with steering.crawls(ledger_url, name, instead=instead) as ledger:
         before = Control.of(await ledger.notes.control()).paused
         if before is not None:

@@ -1,4 +1,4 @@
-"""`crawlcw policy`: how the tasks of a use case are leased and tried again."""
+"""`crawlcw policy`: leases and retries of a use case's tasks."""
 
 import json
 from dataclasses import fields
@@ -31,7 +31,7 @@ def command(
 ) -> None:
     """Show the settings of USE_CASE, or change them: workers follow within half a minute.
 
-    They are written in the ledger, for all processes on it.
+    They are in the ledger, for all processes on it.
     """
     logs.set_up(log_level or "warning")
     given = {}
@@ -61,7 +61,7 @@ async def _policy(name: str, ledger_url: str, given: dict[str, str]) -> Policy:
 
 
 async def _written(name: str, ledger_url: str) -> Policy:
-    """Return what is written down, and write nothing: a user who may only look can ask."""
+    """Return the recorded policy without writing: read access is enough."""
     ledger = await open_tracked(ledger_url, name, create=False)
     try:
         return Policy.of(await ledger.notes.policy())

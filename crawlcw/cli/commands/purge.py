@@ -1,4 +1,4 @@
-"""`crawlcw purge`: delete certain tasks, with all that belongs to them."""
+"""`crawlcw purge`: delete tasks with their items."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,10 +44,10 @@ def command(
 ) -> None:
     """Delete tasks of NAME, a use case or a spider, with their items, for good.
 
-    KEY is a task's key, or its URL in a crawl. The options choose many tasks:
-    those that match all that is given. What somebody works on just now stays.
-    A page that is deleted is unknown: the next link to it adds it again, and the
-    next run its start URLs. `crawlcw drop` takes away everything.
+    KEY is a task's key, or its URL in a crawl. The options choose the tasks that
+    match all of them. Tasks held by a worker stay. A deleted page is unknown: the
+    next link adds it again, and the next run adds start URLs again. `crawlcw drop`
+    deletes everything.
     """
     logs.set_up(log_level or "warning")
     check_chosen(keys, selection, alone="")

@@ -1,4 +1,4 @@
-"""`crawlcw recrawl`: let finished pages be visited again."""
+"""`crawlcw recrawl`: set finished pages to todo again."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,9 +27,7 @@ from crawlcw.model.transitions import REVISIT
 @click.argument("spider")
 @click.argument("urls", nargs=-1, metavar="[URL...]")
 @ledger_option.ledger_option
-@click.option(
-    "--older-than", metavar="DURATION", help="Only what was visited longer ago: 12h, 7d ..."
-)
+@click.option("--older-than", metavar="DURATION", help="Only pages visited longer ago: 12h, 7d ...")
 @selection_options(statuses=REVISIT.from_statuses)
 @dry_run_option
 @confirming.yes_option
@@ -46,13 +44,13 @@ def command(
     yes: bool,
     log_level: str | None,
 ) -> None:
-    """Let the next run visit the finished pages of SPIDER again, or only those of the URLs.
+    """Let the next run visit the finished pages of SPIDER again, or only the given URLs.
 
-    Servers are asked whether a page has changed since its last visit. Where it
-    has not, it keeps its items and is not parsed; else the new items take the
-    place of the old ones. Where the spider has changed and all pages are to be
-    parsed anew, use `crawlcw reset`. --status ignored, or a --reason, is about
-    pages that were given up instead of those that are finished.
+    The requests are conditional: a page that has not changed since its last visit
+    keeps its items and is not parsed; otherwise the new items replace the old ones.
+    To parse all pages again after a change of the spider, use `crawlcw reset`. With
+    --status ignored, or a --reason, it applies to ignored pages instead of finished
+    ones.
     """
     logs.set_up(log_level or "warning")
     age = None if older_than is None else selecting.age(older_than, option="--older-than")
@@ -73,7 +71,7 @@ def _question(name: str, older_than: str | None, selection: Selection) -> str:
 
 
 def _statuses(selection: Selection) -> tuple[Status, ...]:
-    """Return which pages are meant: no finished one has a reason."""
+    """Return the statuses to select: only ignored pages have a reason."""
     if selection.statuses:
         return selection.statuses
     return (Status.FINISHED,) if selection.reason is None else (Status.IGNORED,)
@@ -90,11 +88,11 @@ async def _recrawl(
     dry_run: bool,
 ) -> int:
     async with ledger_option.opened(ledger_url, name) as ledger:
-        # Before anything is asked.
+        # Checked before the confirmation.
         if ledger.kind.tracked:
             raise UsageError(
-                f"{name} is a use case, whose tasks are no pages: "
-                f"`crawlcw reset {name}` lets them begin anew"
+                f"{name} is a use case: its tasks are not pages; `crawlcw reset {name}` starts "
+                "them again"
             )
         if question is not None:
             confirming.confirm(question, yes=False)
@@ -111,6 +109,6 @@ def _chosen(
 ) -> TaskFilter:
     if not urls:
         return selection.filter(ledger, until=until).among(_statuses(selection))
-    # Of URLs that are named the other options choose among them, as before.
+    # The other options narrow the named URLs.
     named = chosen_tasks(ledger, urls, selection)
     return replace(selection.filter(ledger, until=until).among(_statuses(selection)), ids=named.ids)

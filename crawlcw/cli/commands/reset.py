@@ -1,4 +1,4 @@
-"""`crawlcw reset`: let certain tasks begin anew, whatever became of them."""
+"""`crawlcw reset`: start tasks again, whatever their status."""
 
 from collections.abc import Sequence
 
@@ -29,9 +29,9 @@ from crawlcw.tracking import keys as tracking_keys
 @ledger_option.ledger_option
 @click.option("--all", "everything", is_flag=True, help="All tasks.")
 @selection_options()
-@click.option("--sessions", is_flag=True, help="The sessions of a spider: log in anew.")
-@click.option("--state", is_flag=True, help="What a spider keeps in `self.state`: forget it.")
-@click.option("--stage", metavar="S", help="Begin in this stage of a use case.")
+@click.option("--sessions", is_flag=True, help="Forget the sessions of a spider: log in again.")
+@click.option("--state", is_flag=True, help="Forget the `self.state` of a spider.")
+@click.option("--stage", metavar="S", help="Start again in this stage of a use case.")
 @dry_run_option
 @confirming.yes_option
 @logs.level_option
@@ -50,12 +50,12 @@ def command(
     yes: bool,
     log_level: str | None,
 ) -> None:
-    """Make tasks of NAME, a use case or a spider, todo as if never tried, finished ones too.
+    """Set tasks of NAME, a use case or a spider, to todo as if never tried, even finished ones.
 
-    KEY is a task's key, or its URL in a crawl. The options choose many tasks:
-    those that match all that is given. Tasks that a worker holds just now are
-    left alone. A task of a use case stays in its stage, unless --stage says
-    otherwise; its data stays. Its host is its stage.
+    KEY is a task's key, or its URL in a crawl. The options choose the tasks that
+    match all of them. Tasks held by a worker stay. A task of a use case keeps its
+    stage, unless --stage names another one, and its data. For use cases, --host means
+    the stage.
     """
     logs.set_up(log_level or "warning")
     if stage is not None:
@@ -63,7 +63,7 @@ def command(
     if sessions or state:
         if keys or everything or selection or dry_run or stage is not None:
             option = "--sessions" if sessions else "--state"
-            raise UsageError(f"{option} is about no tasks: give it alone")
+            raise UsageError(f"{option} does not select tasks: give it alone")
         _forget(loading.name_of(name), ledger_url, sessions=sessions, state=state, yes=yes)
         return
     check_chosen(keys, selection, everything=everything)
@@ -106,7 +106,7 @@ async def _reset(
 ) -> tuple[int, int]:
     async with ledger_option.opened(ledger_url, name) as ledger:
         if stage is not None and not ledger.kind.tracked:
-            raise UsageError(f"{name} is a spider, whose tasks have no stages: leave out --stage")
+            raise UsageError(f"{name} is a spider: its tasks have no stages: leave out --stage")
         if not dry_run:
             await reap_dead_workers(ledger)
         until = None if dry_run else from_now(ledger)

@@ -1,4 +1,4 @@
-"""`crawlcw resume`: let the crawls of a spider go on that were paused."""
+"""`crawlcw resume`: resume paused crawls of a spider."""
 
 import json
 
@@ -15,7 +15,7 @@ from crawlcw.crawl.control import Control
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
 def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | None) -> None:
-    """Let the crawls of SPIDER go on, after `crawlcw pause`."""
+    """Resume the crawls of SPIDER after `crawlcw pause`."""
     logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
     was_paused, workers = loop.run(_resume(name, ledger_url))
@@ -25,13 +25,13 @@ def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | Non
     elif not was_paused:
         click.echo(f"{name} is not paused")
     elif workers:
-        click.echo(f"{name} goes on: {steering.followed_by(workers)}")
+        click.echo(f"{name} is resumed: {steering.followed_by(workers)}")
     else:
-        click.echo(f"{name} is not paused any more: `crawlcw run {spider}` goes on")
+        click.echo(f"{name} is no longer paused: `crawlcw run {spider}` continues the crawl")
 
 
 async def _resume(name: str, ledger_url: str) -> tuple[bool, int]:
-    """Return whether it was paused, and how many workers follow."""
+    """Return whether it was paused, and the number of live workers."""
     instead = "`crawlcw work` works on its tasks"
     async with steering.crawls(ledger_url, name, instead=instead) as ledger:
         was_paused = Control.of(await ledger.notes.control()).paused is not None

@@ -1,4 +1,4 @@
-"""`crawlcw retry-failed`: give tasks that failed another chance."""
+"""`crawlcw retry-failed`: set failed tasks to todo again."""
 
 import click
 
@@ -18,8 +18,8 @@ from crawlcw.model.transitions import RETRY
 def _reason(text: str) -> Reason:
     if text in POLICY_REASONS:
         raise UsageError(
-            f"{text} is no failure: such tasks were unwanted, and another attempt would end the "
-            "same; change the spider or its settings"
+            f"{text} is not a failure: such tasks are unwanted, and another attempt would have "
+            "the same result; change the spider or its settings"
         )
     return selecting.any_reason(text, FAILURE_REASONS)
 
@@ -39,17 +39,16 @@ def command(
     as_json: bool,
     log_level: str | None,
 ) -> None:
-    """Make failed tasks of SPIDER todo again, as if never tried.
+    """Set failed tasks of SPIDER to todo again, as if never tried.
 
-    SPIDER is a spider's name, anything that `crawlcw run` takes, or the name of
-    a use case. Failed are tasks that wait for another attempt, and those given
-    up; not those that were unwanted (robots.txt, out of scope ...). Of a use
-    case, the host is the stage.
+    SPIDER is as for `crawlcw run`, or the name of a use case. Failed tasks are those
+    that wait for another attempt and those given up, but not unwanted ones
+    (robots.txt, out of scope ...). For use cases, --host means the stage.
     """
     logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
     count, tracked = loop.run(_retry(name, ledger_url, selection, dry_run=dry_run))
-    # Who works on a use case is not ours to say.
+    # A use case's tasks may have other workers than `crawlcw work`.
     how = f" by `crawlcw run {spider}`" if count and not tracked and not dry_run else ""
     said = f"{counted(count, 'task')} {'would' if dry_run else 'will'} be tried again{how}"
     tell_count(count, said, dry_run=dry_run, as_json=as_json)
@@ -58,7 +57,7 @@ def command(
 async def _retry(
     name: str, ledger_url: str, selection: Selection, *, dry_run: bool
 ) -> tuple[int, bool]:
-    """Return how many tasks there were, and whether they are a use case's."""
+    """Return the number of tasks, and whether they are a use case's."""
     async with ledger_option.opened(ledger_url, name) as ledger:
         chosen = selection.filter(ledger)
         count = await ledger.admin.retry_failed(chosen, dry_run=dry_run)

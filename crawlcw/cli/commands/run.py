@@ -42,7 +42,7 @@ from crawlcw.ledger.protocol import Ledger
     default=1,
     show_default=True,
     metavar="N",
-    help="Worker processes on this crawl; with 0 this process does it, for a debugger or stdin.",
+    help="Worker processes; 0: crawl in this process, for a debugger or stdin.",
 )
 @click.option(
     "--concurrency", type=click.IntRange(min=1), metavar="N", help="Fetchers in each process."
@@ -53,17 +53,15 @@ from crawlcw.ledger.protocol import Ledger
     "--max-pages",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Stop after this many pages, of all processes together: each gets its share.",
+    help="Stop after N pages in all processes together: each gets its share.",
 )
-@exporting.outputs_option(
-    required=False, about="Write all recorded items to FILE when the crawl has ended:"
-)
+@exporting.outputs_option(required=False, about="Write all recorded items to FILE after the crawl:")
 @click.option(
     "--claim",
     type=click.Choice(("each", "batch")),
-    help="Claim tasks one at a time, or many in a round trip.",
+    help="Claim tasks one by one, or many in a round trip.",
 )
-@click.option("--fresh", is_flag=True, help="Drop what is recorded of SPIDER, and begin anew.")
+@click.option("--fresh", is_flag=True, help="Delete the data of SPIDER, and start again.")
 @confirming.yes_option
 @exposing.options
 @logs.level_option
@@ -92,25 +90,24 @@ def command(
     quiet: bool,
     channel: int | None,
 ) -> int:
-    """Crawl SPIDER, or go on with a crawl that was ended.
+    """Crawl SPIDER, or resume an earlier crawl.
 
     SPIDER is the name of a spider in ./spiders/*.py, a path (file.py, or
     file.py:Class), or package.module:Class.
 
     Settings come from the spider's class, [tool.crawlcw] in pyproject.toml,
-    CRAWLCW_* variables and -s, the last wins. SIGINT or SIGTERM ends softly:
-    what is under way is finished, the rest released; the second ends at once.
+    CRAWLCW_* variables and -s; the last one wins. SIGINT or SIGTERM stops gracefully:
+    requests under way finish, the rest is released; a second one stops at once.
 
-    The crawl runs in a worker process. One that crashes is started again after
-    a second, and a page that crashes it again and again is ignored; after five
-    crashes in a row without a page finished or tried alone, 1 s, 2 s, 4 s and
-    8 s apart, it stays down. Of several workers the exit code is the worst: 0, 130, 3, 2, 69,
+    The crawl runs in a worker process. A crashed worker is started again after a
+    second, and a page that crashes it repeatedly is ignored. After five crashes in a
+    row, 1 s, 2 s, 4 s and 8 s apart, without a page finished or tried alone, it is not
+    started again. With several workers the exit code is the worst: 0, 130, 3, 2, 69,
     78, 70. With --processes 0 nothing is restarted.
 
-    Exit code 3: the crawl has ended, but nothing was finished, hosts were given
-    up, more pages failed than max_failures allows (it stops no crawl), a
-    callback is broken, no login worked, or no proxy works. The last line
-    says which.
+    Exit code 3: the crawl has ended, but no page was finished, hosts were given up,
+    more pages failed than max_failures allows (which does not stop a crawl), a
+    callback is broken, no login worked, or no proxy works. The last line says which.
     """
 
     def made_as_told(
@@ -120,7 +117,7 @@ def command(
             log_level or ("warning" if quiet else "info"),
             style=log_format,
             file=log_file,
-            # A worker has the environment of who started it, and said so.
+            # The supervisor has logged the environment's settings already.
             environment=environment or {},
         )
         limit = share or max_pages
@@ -136,7 +133,7 @@ def command(
 
     with _first_processes(work, ledger_url, number=processes) as first:
         metrics = exposing.address(host=metrics_host, port=metrics_port)
-        from crawlcw.cli import showing  # which the workers need not load
+        from crawlcw.cli import showing  # imported here: the workers do not need it
 
         crawl = _crawl_by(processes, first)
         made, settings = made_as_told(environment=os.environ)
@@ -162,9 +159,9 @@ def command(
 
 
 def _load(ledger_url: str) -> None:
-    """Load the modules that a supervisor and its workers both need, before one is forked off.
+    """Load the modules that a supervisor and its workers need, before the fork.
 
-    Until the spider is loaded Python looks for no cycles.
+    The garbage collector is off until the spider is loaded.
     """
     gc.disable()
     ledger_opening.load(ledger_url)
@@ -174,15 +171,14 @@ def _load(ledger_url: str) -> None:
 def _first_processes(
     work: Callable[[int], int], ledger_url: str, *, number: int
 ) -> AbstractContextManager[list[FirstProcess]]:
-    # A ledger that passes is deleted by the command that made its place, when that ends: a copy
-    # of this process would do so as well.
+    # No forks with a temporary ledger: a fork would delete it at its end, as this process does.
     passes = ledger_option.passes(ledger_url)
     return nullcontext([]) if passes else first_processes.started(work, number=number)
 
 
 def _crawl_by(processes: int, first: list[FirstProcess]) -> Callable[..., Coroutine[Any, Any, int]]:
-    """Return what crawls by so many workers, or in this process."""
-    # Only one of them: a supervisor loads nothing that crawls.
+    """Return the function that crawls in worker processes, or in this process."""
+    # Imported here: a supervisor does not load the crawler.
     if processes:
         from crawlcw.cli.processes import supervisor
 
@@ -196,9 +192,9 @@ def _made(
     spider: str, arguments: Sequence[str], assignments: Sequence[str]
 ) -> tuple[Spider, Settings]:
     """Return the spider, and its settings with those of the project, environment and options."""
-    # The modules loaded by now stay until the end. Python need not look through them for cycles,
-    # least of all when the process ends: that takes a tenth of a second. The spider comes after
-    # that: an open file that it leaves behind, for example, is still to be found and closed.
+    # Loaded modules stay until the end: without them the garbage collector saves a tenth of a
+    # second at exit. The spider is loaded after this, so that its garbage, such as an open file,
+    # is still collected.
     gc.freeze()
     gc.enable()
     made = loading.make(loading.find(spider), arguments)
@@ -212,7 +208,7 @@ def _in_worker(
     *,
     measured: bool,
 ) -> int:
-    """Crawl as a supervisor's worker, which hears on *channel* how it goes and how it ends."""
+    """Crawl as a supervisor's worker; report progress and the end on *channel*."""
     from crawlcw.cli.processes import certificates
 
     certificates.import_aiohttp()
@@ -222,12 +218,12 @@ def _in_worker(
     lifeline = worker.Lifeline(channel)
     pages = awaited_go(channel)
     if pages is None:
-        # The supervisor has ended, or has found out that there is nothing to crawl.
+        # The supervisor has ended, or there is nothing to crawl.
         return OK
 
     def work() -> int:
         made, settings = made_as_told(pages)
-        # What the supervisor has raised since this process was started is not raised here.
+        # The supervisor raised its limit of open files after it had forked this process.
         descriptors.secure(settings.concurrency)
         return loop.run(
             worker.crawl(
@@ -244,7 +240,7 @@ def _in_worker(
 
 
 def _assigned(**options: object) -> Iterator[str]:
-    """Yield the options that are given as `-s` would have them."""
+    """Yield the given options in the form of `-s`."""
     for name, value in options.items():
         if value is not None:
             yield f"{name}={value}"

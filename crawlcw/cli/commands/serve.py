@@ -1,4 +1,4 @@
-"""`crawlcw serve`: the tasks of a use case over HTTP, for workers in any language."""
+"""`crawlcw serve`: serve a use case's tasks over HTTP, for workers in any language."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -10,14 +10,14 @@ from crawlcw.cli.stopping import stopped_by_signals
 from crawlcw.cli.terminal import logs
 from crawlcw.tracking import Tracker, UseCase
 
-#: Clients try again by themselves; none is kept waiting long for a ledger that is away.
+#: Short: clients retry by themselves and should not wait for an unavailable ledger.
 _GIVE_UP = timedelta(seconds=3)
 
 
 @click.command("serve")
 @click.argument("use_case")
 @ledger_option.ledger_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8700, show_default=True)
 @access_token.token_option
 @click.option(
@@ -26,7 +26,7 @@ _GIVE_UP = timedelta(seconds=3)
     default=256,
     show_default=True,
     metavar="N",
-    help="Connections open at once; one more closes the one that waited longest.",
+    help="Limit of open connections; one more closes the one that waited longest.",
 )
 @logs.level_option
 @logs.format_option
@@ -43,12 +43,12 @@ def command(
 ) -> None:
     """Serve the tasks of USE_CASE over HTTP: create, hold, renew, set.
 
-    USE_CASE is a name, or what declares one: package.module:object, file.py:object
-    or file.py. The chain of stages is known where it is declared.
+    USE_CASE is a name, or a declaration: package.module:object, file.py:object or
+    file.py. The order of stages is known from a declaration only.
 
-    /openapi.json describes it. On loopback no token is needed; on any other host
-    one is. Any number of servers may work on one ledger. SIGTERM and SIGINT end
-    it softly: requests under way are answered.
+    /openapi.json describes the API. A token is required, except on loopback. Any
+    number of servers may work on one ledger. SIGTERM and SIGINT stop gracefully:
+    requests under way are answered.
     """
     logs.set_up(log_level or "warning", style=log_format)
     token = access_token.access_token(token_file)

@@ -1,4 +1,4 @@
-"""`crawlcw set`: let the crawls of a spider follow other settings while they run."""
+"""`crawlcw set`: change settings of a spider's running crawls."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from crawlcw.model.sanitize import printable
 @click.argument("spider")
 @click.argument("assignments", nargs=-1, metavar="[NAME=VALUE]...")
 @ledger_option.ledger_option
-@click.option("--reset", is_flag=True, help="Take all of it back.")
+@click.option("--reset", is_flag=True, help="Undo all changes.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
 def command(
@@ -29,16 +29,16 @@ def command(
     as_json: bool,
     log_level: str | None,
 ) -> None:
-    """Let the crawls of SPIDER follow other settings than their own, or show which they follow.
+    """Change settings of the crawls of SPIDER while they run, or show the changes.
 
-    NAME is concurrency, delay or per_host_concurrency; NAME= takes it back. All
-    workers follow while they run, and crawls that are started later do as well.
-    What the spider's `limits` say of single hosts stays.
+    NAME is concurrency, delay or per_host_concurrency; NAME= undoes its change. All
+    running workers follow, and crawls that start later. The spider's `limits` of
+    single hosts stay.
     """
     logs.set_up(log_level or "warning")
     given = _given(assignments)
     if reset and given:
-        raise UsageError("--reset takes all settings back: give it alone")
+        raise UsageError("--reset undoes all changes: give it alone")
     name = loading.name_of(spider)
     changes = dict.fromkeys(ADJUSTABLE) if reset else given
     control, workers = loop.run(_set(name, ledger_url, changes))
@@ -47,11 +47,11 @@ def command(
         return
     said = " ".join(f"{each}={value}" for each, value in control.settings.items())
     followed = f": {steering.followed_by(workers)}" if changes else ""
-    click.echo(f"{name}: {printable(said) or 'nothing is set; crawls have their own'}{followed}")
+    click.echo(f"{name}: {printable(said) or 'no changes; crawls use their own'}{followed}")
 
 
 def _given(assignments: Sequence[str]) -> dict[str, str | None]:
-    """Return the settings by their names, None where one is taken back."""
+    """Return the settings by name; None: undo its change."""
     given: dict[str, str | None] = {}
     for text in assignments:
         name, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""`crawlcw settings`: every setting there is."""
+"""`crawlcw settings`: list all settings."""
 
 import json
 
@@ -12,11 +12,11 @@ from crawlcw.api.settings import described
 def command(*, as_json: bool) -> None:
     """List every setting.
 
-    With its default, its unit and what it is for.
+    Shows its default, unit and purpose.
 
     A setting is given on the spider's class, in pyproject.toml under
     [tool.crawlcw], as CRAWLCW_NAME in the environment, or as -s NAME=VALUE; the
-    last wins.
+    last one wins.
     """
     rows = [(name, field.shown(), field.unit, field.doc) for name, field in described()]
     if as_json:

@@ -1,4 +1,4 @@
-"""`crawlcw shell`: Python with a page in it."""
+"""`crawlcw shell`: a Python shell with a fetched page."""
 
 import asyncio
 import code
@@ -22,15 +22,15 @@ from crawlcw.model.transitions import Failed
 
 _HELP = """\
 response          the page; response.css(...), response.css_first(...), response.text, ...
-fetch(url)        get another page; it takes what Request takes
-parse(callback)   the items and requests that the spider's callback makes of the page
-request, spider   what the page was asked with, and the spider
+fetch(url)        fetch another page; takes the arguments of Request
+parse(callback)   the items and requests that the spider's callback yields for the page
+request, spider   the page's request, and the spider
 """
 
 
 @click.command("shell")
 @click.argument("url", required=False)
-@click.option("--spider", metavar="SPIDER", help="With this spider's settings and callbacks.")
+@click.option("--spider", metavar="SPIDER", help="Use the settings and callbacks of this spider.")
 @spider_options.arguments_option
 @spider_options.settings_option
 @logs.level_option
@@ -42,13 +42,13 @@ def command(
     assignments: tuple[str, ...],
     log_level: str | None,
 ) -> None:
-    """Open Python with URL as `response`, to try selectors on it.
+    """Open a Python shell with URL as `response`, to try selectors.
 
-    IPython where it is installed. Nothing is recorded.
+    Uses IPython if it is installed. Nothing is recorded.
     """
     logs.set_up(log_level or "warning")
     made = trying.made(spider, arguments)
-    # Not uvloop's: a user who plays with loops at the prompt expects Python's own.
+    # asyncio's loop, not uvloop's: users at the prompt expect Python's own.
     with asyncio.Runner() as runner, _Session(runner, made, assignments) as session:
         if url is not None:
             session.fetch(url)
@@ -56,7 +56,7 @@ def command(
 
 
 class _Session:
-    """What one can do at the prompt."""
+    """Names and functions of the prompt."""
 
     def __init__(self, runner: asyncio.Runner, spider: Spider, assignments: Sequence[str]) -> None:
         self._runner = runner
@@ -90,11 +90,11 @@ class _Session:
         )
 
     def fetch(self, url: str, **options: Any) -> Response | None:
-        """Get a page and make it `response`; tell on stderr what it is."""
+        """Fetch a page as `response`; describe it on stderr."""
         return self._runner.run(self._fetch(Request(url, **options)))
 
     def parse(self, callback: str = "parse") -> list[dict[str, Any] | Request] | None:
-        """Return the items and requests that a callback of the spider makes of `response`."""
+        """Return the items and requests that a callback yields for `response`."""
         response: Response | None = self.names["response"]
         if response is None or self._trial is None:
             click.echo("fetch a page first", err=True)
@@ -112,7 +112,7 @@ class _Session:
 
     async def _fetch(self, request: Request) -> Response | None:
         try:
-            # A downloader for each page: its guard lets through what was typed, and no more.
+            # A downloader for each page: its address guard allows the typed URL only.
             await self._open.aclose()
             self._trial = await self._open.enter_async_context(
                 trying.trying(self._spider, request.url, self._settings, sessions=self._sessions)

@@ -1,4 +1,4 @@
-"""`crawlcw show`: the story of one task."""
+"""`crawlcw show`: the history of one task."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -27,12 +27,12 @@ from crawlcw.observing.found_on import pages_above, pages_ahead
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
 def command(*, name: str, key: str, ledger_url: str, as_json: bool, log_level: str | None) -> None:
-    """Show all that is recorded of one URL of NAME: how it was found, tried, and what it gave.
+    """Show the history of one URL of NAME: its discovery, attempts and items.
 
-    NAME is a spider, or a use case, whose tasks have keys instead of URLs.
-    Where nothing is recorded of a URL, it says what a crawl would say to a link
-    there: out of scope, a trap, refused by robots.txt, its host given up, dropped;
-    as far as the spider's code and the ledger tell (exit code 2).
+    NAME is a spider, or a use case, whose tasks have keys instead of URLs. For an
+    unknown URL it shows whether a crawl would follow a link to it, as far as the
+    spider's code and the ledger tell: out of scope, a trap, refused by robots.txt,
+    its host given up, dropped (exit code 2).
     """
     logs.set_up(log_level or "warning")
     loop.run(_show(name, key, ledger_url, as_json=as_json))
@@ -87,7 +87,7 @@ def _lines(record: Record, chain: list[str], ahead: list[Record]) -> Iterator[st
 
 
 def _came_to(record: Record) -> str:
-    """Return in words what became of a page that a redirect leads to."""
+    """Return the status of a page that a redirect leads to, in words."""
     task = record.task
     if record.leads_to is not None:
         return "a redirect as well"
@@ -102,7 +102,7 @@ def _attempts(record: Record) -> Iterator[str]:
             f"  attempt {error.attempt}, {at}: {error.kind}: {error.message}", limit=700
         )
         if error.traceback:
-            # Its text may have lines that look like ours.
+            # Indented: the exception's text could imitate a line of crawlcw.
             yield indent(printable_block(error.traceback), "    ", lambda _: True)
     response = record.response
     if response is not None:
@@ -128,7 +128,7 @@ def _moment(time: datetime) -> str:
 
 
 async def _tell_why_not(name: str, key: str, ledger: Ledger, *, as_json: bool) -> NoReturn:
-    """Raise a `UsageError` that says why nothing is recorded; for a program write it as well."""
+    """Raise a `UsageError` with the reason why a URL is unknown; print it as JSON as well."""
     refusal, why = (
         (None, "no task has this key") if ledger.kind.tracked else await _why_not(name, key, ledger)
     )
@@ -136,21 +136,21 @@ async def _tell_why_not(name: str, key: str, ledger: Ledger, *, as_json: bool) -
         reason = None if refusal is None else str(refusal.reason)
         found = {"url": key, "recorded": False, "refused": reason, "why": why}
         click.echo(inert.visible(values.to_json(found)))
-    raise UsageError(f"nothing is recorded of {key!r}: {why}")
+    raise UsageError(f"{key!r} is not recorded: {why}")
 
 
 async def _why_not(name: str, key: str, ledger: Ledger) -> tuple[Refusal | None, str]:
-    """Return what a crawl says to a link to a URL, and in words why it is not there."""
+    """Return a crawl's refusal of a link to a URL, if any, and the reason in words."""
     try:
         spider = loading.make(loading.find(name), ())
     except SpiderError:
-        return None, "no page that was parsed has led there (its spider is not here to say more)"
+        return None, "no parsed page links to it (the spider's code is not here to say more)"
     settings = ledger_option.settings_of(spider)
     checks = LinkChecks(spider, settings, await ledger.notes.state())
     refusal = await checks.refusal_now(key, ledger)
     if refusal is not None:
-        return refusal, f"a link there is not followed, {refusal.reason}: {refusal.why}"
+        return refusal, f"a link to it is not followed, {refusal.reason}: {refusal.why}"
     deep = ""
     if checks.max_depth is not None:
         deep = f" (up to depth {checks.max_depth:,}; deeper ones are kept as refused-depth)"
-    return None, f"no page that was parsed has led there, though a link would be followed{deep}"
+    return None, f"no parsed page links to it, but a link would be followed{deep}"

@@ -1,4 +1,4 @@
-"""`crawlcw state`: what a spider keeps between its pages."""
+"""`crawlcw state`: show a spider's `self.state`."""
 
 import click
 
@@ -23,9 +23,9 @@ def command(
     as_json: bool,
     log_level: str | None,
 ) -> None:
-    """Show what SPIDER keeps in `self.state`: each NAME, or all, with its value as JSON.
+    """Show the `self.state` of SPIDER: each NAME, or all, with its value as JSON.
 
-    The changes of pages are among it that a crash has interrupted and that run again.
+    It includes changes by pages that a crash interrupted, which will run again.
     """
     logs.set_up(log_level or "warning")
     found = loop.run(_read(loading.name_of(spider), ledger_url))

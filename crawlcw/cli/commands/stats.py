@@ -1,4 +1,4 @@
-"""`crawlcw stats`: what a ledger holds, in numbers."""
+"""`crawlcw stats`: counts of a ledger's tasks, items and workers."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 
 _SHORTEST_PAUSE = timedelta(seconds=1)
-#: So many tasks are looked at for their items: 0.05 s on MongoDB.
+#: Number of tasks whose items are counted: takes 0.05 s on MongoDB.
 _LOOK_AT = 10_000
 _MOST_ROWS = 50
 _LONGEST_VALUE = 80
@@ -58,18 +58,18 @@ class _Numbers:
     "--by",
     "dimension",
     type=click.Choice([str(each) for each in Dimension]),
-    help="How many tasks there are of each host, reason, ...",
+    help="Count the tasks by host, reason, ...",
 )
 @click.option(
     "--all-items",
     is_flag=True,
-    help="Count all items on MongoDB too, which reads every task: seconds for a million.",
+    help="Count all items on MongoDB too; reads every task, seconds for a million.",
 )
-@click.option("--watch", "watched", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option("--watch", "watched", is_flag=True, help="Update repeatedly, until Ctrl-C.")
 @click.option(
     "--every",
     metavar="DURATION",
-    help="With --watch, the time between two looks. Default: 2s on a terminal, else 10s.",
+    help="Interval of --watch. Default: 2s on a terminal, else 10s.",
 )
 @logs.level_option
 def command(
@@ -83,14 +83,14 @@ def command(
     every: str | None,
     log_level: str | None,
 ) -> int:
-    r"""Show where the tasks of SPIDER stand, and who works on them.
+    r"""Show the tasks of SPIDER by status and reason, and the workers.
 
-    SPIDER is a spider's name, anything that `crawlcw run` takes, or the name of
-    a use case. A name with nothing recorded is an error (exit code 2).
+    SPIDER is as for `crawlcw run`, or the name of a use case. A name without recorded
+    tasks is an error (exit code 2).
 
-    --watch shows a crawl while it runs, from any machine that reaches its ledger: how fast it
-    is, how each worker does, which hosts rest or fail and why. On a terminal as a picture, into
-    a pipe one line a look.
+    --watch shows a running crawl, from any machine that reaches its ledger: its
+    speed, its workers, and the hosts that wait or fail, with the reason. It is a live
+    table on a terminal, and one line an interval in a pipe.
 
     \b
     Examples:
@@ -101,12 +101,12 @@ def command(
     """
     logs.set_up(log_level or "warning")
     if every is not None and not watched:
-        raise UsageError("--every is for --watch: add it, or leave --every out")
+        raise UsageError("--every needs --watch: add it, or leave --every out")
     if all_items and (dimension is not None or watched):
-        raise UsageError("--all-items is for the numbers of one look: leave out --by and --watch")
+        raise UsageError("--all-items does not go with --by or --watch: leave them out")
     if dimension is not None:
         if watched:
-            raise UsageError("--by counts once, and --watch again and again: leave one of them out")
+            raise UsageError("--by does not go with --watch: leave one of them out")
         loop.run(_write_groups(loading.name_of(spider), ledger_url, dimension, as_json=as_json))
         return OK
     if watched:
@@ -126,11 +126,11 @@ async def _write_groups(name: str, ledger_url: str, by: str, *, as_json: bool) -
         groups = await ledger.groups.by(Dimension(by))
         tracked = ledger.kind.tracked
     if as_json:
-        # One object a line, for there may be a million hosts.
+        # One object a line: there may be a million hosts.
         for group in groups:
             click.echo(inert.visible(_group_json(group, by)), nl=False)
     elif not groups:
-        click.echo("no task is counted by this: nothing has come so far")
+        click.echo("no task has a value for this yet")
     else:
         _print_groups(groups, "stage" if tracked and by == Dimension.HOST else by)
 
@@ -158,7 +158,7 @@ def _pause(every: str | None) -> timedelta:
         return timedelta(seconds=2 if sys.stdout.isatty() else 10)
     pause = selecting.age(every, option="--every")
     if pause < _SHORTEST_PAUSE:
-        raise UsageError("--every is at least 1s: a ledger is not to be kept busy by being watched")
+        raise UsageError("--every is at least 1s: shorter intervals would load the ledger")
     return pause
 
 
@@ -196,7 +196,7 @@ def _largest_first(numbers: Mapping[str, int]) -> dict[str, int]:
 
 
 def _at_work(workers: list[Worker]) -> list[Worker]:
-    # One that was killed is on the list until another one starts.
+    # A killed worker stays on the list until another one starts.
     return sorted((w for w in workers if not is_dead(w)), key=lambda w: (w.started, w.name))
 
 
@@ -256,7 +256,7 @@ def _print(numbers: _Numbers) -> None:
         rows["visited again, unchanged"] = f"{numbers.unchanged:,}"
     if numbers.stalls:
         longest = format_duration(timedelta(seconds=numbers.longest_stall))
-        rows["event loop stood still"] = f"{numbers.stalls:,} times, {longest} at most"
+        rows["event loop blocked"] = f"{numbers.stalls:,} times, {longest} at most"
     tables.show(two_columns(numbers.name, rows))
     if len(numbers.items_by_callback) > 1:
         tables.show(two_columns("items by callback", _shown(numbers.items_by_callback)))

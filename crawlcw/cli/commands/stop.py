@@ -1,4 +1,4 @@
-"""`crawlcw stop`: end the crawls of a spider that run, on all machines."""
+"""`crawlcw stop`: end the running crawls of a spider, on all machines."""
 
 import json
 from datetime import datetime, timedelta
@@ -21,13 +21,13 @@ _LOOK_EVERY = 0.25
 @click.command("stop")
 @click.argument("spider")
 @ledger_option.ledger_option
-@click.option("--wait", is_flag=True, help="Return when they have ended.")
+@click.option("--wait", is_flag=True, help="Return after they have ended.")
 @click.option(
     "--timeout",
     default="60s",
     show_default=True,
     metavar="DURATION",
-    help="With --wait, how long at most; exit code 75 where one is still at work then.",
+    help="Limit of --wait; exit code 75 if a worker is still at work then.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
@@ -40,11 +40,11 @@ def command(
     as_json: bool,
     log_level: str | None,
 ) -> int:
-    """End the crawls of SPIDER that run now, on all machines, as by one SIGTERM.
+    """End the running crawls of SPIDER, on all machines, as by one SIGTERM.
 
-    What is under way is finished within the crawl's `grace`, everything else is
-    given back. A crawl that is started later is not ended. Told by the ledger.
-    A worker that was killed on another machine counts for 30 s as one at work.
+    The workers read the request in the ledger. Requests under way finish within the
+    crawl's `grace`, all other tasks are released. Crawls that start later are not
+    affected. A killed worker on another machine counts as at work for 30 s.
     """
     logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
@@ -60,7 +60,7 @@ def command(
         click.echo(f"{name} is stopped: {counted(workers, 'worker')} will end, {takes}")
     elif left:
         late = f"{counted(left, 'worker')} still at work after {format_duration(limit)}"
-        click.echo(f"{name} is told to stop, and has {late}: `crawlcw stats {name}` shows which")
+        click.echo(f"{name} was asked to stop, and has {late}: `crawlcw stats {name}` lists them")
     else:
         click.echo(f"{name} is stopped: {counted(workers, 'worker')} ended")
     return STILL_AT_WORK if left and limit is not None else OK
@@ -74,8 +74,8 @@ def _duration(text: str) -> timedelta:
 
 
 async def _stop(name: str, ledger_url: str, limit: timedelta | None) -> tuple[datetime, int, int]:
-    """Return since when, how many workers were at work, and after *limit*, if any, still are."""
-    instead = "its workers are ended by SIGTERM"
+    """Return the time, the number of workers then, and the number left after *limit*, if any."""
+    instead = "SIGTERM ends its workers"
     async with steering.crawls(ledger_url, name, instead=instead) as ledger:
         stopped = ledger.now()
         workers = await steering.tell(ledger, {"stopped": written_moment(stopped)})
@@ -84,7 +84,7 @@ async def _stop(name: str, ledger_url: str, limit: timedelta | None) -> tuple[da
 
 
 async def _left(ledger: Ledger, stopped: datetime, limit: timedelta) -> int:
-    """Wait until none that began by then is at work, or for *limit*; return how many are."""
+    """Wait for the end of the workers started by then, at most *limit*; return the rest."""
     with anyio.move_on_after(limit.total_seconds()):
         while await steering.at_work(ledger, began_by=stopped):  # noqa: ASYNC110  # others end
             await anyio.sleep(_LOOK_EVERY)

@@ -1,4 +1,4 @@
-"""`crawlcw tasks`: which tasks there are of a status, a time, a reason; and all about one."""
+"""`crawlcw tasks`: list tasks by status, time or reason."""
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +16,7 @@ from crawlcw.model import values
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Record, Status, Task
 
-#: What becomes of a task that is to be shown.
+#: Formats a task for output.
 Shown = Callable[[Ledger, Record], Awaitable[str]]
 _PAGE = 200
 _LONGEST_KEY = 70
@@ -25,16 +25,16 @@ _LONGEST_KEY = 70
 @click.command("tasks")
 @click.argument("name")
 @ledger_option.ledger_option
-@click.option("--key", metavar="KEY", help="This task alone: its key, or its URL in a crawl.")
+@click.option("--key", metavar="KEY", help="Only this task: its key, or its URL in a crawl.")
 @selection_options(statuses=tuple(Status), host_names=("--host", "--stage"))
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
     default=50,
     show_default=True,
-    help="How many at most; 0: all.",
+    help="Limit of the list; 0: all.",
 )
-@click.option("--json", "as_json", is_flag=True, help="All about each, one JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="All fields, one JSON object a line.")
 @click.option("--items", is_flag=True, help="With --json, the items of each task as well.")
 @logs.level_option
 def command(
@@ -48,7 +48,7 @@ def command(
     items: bool,
     log_level: str | None,
 ) -> None:
-    """List tasks of NAME, a use case or a spider: the last changed first."""
+    """List tasks of NAME, a use case or a spider, the last changed first."""
     logs.set_up(log_level or "warning")
     if items and not as_json:
         raise UsageError("--items goes with --json")
@@ -96,7 +96,7 @@ async def _object(_: Ledger, record: Record) -> str:
 
 
 async def _with_items(ledger: Ledger, record: Record) -> str:
-    """Return a task with its items, which a list of tasks does not read."""
+    """Return a task with its items, which queries do not read."""
     whole = await ledger.tasks.get(record.task.id)
     items = list(record.items if whole is None else whole.items)
     found = task_objects.whole(record) | {"items": items}
@@ -120,7 +120,7 @@ def _line(record: Record) -> str:
 
 
 def _request(task: Task) -> str:
-    """Return what a task asks for, and for which callback."""
+    """Return a task's request and callback, in words."""
     method = "" if task.method == "GET" else f"{task.method} "
     body = f"{len(task.body):,} bytes " if task.body else ""
     return f"{method}{body}{task.callback}() depth {task.depth}"

@@ -30,7 +30,7 @@ from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
     "--prefetch",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Tasks held ahead, at most and by default as many as --concurrency.",
+    help="Tasks claimed ahead; limit and default: --concurrency.",
 )
 @click.option("--drain", is_flag=True, help="End when nothing is left to do.")
 @click.option(
@@ -38,14 +38,14 @@ from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
     default="10s",
     show_default=True,
     metavar="DURATION",
-    help="How long tasks under way may take to finish when the worker is stopped.",
+    help="Time for tasks under way to finish after a stop.",
 )
 @click.option(
     "--stall-timeout",
     default="60s",
     show_default=True,
     metavar="DURATION",
-    help="A handler that keeps the event loop for longer ends the process (124); 0s: off.",
+    help="End the process (124) if a handler blocks the event loop for longer; 0s: off.",
 )
 @exposing.options
 @logs.level_option
@@ -66,14 +66,14 @@ def command(
     log_format: str,
     quiet: bool,
 ) -> int:
-    """Work on the tasks of a use case, until stopped or with --drain until none is left.
+    """Work on the tasks of a use case until stopped, or with --drain until none is left.
 
     MODULE:OBJECT is a `crawlcw.tracking.UseCase`, as package.module:object,
     file.py:object, or file.py that declares one. Any number of workers, on any
     machine, may work on one ledger.
 
-    SIGINT or SIGTERM ends softly: what is under way is finished, the rest
-    released; the second ends at once.
+    SIGINT or SIGTERM stops gracefully: tasks under way finish, the rest is released;
+    a second one stops at once.
     """
     logs.set_up(log_level or ("warning" if quiet else "info"), style=log_format)
     soft = _duration(grace, "--grace")
@@ -125,7 +125,7 @@ async def _work(
     except BaseException:
         await tracker.close()
         raise
-    # Signals obey until all is given back, and do not interrupt that.
+    # Outside of the tracker's block: signals must not interrupt the release of its tasks.
     with signals.stopping(worker, grace=grace, stuck=worker):
         async with tracker, exposing.exposed(_Measured(tracker, worker), metrics):
             report = await worker.run()
@@ -135,7 +135,7 @@ async def _work(
 
 
 class _Measured:
-    """A worker in this process, as it is measured."""
+    """Metrics source of a worker in this process."""
 
     def __init__(self, tracker: Tracker, worker: Worker) -> None:
         self.name = tracker.name

@@ -1,1 +1,1 @@
-"""A supervisor and its workers: how they start, talk and end."""
+"""A supervisor and its worker processes."""

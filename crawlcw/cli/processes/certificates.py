@@ -1,7 +1,7 @@
-"""Import of aiohttp that leaves the system's certificates for the first connection over TLS.
+"""Import aiohttp without reading the system's certificates until the first TLS connection.
 
-aiohttp makes two TLS contexts when it is imported, and reads the file of all authorities for
-each: 35 ms of CPU, which a crawl of http:// pages does not need.
+aiohttp creates two TLS contexts at its import, and reads the file of all certificate
+authorities for each: 35 ms of CPU, which a crawl of http:// pages does not need.
 """
 
 import ssl
@@ -12,14 +12,14 @@ _METHOD = "set_default_verify_paths"
 
 
 def import_aiohttp() -> None:
-    """Import aiohttp, unless that has been done."""
+    """Import aiohttp, unless it is imported already."""
     if "aiohttp" in sys.modules:
         return
 
     def put_off(context: ssl.SSLContext) -> None:
         context.__class__ = _WithoutCertificates
 
-    # Both contexts get their certificates by this method.
+    # Both contexts read their certificates by this method.
     setattr(ssl.SSLContext, _METHOD, put_off)
     try:
         import aiohttp  # noqa: F401  # for the modules that use it later

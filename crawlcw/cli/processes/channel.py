@@ -1,8 +1,8 @@
-"""Messages between a supervisor and its worker: lines on a socket of their own.
+"""Messages between a supervisor and its worker: lines on a separate socket.
 
-The supervisor sends the number of pages to begin with, then the orders to stop. The worker sends
-its states and, where it ends by itself, its exit code. It is no signal, which a worker that is
-just starting would die of, and not the worker's stdout, which is the spider's.
+The supervisor sends the limit of pages, which starts the worker, then the orders to stop.
+The worker sends its states and, at an orderly end, its exit code. Orders are not signals,
+which would kill a worker during its start; states do not use stdout, which is the spider's.
 """
 
 import asyncio
@@ -18,21 +18,21 @@ from crawlcw.model.counters import Counters, EarlyEnd, FinishReason
 from crawlcw.model.standstill import Standstill
 from crawlcw.telemetry.measures import Measures
 
-#: What is longer is given on in pieces: nobody waits for the end of a line for ever.
+#: Longer lines are passed on in pieces, so that memory stays bounded.
 _LONGEST_LINE = 1 << 20
 
 
 def go(max_pages: int | None) -> bytes:
-    """Return the word to begin, with the pages that the worker may finish; None: all there are."""
+    """Return the order to start, with the limit of pages for the worker; None: no limit."""
     return b"%d\n" % (max_pages or 0)
 
 
 def awaited_go(channel: int) -> int | None:
-    """Wait for `go` on a descriptor; return its pages, 0: all. None: the supervisor is gone.
+    """Wait for `go` on a descriptor; return its limit of pages, 0: no limit.
 
-    A worker may have been started ahead of need.
+    Return None if the supervisor has ended.
     """
-    # Unbuffered: what comes after it is for the event loop.
+    # Unbuffered: later lines are for the event loop.
     with suppress(ConnectionError), io.FileIO(channel, closefd=False) as unbuffered:
         line = unbuffered.readline()
         return int(line) if line.endswith(b"\n") else None
@@ -40,31 +40,31 @@ def awaited_go(channel: int) -> int | None:
 
 
 def exit_line(code: int) -> bytes:
-    """Return the last line of a worker that ends by itself; one that has not sent it has crashed.
+    """Return the last line of an orderly end; a worker that has not sent it has crashed.
 
-    The exit code of the process does not tell that: a page may end it with any.
+    The exit code of the process is not proof: the spider's code may exit with any.
     """
     return b'{"exit": %d}\n' % code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """What a worker has counted, and how it is; each takes the place of the last."""
+    """Counters and condition of a worker; each state replaces the last."""
 
     counters: Counters = field(default_factory=Counters)
-    standstill: Standstill | None = None  #: why nothing moves; None while something does
-    released: int = 0  #: tasks given back at the end
-    finish_reason: FinishReason | None = None  #: why the crawl has ended; None while it has not
-    ending: EarlyEnd | None = None  #: why it ends itself; None while it does not
-    measures: Measures | None = field(default=None, compare=False)  #: where somebody measures
+    standstill: Standstill | None = None  #: the reason of a standstill; None: it progresses
+    released: int = 0  #: tasks released at the end
+    finish_reason: FinishReason | None = None  #: None: the crawl has not ended
+    ending: EarlyEnd | None = None  #: the reason of an early end; None: there is none
+    measures: Measures | None = field(default=None, compare=False)  #: None: without metrics
 
     def line(self) -> bytes:
-        """Return it as it is sent."""
+        """Return the state as a line to send."""
         return json.dumps(asdict(self), default=datetime.isoformat).encode() + b"\n"
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "WorkerState":
-        """Return what was sent."""
+        """Return the state from the fields of a received line."""
         fields["counters"] = Counters(**fields["counters"])
         if fields["standstill"] is not None:
             fields["standstill"] = Standstill.of(fields["standstill"])
@@ -78,7 +78,7 @@ class WorkerState:
 
 
 class Lines(asyncio.Protocol):
-    """Gives each line that arrives to *take*, without its end, and what is left at the end."""
+    """Passes each received line to *take*, without its line end, and the rest at the end."""
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
         self.ended = asyncio.Event()
@@ -86,7 +86,7 @@ class Lines(asyncio.Protocol):
         self._rest = b""
 
     def data_received(self, data: bytes) -> None:
-        """Give on what is whole by now."""
+        """Pass on the complete lines."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > _LONGEST_LINE:
             lines.append(self._rest)
@@ -95,7 +95,7 @@ class Lines(asyncio.Protocol):
             self._take(line)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Give on the rest, and note the end."""
+        """Pass on the rest, and note the end."""
         if self._rest:
             self._take(self._rest)
         self.ended.set()

@@ -1,8 +1,8 @@
-"""The processes of the first workers, forked off before there is an event loop.
+"""Processes of the first workers, forked before there is an event loop.
 
-They load what crawls while this process loads what supervises, reads the spider and opens the
-ledger: on two cores at the same time. Until they are told to go they do nothing else. What all
-need is loaded once, before; nothing of the spider is.
+They load the crawler while this process loads the supervisor, reads the spider and opens the
+ledger: on two cores in parallel. Then they wait for the order to start. Modules that all need
+are loaded before the fork; the spider is not.
 """
 
 import os
@@ -21,7 +21,7 @@ import anyio
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """One process's ends of what connects a supervisor and a worker."""
+    """One process's ends of the connection between supervisor and worker."""
 
     channel: socket.socket
     printed: BinaryIO
@@ -51,22 +51,22 @@ def _pipe(opened: ExitStack) -> tuple[BinaryIO, BinaryIO]:
 
 @dataclass(slots=True, kw_only=True)
 class FirstProcess:
-    """A process that was forked off; the supervisor's ends."""
+    """A forked process, with the supervisor's ends."""
 
     pid: int
     ends: Ends
-    is_taken: bool = False  #: whether somebody else sees to its end
-    returncode: int | None = None  #: what it ended with, once that was waited for
+    is_taken: bool = False  #: whether a `WorkerProcess` has taken it over
+    returncode: int | None = None  #: exit code; None: it was not reaped yet
 
     def send_signal(self, which: signal.Signals) -> None:
         """Send it a signal, unless it has ended."""
-        # Until it was waited for, no other process can have its id.
+        # Until it is reaped, no other process can have its id.
         if self.returncode is None:
             os.kill(self.pid, which)
 
     async def wait(self) -> int:
         """Wait for its end; return its exit code, or the number of a signal below zero."""
-        # The loop has not started it, and does not know of it.
+        # The loop did not start it, and does not watch it.
         descriptor = os.pidfd_open(self.pid)
         try:
             await anyio.wait_readable(descriptor)
@@ -75,7 +75,7 @@ class FirstProcess:
         return self._reaped()
 
     def discard(self) -> None:
-        """End it: it has done nothing yet."""
+        """Kill it: it holds no tasks yet."""
         self.is_taken = True
         self.ends.close()
         self.send_signal(signal.SIGKILL)
@@ -89,14 +89,13 @@ class FirstProcess:
 
 @contextmanager
 def started(work: Callable[[int], int], *, number: int) -> Iterator[list[FirstProcess]]:
-    """Start that many; kill those that were not taken at the end of the block.
+    """Fork up to *number* processes; at the end of the block, kill those not taken over.
 
-    Each calls *work* with its descriptor of the channel, and exits with what that returns. There
-    are fewer where a process cannot be forked off safely, or the system has no room for one: the
-    other workers are started later.
+    Each calls *work* with its descriptor of the channel, and exits with the result. There are
+    fewer if forking is not safe or fails: the supervisor starts the other workers later.
     """
-    # Not within the block below: a process that is forked off leaves by this way as well, and
-    # must not end the others.
+    # Before the try block: a forked process returns through this function too, and must not
+    # kill the others.
     first = _all_forked(work, number) if _may_fork() else []
     try:
         yield first
@@ -107,9 +106,8 @@ def started(work: Callable[[int], int], *, number: int) -> Iterator[list[FirstPr
 
 
 def _may_fork() -> bool:
-    # A program that calls the command within itself has a command line of its own, and a stack
-    # that the worker must not return to; of its threads none would be in the worker, nor would
-    # their locks ever be given back. Only Linux lets one wait for a process by a descriptor.
+    # Not in a program that embeds the command: the worker would return to its stack, and its
+    # threads' locks would stay locked for ever in the fork. Only Linux has pidfd_open.
     return sys.argv[1:2] == ["run"] and threading.active_count() == 1 and hasattr(os, "pidfd_open")
 
 
@@ -134,10 +132,10 @@ def _forked(work: Callable[[int], int], others: list[FirstProcess]) -> FirstProc
     if pid:
         theirs.close()
         return FirstProcess(pid=pid, ends=ours)
-    # Else they would not see that the supervisor is gone.
+    # An inherited end would hide the supervisor's end from the workers.
     for each in (ours, *(other.ends for other in others)):
         each.close()
-    # Out of reach of the terminal's Ctrl-C, which comes by the other process.
+    # A new session: the terminal's Ctrl-C reaches the supervisor only, which sends orders.
     os.setsid()
     with Path(os.devnull).open("rb") as nothing:
         for stream, number in ((nothing, 0), (theirs.printed, 1), (theirs.logged, 2)):

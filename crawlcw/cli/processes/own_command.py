@@ -1,7 +1,7 @@
-"""The command of this process once more, for its workers.
+"""Command line and environment for workers, from those of this process.
 
-Settings that hold secrets are left out and go by the environment: a command line can be
-read by every user of the machine, and workers live as long as the crawl.
+Settings that hold secrets are passed by the environment: every user of the machine can
+read command lines.
 """
 
 import os
@@ -17,9 +17,9 @@ _SECRET = frozenset(
 
 
 def own_command(*options: str) -> list[str]:
-    """Return the command line of this process, with *options* besides and no secrets."""
+    """Return the command line of this process, with more *options* and without secrets."""
     run, *rest = sys.argv[1:]
-    # With the interpreter's own options, and begun as this one was: `-m`, or a script.
+    # The interpreter's options, and the same entry point: `-m`, or a script.
     interpreter = sys.orig_argv[1 : -len(sys.argv[1:])]
     plain, _ = _parted(rest)
     return [sys.executable, *interpreter, run, *options, *plain]
@@ -32,7 +32,7 @@ def own_environment() -> dict[str, str]:
 
 
 def _parted(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the arguments without `-s` of secret settings, and these by name; the last counts."""
+    """Return the arguments without secret settings, and these by name; the last one wins."""
     plain: list[str] = []
     secrets: dict[str, str] = {}
     given = iter(arguments)

@@ -1,7 +1,7 @@
-"""The workers on one crawl: started, watched, restarted when they crash, stopped, summed up.
+"""Supervisor of a crawl's workers: start, watch, restart after crashes, stop, report.
 
-The supervisor itself claims nothing and fetches nothing. What the workers have
-to know of each other, they know from the ledger.
+The supervisor claims no tasks and fetches no pages. The workers coordinate through the
+ledger only.
 """
 
 import asyncio
@@ -49,17 +49,17 @@ from crawlcw.telemetry.measures import Measures
 logger = logging.getLogger(__name__)
 
 _NOT_AT_ALL = timedelta(0)
-#: Between a crash and the next start of a worker.
+#: Backoff between a crash and the next start of a worker.
 _FIRST_WAIT = timedelta(seconds=1)
 _LONGEST_WAIT = timedelta(seconds=30)
 _MOST_CRASHES = 5
-#: A worker that is stuck ends by itself, with a dump of its stacks, if it can.
+#: Time beyond callback_timeout: a blocked worker first tries to end itself, with a stack dump.
 _LONGER = timedelta(seconds=15)
-#: One that was told to stop is asked again by signals when it has been silent for so
-#: long, in seconds, and ended when it still is.
+#: Seconds of silence of a stopping worker until SIGTERM, and until SIGKILL.
 _SILENT = 2.0
 _STILL_SILENT = 8.0
-#: At the second signal it gives back what it holds from another thread; a third would end that.
+#: Number of SIGTERMs: the second makes a blocked worker release its tasks from another
+#: thread; a third would interrupt that.
 _ASKED = 2
 
 
@@ -75,13 +75,12 @@ async def crawl(
 ) -> int:
     """Crawl *spider* by *processes* workers to its end and return the worst exit code.
 
-    *first* are the processes that were started already.
-    The code is also that of what all of them came to. *afterwards* is called with
-    the ledger, still open, unless the crawl was stopped at once or no worker came
-    as far as to begin with it.
+    *first* are processes that run already. The exit code also covers the report of all
+    workers together. *afterwards* is called with the open ledger, unless the crawl was
+    stopped at once or no worker started it.
     """
     async with notifying(spider.name, settings) as notice:
-        # Here: a ledger that cannot be had is found out once, not by each worker.
+        # Opened here first: an unusable ledger is reported once, not by each worker.
         ledger = await open_ledger(ledger_url, spider.name, settings=settings)
         try:
             await warn_of_state(spider, ledger)
@@ -109,7 +108,7 @@ async def crawl(
 
 
 def shares(max_pages: int | None, processes: int) -> list[int | None]:
-    """Return how many pages each worker may finish: in all *max_pages*, and each at least one."""
+    """Return the limit of pages for each worker, at least 1; the sum is *max_pages*."""
     if max_pages is None:
         return [None] * processes
     number = min(max_pages, processes)
@@ -118,15 +117,15 @@ def shares(max_pages: int | None, processes: int) -> list[int | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _End:
-    """How a slot came to its end."""
+    """End of a slot."""
 
     code: int
-    finish_reason: FinishReason | None = None  #: None where its last worker failed
+    finish_reason: FinishReason | None = None  #: None: its last worker failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Achieved:
-    """How far all workers have come, for people who watch."""
+    """Progress of all workers together."""
 
     pages: int
     items: int
@@ -134,9 +133,9 @@ class _Achieved:
 
 
 def wait_after(crashes: int) -> timedelta | None:
-    """Return how long a slot waits after so many crashes in a row; None: it stays empty.
+    """Return the wait of a slot after this many crashes in a row; None: it stays empty.
 
-    A worker that had come any further has not crashed for the reason of the one before.
+    Progress of a worker resets the number: its crash has another cause than the last one's.
     """
     if crashes >= _MOST_CRASHES:
         return None
@@ -144,7 +143,7 @@ def wait_after(crashes: int) -> timedelta | None:
 
 
 class Supervisor:
-    """The workers of one crawl, each in a slot that is filled again when it crashes.
+    """The workers of one crawl, each in a slot; a crashed one is replaced.
 
     `run` may be called once. `stop`, `stop_now` and `kill` may be called from
     signal handlers of the loop, at any time.
@@ -159,12 +158,12 @@ class Supervisor:
         processes: int,
         first: Sequence[FirstProcess] = (),
     ) -> None:
-        """Take a ledger that is open, and stays so, and the processes that are started already."""
+        """Use an open ledger, which stays open, and the *first* processes, which run already."""
         self.spider = spider
         self.ledger = ledger
         self.settings = settings
         self._shares = shares(settings.max_pages, processes)
-        self._first = list(first)  #: those that no worker has yet
+        self._first = list(first)  #: processes without a worker yet
         while len(self._first) > len(self._shares):
             self._first.pop().discard()
         self._workers: list[WorkerProcess] = []
@@ -174,7 +173,7 @@ class Supervisor:
         self._order: FinishReason | None = None
         timeout = settings.callback_timeout
         self._longest_silence = (timeout + min(_LONGER, 2 * timeout)).total_seconds()  #: 0: any
-        self._ends_from = math.inf  #: when one that is silent may be ended, monotonic
+        self._ends_from = math.inf  #: monotonic time from which a silent worker may be ended
         self._stopping = asyncio.Event()
         self._began = ledger.now()
         self._retry = LedgerRetry(settings.ledger_give_up)
@@ -182,7 +181,7 @@ class Supervisor:
         self._started = time.monotonic()
 
     def stop(self) -> None:
-        """Let each worker end softly; start no other."""
+        """Let each worker stop gracefully; start no others."""
         self._retry.shorten(self.settings.grace)
         self._tell(FinishReason.STOPPED)
 
@@ -197,18 +196,18 @@ class Supervisor:
             worker.kill()
 
     def suspend(self) -> None:
-        """Stop each worker that has begun, with all that it has started."""
+        """Stop each worker with its child processes, by SIGSTOP."""
         for worker in self._running:
             worker.send_group(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let the workers go on."""
+        """Continue the workers."""
         for worker in self._running:
             worker.send_group(signal.SIGCONT)
 
     @property
     def stats(self) -> _Achieved:
-        """What all workers have done, those that are gone included."""
+        """Progress of all workers, ended ones included."""
         counters = self._counted()
         elapsed = time.monotonic() - self._started
         return _Achieved(pages=counters.pages, items=counters.items, elapsed=elapsed)
@@ -218,17 +217,17 @@ class Supervisor:
 
     @property
     def name(self) -> str:
-        """The spider's."""
+        """The spider's name."""
         return self.spider.name
 
     @property
     def standstill(self) -> Standstill | None:
-        """Why nothing moves in any of the workers; None while something does in one."""
+        """The reason why all workers stand still; None: at least one progresses."""
         states = [worker.state for worker in self._running]
         return merged(each.standstill for each in states if each.finish_reason is None)
 
     def measured(self) -> exposing.Workers:
-        """Return what the workers have measured, those that are gone included."""
+        """Return the measures of the workers, ended ones included."""
         known = [(each, each.state.measures) for each in self._workers]
         return exposing.Workers(
             all=[measures for _, measures in known if measures is not None],
@@ -252,16 +251,16 @@ class Supervisor:
         return worst(end.code for end in self._ends)
 
     async def report(self) -> Report | None:
-        """Return the report of all workers together; None where none came as far as to count.
+        """Return the report of all workers together; None if none has counted anything.
 
-        None as well where workers have given up the ledger and it still is away.
-        Raises `LedgerUnavailableError` where it is away though no worker knows.
+        None as well if workers have given up the ledger and it is still unavailable. Raises
+        `LedgerUnavailableError` if it became unavailable after the workers' end.
         """
         if all(worker.state == WorkerState() for worker in self._workers):
             return None
         given_up = UNAVAILABLE in (end.code for end in self._ends)
         if given_up:
-            # Somebody has waited long enough for it, and has said so.
+            # A worker has waited for the ledger already, and has logged it.
             self._retry.shorten(_NOT_AT_ALL)
         try:
             horizon = await self._ledger.queries.horizon()
@@ -287,16 +286,16 @@ class Supervisor:
         )
 
     def _heed(self, state: WorkerState) -> None:
-        """Let all end where a spider or its callback ends one of them."""
+        """Stop all workers if a spider or its callback ends one of them."""
         if state.ending is not None and self._order is None:
             self.stop()
 
     async def _end_silent_ones(self) -> None:
-        """End workers of which nothing is heard for too long: their event loops stand still."""
+        """Kill workers that are silent for too long: their event loops are blocked."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
             for worker in list(self._running):
-                # One that has come to its end has nothing more to say.
+                # An ended worker sends no more states.
                 if worker.state.finish_reason is None:
                     self._judge(worker, worker.silent())
 
@@ -304,7 +303,7 @@ class Supervisor:
         stops, longest = time.monotonic() >= self._ends_from, self._longest_silence
         if (longest and silent >= longest) or (stops and silent >= _STILL_SILENT):
             logger.error(
-                "process %d has said nothing for %s, so it is killed: its event loop stands still",
+                "process %d was silent for %s and is killed: its event loop is blocked",
                 worker.pid,
                 format_duration(timedelta(seconds=round(silent))),
                 extra={"event": "worker_silent", "pid": worker.pid},
@@ -324,7 +323,7 @@ class Supervisor:
             worker.tell(order)
 
     async def _keep_filled(self, number: int, share: int | None) -> _End:
-        """Keep a worker in slot *number* until one ends by itself, or too many have crashed."""
+        """Keep a worker in slot *number* until one ends in order, or too many have crashed."""
         crashes = 0
         while not self._stopping.is_set():
             worker = WorkerProcess(number, on_state=self._heed)
@@ -333,8 +332,8 @@ class Supervisor:
                 return _End(code=worker.exit_code, finish_reason=worker.state.finish_reason)
             was_alone = await self._take_back()
             await self._follow_stop()
-            # One whose loop stands still is ended by signals, its own or this process's. Where
-            # each process gets a signal at a shutdown, one that is just starting dies of it.
+            # A blocked worker is ended by signals, from this process or from itself. At a
+            # shutdown of the machine each process gets one, which kills a starting worker.
             by_signal = worker.was_ended or code in (INTERRUPTED, -signal.SIGTERM)
             if self._stopping.is_set() and by_signal:
                 return self._as_told()
@@ -383,7 +382,7 @@ class Supervisor:
             )
             return INTERNAL
         logger.log(
-            # Of the only one nobody needs to know.
+            # With one worker its process id is of no interest.
             logging.INFO if len(self._shares) > 1 else logging.DEBUG,
             "worker %d is process %d",
             number,
@@ -401,10 +400,10 @@ class Supervisor:
             worker.close()
 
     async def _take_back(self) -> bool:
-        """Give back what dead workers held, before a third of a lease has passed.
+        """Release the tasks of dead workers, without waiting for their leases to run out.
 
-        Return whether one of them worked on a page alone: the crash counts against that
-        page, and enough of them give it up.
+        Return whether one of them worked on a single quarantined page: the crash counts
+        against that page, which is given up after several.
         """
         was_alone = False
         try:
@@ -414,17 +413,17 @@ class Supervisor:
             await reap_dead_workers(self.ledger)
         except LedgerError as error:
             logger.debug(
-                "no look at the workers: %s", printable(error), extra={"event": "not_reaped"}
+                "dead workers not checked: %s", printable(error), extra={"event": "not_reaped"}
             )
         return was_alone
 
     async def _follow_stop(self) -> None:
-        """Start no worker again where `crawlcw stop` came before it had heard of it."""
+        """Stop if `crawlcw stop` has come, which the crashed worker may not have read."""
         try:
             control = Control.of(await self.ledger.notes.control())
         except (LedgerError, SettingsError) as error:
             logger.debug(
-                "no look at what is to be followed: %s",
+                "control settings not read: %s",
                 printable(error),
                 extra={"event": "no_control"},
             )
@@ -433,13 +432,13 @@ class Supervisor:
             self.stop()
 
     def _as_told(self) -> _End:
-        """Return the end of a slot that had no worker when all were told to stop."""
+        """Return the end of a slot without a worker at the time of the stop."""
         at_once = self._order is FinishReason.STOPPED_AT_ONCE
         return _End(code=INTERRUPTED if at_once else OK, finish_reason=self._order)
 
 
 def has_progressed(state: WorkerState) -> bool:
-    """Return whether a worker has come any further: the next one will not begin as it did."""
+    """Return whether a worker has progressed: its successor starts from another state."""
     counters = state.counters
     return counters.pages > 0 or counters.failures.get(Reason.CRASHED_WORKER, 0) > 0
 
@@ -452,7 +451,7 @@ def _how(code: int) -> str:
     return f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
 
 
-#: Where one worker has ended for one of these, all have: the first counts.
+#: If one worker has ended for one of these reasons, the crawl has; in order of precedence.
 _OF_ALL = (
     FinishReason.STOPPED_AT_ONCE,
     FinishReason.CALLBACK_BROKEN,
@@ -466,17 +465,17 @@ _OF_ALL = (
 
 
 def finish_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> FinishReason:
-    """Return why a crawl ended whose workers ended for *reasons*; None for one that failed.
+    """Return the finish reason of a crawl from its workers' *reasons*, None for a failed one.
 
-    *is_empty* says that the ledger has nothing left to do. `failed`: there is
-    something left, and nobody who stopped for a reason of its own.
+    *is_empty* says that no task is left to do. `failed`: tasks are left, and no worker
+    stopped for a reason of its own.
     """
     found = set(reasons)
     for told in _OF_ALL:
         if told in found:
             return told
-    # One that has drained the ledger has added all its seeds; what is left then
-    # is what somebody else gave back, or added, later.
+    # A worker that has drained the ledger has added all start URLs. Tasks left after that were
+    # released or added by other workers.
     if found == {FinishReason.DRAINED} or (FinishReason.DRAINED in found and is_empty):
         return FinishReason.DRAINED
     return FinishReason.MAX_PAGES if FinishReason.MAX_PAGES in found else FinishReason.FAILED

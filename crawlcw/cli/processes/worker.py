@@ -1,4 +1,4 @@
-"""A crawl as one of several workers does it: it shows nothing, and obeys its supervisor."""
+"""Crawl as a worker process: without output, controlled by its supervisor."""
 
 import asyncio
 import ctypes
@@ -29,10 +29,10 @@ from crawlcw.model.sanitize import printable
 from crawlcw.telemetry.meter import Meter
 
 _STATE_EVERY = 0.5
-#: Until there is something to tell: it decides whether a crash is one without progress.
+#: Interval until the first page: the state decides whether a crash is one without progress.
 _FIRST_STATE_WITHIN = 0.05
-#: Once its supervisor is gone: what a worker may take to begin with the crawl, in seconds, and
-#: what its event loop may take to answer besides the time that user code gets.
+#: Limits in seconds after the supervisor's end: for the start of the crawl, and for an answer
+#: of the event loop, beyond the time for user code.
 _BEGINS_WITHIN = 10.0
 _ANSWERS_WITHIN = 2.0
 #: The option of prctl(2) for the signal that a process gets when its parent dies.
@@ -45,29 +45,29 @@ def prepare(channel: int) -> None:
     os.set_inheritable(channel, False)
     sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
     if sys.platform == "linux":
-        # One that Ctrl-Z has stopped would not see that its parent was killed, for ever.
+        # A worker stopped by Ctrl-Z would stay stopped for ever after its parent was killed.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def last_word(channel: int, command: Callable[[], int]) -> int:
-    """Run *command*, and tell the supervisor what it ends with, if it does so by itself.
+    """Run *command*, and send the exit code of an orderly end to the supervisor.
 
-    Not of an error of crawlcw itself: that is a crash as any other.
+    `INTERNAL` is not sent: an internal error counts as a crash.
     """
-    # The connection of the crawl is closed when it ends.
+    # The crawl closes its own descriptor.
     descriptor = os.dup(channel)
     code = command()
     if code != INTERNAL:
-        # It is gone, or has more to read than it could: then it starts another one.
+        # If the supervisor has ended or does not read, this counts as a crash.
         with suppress(OSError):
             os.write(descriptor, exit_line(code))
     return code
 
 
 class Lifeline:
-    """Ends this worker after its supervisor where user code keeps the event loop.
+    """Ends this worker after its supervisor's end if user code blocks the event loop.
 
-    A loop that runs sees the end of the supervisor by itself, and ends softly.
+    A running loop notices the supervisor's end itself, and stops gracefully.
     """
 
     def __init__(self, channel: int) -> None:
@@ -79,7 +79,7 @@ class Lifeline:
         threading.Thread(target=self._watch, name="supervisor", daemon=True).start()
 
     def hold(self, crawl: signals.Abandonable, *, patience: timedelta) -> None:
-        """Give *crawl* back where the running loop stands still for longer than *patience*."""
+        """Release *crawl* if the running loop is blocked for longer than *patience*."""
         self._loop, self._crawl = asyncio.get_running_loop(), crawl
         self._patience = patience.total_seconds() + _ANSWERS_WITHIN
 
@@ -87,7 +87,7 @@ class Lifeline:
         hung_up = select.poll()
         hung_up.register(self._channel, select.POLLHUP)
         hung_up.poll()
-        with suppress(RuntimeError):  # the loop has ended, and the process ends
+        with suppress(RuntimeError):  # the loop has ended, and the process will
             while self._loop_runs():
                 time.sleep(_STATE_EVERY)
             if self._crawl is None:
@@ -95,7 +95,7 @@ class Lifeline:
             where = self._crawl.stuck_in()
             where = f" ({printable(where)})" if where else ""
             signals.give_up(
-                self._crawl, f"the supervisor is gone, and the event loop stands still{where}"
+                self._crawl, f"the supervisor has ended, and the event loop is blocked{where}"
             )
 
     def _loop_runs(self) -> bool:
@@ -106,19 +106,19 @@ class Lifeline:
 
 
 class _Pipe(io.FileIO):
-    """A pipe to the supervisor, which may have been killed."""
+    """A pipe to the supervisor; writing to a killed one is not an error."""
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
-            # A page must not fail for what it prints, not even before this
-            # process has seen that nobody reads any more.
+            # A print in a callback must not fail a page before this process has noticed the
+            # supervisor's end.
             return memoryview(data).nbytes
 
 
 def _lines_to(descriptor: int) -> io.TextIOWrapper:
-    # The supervisor gives on whole lines, of UTF-8.
+    # The supervisor passes on whole lines of UTF-8.
     return io.TextIOWrapper(
         io.BufferedWriter(_Pipe(descriptor, "wb", closefd=False)),
         encoding="utf-8",
@@ -138,13 +138,12 @@ async def crawl(
 ) -> int:
     """Crawl *spider* under the supervisor at the other end of *channel*; return the exit code.
 
-    Where it is *measured*, the supervisor is told what was measured as well.
+    If *measured*, the states for the supervisor include measures.
     """
     meter = Meter() if measured else None
     async with open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as running:
         lifeline.hold(running, patience=settings.grace)
-        # A signal may come from elsewhere: an orderly shutdown of the machine
-        # sends one to each process.
+        # Signals may come from others: a shutdown of the machine sends one to each process.
         with signals.stopping(running, grace=settings.grace, stuck=running):
             supervisor = socket.socket(fileno=channel)
             orders, states = await asyncio.open_unix_connection(sock=supervisor)
@@ -178,25 +177,24 @@ def _state(crawl: Crawl) -> WorkerState:
 async def _tell(crawl: Crawl, states: asyncio.StreamWriter) -> None:
     while not states.is_closing():
         state = _state(crawl)
-        # Unless the supervisor has not taken the last one.
+        # Not while the supervisor has not read the last one.
         if not states.transport.get_write_buffer_size():
             states.write(state.line())
         await asyncio.sleep(_STATE_EVERY if state.counters.pages else _FIRST_STATE_WITHIN)
 
 
 async def _obey(crawl: Crawl, orders: asyncio.StreamReader, states: asyncio.StreamWriter) -> None:
-    """Do what the supervisor orders; stop softly when it was killed."""
+    """Follow the supervisor's orders; stop gracefully at its end."""
     with suppress(ConnectionError):
         async for line in orders:
-            # Of a supervisor that was killed, half an order may arrive.
+            # A killed supervisor may have sent half an order.
             match line.strip().decode():
                 case FinishReason.STOPPED:
                     crawl.stop()
                 case FinishReason.STOPPED_AT_ONCE:
                     crawl.stop_now()
     states.close()
-    # What is printed has no reader any more, and what a page that is still under
-    # way has started must not fail for that either.
+    # The pipes have no reader now: processes started by a callback must not fail on them.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)

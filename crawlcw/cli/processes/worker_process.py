@@ -1,4 +1,4 @@
-"""A worker as its supervisor sees it: a process, what it counts, and what it prints."""
+"""Worker process, on the supervisor's side: its life, its states and its output."""
 
 import asyncio
 import json
@@ -19,48 +19,48 @@ from crawlcw.cli.processes.own_command import own_command, own_environment
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.stalls import Silence
 
-#: What the last lines of a process that has ended may take to arrive.
+#: Seconds for the last lines of an ended process to arrive.
 _LAST_LINES = 2.0
-#: Between two looks at a worker of which nothing is heard, in seconds.
+#: Seconds between two checks for silent workers.
 LOOK_EVERY = 0.5
 
 
 class WorkerProcess:
-    """A worker: this process's own command once more, with an interpreter of its own.
+    """A worker: a process with this process's command line.
 
-    It gets no signal that a terminal sends, and it stops softly when this
-    process is gone, whatever it died of.
+    It does not receive the terminal's signals, and stops gracefully at the end of this
+    process, whatever the cause.
     """
 
     def __init__(
         self, number: int = 1, *, on_state: Callable[[WorkerState], None] = lambda _: None
     ) -> None:
-        """Take the *number* of its slot. Call *on_state* with each state that arrives."""
+        """Take the *number* of its slot. Call *on_state* with each received state."""
         self.number = number
-        self.state = WorkerState()  #: the last one that arrived
+        self.state = WorkerState()  #: the last received one
         self._on_state = on_state
-        self.exit_code: int | None = None  #: None while it has not said that it ends
-        self.asked = 0  #: how often it was asked to end by a signal
-        self.was_ended = False  #: whether this process has sent it a signal to end it
+        self.exit_code: int | None = None  #: None: no orderly end yet
+        self.asked = 0  #: number of SIGTERMs sent to it
+        self.was_ended = False  #: whether this process has sent it a signal to end
         self._process: Process | FirstProcess | None = None
         self._states = Lines(self._hear)
-        # Whatever the two streams are just then: a live display stands in for them.
+        # Looked up at each line: a live display replaces both streams.
         self._printed = Lines(lambda line: _print(line, sys.stdout))
         self._logged = Lines(lambda line: _print(line, sys.stderr))
         self._channel: asyncio.WriteTransport | None = None
         self._outputs: list[asyncio.BaseTransport] = []
-        self._silence: Silence | None = None  #: None: nothing has arrived yet
-        self._is_heard = False  #: since the last look
+        self._silence: Silence | None = None  #: None: no state yet
+        self._is_heard = False  #: whether a state has arrived since the last check
 
     @property
     def pid(self) -> int:
-        """The process's id."""
+        """The process id."""
         return self._started.pid
 
     async def start(self, *, max_pages: int | None, first: FirstProcess | None = None) -> None:
-        """Let a process begin that may finish *max_pages*: *first* if there is one, else a new one.
+        """Start a worker with a limit of *max_pages*, in process *first* or a new one.
 
-        Raises `OSError` where the system has no room for it.
+        Raises `OSError` if no process can be created.
         """
         if first is not None:
             self._process, first.is_taken = first, True
@@ -85,7 +85,7 @@ class WorkerProcess:
                 stdout=theirs.printed,
                 stderr=theirs.logged,
                 pass_fds=(theirs.channel.fileno(),),
-                # Out of reach of the terminal's Ctrl-C, which comes by this process.
+                # The terminal's Ctrl-C reaches this process only, which sends orders.
                 start_new_session=True,
             )
             unused.pop_all()
@@ -102,7 +102,7 @@ class WorkerProcess:
         ]
 
     def tell(self, order: FinishReason) -> None:
-        """Order the worker to end for that reason, unless it is gone; twice is as good as once."""
+        """Order the worker to end for this reason, unless it has ended. Idempotent."""
         if self._channel is not None and not self._channel.is_closing():
             self._channel.write(order.encode() + b"\n")
 
@@ -111,14 +111,14 @@ class WorkerProcess:
         self.end(signal.SIGKILL)
 
     def end(self, which: signal.Signals) -> None:
-        """Send it a signal to end it, unless it has ended."""
+        """Send a signal to end the worker, unless it has ended."""
         self.was_ended = True
         with suppress(ProcessLookupError):
             self._started.send_signal(which)
 
     def send_group(self, which: signal.Signals) -> None:
         """Send a signal to it and to the processes of its group, unless it has ended."""
-        # While it has not been waited for, no other group can have its id.
+        # Until it is reaped, no other group can have its id.
         if self._started.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, which)
@@ -126,14 +126,14 @@ class WorkerProcess:
     async def ended(self) -> int:
         """Wait for its end; return its exit code, or the number of a signal below zero."""
         code = await self._started.wait()
-        # A process that the spider has left behind may hold the other ends for ever.
+        # A child process of the spider may keep the other ends open for ever.
         with anyio.move_on_after(_LAST_LINES):
             for lines in (self._states, self._printed, self._logged):
                 await lines.ended.wait()
         return code
 
     def close(self) -> None:
-        """Let go of it: a worker that still runs stops softly."""
+        """Close the connection: a running worker then stops gracefully."""
         for transport in (self._channel, *self._outputs):
             if transport is not None:
                 transport.close()
@@ -144,7 +144,7 @@ class WorkerProcess:
         return self._process
 
     def silent(self) -> float:
-        """Return for how many seconds nothing has arrived; to be called every `LOOK_EVERY`."""
+        """Return the seconds without a state; must be called every `LOOK_EVERY`."""
         now, is_heard = time.monotonic(), self._is_heard
         if self._silence is None:
             self._silence = Silence(now=now, look_every=LOOK_EVERY) if is_heard else None
@@ -153,7 +153,7 @@ class WorkerProcess:
         return self._silence.look(now, heard=is_heard)
 
     def _hear(self, line: bytes) -> None:
-        # A worker that is killed may leave half a state.
+        # A killed worker may have sent half a state.
         with suppress(ValueError):
             fields = json.loads(line)
             if "exit" in fields:
@@ -165,7 +165,7 @@ class WorkerProcess:
 
 
 def _print(line: bytes, stream: TextIO) -> None:
-    # As in a process that logs for itself, nobody reading it ends no crawl.
+    # A closed output must not end the crawl.
     with suppress(OSError, ValueError):
         stream.write(line.decode(errors="backslashreplace") + "\n")
         stream.flush()

@@ -1,1 +1,1 @@
-"""What a terminal shows: the log, the progress line, tables."""
+"""Terminal output: the log, progress, tables."""

@@ -1,17 +1,17 @@
-"""The terminal, or what stands in for it, as the commands write to it by rich.
+"""Console of rich, for the commands.
 
-Colours come only on a terminal, and never with NO_COLOR: that is rich's own doing.
+rich itself leaves out colours with NO_COLOR, and when the output is not a terminal.
 """
 
 from rich.console import Console
 
 
 class PlainConsole(Console):
-    """Data is shown as it is: nothing in it is markup, an emoji or highlighted."""
+    """Prints data literally: without markup, emoji codes or highlighting."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
 
     def on_broken_pipe(self) -> None:
-        """Raise `BrokenPipeError`: rich by itself would exit, with a code of its own."""
+        """Raise `BrokenPipeError`: rich would exit with another exit code."""
         raise BrokenPipeError

@@ -1,4 +1,4 @@
-"""Progress of a crawl on a terminal: a few lines that change."""
+"""Live display of a crawl's progress on a terminal."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ async def _draw(progress: Progress, display: Live) -> None:
 
 
 def frame(progress: Progress) -> Group:
-    """Return what a terminal shows."""
+    """Return the content of the display."""
     stats, total = progress.crawl.stats, progress.counts.total
     numbers = progress.counts.for_people()
     tasks = Text("  ".join(f"{name} {number:,}" for name, number in numbers.items()))

@@ -1,9 +1,8 @@
-"""The log as the commands set it up: one line a record, whatever the record holds.
+"""Log set-up of the commands: one line a record, whatever its content.
 
-Messages carry crawled text, so every one goes through `printable`: an escape
-sequence or a line feed in a URL neither rewrites the terminal nor forges a line.
-Passwords and keys in URLs are left out.
-Records of crawlcw that say the same again and again are counted instead.
+Messages contain crawled text, so all are escaped by `printable`: an escape sequence or a
+line feed in a URL neither rewrites the terminal nor forges a line. Passwords and keys in
+URLs are removed. Repeated records of crawlcw are counted instead.
 """
 
 import io
@@ -33,20 +32,21 @@ LEVELS = ("debug", "info", "warning", "error")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: A message has parts which are cut already; together they may be longer.
+#: Limit of a whole message, whose parts have lower limits.
 _LONGEST_MESSAGE = 1000
 _LONGEST_EXTRA = 2000
 _INDENT = "    "
-#: What is looked through for passwords before it is cut to these: they may end behind the cut.
+#: Limit of the text searched for passwords, before the cut to the lengths above: a password
+#: may end behind that cut.
 _LONGEST_READ = 20_000
 _FIRST_FEW = 5
 _COUNT_EVERY = 60.0
 _KEYS_KEPT = 500
 #: Libraries that log each packet, the commands sent to a database included.
 _TALKATIVE = ("aiohttp", "asyncio", "motor", "pymongo")
-#: And those that warn of each thing a server may send, a bad cookie for example.
+#: Libraries that warn of each odd response, such as a bad cookie.
 _TALKATIVE_OF_PAGES = ("aiohttp.internal",)
-#: Rare events that are worth a line each.
+#: Rare events, never counted instead of shown.
 _ALWAYS_SHOWN = frozenset(
     {"progress", "worker_started", "worker_crashed", "worker_down", "callback_failed"}
 )
@@ -58,7 +58,7 @@ def level_option(command: Callable[P, R]) -> Callable[P, R]:
     return click.option(
         "--log-level",
         type=click.Choice(LEVELS, case_sensitive=False),
-        help="The least level to log; debug shows every page, and tracebacks.",
+        help="Lowest level to log; debug shows every page, and tracebacks.",
     )(command)
 
 
@@ -69,7 +69,7 @@ def format_option(command: Callable[P, R]) -> Callable[P, R]:
         type=click.Choice(("text", "json")),
         default="text",
         show_default=True,
-        help="How to log on stderr; with json progress and the report are records as well.",
+        help="Log format on stderr; with json, progress and report are records as well.",
     )(command)
 
 
@@ -79,7 +79,7 @@ def file_option(command: Callable[P, R]) -> Callable[P, R]:
         "--log-file",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Append the log to FILE instead of stderr; all processes of the crawl do.",
+        help="Append the log of all processes to FILE instead of stderr.",
     )(command)
 
 
@@ -92,8 +92,8 @@ def set_up(
 ) -> None:
     """Log to stderr, or to *file*, from *level* on; *style* is `text` or `json`.
 
-    Replaces an earlier set-up. Warns of the variables in *environment* that look like
-    crawlcw's and are not. Raises `UsageError` where *file* cannot be written.
+    Replaces an earlier set-up. Warns of unknown CRAWLCW_ variables in *environment*.
+    Raises `UsageError` if *file* cannot be written.
     """
     stream = None if file is None else _appending(file)
     # A log that cannot be written (disk full, pipe closed) must not end a crawl.
@@ -130,7 +130,7 @@ def _appending(file: Path) -> TextIO:
 class TextFormatter(logging.Formatter):
     """`2026-11-20T19:30:45Z INFO message`, and a traceback as an indented block of such lines.
 
-    Indented, for the text of an exception may have a line that looks like another record.
+    Indented: an exception's text could imitate a record.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -143,7 +143,7 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, pid, message, and the record's extra fields.
 
-    Each record of crawlcw has an `event`, a word that stays while sentences may change.
+    Each record of crawlcw has an `event`, which is stable while messages may change.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -172,14 +172,14 @@ def _message(record: logging.LogRecord) -> str:
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     if not record.exc_info or record.exc_info[0] is None:
-        # That of a callback is text already: it may be of another process.
+        # A callback's traceback is text already: it may come from another process.
         told = getattr(record, "traceback", "")
         return printable_block(redacted(told)) if isinstance(told, str) else ""
     return printable_block(redacted(formatter.formatException(record.exc_info)))
 
 
 def _plain(value: object) -> Any:
-    """Return an extra field as JSON can hold it."""
+    """Return an extra field as a JSON value."""
     if value is None or type(value) in (bool, int, float):
         return value
     if isinstance(value, bytes):
@@ -195,20 +195,20 @@ def _plain(value: object) -> Any:
 class _Repeat:
     seen: int = 0
     unsaid: int = 0
-    since: float = 0.0  #: when the last count was given
+    since: float = 0.0  #: time of the last count
 
 
 class Repeats:
-    """Which of many equal records are worth a line: the first few, then a count each minute.
+    """Rate limit of equal records: the first few are shown, then a count each minute.
 
-    *now* is in seconds, of any clock that runs forward.
+    *now* is in seconds of a monotonic clock.
     """
 
     def __init__(self) -> None:
         self._repeats: OrderedDict[tuple[str, ...], _Repeat] = OrderedDict()
 
     def admit(self, key: tuple[str, ...], *, now: float) -> bool:
-        """Return whether a record with *key* is to be shown."""
+        """Return whether to show a record with *key*."""
         repeat = self._repeats.setdefault(key, _Repeat(since=now))
         repeat.seen += 1
         if repeat.seen <= _FIRST_FEW:
@@ -218,7 +218,7 @@ class Repeats:
         return False
 
     def counts(self, *, now: float) -> Iterator[tuple[tuple[str, ...], int]]:
-        """Yield the keys whose time has come and how many of each were not shown since."""
+        """Yield the keys that are due, with the number of records not shown since."""
         for key, repeat in list(self._repeats.items()):
             if now - repeat.since < _COUNT_EVERY:
                 continue
@@ -226,13 +226,13 @@ class Repeats:
                 yield key, repeat.unsaid
                 repeat.unsaid, repeat.since = 0, now
             else:
-                # A quiet minute: should it come back, the first few tell of it.
+                # A quiet minute: the next records are first ones again.
                 del self._repeats[key]
         while len(self._repeats) > _KEYS_KEPT:
             self._repeats.popitem(last=False)
 
     def rest(self) -> Iterator[tuple[tuple[str, ...], int]]:
-        """Yield what has not been told yet."""
+        """Yield the counts that were not shown yet."""
         for key, repeat in self._repeats.items():
             if repeat.unsaid:
                 yield key, repeat.unsaid
@@ -240,10 +240,10 @@ class Repeats:
 
 
 class TerseHandler(logging.Handler):
-    """Writes to *stream*, or to whatever `sys.stderr` is just now, and counts what repeats.
+    """Writes to *stream*, or to the current `sys.stderr`, and counts repeated records.
 
-    Only records of crawlcw itself are counted, by their event and reason; what
-    a spider logs, and what was asked for with `debug`, is its own affair.
+    Counts only records of crawlcw, by event and reason; records of a spider and debug
+    records are always written.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class TerseHandler(logging.Handler):
         self._repeats = Repeats()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record unless it is one too many."""
+        """Write the record, unless it is only counted."""
         now = self._clock()
         for key, number in self._repeats.counts(now=now):
             self._tell(key, number)
@@ -264,7 +264,7 @@ class TerseHandler(logging.Handler):
         self._write(record)
 
     def close(self) -> None:
-        """Tell what was not told yet."""
+        """Write the remaining counts."""
         for key, number in self._repeats.rest():
             self._tell(key, number)
         if self._stream is not None:
@@ -283,7 +283,7 @@ class TerseHandler(logging.Handler):
             stream = self._stream or sys.stderr
             stream.write(self.format(record) + "\n")
             stream.flush()
-        except Exception:  # nothing that the log does may end a crawl
+        except Exception:  # an error of the log must not end a crawl
             self.handleError(record)
 
 
@@ -293,6 +293,6 @@ def _counted(record: logging.LogRecord) -> bool:
 
 
 def _key(record: logging.LogRecord) -> tuple[str, str]:
-    # Without an event the message's template says what it is about.
+    # Without an event, the message's template is the key.
     event = getattr(record, "event", None) or record.msg
     return str(event), str(getattr(record, "reason", ""))

@@ -1,6 +1,6 @@
-"""A crawl as somebody sees it who watches it from outside: a picture, a line, or an object.
+"""Output of `stats --watch`: a live table, a line, or a JSON object.
 
-What comes from pages and servers goes through `printable`: nothing of it acts on a terminal.
+Text from pages and servers is escaped by `printable`.
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.observing.observer import HostLine, Look, is_silent
 
-#: Lines of the picture that are always there, and those that a table has besides its rows.
+#: Lines of the display outside of tables, and lines of a table besides its rows.
 _FRAME, _TABLE = 7, 4
 _LONGEST_NAME = 50
 _MOST_REASONS = 6
-#: A loop that is later than this is worth a look, in seconds.
+#: Event loop lag in seconds that is shown in red.
 _LATE = 1.0
-#: Counts that are older than this are said to be.
+#: Older counts are shown with their age.
 _FRESH = timedelta(seconds=5)
 _STYLES = {
     "todo": "cyan",
@@ -35,7 +35,7 @@ _STYLES = {
 
 
 def picture(look: Look, *, height: int) -> RenderableType:
-    """Return what a terminal of so many lines shows."""
+    """Return the display for a terminal with *height* lines."""
     room = max(height - _FRAME - 2 * _TABLE - min(len(look.reasons), _MOST_REASONS) - 2, 4)
     workers = min(len(look.workers), max(room // 2, room - len(look.hosts)))
     parts: list[RenderableType] = [_title(look), _tasks(look), _pace(look)]
@@ -52,7 +52,7 @@ def picture(look: Look, *, height: int) -> RenderableType:
 
 
 def line(look: Look) -> str:
-    """Return the whole in one line."""
+    """Return a summary in one line."""
     counts = (f"{name} {number:,}" for name, number in _numbers(look).items())
     busy = sum(worker.vitals.in_flight for worker in look.workers if worker.vitals is not None)
     parts = [printable(look.name), *counts, _speed(look), f"eta {_eta(look)}"]
@@ -68,7 +68,7 @@ def line(look: Look) -> str:
 
 
 def fields(look: Look) -> dict[str, Any]:
-    """Return the whole for a program to read; times in UTC, durations in seconds."""
+    """Return all fields, for programs; times in UTC, durations in seconds."""
     return {
         look.kind.value: look.name,
         "time": _moment(look.now),

@@ -1,8 +1,7 @@
-"""Progress of a crawl: counts and pace while it runs, and the tables at its end.
+"""Progress of a crawl: counts and rate while it runs, and the tables at its end.
 
-`live` draws them on a terminal; elsewhere they are a line in the log every ten
-seconds. Counting a large ledger takes time, so it is asked so rarely that the
-crawl loses at most a twentieth of it.
+`live` draws them on a terminal; elsewhere they are a line in the log every ten seconds.
+Counting a large ledger takes time, so counts take at most a twentieth of the time.
 """
 
 import asyncio
@@ -28,14 +27,14 @@ from crawlcw.model.task import Status
 logger = logging.getLogger(__name__)
 
 _LINE_EVERY = 10.0
-#: The next count is not before this many times what the last one took: 5 %.
+#: Wait until the next count, in durations of the last one: 5 % of the time.
 _COUNT_COST = 20
 _RATE_OVER = 60.0
 _TOP = 8
 
 
 class Achieved(Protocol):
-    """What has been counted since the crawl was started."""
+    """Counts since the start of the crawl."""
 
     @property
     def pages(self) -> int:
@@ -51,27 +50,27 @@ class Achieved(Protocol):
 
 
 class Watched(Protocol):
-    """A crawl that runs, in this process or in others."""
+    """A running crawl, in this process or in others."""
 
     @property
     def spider(self) -> Spider:
-        """Whose crawl it is."""
+        """The spider of the crawl."""
 
     @property
     def ledger(self) -> Ledger:
-        """Where it is recorded."""
+        """The ledger of the crawl."""
 
     @property
     def stats(self) -> Achieved:
-        """How far it has come by itself, without the others on the ledger."""
+        """Progress of this crawl, without other crawls on the ledger."""
 
     @property
     def standstill(self) -> Standstill | None:
-        """Why nothing moves in it; None while something does."""
+        """The reason of a standstill; None: it progresses."""
 
 
 class Rate:
-    """How fast a number grows, over the last minute."""
+    """Growth rate of a number over the last minute."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
@@ -84,7 +83,7 @@ class Rate:
 
     @property
     def per_minute(self) -> float:
-        """The growth in a minute; 0 while it is not known."""
+        """Growth a minute; 0 if unknown."""
         if len(self._samples) < 2:
             return 0.0
         (began, first), (ended, last) = self._samples[0], self._samples[-1]
@@ -92,7 +91,7 @@ class Rate:
 
 
 class Progress:
-    """What is known of a running crawl: the ledger's counts, and its own pace."""
+    """Progress of a running crawl: the ledger's counts, and its own rate."""
 
     def __init__(self, crawl: Watched, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.crawl = crawl
@@ -104,13 +103,13 @@ class Progress:
         self._next_count = 0.0
 
     async def look(self) -> None:
-        """Count anew, if the last count is old enough for what it took."""
+        """Count again, if the last count is old enough for its cost."""
         began = self._clock()
         if began >= self._next_count:
             try:
                 self.counts = await self.crawl.ledger.queries.counts()
             except LedgerError as error:
-                # The crawl itself says so, and waits; here the last count stays.
+                # The crawl itself logs it and waits; the last count stays.
                 logger.debug("no counts: %s", printable(error), extra={"event": "not_counted"})
             else:
                 self._done.add(self.done, now=self._clock())
@@ -119,23 +118,23 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Tasks that have come to their end."""
+        """Tasks that are finished or ignored."""
         return self.counts[Status.FINISHED] + self.counts[Status.IGNORED]
 
     @property
     def pages_per_minute(self) -> float:
-        """Pages that the crawl finished in a minute."""
+        """Pages finished a minute."""
         return self._pages.per_minute
 
     @property
     def eta(self) -> timedelta | None:
-        """How long the tasks known by now will take all processes; None while that is open."""
+        """Estimated time for the known tasks by all processes; None: unknown."""
         left = self.counts.total - self.done
         rate = self._done.per_minute
         return timedelta(minutes=left / rate) if rate > 0 else None
 
     def line(self) -> str:
-        """Return everything in one line."""
+        """Return a summary in one line."""
         parts = [f"{name} {number:,}" for name, number in self.counts.for_people().items()]
         parts += [f"{self.pages_per_minute:,.0f} pages/min", f"items {self.crawl.stats.items:,}"]
         line = ", ".join([*parts, f"eta {format_eta(self.eta)}"])
@@ -143,12 +142,12 @@ class Progress:
 
     @property
     def standstill(self) -> str:
-        """Why nothing moves, as a sentence; empty while something does."""
+        """The reason of a standstill as a sentence; empty: it progresses."""
         standstill = self.crawl.standstill
         return "" if standstill is None else printable(standstill.sentence())
 
     def fields(self) -> dict[str, object]:
-        """Return the same for a program to read."""
+        """Return the summary as fields, for programs."""
         return {
             **self.counts.by_name(),
             "redirects": self.counts.redirects,
@@ -162,7 +161,7 @@ class Progress:
 
 @asynccontextmanager
 async def logged(crawl: Watched) -> AsyncIterator[None]:
-    """Tell the progress of *crawl* in the log within the block."""
+    """Log the progress of *crawl* within the block."""
     async with background_tasks(_log(Progress(crawl))):
         yield
 
@@ -175,7 +174,7 @@ async def _log(progress: Progress) -> None:
 
 
 def summary(report: Report) -> str:
-    """Return the tables a crawl ends with."""
+    """Return the tables at the end of a crawl."""
     minutes = report.elapsed / 60
     run = {
         "pages": f"{report.pages:,}",
@@ -188,7 +187,7 @@ def summary(report: Report) -> str:
     if report.unchanged:
         run["unchanged since the last visit"] = f"{report.unchanged:,}"
     if report.stalls:
-        run["event loop stood still"] = (
+        run["event loop blocked"] = (
             f"{report.stalls:,} times, "
             f"{format_duration(timedelta(seconds=report.longest_stall))} at most"
         )
@@ -216,7 +215,7 @@ def summary(report: Report) -> str:
 
 
 def summary_fields(report: Report) -> dict[str, object]:
-    """Return the same for a program to read."""
+    """Return the report as fields, for programs."""
     return {
         "event": "report",
         "finish_reason": report.finish_reason,
@@ -256,7 +255,7 @@ def _counted(report: Report) -> dict[str, str]:
 
 
 def _named(report: Report) -> dict[str, str]:
-    """Return some of the hosts that were given up and why, and how many more there are."""
+    """Return some of the hosts given up with the reason, and the number of further ones."""
     hosts = list(report.hosts_given_up.items())
     rows = {printable(origin): printable(reason) for origin, reason in hosts[:_TOP]}
     if rest := len(hosts) - len(rows) + report.more_hosts_given_up:
@@ -274,5 +273,5 @@ def _numbers(numbers: Mapping[str, int]) -> dict[str, str]:
 
 
 def format_eta(eta: timedelta | None) -> str:
-    """Return how long it will take; `-` while that is open."""
+    """Return the estimated time as text; `-`: unknown."""
     return "-" if eta is None else format_duration(eta)

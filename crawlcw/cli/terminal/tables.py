@@ -1,6 +1,6 @@
-"""Tables of names, and numbers beside them, as plain text.
+"""Tables of names and numbers, as plain text.
 
-Rich draws what changes on a terminal. It takes 20 ms to load, and these lines need nothing of it.
+Without rich, which takes 20 ms to load and draws the live displays only.
 """
 
 import sys
@@ -25,7 +25,7 @@ def columns(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def show(text: str, *, err: bool = False) -> None:
-    """Print a table; its rule is of ASCII where the stream takes nothing else."""
+    """Print a table; with an ASCII rule if the stream is not Unicode."""
     stream = sys.stderr if err else sys.stdout
     takes_unicode = (stream.encoding or "").lower().startswith("utf")
     click.echo(text if takes_unicode else text.replace("─", "-"), err=err)
@@ -52,7 +52,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _cells(text: str) -> int:
-    """Return how many cells of a terminal *text* takes."""
+    """Return the width of *text* on a terminal, in cells."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(each) in _WIDE for each in text)
