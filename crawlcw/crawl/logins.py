@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 import anyio
@@ -22,9 +22,9 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.api.user_code import Called, Cancellation, calls_user_code, time_limit
 from crawlcw.crawl.opening import Admission
+from crawlcw.engine.session import Session as WorkerSession
 from crawlcw.errors import FetchError, StopCrawl
 from crawlcw.fetch.cookies import SiteCookies
-from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import identities, urls, values
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.identities import Identity
@@ -42,33 +42,33 @@ _LAST_WORDS = 2.0
 _LONGEST_REASON = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logins:
-    """Logs sessions of one spider in."""
+class Login:
+    """One login of a session: its lease in the ledger, its requests and its cookies."""
 
-    spider: Spider
-    ledger: Ledger
-    ask: Next
-    settings: Settings
-    admission: Admission
-    stalled: Callable[[float], float]  #: see `time_limit`
-    end: Callable[[FinishReason, str], None]  #: ends the crawl
+    def __init__(
+        self,
+        begun: Identity,
+        proxy: Proxy | None,
+        *,
+        spider: Spider,
+        process: WorkerSession,
+        ask: Next,
+        settings: Settings,
+        admission: Admission,
+        end: Callable[[FinishReason, str], None],
+    ) -> None:
+        """Log in a session whose login *process* has begun; *end* ends the crawl, and is told why.
 
-    async def run(self, begun: Identity, *, proxy: Proxy | None = None) -> Identity | None:
-        """Log in a session whose login this process has begun; return the session after it.
-
-        Its requests go through *proxy*. None where another process has taken it over.
-        Cancelled, it gives the login back.
+        Its requests go through *proxy*.
         """
-        return await _Login(self, begun, proxy).run()
-
-
-class _Login:
-    """One login: its lease in the ledger, its requests and its cookies."""
-
-    def __init__(self, logins: Logins, begun: Identity, proxy: Proxy | None) -> None:
-        self._logins = logins
-        self._ledger = logins.ledger
+        self._spider = spider
+        self._sessions = process.ledger.sessions
+        self._now = process.ledger.now
+        self._stalled = process.watchdog.stalled
+        self._ask = ask
+        self._settings = settings
+        self._admission = admission
+        self._end = end
         self._identity = begun
         self._writing = asyncio.Lock()
         self._lost = False
@@ -78,7 +78,10 @@ class _Login:
         self._innocent = False  #: whether our own uplink may have been away
 
     async def run(self) -> Identity | None:
-        """See `Logins.run`."""
+        """Return the session after its login; None where another process has taken it over.
+
+        Cancelled, it gives the login back.
+        """
         ended: Identity | None = None
         try:
             async with anyio.create_task_group() as group:
@@ -88,7 +91,7 @@ class _Login:
         finally:
             if ended is None and not self._lost:
                 with anyio.move_on_after(_LAST_WORDS, shield=True):
-                    now = self._ledger.now()
+                    now = self._now()
                     await self._write(identities.login_put_off(self._identity, until=now))
         if self._lost or ended is None or not await self._write(ended):
             return None
@@ -99,7 +102,7 @@ class _Login:
         name, data = self._identity.name, self._identity.data
         session = LoginSession(name, send=self._send, add_cookie=self._add_cookie, data=data)
         why = await self._failure(session)
-        now = self._ledger.now()
+        now = self._now()
         if self._innocent:
             return identities.login_put_off(self._identity, until=now + _LATER)
         if why is None:
@@ -115,23 +118,23 @@ class _Login:
         logger.warning(
             "the login of session %s failed: %s", name, why, extra={"event": "login_failed"}
         )
-        failed, policy = f"login() failed: {why}", self._logins.settings.login_policy
+        failed, policy = f"login() failed: {why}", self._settings.login_policy
         return identities.login_failed(self._identity, failed, now=now, policy=policy)
 
     @calls_user_code
     async def _failure(self, session: LoginSession) -> str | None:
         """Run the spider's code; return why it failed, None where it did not."""
-        cancellation, logins = Cancellation(), self._logins
+        cancellation = Cancellation()
         # The watchdog reads it from the frame.
         called = Called(name="login", subject=session.name)
         try:
-            within = logins.settings.login_timeout.total_seconds()
-            async with time_limit(called, within, stalled=logins.stalled):
-                await logins.spider.login(session)
+            within = self._settings.login_timeout.total_seconds()
+            async with time_limit(called, within, stalled=self._stalled):
+                await self._spider.login(session)
             await cancellation.strike()
             session.headers = dict(arguments.headers(session.headers, of="session.headers"))
         except StopCrawl as told:
-            logins.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(told)))
+            self._end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(told)))
             return f"the spider stopped the crawl: {text_of(told)}"
         except BaseException as error:  # the spider's code may raise anything
             if cancellation.passes(error):
@@ -143,14 +146,14 @@ class _Login:
     async def _send(self, request: Request) -> Response:
         """Return the answer to a request, redirects followed; raises `FetchError`."""
         location, _ = request.identity()
-        url, admission = location.url, self._logins.admission
+        url, admission = location.url, self._admission
         self._origins[urls.origin_of(url)] = None
         asked_as = self._asked_as
         async with Attempt(request=request, purpose=Purpose.LOGIN, session=asked_as) as attempt:
             await admission.admit(attempt, url)
             began = time.monotonic()
             try:
-                return await self._logins.ask(attempt, request)
+                return await self._ask(attempt, request)
             except FetchError as error:
                 self._innocent |= await admission.is_innocent(url, error, began=began)
                 raise
@@ -163,11 +166,11 @@ class _Login:
 
     async def _renew(self, scope: anyio.CancelScope) -> None:
         """Renew the lease until cancelled; cancel the login where another worker has it now."""
-        lease = self._logins.settings.lease
+        lease = self._settings.lease
         while not self._lost:
             await anyio.sleep(lease.total_seconds() / 3)
             await self._change(
-                lambda known: identities.login_renewed(known, now=self._ledger.now(), lease=lease)
+                lambda known: identities.login_renewed(known, now=self._now(), lease=lease)
             )
         scope.cancel()
 
@@ -181,7 +184,7 @@ class _Login:
         with anyio.CancelScope(shield=True):
             async with self._writing:
                 after = change(self._identity)
-                written = await self._ledger.sessions.change(self._identity, after)
+                written = await self._sessions.change(self._identity, after)
         if written:
             self._identity = after
         else:

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import anyio
 
@@ -27,7 +28,7 @@ from crawlcw.api.attempt import Attempt, LoggedOutError, Next, Purpose, Session
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, logs_in
-from crawlcw.crawl.logins import Logins
+from crawlcw.crawl.logins import Login
 from crawlcw.crawl.opening import Admission
 from crawlcw.engine.session import Session as WorkerSession
 from crawlcw.errors import Defer, FetchError, StopCrawl
@@ -105,13 +106,13 @@ class Sessions:
         self._ledger = process.ledger
         self._worker = process.worker
         self._logs_in = logs_in(spider)
-        self._logins = Logins(
+        self._login = partial(
+            Login,
             spider=spider,
-            ledger=process.ledger,
+            process=process,
             ask=ways[Purpose.LOGIN],
             settings=settings,
             admission=admission,
-            stalled=process.watchdog.stalled,
             end=end,
         )
         self._ask_page = ways[RENDERED if settings.browser else Purpose.PAGE]
@@ -175,21 +176,19 @@ class Sessions:
 
     async def _replace(self, held: _Held, why: str) -> None:
         """Let a new session take a name; the caller has its lock."""
-        used, why = held.identity, printable(why)
+        used = held.identity
         proxy = self._proxies.bound(used.proxy, is_renewed=True)
         key = None if proxy is None else proxy.key
-        new = identities.replaced(used, why, proxy=key, logs_in=self._logs_in)
-        if await self._changed(held, new):
-            extra = {"event": "session_retired"}
-            logger.info("session %s is retired: %s", used.name, why, extra=extra)
+        new = identities.replaced(used, printable(why), proxy=key, logs_in=self._logs_in)
+        await self._change(held, new, "session_retired", "session %s is retired: %s")
 
-    async def _changed(self, held: _Held, new: Identity) -> bool:
-        """Take a session out of use; return whether the ledger has it as *new* now."""
+    async def _change(self, held: _Held, new: Identity, event: str, message: str) -> None:
+        """Take a session out of use, unless the ledger has another state of it."""
         held.ready = False
-        if not await self._ledger.sessions.change(held.identity, new):
-            return False
-        held.identity = new
-        return True
+        if await self._ledger.sessions.change(held.identity, new):
+            held.identity = new
+            logger.info(message, new.name, new.reason, extra={"event": event})
+            self._check_given_up(new)
 
     def answered_well(self, used: Session, task: Task, *, probe: str | None) -> None:
         """Note that a page was answered well; *probe* is its URL, if it may be asked again."""
@@ -234,14 +233,8 @@ class Sessions:
 
     async def _is_current(self, held: _Held, used: Session) -> bool:
         """Return whether the session is still the one that was used, and not retired."""
-        if not held.ready or held.identity.fence != used.identity.fence:
-            return False
-        known = await self._ledger.sessions.get(held.identity.name)
-        if known is None or known.fence != used.identity.fence or not known.is_ready:
-            held.ready = False
-            return False
-        held.identity = known
-        return True
+        same = held.ready and held.identity.fence == used.identity.fence
+        return same and await self._read(held)
 
     async def _is_alive(self, held: _Held, used: Session, task: Task) -> bool:
         """Ask the login probe; return whether it is answered well, as it is with a login alone."""
@@ -287,12 +280,9 @@ class Sessions:
 
     async def _retire(self, held: _Held, why: str, *, useful: int) -> None:
         """Let a session be logged in anew; the caller has its lock."""
-        known, why = replace(held.identity, score=useful), printable(why)
-        out = identities.retired(known, why, now=self._ledger.now(), policy=self._policy)
-        if await self._changed(held, out):
-            extra = {"event": "logged_out"}
-            logger.info("session %s is logged out: %s", out.name, why, extra=extra)
-            self._check_given_up(out)
+        known, now = replace(held.identity, score=useful), self._ledger.now()
+        new = identities.retired(known, printable(why), now=now, policy=self._policy)
+        await self._change(held, new, "logged_out", "session %s is logged out: %s")
 
     def _check_given_up(self, identity: Identity) -> None:
         if identities.is_given_up(identity, since=self._since):
@@ -349,7 +339,7 @@ class Sessions:
             )
             if not await self._ledger.sessions.change(found, begun):
                 return
-            ended = await self._logins.run(begun, proxy=proxy)
+            ended = await self._login(begun, proxy).run()
             if ended is None:
                 return
             held.identity = ended
@@ -412,18 +402,20 @@ class Sessions:
             if not await self._ledger.sessions.keep(name, fence, left):
                 held.ready = held.ready and held.identity.fence != fence
 
-    async def _read(self, held: _Held) -> None:
+    async def _read(self, held: _Held) -> bool:
+        """Read the changes of other processes; return whether the session is still in use."""
         async with held.keeping:
             fence = held.identity.fence
             known = await self._ledger.sessions.get(held.identity.name)
             held.read_at = time.monotonic()
             if not held.ready or held.identity.fence != fence:
-                return
+                return False
             if known is None or known.fence != fence or not known.is_ready:
                 held.ready = False
-                return
+                return False
             held.jar.restore(known.cookies)
             held.identity = known
+            return True
 
 
 def _place(name: str) -> int | None:
