@@ -1,6 +1,7 @@
 """Metadata for PyPI: versions, addresses, a README whose links lead on, an sdist with its tests."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,25 @@ def test_the_sdist_carries_what_its_tests_read():
     for path in (".ci/run", "CHANGELOG.md", "SECURITY.md", "tests/conftest.py"):
         assert path in carried
     assert not [each for each in carried if ".venv" in each or ".crawlcw/" in each]
+
+
+def test_the_changelog_of_the_first_release_is_read_in_minutes():
+    released = (ROOT / "CHANGELOG.md").read_text().partition("\n## 0.1.0 ")[2]
+
+    section = re.split(r"^## ", released, flags=re.MULTILINE)[0]
+    assert section
+    assert len(section.splitlines()) <= 120
+
+
+def test_every_change_has_a_kind_that_the_changelog_knows():
+    towncrier = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
+    folder = ROOT / towncrier["directory"]
+    files = [each.name for each in folder.iterdir() if each.name != "README.md"]
+
+    kinds = "|".join(towncrier["fragment"])
+    assert [
+        each for each in files if not re.fullmatch(rf"(\d+|\+[\w-]+)\.({kinds})\.md", each)
+    ] == []
+    assert towncrier["start_string"] in (ROOT / towncrier["filename"]).read_text()
+    explained = re.findall(r"^\| `(\w+)`", (folder / "README.md").read_text(), re.MULTILINE)
+    assert explained == list(towncrier["fragment"])

@@ -10,14 +10,16 @@ GUIDE = ROOT / "crawlcw" / "guide"
 README = ROOT / "README.md"
 ARCHITECTURE = ROOT / "crawlcw" / "ARCHITECTURE.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
-#: Pages for those who report, behave or publish.
-POLICIES = [ROOT / name for name in ("CODE_OF_CONDUCT.md", "RELEASING.md", "SECURITY.md")]
+#: Rules for reports, behaviour and releases.
+POLICIES = [ROOT / f"{name}.md" for name in ("CODE_OF_CONDUCT", "RELEASING", "SECURITY")]
 
 GUIDE_PAGES = [GUIDE / f"{name}.md" for name in NAMES]
 #: Pages that people write; `api` is made from the docstrings.
 WRITTEN = [
     README,
     CONTRIBUTING,
+    ROOT / "CHANGELOG.md",
+    ROOT / ".changes" / "README.md",
     *POLICIES,
     *(page for page in GUIDE_PAGES if page.stem != "api"),
 ]
