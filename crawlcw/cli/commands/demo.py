@@ -1,10 +1,14 @@
-"""`crawlcw demo`: a whole crawl, offline, in a few seconds."""
+"""`crawlcw demo`: a whole crawl, offline, in a few seconds; or the site alone, to crawl by hand."""
 
+import os
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import click
 
 from crawlcw.cli import loop
+from crawlcw.cli.exit_codes import OK
+from crawlcw.cli.stopping import stopped_by_signals
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.ledger_opening import DEFAULT_LEDGER
@@ -12,19 +16,29 @@ from crawlcw.ledger_opening import DEFAULT_LEDGER
 #: Beside the default ledger, so that git ignores it too.
 _LEDGER = Path(DEFAULT_LEDGER.removeprefix("sqlite:///")).with_name("demo.db")
 _URL = f"sqlite:///{_LEDGER}"
+_PORT = 8000
 
 
 @click.command("demo")
 @logs.level_option
 @logs.format_option
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no tables; only warnings.")
-def command(*, log_level: str | None, log_format: str, quiet: bool) -> int:
+@click.option("--serve", is_flag=True, help="Only keep the bookshop open, for spiders of your own.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help=f"Port of the bookshop.  [default: {_PORT} with --serve, else any that is free]",
+)
+def command(
+    *, log_level: str | None, log_format: str, quiet: bool, serve: bool, port: int | None
+) -> int:
     """Crawl a bundled bookshop, offline.
 
     This command serves the shop itself, on loopback: a few hundred pages with
     categories, redirects, broken links, a part that robots.txt forbids, and
     pages that answer 503 at first. The crawl's ledger is .crawlcw/demo.db; an
-    earlier demo's is replaced.
+    earlier demo's is replaced. With --serve the shop stays open until Ctrl-C, and
+    nothing is crawled.
     """
     # Imported here: a web server, which `--help` does not need.
     from crawlcw.cli.crawling import crawl
@@ -34,17 +48,31 @@ def command(*, log_level: str | None, log_format: str, quiet: bool) -> int:
 
     output = Output(style=log_format, quiet=quiet)
     logs.set_up(log_level or output.level, style=log_format)
-    _delete_earlier()
+    if port is None:
+        port = _PORT if serve else 0
 
     async def demonstrate() -> int:
-        async with Bookshop() as shop:
+        async with AsyncExitStack() as stack:
+            try:
+                shop = await stack.enter_async_context(Bookshop(port=port))
+            except OSError as error:
+                raise UsageError(
+                    f"the bookshop cannot listen on port {port}: "
+                    f"{os.strerror(error.errno or 0)}; --port names another"
+                ) from None
+            if serve:
+                stopped = stopped_by_signals()
+                click.echo(f"The bookshop is open at {shop.url} until Ctrl-C")
+                await stopped.wait()
+                return OK
+            _delete_earlier()
             if not quiet:
                 click.echo(f"Crawling the bookshop at {shop.url} into {_LEDGER}", err=True)
             spider = BookshopSpider(start_url=shop.url)
             return await crawl(spider, _URL, settings=spider.settings, output=output)
 
     code = loop.run(demonstrate())
-    if code == 0 and not quiet and log_format == "text":
+    if code == OK and not (quiet or serve) and log_format == "text":
         click.echo(_next_commands(BookshopSpider.name))
     return code
 
