@@ -322,7 +322,7 @@ async def test_the_spiders_of_the_tests_of_the_pages_crawl_as_they_say(tmp_path)
     tutorial: dict = {}
     exec(pages.block(guide("tutorial"), "python", "crawl_teas"), tutorial)
     spiders: dict = {}
-    exec(pages.block(guide("spiders"), "python", "is_given_up"), spiders)
+    exec(pages.block(guide("testing"), "python", "is_given_up"), spiders)
     (tmp_path / "spiders").mkdir()
 
     report = await tutorial["crawl_teas"](tmp_path)

@@ -9,11 +9,11 @@ from crawlcw.checking.findings import Findings
 #: What is written, the package that it needs, the extra, and the manual's section.
 _PARSEL = ("parsel", "xpath", "spiders#Responses")
 _FORMS = ("parsel", "forms", "spiders#Forms")
-_BROWSER = ("playwright", "browser", "spiders#Pages that scripts make")
-_REMOTE = ("fsspec", "remote", "spiders#Files")
-_WARC = ("warcio", "warc", "spiders#Pages that are kept")
+_BROWSER = ("playwright", "browser", "browser")
+_REMOTE = ("fsspec", "remote", "files")
+_WARC = ("warcio", "warc", "warc")
 _OTEL = ("opentelemetry", "otel", "deploying#Traces")
-_SOCKS = ("python_socks", "socks", "spiders#Proxies")
+_SOCKS = ("python_socks", "socks", "proxies")
 _ATTRIBUTES = {"selector": _PARSEL, "xpath": _PARSEL, "form": _FORMS}
 _SWITCHES = {"browser": _BROWSER, "keep_bodies": _WARC, "trace": _OTEL}
 

@@ -1,4 +1,4 @@
-"""The pages of the manual, in the order in which a newcomer reads them.
+"""The pages of the manual: a tutorial, how-to pages, reference, explanation.
 
 A page begins with a heading and a paragraph of one line that says what it is
 about; the list of pages shows that line. Links lead to other pages by file name.
@@ -11,22 +11,37 @@ from importlib import resources
 from crawlcw.errors import UsageError
 
 NAMES = (
+    # A tutorial.
     "tutorial",
-    "spiders",
-    "layers",
-    "politeness",
-    "settings",
-    "commands",
-    "guarantees",
-    "dashboard",
+    # How to do one thing.
+    "logins",
+    "proxies",
+    "files",
+    "browser",
+    "sitemaps",
+    "revisits",
+    "warc",
+    "million",
+    "machines",
+    "testing",
+    "watching",
     "tracking",
-    "workers",
-    "performance",
     "scrapy",
     "crawlee",
+    # Reference.
+    "spiders",
+    "layers",
+    "settings",
+    "commands",
+    "dashboard",
+    "workers",
     "deploying",
     "versions",
     "api",
+    # Explanation.
+    "guarantees",
+    "politeness",
+    "performance",
 )
 
 

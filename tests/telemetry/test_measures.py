@@ -180,7 +180,7 @@ def test_measures_are_small_enough_to_be_sent_twice_a_second():
 
 
 def test_the_guide_has_every_metric_as_it_is():
-    guide = Path(crawlcw.__file__).parent / "guide" / "deploying.md"
+    guide = Path(crawlcw.__file__).parent / "guide" / "watching.md"
     row = re.compile(r"^\| `(crawlcw_\w+)` \| (\w+) \| ?([\w, ]*?) ?\| (.+) \|$", re.MULTILINE)
     rows = row.findall(guide.read_text())
 
