@@ -172,11 +172,11 @@ class Settings:
         "auto", "the Chromium to start; auto: the one in PATH, else Playwright's own"
     )
     browser_blocked: Names = Names(
-        ("image", "media", "font"), "what a rendered page does not get, by its kind", unit="kinds"
+        ("image", "media", "font"), "kinds of parts that a rendered page does not get", unit="kinds"
     )
     cache: Choice = Choice(
         "off",
-        "for development: answer from .crawlcw/cache what was asked before, or ask and keep anew",
+        "for development: answer from .crawlcw/cache, or ask and keep anew",
         words=("off", "dev", "refresh"),
     )
     cache_expires: Duration = Duration("7d", "how long a kept answer is used")
