@@ -27,6 +27,7 @@ from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder, StartNames
 from crawlcw.crawl.sessions import Sessions
+from crawlcw.dev_cache import DevCache
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import Instruments
 from crawlcw.errors import UsageError
@@ -62,7 +63,13 @@ async def open_crawl(
     try:
         proxies = proxy_pool(settings)
         names = StartNames(opened.notes, has_own_start=has_own_start(spider))
-        default = downloader or web(spider, settings, public_names=names, proxies=proxies)
+        default = downloader or web(
+            spider,
+            settings,
+            public_names=names,
+            proxies=proxies,
+            cache=DevCache.of(settings),
+        )
         async with downloader_of(spider, default) as way:
             yield assemble(spider, opened, way, settings, proxies=proxies, meter=meter)
     finally:

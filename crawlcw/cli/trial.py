@@ -22,6 +22,7 @@ from crawlcw.crawl.opening import Admission
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.sessions import Sessions
+from crawlcw.dev_cache import DevCache
 from crawlcw.engine.session import Session as WorkerSession
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
@@ -195,7 +196,7 @@ async def open_trial(
     )
     credentials.learn_password(url)
     proxies = proxy_pool(settings)
-    default = web(spider, settings, also=[url], proxies=proxies)
+    default = web(spider, settings, also=[url], proxies=proxies, cache=DevCache.of(settings))
     async with downloader_of(spider, default) as way:
         trial = Trial(spider, way, credentials, settings, proxies=proxies, ledger=ledger)
         try:

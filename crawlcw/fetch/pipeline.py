@@ -26,7 +26,6 @@ from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, UsageError
 from crawlcw.fetch.addresses import Hop, PublicNames, current_hop
 from crawlcw.fetch.credentials import Credentials
-from crawlcw.fetch.dev_cache import DevCache
 from crawlcw.fetch.file_transfer import SaveFile
 from crawlcw.fetch.proxies import Proxies, ProxyPool
 from crawlcw.fetch.recording import Record
@@ -145,7 +144,7 @@ class DefaultDownloader:
     """
 
     def __init__(
-        self, client: Downloader, *, proxies: Proxies | None = None, cache: DevCache | None = None
+        self, client: Downloader, *, proxies: Proxies | None = None, cache: Layer | None = None
     ) -> None:
         self.client = client
         self.proxies = proxies
@@ -173,11 +172,11 @@ def web(
     public_names: PublicNames | None = None,
     also: Iterable[str] = (),
     proxies: ProxyPool,
+    cache: Layer | None = None,
 ) -> DefaultDownloader:
     """Return the downloader that a crawl of *spider* uses; *also* are URLs beside its own."""
     origins = {urls.locate(url).host for url in [*entry_urls(spider), *also]}
     client = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
-    cache = None if settings.cache == "off" else DevCache(settings)
     return DefaultDownloader(client, proxies=Proxies(proxies), cache=cache)
 
 

@@ -28,11 +28,11 @@ from crawlcw import (
     run_spider,
 )
 from crawlcw.api import spider as spiders
+from crawlcw.dev_cache import DevCache
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.fetch import pipeline
 from crawlcw.fetch.credentials import Credentials
-from crawlcw.fetch.dev_cache import DevCache
 from crawlcw.fetch.proxies import Proxies, ProxyPool
 from crawlcw.fetch.user_layers import OwnDownloader, UserLayer
 from crawlcw.testing import LayerContract, Replay, ReplayDownloader

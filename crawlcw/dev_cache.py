@@ -11,6 +11,7 @@ import time
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Self
 
 import anyio
 from anyio import to_thread
@@ -36,6 +37,11 @@ class DevCache:
     Files that are saved, and answers that are cut, throttled or broken, are not kept,
     nor are answers to requests with a session or with cookies.
     """
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self | None:
+        """Return the cache that the settings want; None: they want none."""
+        return None if settings.cache == "off" else cls(settings)
 
     def __init__(self, settings: Settings, *, folder: Path = FOLDER) -> None:
         self._folder = folder

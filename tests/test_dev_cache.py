@@ -12,9 +12,9 @@ import pytest
 
 from crawlcw import Request, Response, Settings, SettingsError, Spider, run_spider
 from crawlcw.api.attempt import Session
+from crawlcw.dev_cache import DevCache
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.cookies import SiteCookies
-from crawlcw.fetch.dev_cache import DevCache
 from crawlcw.model.counters import Report
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import attempts, changing_site, media_site
