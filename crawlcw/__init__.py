@@ -87,8 +87,8 @@ __all__ = [
     "url_list",
 ]
 
-#: Where each name is. It is loaded when it is first asked for: the commands, `--help` not
-#: least, would else wait for all that a crawl needs.
+#: Module of each name, imported at the first access: otherwise every command, even `--help`,
+#: would load the whole crawler.
 _HOMES = {
     "AiohttpDownloader": "crawlcw.fetch.transport",
     "Attempt": "crawlcw.api.attempt",
@@ -135,7 +135,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return what is exported by this name (PEP 562)."""
+    """Return the exported object with this name (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)

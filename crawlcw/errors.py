@@ -1,34 +1,34 @@
-"""Everything that can go wrong, by name.
+"""Exceptions of crawlcw, and the reasons of failed and ignored tasks.
 
     CrawlcwError
     ├── UsageError                     the user's mistake; exit 2
     │   ├── SettingsError
     │   └── SpiderError
-    │       └── InvalidItemError       an item has a value that no ledger keeps
+    │       └── InvalidItemError       an item has a value that no ledger can store
     ├── FetchError                     an attempt failed; carries a `Reason`
-    │   ├── ProxyFailedError           the proxy could not be used; nothing was asked
-    │   │   └── ProxiesAwayError       none can be used now; carries how long to wait
+    │   ├── ProxyFailedError           the proxy could not be used; no request was sent
+    │   │   └── ProxiesAwayError       no proxy is usable now; carries the wait
     │   └── ParseRefusedError          the page would hang the HTML parser
-    │       └── XmlError               a sitemap or feed is no XML, or is built to do harm
+    │       └── XmlError               a sitemap or feed is not XML, or is an attack
     ├── LedgerError
     │   ├── LedgerUnavailableError     no answer; try again, then exit 69
     │   ├── LedgerGoneError            its file was removed or replaced; exit 69
     │   ├── LedgerConfigurationError   will never answer as configured; exit 78
-    │   │   └── LedgerKindError        the name is a spider's and no use case's, or vice versa
-    │   └── LeaseLostError             somebody else holds the task now
-    ├── StopCrawl                      raised by a spider: the crawl is to end softly
-    ├── Defer                          an attempt does not count: the page is to be tried later
+    │   │   └── LedgerKindError        the name is a spider's, not a use case's, or vice versa
+    │   └── LeaseLostError             another worker holds the task now
+    ├── StopCrawl                      raised by a spider: end the crawl gracefully
+    ├── Defer                          an attempt does not count: try the page later
     ├── DropItem                       raised by a spider's item(): the item is not recorded
-    ├── UnwantedError                  raised by a handler: its task is not to be done
+    ├── UnwantedError                  raised by a handler: its task is unwanted
     └── TaskMissedError                a tracked task cannot be started now; carries its key
         ├── TaskNotFoundError
-        ├── TaskLockedError            somebody holds it; carries the holder, and until when
-        ├── TaskNotDueError            it waits for its time; carries it
+        ├── TaskLockedError            a worker holds it; carries holder and end
+        ├── TaskNotDueError            it is not due yet; carries the time
         ├── TaskFinishedError
         └── TaskIgnoredError           it was given up or is unwanted; carries the `Reason`
 
-Every error makes its own sentence. What came from a server is kept as it is
-here, and is cleaned where it is stored or shown.
+Every error forms its own message. Text from a server is raw here, and sanitized when it
+is stored or shown.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ from typing import Protocol
 
 
 class Reason(StrEnum):
-    """Why a task failed, is ignored, or is finished without a page: stored in the ledger."""
+    """Reason of a failed or ignored task, or of one finished without a page; in the ledger."""
 
     # Worth another attempt, see `retry`.
     DNS_TEMPORARY = "dns-temporary"
@@ -49,12 +49,12 @@ class Reason(StrEnum):
     TIMEOUT_TOTAL = "timeout-total"
     DISCONNECTED = "disconnected"
     PAYLOAD_TRUNCATED = "payload-truncated"
-    HTTP_STATUS = "http-status"  #: retried or not by its number
+    HTTP_STATUS = "http-status"  #: the status decides about a retry
     BROWSER_FAILED = "browser-failed"  #: the page could not be rendered
     ROBOTS_UNAVAILABLE = "robots-unavailable"
-    TASK_ERROR = "task-error"  #: the work on a tracked task raised
+    TASK_ERROR = "task-error"  #: the handler of a tracked task raised
 
-    # A failure that another attempt would only repeat.
+    # Failures without a retry.
     PARSE_ERROR = "parse-error"  #: a callback raised
     DNS_NXDOMAIN = "dns-nxdomain"
     TLS = "tls"
@@ -62,21 +62,21 @@ class Reason(StrEnum):
     HEADER_TOO_LARGE = "header-too-large"
     CONTENT_ENCODING = "content-encoding"
     BODY_TOO_LARGE = "body-too-large"  #: than `max_file`, or than `max_body` where nothing is cut
-    FILES_UNWRITABLE = "files-unwritable"  #: no disk or store takes it; costs a crawl no attempt
+    FILES_UNWRITABLE = "files-unwritable"  #: the disk or store fails; costs a crawl no attempt
     REDIRECT_LOOP = "redirect-loop"
     REDIRECT_LIMIT = "redirect-limit"
     REDIRECT_INVALID = "redirect-invalid"
     XML_UNSAFE = "xml-unsafe"
     PARSE_KILLED = "parse-killed"
-    BROWSER_CRASHED = "browser-crashed"  #: it crashes whatever renders it
+    BROWSER_CRASHED = "browser-crashed"  #: the page crashes the browser
     DOCUMENT_TOO_LARGE = "document-too-large"
     STORE_REJECTED = "store-rejected"
     CRASHED_WORKER = "crashed-worker"
     HOST_UNREACHABLE = "host-unreachable"  #: its host was given up
-    HOST_FULL = "max-pages-per-host"  #: its host has had its `max_pages_per_host`
-    PROXY = "proxy"  #: the proxy that its request names does not work
-    BANNED = "banned"  #: its answer bans whichever proxy or session asks for it
-    LOGGED_OUT = "logged-out"  #: its answer says so, though its session is logged in
+    HOST_FULL = "max-pages-per-host"  #: its host has reached `max_pages_per_host`
+    PROXY = "proxy"  #: the proxy of its request does not work
+    BANNED = "banned"  #: the server bans every proxy and session for this page
+    LOGGED_OUT = "logged-out"  #: the page shows a logged-out user, even after a login
     INTERNAL = "internal"
 
     # Unwanted: nothing failed, and `retry-failed` leaves them alone.
@@ -93,12 +93,12 @@ class Reason(StrEnum):
     TRAP_REPEATED_SEGMENT = "trap-repeated-segment"
     TRAP_QUERY_PARAMETERS = "trap-query-parameters"
     CONTENT_TYPE = "content-type"
-    UNWANTED = "unwanted"  #: the work on a tracked task said so
-    WITHDRAWN = "withdrawn"  #: taken out of the pool before anybody worked on it
-    REDIRECT = "redirect"  #: the task is finished, and its page is another one's
+    UNWANTED = "unwanted"  #: by the handler of a tracked task
+    WITHDRAWN = "withdrawn"  #: by the user, before a worker took it
+    REDIRECT = "redirect"  #: the task is finished, and its page is another task's
 
 
-#: The reasons which say that a task was unwanted, not that it failed.
+#: Reasons of unwanted tasks, which are not failures.
 POLICY_REASONS = frozenset(
     {
         Reason.REFUSED_SCHEME,
@@ -123,31 +123,31 @@ FAILURE_REASONS = frozenset(Reason) - POLICY_REASONS
 
 
 class CrawlcwError(Exception):
-    """The base of all errors that crawlcw raises itself."""
+    """Base of all exceptions of crawlcw."""
 
 
 class UsageError(CrawlcwError):
-    """The user asked for something that cannot be; the text names the way out."""
+    """A mistake of the user; the message names a remedy."""
 
 
 class SettingsError(UsageError):
-    """A setting has a name or a value that does not exist."""
+    """A setting has an unknown name or an invalid value."""
 
 
 class SpiderError(UsageError):
-    """A spider cannot be found, loaded or run as it is written."""
+    """A spider cannot be found, loaded or run."""
 
 
 class InvalidItemError(SpiderError):
-    """What is no item, or has a value that no ledger keeps; the text names the value's field."""
+    """An item is invalid, or has a value that no ledger can store; the message names the field."""
 
 
 class Answered(Protocol):
-    """The parts of a `Response` that an error is sure to carry."""
+    """The attributes of a `Response` that every `FetchError.response` has."""
 
     @property
     def url(self) -> str:
-        """The URL that was asked for."""
+        """The requested URL."""
 
     @property
     def status(self) -> int:
@@ -155,7 +155,7 @@ class Answered(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers, by names of any case."""
+        """The headers, by case-insensitive names."""
 
     @property
     def body(self) -> bytes:
@@ -169,17 +169,16 @@ class Answered(Protocol):
 class FetchError(CrawlcwError):
     """One attempt at one URL failed.
 
-    *message* may hold text from the server. *retry_after* is what the server
-    asked for, in seconds, already parsed and bounded. *hop* is 1 where it was the
-    first request that failed, and more behind redirects. *response* is the answer
-    that was the failure, where there was one: its status, headers and body.
+    *message* may hold text from the server. *retry_after* is the server's Retry-After in
+    seconds, already bounded. *hop* is 1 for the first request, and more after redirects.
+    *response* is the failed response, if there was one.
     """
 
     hop = 1
     response: Answered | None = None
-    proxy: object = None  #: a `Proxy`: through which it failed, where it may be to blame
-    deadline: float | None = None  #: seconds, where it was the request's own and is over
-    refused = False  #: whether the server's port took no connection, and said so
+    proxy: object = None  #: the `Proxy` of the request, if it may be the cause
+    deadline: float | None = None  #: the request's deadline in seconds, if that has passed
+    refused = False  #: whether the connection was refused
 
     def __init__(
         self,
@@ -197,16 +196,16 @@ class FetchError(CrawlcwError):
 
     @property
     def underlying(self) -> Reason:
-        """The reason of the failed fetch that this one follows from, if any; else its own."""
+        """The reason of the failed fetch that caused this one, if any; else its own."""
         cause = self.__cause__
         return cause.reason if isinstance(cause, FetchError) else self.reason
 
 
 class ProxyFailedError(FetchError):
-    """A proxy could not be used, so no server was asked.
+    """A proxy could not be used, so no request reached the server.
 
-    *for_good*: it refuses us, and waiting will not help. *otherwise* is the failure of
-    the request where the proxy has worked before: then it may be the server's.
+    *for_good*: the proxy refuses this client permanently. *otherwise* is the failure of
+    the request if the proxy worked before: then the server may be the cause.
     """
 
     def __init__(
@@ -218,9 +217,9 @@ class ProxyFailedError(FetchError):
 
 
 class ProxiesAwayError(ProxyFailedError):
-    """No proxy can be used for *wait* seconds: neither the page nor its host is to blame.
+    """No proxy is usable for *wait* seconds; not a failure of the page or its host.
 
-    *is_dead*: the only one that may be used, a session's, is to be replaced.
+    *is_dead*: the session's proxy, the only allowed one, must be replaced.
     """
 
     def __init__(self, message: str, *, wait: float, is_dead: bool = False) -> None:
@@ -230,14 +229,14 @@ class ProxiesAwayError(ProxyFailedError):
 
 
 class ParseRefusedError(FetchError):
-    """The page has a shape that would keep a parser busy for minutes, or XML that is not safe."""
+    """The page would keep the parser busy for minutes, or is unsafe XML."""
 
     def __init__(self, message: str, *, reason: Reason = Reason.PARSE_KILLED) -> None:
         super().__init__(reason, message)
 
 
 class XmlError(ParseRefusedError):
-    """A sitemap or a feed cannot be read to its end; that is no fault of the spider's."""
+    """A sitemap or a feed cannot be read to its end; not a mistake of the spider."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -246,7 +245,7 @@ class XmlError(ParseRefusedError):
 
 
 class LedgerError(CrawlcwError):
-    """The base of what a ledger raises."""
+    """Base of the exceptions of a ledger."""
 
 
 class LedgerUnavailableError(LedgerError):
@@ -254,27 +253,27 @@ class LedgerUnavailableError(LedgerError):
 
 
 class LedgerGoneError(LedgerError):
-    """The ledger's file was removed or replaced while it was in use: no waiting brings it back."""
+    """The ledger's file was removed or replaced during use: waiting does not help."""
 
 
 class LedgerConfigurationError(LedgerError):
-    """The ledger answers, but not to this configuration: no waiting will help."""
+    """The ledger answers, but not with this configuration: waiting does not help."""
 
 
 class LedgerKindError(LedgerConfigurationError):
-    """The name is that of a spider, and not of a use case; or the other way round."""
+    """The name is that of a spider, not of a use case, or the reverse."""
 
 
 class LeaseLostError(LedgerError):
     """The lease has ended or is held by another claim; nothing was written."""
 
 
-class Defer(CrawlcwError):  # nothing went wrong with the page
+class Defer(CrawlcwError):  # not an error of the page
     """An attempt at a page does not count, neither for the page nor for its host.
 
-    The page goes back, and is due again at *until*, a time with a zone, or after so long; None:
-    as soon as its host may be asked. A layer of the user's own may raise it, with the *cause* in
-    words; a page that it puts back each time keeps its crawl from ending.
+    The page is released, and due again at *until*, an aware datetime or a duration; None: as
+    soon as its host allows. A user's layer may raise it, with the *cause* in words; a page that
+    is deferred at each attempt keeps its crawl from ending.
     """
 
     def __init__(self, cause: str, *, until: datetime | timedelta | None = None) -> None:
@@ -285,22 +284,22 @@ class Defer(CrawlcwError):  # nothing went wrong with the page
         self.until = until
 
 
-class StopCrawl(CrawlcwError):  # it says what to do: nothing went wrong
-    """A spider's callback, errback, `start` or `opened` raises it: the crawl is to end, softly.
+class StopCrawl(CrawlcwError):  # an order, not an error
+    """Raised by a spider's callback, errback, `start` or `opened`: end the crawl gracefully.
 
-    What the page has yielded before is recorded, what is under way is finished,
-    and all else is released. The text is in the report.
+    The items and requests that the page has yielded before are recorded, requests under
+    way finish, and all other tasks are released. The text is in the report.
     """
 
 
-class DropItem(CrawlcwError):  # it says what to do: nothing went wrong
-    """A spider's `item` raises it: the item is not recorded, and counted by the text."""
+class DropItem(CrawlcwError):  # an order, not an error
+    """Raised by a spider's `item`: the item is not recorded, but counted by the text."""
 
 
 class UnwantedError(CrawlcwError):
-    """A handler raises it: the task turned out to be unwanted, which is no failure.
+    """Raised by a handler: the task is unwanted, which is not a failure.
 
-    It is what `Execution.ignore` is, for handlers that have no execution.
+    Like `Execution.ignore`, for handlers without an execution.
     """
 
 
@@ -320,7 +319,7 @@ class TaskNotFoundError(TaskMissedError):
 
 
 class TaskLockedError(TaskMissedError):
-    """Somebody holds the task."""
+    """A worker holds the task."""
 
     def __init__(self, key: str, *, holder: str, until: datetime) -> None:
         super().__init__(key, f"is held by {holder} until {until:%Y-%m-%d %H:%M:%S.%f} UTC")
@@ -329,7 +328,7 @@ class TaskLockedError(TaskMissedError):
 
 
 class TaskNotDueError(TaskMissedError):
-    """The task waits for its time, after a failure or because it was delayed."""
+    """The task is not due yet, after a failure or because of a delay."""
 
     def __init__(self, key: str, *, due: datetime) -> None:
         super().__init__(key, f"is not due before {due:%Y-%m-%d %H:%M:%S.%f} UTC")
@@ -354,12 +353,12 @@ class TaskIgnoredError(TaskMissedError):
 
 @contextmanager
 def single_errors() -> Iterator[None]:
-    """Raise the first error of a group of tasks by itself: the others followed from it."""
+    """Raise the first error of a task group without the group: the others follow from it."""
     try:
         yield
     except BaseExceptionGroup as group:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        # With its own cause: the group has no more to tell.
+        # With its own cause, instead of the group.
         raise error from error.__cause__

@@ -1,7 +1,6 @@
-"""Opening the ledger that a URL names: the only place that chooses a store.
+"""Open the ledger at a URL: the only module that chooses a store.
 
-A module of its own, for most commands and the supervisor of a crawl need a ledger
-and nothing else of what a crawl is put together from.
+Apart from `assembly`: most commands and the supervisor need a ledger, but no crawler.
 """
 
 from pathlib import Path
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from crawlcw.ledger.mongo import MongoLedger
     from crawlcw.ledger.sqlite import SqliteLedger
 
-#: The file of an embedded ledger that is to be gone when it is closed.
+#: The path of a temporary embedded ledger.
 _PASSING = Path(":memory:")
 DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
 
@@ -35,12 +34,11 @@ async def open_ledger(
     """Return the ledger of the spider named *name* at *url*.
 
     *url* is `sqlite:///relative/path`, `sqlite:////absolute/path`,
-    `mongodb://host/database` or `mongodb+srv://...`; or `sqlite:///:memory:`, one of
-    its own that is gone when it is closed. *kind* says whether it is that
-    of a spider or of a use case of this name, None whichever of the two is there.
-    Without *create* an embedded ledger that does not exist is a `UsageError`, one that is
-    read-only can be read, and on MongoDB nothing is made where nothing is recorded.
-    Raises `LedgerConfigurationError` or `LedgerUnavailableError`.
+    `mongodb://host/database` or `mongodb+srv://...`; or `sqlite:///:memory:`, a new
+    temporary ledger. *kind* says whether *name* is a spider or a use case; None: either.
+    Without *create* a missing embedded ledger is a `UsageError`, a read-only one can be
+    read, and nothing is created on MongoDB. Raises `LedgerConfigurationError` or
+    `LedgerUnavailableError`.
     """
     settings = settings or Settings()
     return await _open(
@@ -68,7 +66,7 @@ async def open_tracked(
 async def open_to_copy(
     url: str, name: str, *, kind: LedgerKind | None, create: bool
 ) -> CopiedLedger:
-    """Return the ledger of that name, to be copied or copied into; see `open_ledger`."""
+    """Return a ledger to copy from or to; see `open_ledger`."""
     return await _open(url, name, driver="pymongo", claims="each", create=create, kind=kind)
 
 
@@ -77,7 +75,7 @@ def load(url: str) -> None:
     if _path(url) is None:
         import crawlcw.ledger.mongo
     else:
-        import crawlcw.ledger.sqlite  # noqa: F401  # for those who open it later
+        import crawlcw.ledger.sqlite  # noqa: F401  # loaded before a fork
 
 
 async def _open(
@@ -105,7 +103,7 @@ async def _open(
 
 
 async def open_to_search(url: str, name: str, *, settings: Settings | None = None) -> Ledger:
-    """Return the ledger of the spider or use case named *name* at *url*: nothing is made.
+    """Return the ledger of the spider or use case named *name* at *url*, without creating it.
 
     The arguments and errors are those of `open_ledger` without *create*.
     """
@@ -114,7 +112,7 @@ async def open_to_search(url: str, name: str, *, settings: Settings | None = Non
 
 
 async def recorded_names(url: str, *, settings: Settings | None = None) -> list[str]:
-    """Return the spiders and use cases that have tasks in the ledger at *url*, by name.
+    """Return the names of the spiders and use cases with tasks in the ledger at *url*, sorted.
 
     The arguments and errors are those of `open_ledger` without *create*.
     """
@@ -131,7 +129,7 @@ async def recorded_names(url: str, *, settings: Settings | None = None) -> list[
 
 
 async def open_for_inspection(url: str, name: str, *, settings: Settings | None = None) -> Ledger:
-    """Return the ledger of the spider or use case named *name* at *url*: nothing is made.
+    """Return the ledger of the spider or use case named *name* at *url*, without creating it.
 
     The arguments and errors are those of `open_ledger` without *create*.
     """
@@ -155,7 +153,7 @@ def _path(url: str) -> Path | None:
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return Path(rest[1:])
     raise LedgerConfigurationError(
-        f"{_without_password(url)!r} is no ledger: write sqlite:///path or mongodb://host/database"
+        f"{_without_password(url)!r} is not a ledger: write sqlite:///path or mongodb://host/database"
     )
 
 
@@ -164,8 +162,8 @@ async def _check_there(path: Path) -> None:
         there = await anyio.Path(path).exists()
     except OSError as error:
         raise LedgerConfigurationError(
-            f"The ledger {path} is out of reach: {error.strerror}. Let this user enter each folder "
-            "of that path, or name another ledger with --ledger."
+            f"no access to the ledger {path}: {error.strerror}. Give this user access to each "
+            "folder of that path, or name another ledger with --ledger."
         ) from None
     if not there:
         raise UsageError(

@@ -1,1 +1,1 @@
-"""The pages that a crawl keeps (`keep_bodies`): WARC files, written and read."""
+"""Archive of fetched pages (`keep_bodies`): WARC files, written and read."""

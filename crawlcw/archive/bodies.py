@@ -1,4 +1,4 @@
-"""Keep the pages of a crawl on the disk before an outcome names one, and read them back."""
+"""Store fetched pages durably before an outcome refers to them, and read them back."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -18,21 +18,21 @@ from crawlcw.model.task import StoredPage
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of bodies that are packed in a thread, where the event loop would have to wait for them:
-#: one hop to a thread takes as long as packing some ten thousand.
+#: Bytes of bodies from which compression runs in a thread, so as not to block the event loop: a
+#: switch to a thread takes as long as the compression of ten thousand bytes.
 _LARGE = 1 << 17
 _THREADS = 2
-#: Bytes that wait for no outcome to be recorded, but are written.
+#: Bytes from which pages are written without waiting for an outcome.
 _MOST_WAITING = 8 << 20
 
 
 def folder_of(spider: str, settings: Settings) -> Path:
-    """Return where the WARC files of a spider are."""
+    """Return the folder of a spider's WARC files."""
     return Path(settings.bodies_dir) / spider
 
 
 class Bodies:
-    """Keeps the pages of one spider, for one process; raises `OSError` where no disk takes them."""
+    """Stores the pages of one spider, for one process; raises `OSError` if the disk fails."""
 
     def __init__(self, spider: str, settings: Settings, *, largest: int = LARGEST_FILE) -> None:
         """*largest* is the size of a file in bytes. Raises `UsageError` without warcio."""
@@ -48,9 +48,9 @@ class Bodies:
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
     async def keep(self, exchanges: Sequence[Exchange]) -> StoredPage:
-        """Keep exchanges, the redirects first; return the place of the last one's answer.
+        """Store exchanges, the redirects first; return the place of the last response.
 
-        It may be named by a task after the next `sync`.
+        A task may refer to it after the next `sync`.
         """
         packed = await self._packed(exchanges, _pairs)
         place = self._files.append(packed)[-1]
@@ -58,7 +58,7 @@ class Bodies:
         return place
 
     async def keep_unchanged(self, exchanges: Sequence[Exchange]) -> None:
-        """Keep that a page was asked for, and found as it was; its own record stays."""
+        """Store a revisit without a change; the page's earlier record stays."""
         self._files.append(await self._packed(exchanges, _pairs_and_revisit))
         await self._bounded()
 
@@ -72,28 +72,28 @@ class Bodies:
         return await to_thread.run_sync(pack, Packer(), exchanges, limiter=self._limiter)
 
     async def _bounded(self) -> None:
-        """Write what waits where it is much: large pages come faster than outcomes."""
+        """Write early if much waits: large pages come faster than outcomes."""
         if self._files.waiting > _MOST_WAITING:
             await self.sync()
 
     async def sync(self) -> None:
-        """Return when all that was kept is on the disk."""
+        """Write all stored pages to the disk."""
         await to_thread.run_sync(self._files.sync)
 
     async def mend(self) -> None:
-        """Bring in order what crashed processes have left."""
+        """Repair the files of crashed processes."""
         try:
             mended = await to_thread.run_sync(self._files.mend)
         except OSError as error:
             logger.warning(
-                "WARC files of a crashed process stay as they are: %s",
+                "WARC files of a crashed process were not repaired: %s",
                 printable(error),
                 extra={"event": "warc_not_mended"},
             )
             return
         if mended:
             logger.info(
-                "%d WARC files of crashed processes are whole again",
+                "%d WARC files of crashed processes were repaired",
                 mended,
                 extra={"event": "warc_mended"},
             )
@@ -102,12 +102,12 @@ class Bodies:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Give the last file its name, even while being cancelled."""
+        """Finish the last file, also during a cancellation."""
         with anyio.CancelScope(shield=True):
             try:
                 await to_thread.run_sync(self._files.close)
             except OSError as error:
-                # What tasks name was synced before.
+                # Not an error: pages that tasks refer to were synced before.
                 logger.warning(
                     "a WARC file was not closed: %s",
                     printable(error),
@@ -116,29 +116,29 @@ class Bodies:
 
 
 def _pairs(packer: Packer, exchanges: Sequence[Exchange]) -> list[bytes]:
-    """Return the records of exchanges, the last answer's behind all others."""
+    """Return the records of exchanges, that of the last response at the end."""
     *redirects, last = map(packer.pair, exchanges)
     return [*(each for pair in redirects for each in pair), *last[::-1]]
 
 
 def _pairs_and_revisit(packer: Packer, exchanges: Sequence[Exchange]) -> list[bytes]:
-    """Return the records of redirects, and that of a page which is as it was."""
+    """Return the records of redirects, and the revisit record of the unchanged page."""
     redirects = [each for hop in exchanges[:-1] for each in packer.pair(hop)]
     return [*redirects, packer.revisit(exchanges[-1])]
 
 
 class FileMissingError(Exception):
-    """The file of a record is not in the folder, or cannot be opened; the text says which."""
+    """The file of a record is missing or cannot be opened."""
 
 
 def read_stored(folder: Path, place: StoredPage, *, most: int) -> Answer:
-    """Return the answer at *place* in a folder of WARC files; blocking, see `records.read`.
+    """Return the response at *place* in a folder of WARC files; blocking, see `records.read`.
 
     Raises `FileMissingError` or `DamagedRecordError`.
     """
     if not place.is_sound:
-        raise DamagedRecordError("the ledger names no place of a record")
-    # It loses the second name when its process ends, perhaps between two looks.
+        raise DamagedRecordError("its place in the ledger is invalid")
+    # The writing process may rename the file between two attempts, hence the third.
     for name in (place.file, f"{place.file}{OPEN}", place.file):
         try:
             stream = (folder / name).open("rb")
@@ -155,7 +155,7 @@ def read_stored(folder: Path, place: StoredPage, *, most: int) -> Answer:
             stream.seek(place.offset)
             packed = stream.read(place.length)
     except OSError as error:
-        raise DamagedRecordError(f"it cannot be read: {error.strerror}") from None
+        raise DamagedRecordError(f"cannot read it: {error.strerror}") from None
     if len(packed) < place.length:
-        raise DamagedRecordError("the file ends before it")
+        raise DamagedRecordError("the file is too short")
     return read(packed, most=most)

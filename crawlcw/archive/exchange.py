@@ -1,8 +1,8 @@
-"""One request and its answer, as they are kept: as HTTP writes them down, and read back from that.
+"""HTTP exchanges of the archive: a request and its response, to and from HTTP/1.1 text.
 
-A body is kept out of its content codings. The headers say so: what told of the
-codings is named `X-Orig-...`, as other archives do it, and Content-Length is that of the
-body in the file. Whatever a server has put into a header, it stays one line.
+Bodies are stored without content codings. As in other archives, the original headers
+of the codings are renamed to `X-Orig-...`, and Content-Length is that of the stored
+body. Control characters in header values are replaced, so that each stays one line.
 """
 
 import re
@@ -15,41 +15,41 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.model import urls
 
-#: What says who asks, and what an answer makes him: it is in no file.
+#: Request headers with credentials, which are never stored.
 _SECRET = frozenset({"authorization", "cookie", "proxy-authorization"})
-#: What a crawl itself asks, see `crawl.fetcher`.
+#: Headers of conditional requests, which the crawl adds, see `crawl.fetcher`.
 _CONDITIONS = frozenset({"if-none-match", "if-modified-since"})
 _SECRET_ANSWERS = frozenset({"set-cookie", "set-cookie2"})
 _ORIGINAL = "x-orig-"
-#: What is true of the bytes on their way, and not of those that are kept.
+#: Headers that describe the transferred bytes, not the stored ones.
 _OF_THE_WIRE = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-#: No line ends within a value, for any reader.
+#: Control characters and line ends, also the Unicode ones.
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What was asked for at one URL, and what came."""
+    """A request to one URL, and its response."""
 
     url: str
-    at: datetime  #: when it was asked for
+    at: datetime  #: time of the request
     method: str = "GET"
-    asked: tuple[tuple[str, str], ...] = ()  #: the headers of the request, without any secret
+    asked: tuple[tuple[str, str], ...] = ()  #: the headers of the request, without credentials
     sent: bytes | None = None  #: the body of the request
     status: int = 200
-    headers: tuple[tuple[str, str], ...] = ()  #: of the answer, likewise
-    body: bytes = field(default=b"", repr=False)  #: out of its content codings
+    headers: tuple[tuple[str, str], ...] = ()  #: of the response, without cookies
+    body: bytes = field(default=b"", repr=False)  #: without content codings
     truncated: str | None = None  #: as `Response.truncated`
 
     def asking_only(self, headers: Collection[tuple[str, str]], *, url: str) -> "Exchange":
-        """Return it at *url*, without the headers of the request that are not among *headers*."""
+        """Return it at *url*, with only those request headers that are among *headers*."""
         kept = (each for each in self.asked if each in headers or each[0].lower() in _CONDITIONS)
         return replace(self, url=url, asked=tuple(kept))
 
     @classmethod
     def of(cls, request: Request, response: Response, *, at: datetime) -> "Exchange":
-        """Return what *request* and *response* are, without what nobody is to read."""
+        """Return the exchange of *request* and *response*, without credentials and cookies."""
         return cls(
             url=response.url,
             at=at,
@@ -68,7 +68,7 @@ class Exchange:
 
 
 def request_head(exchange: Exchange) -> bytes:
-    """Return the request line and the headers, with the empty line behind them."""
+    """Return the request line and the headers, with the empty line."""
     url = urls.parse(exchange.url)
     lines = [f"{exchange.method} {url.raw_path_qs} HTTP/1.1", f"Host: {url.host_port_subcomponent}"]
     lines += _lines(pair for pair in exchange.asked if pair[0].lower() != "host")
@@ -76,9 +76,9 @@ def request_head(exchange: Exchange) -> bytes:
 
 
 def response_head(exchange: Exchange, *, with_body: bool = True) -> bytes:
-    """Return the status line and the headers, with the empty line behind them.
+    """Return the status line and the headers, with the empty line.
 
-    Without its body it is as it came.
+    Without the body the headers are the original ones.
     """
     lines = [f"HTTP/1.1 {exchange.status} {_phrase(exchange.status)}"]
     if not with_body:
@@ -91,16 +91,16 @@ def response_head(exchange: Exchange, *, with_body: bool = True) -> bytes:
 
 
 def parsed(content: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Return the status, the headers by lower-case name, and the body of what was written.
+    """Return the status, the original headers by lower-case name, and the body.
 
-    The headers are those of the answer as it came. Raises `ValueError` where it is no answer.
+    Raises `ValueError` if *content* is not an HTTP response.
     """
     head, separator, body = content.partition(b"\r\n\r\n")
     first, *lines = head.decode("utf-8", "replace").split("\r\n")
     version, _, rest = first.partition(" ")
     status = rest.partition(" ")[0]
     if not separator or not version.startswith("HTTP/") or not status.isdecimal():
-        raise ValueError("it is no answer of HTTP")
+        raise ValueError("it is not an HTTP response")
     headers: dict[str, str] = {}
     original: dict[str, str] = {}
     for line in lines:
@@ -114,7 +114,7 @@ def parsed(content: bytes) -> tuple[int, dict[str, str], bytes]:
 
 
 def uri(url: str) -> str:
-    """Return *url* as the field of a record takes it: printable ASCII, without a space."""
+    """Return *url* in the form for a record's field: printable ASCII, without spaces."""
     return re.sub(r"[^\x21-\x7e]", lambda found: _quoted(found[0]), url)
 
 

@@ -1,9 +1,9 @@
-"""The WARC files of one spider: each is written by one process, and by no other after it.
+"""WARC files of one spider, each written by one process only.
 
-A file is called `NAME.warc.gz.open` while it is written, and locked by its process; then
-`NAME.warc.gz`. What a crash leaves is an `.open` file that nobody has locked, whose last
-record may be torn: the next process cuts that off and gives the file its name. Records
-that tasks name were synced before, so none of them is ever cut.
+An unfinished file is called `NAME.warc.gz.open` and locked by its process; a finished one
+`NAME.warc.gz`. A crash leaves an unlocked `.open` file, whose last record may be incomplete:
+the next process cuts that off and renames the file. Records that tasks refer to were synced
+before, so the cut loses none of them.
 """
 
 import os
@@ -28,10 +28,10 @@ _PIECE = 1 << 20
 
 
 class WarcFiles:
-    """Collects records for a file of its own, and begins the next one when that is full.
+    """Collects records for a file, and starts the next file when that is full.
 
-    `append` only notes them, in microseconds; `sync` writes what is noted, at once, however many
-    pages that is. So an event loop may append, and a thread sync.
+    `append` only buffers records, in microseconds; `sync` writes all of them at once. So an
+    event loop can append, while a thread syncs.
     """
 
     def __init__(
@@ -42,23 +42,23 @@ class WarcFiles:
         first_record: Callable[[str], bytes],
         largest: int = LARGEST_FILE,
     ) -> None:
-        """*first_record* returns that of a file of this name; *largest* is in bytes."""
+        """*first_record* returns the first record for a file name; *largest* is in bytes."""
         self._folder = folder
         self._prefix = prefix
         self._first_record = first_record
         self._largest = largest
-        self._turn = threading.Lock()  #: of what is noted; never held while a disk works
+        self._turn = threading.Lock()  #: guards the buffers; never held during disk access
         self._writing = threading.Lock()
-        self._files: list[_OpenFile] = []  #: those that are full, and the one that is not
+        self._files: list[_OpenFile] = []  #: full ones, and the current one
         self._number = 0
-        self._appended = self._synced = 0  #: calls of `append`
-        self._lost: OSError | None = None  #: why what was appended may not be on the disk
-        self.waiting = 0  #: bytes that were appended and not written yet
+        self._appended = self._synced = 0  #: numbers of `append` calls
+        self._lost: OSError | None = None  #: the error of a failed write
+        self.waiting = 0  #: bytes appended but not written yet
 
     def append(self, records: Sequence[bytes]) -> list[StoredPage]:
-        """Take records that are to lie behind one another, in one file; return their places.
+        """Buffer records, adjacent in one file; return the places of the non-empty ones.
 
-        Empty ones have none. Raises the `OSError` of a `sync` that has failed.
+        Raises the `OSError` of an earlier failed `sync`.
         """
         with self._turn:
             self._check()
@@ -69,20 +69,20 @@ class WarcFiles:
         return places
 
     def sync(self) -> None:
-        """Return when all that was appended before is on the disk.
+        """Write all records appended before to the disk.
 
-        Raises `OSError`; what was synced before stays whole then, and nothing is taken any more.
+        Raises `OSError`; earlier synced records stay intact, and later calls fail as well.
         """
         with self._turn:
             mine = self._appended
         with self._writing:
-            # What came together is written together.
+            # Another thread's sync may have written them already.
             if mine > self._synced:
                 self._write()
             self._check()
 
     def close(self) -> None:
-        """Write what is left, and give the file its name; nothing is appended afterwards."""
+        """Write the rest, and finish the file; `append` must not be called afterwards."""
         with self._writing:
             try:
                 if self._lost is None:
@@ -93,7 +93,7 @@ class WarcFiles:
                 self._files.clear()
 
     def mend(self) -> int:
-        """Give those files their names that crashed processes have left; return how many."""
+        """Repair the files of crashed processes; return their number."""
         return sum(map(_mended, sorted(self._folder.glob(f"*{SUFFIX}{OPEN}"))))
 
     def _check(self) -> None:
@@ -122,8 +122,8 @@ class WarcFiles:
             for file, _ in taken[:-1]:
                 file.finish()
         except OSError as error:
-            # What the disk has of it nobody knows, and after a sync that failed a second one
-            # would not tell.
+            # The content on the disk is unknown, and a second fsync after a failed one may
+            # succeed without writing.
             self._lost = error
             raise
         with self._turn:
@@ -132,38 +132,38 @@ class WarcFiles:
 
 
 class _OpenFile:
-    """The one file that this process writes."""
+    """A file under construction."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
-        self.size = 0  #: of all that was taken
+        self.size = 0  #: bytes of all records
         self._path = folder / f"{name}{OPEN}"
         self._waiting: list[bytes] = []
         self._stream: BinaryIO | None = None
         self._written = 0
 
     def take(self, record: bytes) -> StoredPage:
-        """Note a record, and return its place."""
+        """Buffer a record, and return its place."""
         place = StoredPage(file=self.name, offset=self.size, length=len(record))
         self._waiting.append(record)
         self.size += len(record)
         return place
 
     def waiting(self) -> bytes:
-        """Return what is to be written next."""
+        """Return the buffered content, and clear the buffer."""
         content = b"".join(self._waiting)
         self._waiting.clear()
         return content
 
     def write(self, content: bytes) -> None:
-        """Write *content*, whole and synced, or as good as nothing of it."""
+        """Write and sync *content*; after an error remove the part that was written."""
         if not content:
             return
         if is_new := self._stream is None:
-            # Pages may hold secrets; these are nobody else's to read.
+            # Pages may hold secrets: only this user may read them.
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         while self._stream is None:
-            # For a moment another process may take it for one that a crash has left.
+            # Another process that repairs files may lock it first, and delete it as empty.
             self._stream = locked(self._path, mode=0o600)
         descriptor, rest = self._stream.fileno(), memoryview(content)
         try:
@@ -171,7 +171,7 @@ class _OpenFile:
                 rest = rest[os.write(descriptor, rest) :]
             os.fsync(descriptor)
         except OSError:
-            # What stays is torn, and mended like what a crash leaves.
+            # If this fails too, the rest is repaired like that of a crash.
             with suppress(OSError):
                 os.ftruncate(descriptor, self._written)
             raise
@@ -180,13 +180,13 @@ class _OpenFile:
             sync_folder(self._path.parent)
 
     def finish(self) -> None:
-        """Give the file its name, or take it away where nothing is in it."""
+        """Rename the finished file, or delete an empty one."""
         if self._stream is None:
             return
         stream, self._stream = self._stream, None
         with stream:
             if os.fstat(stream.fileno()).st_size > self._written:
-                return  # torn: the next process mends it
+                return  # incomplete record: the next process repairs it
             if self._written:
                 self._path.replace(self._path.with_suffix(""))
             else:
@@ -195,7 +195,7 @@ class _OpenFile:
 
 
 def _mended(path: Path) -> bool:
-    """Cut off what a crash has torn, and give the file its name, unless somebody writes it."""
+    """Cut off an incomplete record, and rename the file, unless a process writes it."""
     try:
         stream = locked(path, mode=None)
     except FileNotFoundError:
@@ -215,7 +215,7 @@ def _mended(path: Path) -> bool:
 
 
 def whole_size(pieces: Iterable[bytes]) -> int:
-    """Return how many bytes the whole records take that a file begins with."""
+    """Return the size of the complete records at the beginning of a file."""
     whole = read = 0
     member = zlib.decompressobj(_GZIP)
     for piece in pieces:
@@ -223,7 +223,7 @@ def whole_size(pieces: Iterable[bytes]) -> int:
         rest = piece
         while rest:
             try:
-                # A piece at a time: what a record is unpacked to may be large.
+                # In pieces: a record's uncompressed content may be large.
                 member.decompress(rest, _PIECE)
             except zlib.error:
                 return whole

@@ -1,7 +1,7 @@
-"""Records of WARC 1.1 as bytes, by warcio: each is a gzip member of its own.
+"""WARC 1.1 records as bytes, by warcio: each is one gzip member.
 
-warcio packs as tightly as gzip can, which takes longer than the rest of a page; so
-records are packed here.
+Compression is done here: warcio uses gzip's highest level, which takes longer than all
+other work for a page.
 """
 
 import importlib.util
@@ -18,26 +18,26 @@ from crawlcw.errors import UsageError
 
 _SPECIFICATION = "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
 _GZIP = zlib.MAX_WBITS + 16
-#: A third of the time of zlib's own default, for files that are a tenth larger.
+#: A third of the time of zlib's default level, for files that are a tenth larger.
 _LEVEL = 3
 _UNCHANGED = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
 _SAME = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
 _NOT_MODIFIED = 304
-#: Those that warcio and others read; the request of any other method is left out.
+#: Methods that warcio and other readers know; requests of other methods are not stored.
 _METHODS = frozenset(
     {"GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "OPTIONS", "CONNECT", "PATCH"}
 )
-#: Of a record's own head, and of that of its answer.
+#: Bytes of a record's header and of the HTTP header in it.
 _LONGEST_HEADS = 4 << 20
 
 
 class DamagedRecordError(Exception):
-    """What is at the place of a record is none, or is damaged; the text says how."""
+    """A record is missing at its place, or damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer read back from its record."""
+    """A response read back from its record."""
 
     url: str
     status: int
@@ -47,24 +47,24 @@ class Answer:
 
 
 def check_installed() -> None:
-    """Raise `UsageError` where warcio is not there."""
+    """Raise `UsageError` if warcio is not installed."""
     if importlib.util.find_spec("warcio") is None:
         raise UsageError("keep_bodies needs warcio: `pip install 'crawlcw[warc]'`")
 
 
 class Packer:
-    """Makes records; for one thread at a time."""
+    """Creates records; not thread-safe."""
 
     def __init__(self) -> None:
-        # Made once: it asks the system for its name.
+        # Created once: it looks up the host name.
         from warcio.warcwriter import WARCWriter
 
         self._out = io.BytesIO()
         self._writer: Any = WARCWriter(self._out, gzip=False, warc_version="1.1")
 
     def about_the_file(self, name: str, *, spider: str) -> bytes:
-        """Return the record that a file begins with: who has written it, and as what."""
-        # Here, for it takes longer to load than all else of this package.
+        """Return the warcinfo record of a file: software, format, spider."""
+        # Imported here: it loads slower than the rest of this package.
         from importlib.metadata import PackageNotFoundError, version
 
         try:
@@ -80,9 +80,9 @@ class Packer:
         return self._packed(self._writer.create_warcinfo_record(name, fields))
 
     def pair(self, exchange: Exchange) -> tuple[bytes, bytes]:
-        """Return the record of an answer, and that of its request.
+        """Return the records of a response and of its request.
 
-        The latter is empty for a method that readers of WARC do not know.
+        The latter is empty for a method that WARC readers do not know.
         """
         # WARC 1.1, section 5.13.
         why = "length" if exchange.truncated == "bytes" else "unspecified"
@@ -103,7 +103,7 @@ class Packer:
         return answered, self._packed(asked)
 
     def revisit(self, exchange: Exchange) -> bytes:
-        """Return the record of an answer that says, or shows, that a page is as it was."""
+        """Return the revisit record of a page that has not changed."""
         if exchange.status == _NOT_MODIFIED:
             fields = {"WARC-Profile": _UNCHANGED}
         else:
@@ -141,9 +141,9 @@ class Packer:
 
 
 def read(packed: bytes, *, most: int) -> Answer:
-    """Return the answer whose record *packed* is.
+    """Return the response in record *packed*.
 
-    One whose body is larger than *most* bytes is refused. Raises `DamagedRecordError`.
+    Raises `DamagedRecordError`, also for a body of more than *most* bytes.
     """
     from warcio.archiveiterator import ArchiveIterator
     from warcio.exceptions import ArchiveLoadFailed
@@ -152,11 +152,11 @@ def read(packed: bytes, *, most: int) -> Answer:
     try:
         record = next(iter(ArchiveIterator(content, no_record_parse=True)), None)
         if record is None or record.rec_type != "response":
-            raise DamagedRecordError("no answer's record is there")
+            raise DamagedRecordError("there is no response record")
         fields = record.rec_headers
         status, headers, body = parsed(record.raw_stream.read())
     except (ArchiveLoadFailed, EOFError, ValueError) as error:
-        raise DamagedRecordError(f"it is no WARC record: {error}") from None
+        raise DamagedRecordError(f"it is not a WARC record: {error}") from None
     return Answer(
         url=fields.get_header("WARC-Target-URI") or "",
         status=status,
@@ -167,13 +167,13 @@ def read(packed: bytes, *, most: int) -> Answer:
 
 
 class _Head:
-    """A head of HTTP as warcio takes it: its own would change what is not ASCII."""
+    """HTTP headers for warcio: its own class would change non-ASCII characters."""
 
     def __init__(self, content: bytes) -> None:
         self.headers_buff = content
 
     def compute_headers_buffer(self, _header_filter: object = None) -> None:
-        """Do nothing: it is there."""
+        """Do nothing: the headers are bytes already."""
 
 
 def _unpacked(packed: bytes, most: int) -> bytes:
@@ -181,8 +181,8 @@ def _unpacked(packed: bytes, most: int) -> bytes:
     try:
         content = unpacking.decompress(packed, most)
     except zlib.error as error:
-        raise DamagedRecordError(f"it cannot be unpacked: {error}") from None
+        raise DamagedRecordError(f"it cannot be decompressed: {error}") from None
     if not unpacking.eof:
-        why = "it is larger than it may be" if unpacking.unconsumed_tail else "its end is missing"
+        why = "it is too large" if unpacking.unconsumed_tail else "its end is missing"
         raise DamagedRecordError(why)
     return content

@@ -1,1 +1,1 @@
-"""Pages that a browser renders: the layer behind the extra `browser`."""
+"""Rendering of pages in a browser: the layer of the extra `browser`."""

@@ -1,8 +1,8 @@
-"""The layer that gives fetched pages to a browser: Chromium by Playwright, started when needed.
+"""Layer that renders fetched pages in Chromium by Playwright, started on demand.
 
-The browser has no way to the network: its proxy is the port of "discard", and no name resolves.
-The page and all its parts are fetched by the layers below, with the address guard, the bounds
-and the deadlines of any other request. Two pages never see each other's storage.
+The browser has no access to the network: its proxy is a closed port, and no name resolves. The
+layers below fetch the page and all its subresources, with the address guard, limits and
+deadlines of other requests. Pages do not share storage.
 """
 
 import asyncio
@@ -32,35 +32,35 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: The names of the system's browser, the first that is installed counts.
+#: Names of the system's browser; the first installed one is used.
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _ARGUMENTS = (
-    "--proxy-server=http://127.0.0.1:9",  # the port of "discard"
+    "--proxy-server=http://127.0.0.1:9",  # the discard port, closed everywhere
     "--proxy-bypass-list=<-loopback>",
     "--host-resolver-rules=MAP * ~NOTFOUND",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--dns-prefetch-disable",
     "--disable-background-networking",
 )
-#: Seconds in which a page that is loaded may still ask for something.
+#: Seconds to wait for an idle network after the load event.
 _SETTLING = 2.0
-#: Headers about the browser and its connection: the crawl has its own.
+#: Headers of the browser's own connection, which the crawl replaces.
 _ITS_OWN = frozenset({"accept-encoding", "connection", "content-length", "cookie", "host"})
-#: Headers that are untrue of a decoded body, or ask for another connection.
+#: Headers that do not hold for a decoded body, or refer to other connections.
 _NOT_OF_THE_BODY = frozenset(
     {"content-encoding", "content-length", "transfer-encoding", "connection", "alt-svc", "refresh"}
 )
 _HTML = ("text/html", "application/xhtml+xml")
-#: Ends of the types of other texts that a browser shows.
+#: Suffixes of other content types that a browser shows as text.
 _TEXTS = ("xml", "json", "javascript")
 
 
 class _BrowserDiedError(Exception):
-    """The browser ended while it rendered a page, perhaps for another page's sake."""
+    """The browser ended during the rendering of a page, which may not be the cause."""
 
 
 class Render:
-    """The layer that renders pages, so many at once, in one browser; to be closed."""
+    """The rendering layer: up to `browser_pages` pages at once in one browser; must be closed."""
 
     def __init__(self, settings: Settings, admission: Admission) -> None:
         self._settings = settings
@@ -72,30 +72,30 @@ class Render:
         self._browser: Browser | None = None
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        """Return the response, its body the document that its scripts have made."""
+        """Return the response, with the rendered document as its body."""
         response = await call_next(attempt, request)
         kind = response.headers.get("content-type", _HTML[0]).lower().lstrip()
         if response.file is not None or not _is_good(response) or not kind.startswith(_HTML):
             return response
         began = monotonic()
         for alone in (False, True):
-            # The second time alone, so that no other page pays for one that ends the browser.
+            # The second attempt is alone, so that a page that kills the browser affects no other.
             with suppress(_BrowserDiedError):
                 rendered = await self._rendered(attempt, response, call_next, alone=alone)
                 rendered.elapsed = response.elapsed + timedelta(seconds=monotonic() - began)
                 return rendered
-        raise FetchError(Reason.BROWSER_CRASHED, "the page ends the browser")
+        raise FetchError(Reason.BROWSER_CRASHED, "the page kills the browser")
 
     async def _rendered(
         self, attempt: Attempt, response: Response, call_next: Next, *, alone: bool
     ) -> Response:
         async with AsyncExitStack() as stack:
             page = await self._open(stack, alone=alone)
-            # Where the page crashes, Playwright would wait for it until the deadline.
+            # Without this, Playwright would wait for a crashed page until the deadline.
             crash = anyio.CancelScope()
             page.once("crash", lambda _: crash.cancel())
-            # Parts have the session and the proxy of their page. The page may ask for more of
-            # them when the attempt has ended, and waits for memory while it holds some.
+            # Subresources use the session and proxy of the page. They have no deadline and no
+            # memory budget of the attempt: the page may outlive it, and would wait for itself.
             asked_as = replace(attempt, deadline=Deadline(), memory=None, accepts_file=None)
             ask = partial(call_next, asked_as)
             parts = _Parts(page, response, ask, self._settings, self._admission)
@@ -105,7 +105,7 @@ class Render:
                 with crash:
                     body = await parts.document()
             except Error as error:
-                if page.is_closed():  # the crawl has not closed it
+                if page.is_closed():  # by the browser, not by the crawl
                     raise _BrowserDiedError from error
                 if _is_good(parts.shown()):
                     message = printable(str(error).splitlines()[0])
@@ -129,19 +129,19 @@ class Render:
                 truncated="bytes" if len(body) > most else shown.truncated,
             )
             if attempt.memory is not None:
-                # It stays open until the end of the attempt, for callbacks.
+                # Open until the end of the attempt, for `response.page` in callbacks.
                 rendered = replaced(rendered, page=page)
                 attempt.cleanup = attempt.cleanup or AsyncExitStack()
                 attempt.cleanup.push_async_callback(stack.pop_all().aclose)
             return rendered
 
     async def _open(self, stack: AsyncExitStack, *, alone: bool) -> Page:
-        """Return a page in a context of its own until *stack* ends; *alone*: no other is open.
+        """Return a page in its own context, until *stack* ends; *alone*: with no other open.
 
-        Raises `UsageError` where there is no browser, and `_BrowserDiedError` where it has ended.
+        Raises `UsageError` without a browser, and `_BrowserDiedError` if it has ended.
         """
         if alone:
-            # Two that took all the room one by one would wait for each other.
+            # Two that collect all slots one by one would deadlock.
             await stack.enter_async_context(self._alone)
         for _ in range(self._settings.browser_pages if alone else 1):
             await stack.enter_async_context(self._room)
@@ -179,13 +179,13 @@ class Render:
         return browser
 
     async def aclose(self) -> None:
-        """End the browser, if it was started."""
+        """Close the browser, if it was started."""
         with anyio.CancelScope(shield=True):
             await self._started.aclose()
 
 
 class _Parts:
-    """Answers to all requests of one page, and the document that it shows at last."""
+    """Answers all requests of one page, and finds its final document."""
 
     def __init__(
         self,
@@ -197,35 +197,35 @@ class _Parts:
     ) -> None:
         self._page = page
         self._url = response.url
-        #: Fetched already, for the next document that the browser asks for.
+        #: A fetched response for the next document request of the browser.
         self._next: Response | None = response
         self._ask = ask
         self._settings = settings
         self._admission = admission
-        self._documents = 0  #: that the browser has asked for, frames apart
+        self._documents = 0  #: number of document requests, without frames
         self._arriving = asyncio.Lock()  #: held while a document is fetched
-        #: What came of the document that was asked for last.
+        #: Result of the last document request.
         self._last: Response | FetchError = response
 
     def shown(self) -> Response:
-        """Return the answer that is shown, an error's too; raises the document's failure."""
+        """Return the final response, also an error's; raises the document's failure."""
         if isinstance(self._last, FetchError):
             raise self._last
         return self._last
 
     async def document(self) -> bytes:
-        """Return the document that the page's scripts have come to rest at.
+        """Return the document after the page's scripts have settled.
 
-        Nothing where its answer was an error: a browser may show a page of its own for it. Raises
-        `FetchError` where the scripts have led to no document.
+        Empty for an error response, for which a browser may show its own page. Raises
+        `FetchError` if the scripts navigate to something other than a document.
         """
-        # The attempt has a deadline of its own.
+        # Without a timeout: the attempt has a deadline.
         await self._page.goto(self._url, wait_until="load", timeout=0)
         seen, content = -1, ""
-        # A document that takes this one's place has begun meanwhile: there are `max_redirects`.
+        # Repeat while scripts navigate to another document, at most `max_redirects` times.
         while seen != self._documents:
             seen = self._documents
-            # A page may ask for news for ever.
+            # A page may poll for ever.
             with suppress(StillBusyError):
                 await self._page.wait_for_load_state("networkidle", timeout=_SETTLING * 1000)
             async with self._arriving:
@@ -236,15 +236,15 @@ class _Parts:
             try:
                 content = await self._page.content()
             except Error:
-                # Playwright refuses while the next document takes this one's place.
+                # Playwright raises during a navigation.
                 if seen == self._documents:
                     raise
         return content.encode(errors="replace")
 
     async def answer(self, route: Route) -> None:
-        """Give the browser a part that it asks for, or refuse it."""
+        """Answer a request of the browser, or refuse it."""
         asked = route.request
-        # The page may be closed while its parts are fetched.
+        # The page may be closed during the fetch.
         with suppress(Error):
             if asked.resource_type in self._settings.browser_blocked:
                 await route.abort("blockedbyclient")
@@ -272,7 +272,7 @@ class _Parts:
         if is_document:
             self._last = part
             if url != route.request.url:
-                # The document must have the address that its links are relative to.
+                # Navigates to the final URL, so that relative links resolve.
                 self._next = part
                 leads = f'<meta http-equiv="refresh" content="0; url={escape(url)}">'
                 await route.fulfill(status=200, content_type="text/html; charset=utf-8", body=leads)
@@ -280,13 +280,13 @@ class _Parts:
         await route.fulfill(status=part.status, headers=_headers(part), body=part.body)
 
     async def _part(self, asked: BrowserRequest, *, is_document: bool) -> tuple[Response, str]:
-        """Return a part, and its address behind all redirects; raises `FetchError`."""
+        """Return a subresource, and its URL after all redirects; raises `FetchError`."""
         url, most = asked.url, self._settings.max_redirects
         if is_document and self._next is not None:
-            # It is here already, and is not asked for twice.
+            # Fetched already.
             part, self._next = self._next, None
             return part, url
-        # The first is the page itself.
+        # The first one is the page itself.
         if is_document and self._documents > most + 1:
             raise FetchError(Reason.REDIRECT_LIMIT, f"its scripts lead on more than {most} times")
         headers = [(k, v) for k, v in asked.headers.items() if k.lower() not in _ITS_OWN]
@@ -298,7 +298,7 @@ class _Parts:
                 if is_document and _is_download(part):
                     raise FetchError(Reason.CONTENT_TYPE, "its scripts lead to a download")
                 return part, url
-            # The browser would follow it by itself, and cannot.
+            # Followed here: the browser has no network.
             url = urls.resolve(url, part.headers["location"])
             request = Request(url)
         raise FetchError(Reason.REDIRECT_LIMIT, f"more than {most} hops")
@@ -313,7 +313,7 @@ def _headers(part: Response) -> dict[str, str]:
 
 
 def _is_download(response: Response) -> bool:
-    """Return whether a browser would save the answer instead of showing it."""
+    """Return whether a browser would save the response instead of showing it."""
     kind = response.headers.get("content-type", _HTML[0]).partition(";")[0].strip().lower()
     is_text = kind.startswith("text/") or kind.endswith(_TEXTS)
     disposition = response.headers.get("content-disposition", "").lstrip().lower()
@@ -321,6 +321,6 @@ def _is_download(response: Response) -> bool:
 
 
 async def _close(part: Browser | BrowserContext) -> None:
-    """Close a part that may be dead already."""
+    """Close a browser or context that may be dead already."""
     with suppress(Error):
         await part.close()

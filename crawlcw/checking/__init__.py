@@ -1,1 +1,1 @@
-"""Reading a spider's source by `ast`, without importing it: what `crawlcw check` finds in it."""
+"""Static checks of a spider's source, by `ast` and without importing it: `crawlcw check`."""

@@ -1,8 +1,8 @@
-"""What an expression of a spider is: a response, a lexbor node, a parsel selector, a request.
+"""Type inference for a spider's source: response, lexbor node, parsel selector, request.
 
-A walk through each function in the order of its statements. A name that has different
-kinds on two ways is of none, and so is all that is not plainly derivable: a rule that
-asks about it finds nothing.
+Walks through each function in the order of its statements. A name with different kinds
+on two branches has no known kind, like all expressions that are not simple: rules then
+report nothing.
 """
 
 import ast
@@ -17,7 +17,7 @@ from crawlcw.checking.source import Class, FunctionNode, Source
 
 
 class Kind(Enum):
-    """What a value is."""
+    """Kind of a value."""
 
     NOTHING = auto()  #: None
     RESPONSE = auto()
@@ -34,28 +34,28 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The kind of a value, and the line of the expression that it came from."""
+    """The kind of a value, and the line of its expression."""
 
     kind: Kind
     line: int
 
 
 Env = dict[str, Known | None]
-#: For each parameter of a function: the kinds that its callers give.
+#: For each parameter of a function: the kinds of its callers' arguments.
 Given = dict[str, list[Known | None]]
 
 
 class Rule(Protocol):
-    """Looks at expressions, and what they are applied to."""
+    """Check of single expressions."""
 
     def look(self, node: ast.expr, owner: Known | None, walk: "Walk") -> None:
-        """See a call, an attribute or a subscript, after its parts; *owner* is what it is of."""
+        """Check a call, attribute or subscript, after its parts; *owner* is its left side."""
 
 
 _SELECTS = (Kind.RESPONSE, Kind.PARSER, Kind.NODE)
 _OF_PARSEL = (Kind.SELECTOR, Kind.SELECTORS)
 _KIN = ("parent", "next", "prev", "child", "first_child", "last_child")
-#: The kinds of attributes, by the kind that has them.
+#: Kinds of attributes, by the owner's kind and the name.
 _ATTRIBUTES = {
     (Kind.RESPONSE, "selector"): Kind.SELECTOR,
     (Kind.RESPONSE, "tree"): Kind.PARSER,
@@ -65,7 +65,7 @@ _ATTRIBUTES = {
     **{(Kind.NODE, name): Kind.NODE for name in _KIN},
     **{(Kind.PARSER, name): Kind.NODE for name in ("body", "head", "root")},
 }
-#: The kinds that methods return, likewise.
+#: Kinds of methods' results, by the owner's kind and the name.
 _METHODS = {
     **{(kind, "css"): Kind.NODES for kind in _SELECTS},
     **{(kind, "css_first"): Kind.NODE for kind in _SELECTS},
@@ -92,7 +92,7 @@ _MADE = {
     "selectolax.lexbor.LexborNode": Kind.NODE,
 }
 _SAME_LISTS = frozenset({"list", "tuple", "sorted", "reversed"})
-#: Parameters of methods that are called by crawlcw, by method.
+#: Parameters of the methods that crawlcw calls.
 _HOOKS = {
     "after_response": ("response",),
     "before_request": ("request",),
@@ -105,7 +105,7 @@ _BY_NAME = {"response": Kind.RESPONSE, "request": Kind.REQUEST}
 
 @dataclass
 class Walk:
-    """One walk through a file; *given* are the arguments that a walk before has seen."""
+    """One walk through a file; *given* are the arguments that an earlier walk has seen."""
 
     source: Source
     rules: tuple[Rule, ...] = ()
@@ -119,9 +119,9 @@ class Walk:
 
     @classmethod
     def through(cls, source: Source, rules: tuple[Rule, ...]) -> None:
-        """Show *rules* every expression of *source*, with what is known of it."""
+        """Apply *rules* to every expression of *source*, with its kind."""
         given: dict[FunctionNode, Given] = {}
-        # The first walks learn what helpers are given, which helpers of helpers then are.
+        # The first walk learns the arguments of helpers, the second those of their helpers.
         for _ in range(2):
             learning = cls(source, (), given)
             learning.module()
@@ -134,7 +134,7 @@ class Walk:
         self.body(self.source.tree.body, env)
 
     def body(self, statements: Iterable[ast.stmt], env: Env) -> None:
-        """Walk through statements; *env* becomes what it is behind them."""
+        """Walk through statements; updates *env*."""
         for each in statements:
             self._statement(each, env)
 
@@ -163,7 +163,7 @@ class Walk:
                 self._control(node, env)
 
     def _control(self, node: ast.stmt, env: Env) -> None:
-        """Walk through a statement with several ways, or through the expressions of another."""
+        """Walk through a control statement, or through the expressions of another one."""
         match node:
             case ast.For(target=target, iter=iterated) | ast.AsyncFor(target=target, iter=iterated):
                 self._iterate(target, iterated, env)
@@ -250,7 +250,7 @@ class Walk:
                 self.visit(target, env)
 
     def _iterate(self, target: ast.expr, iterated: ast.expr, env: Env) -> None:
-        """Bind the target of a loop to an element of what is iterated."""
+        """Bind the target of a loop to an element of the iterable."""
         known = self.visit(iterated, env)
         match iterated, target:
             case (
@@ -273,7 +273,7 @@ class Walk:
             return _element_of(self.visit(iterated, env))
 
     def _loop(self, body: list[ast.stmt], env: Env) -> None:
-        # What the body binds, its next turn begins with.
+        # The next iteration starts with the bindings of the last one.
         with self._silence():
             self._branches([body], env, env, or_none=True)
         self._branches([body], env, env, or_none=True)
@@ -285,7 +285,7 @@ class Walk:
         for body in bodies:
             branch = dict(start)
             self.body(body, branch)
-            # What cannot go on binds nothing for what follows.
+            # A branch that leaves the function or loop has no effect on the code after it.
             if not (body and isinstance(body[-1], ast.Return | ast.Raise | ast.Continue)):
                 ends.append(branch)
         if ends:
@@ -300,7 +300,7 @@ class Walk:
             self._silent -= 1
 
     def visit(self, node: ast.expr, env: Env) -> Known | None:
-        """Return what an expression is; the rules see it, and all that is in it."""
+        """Return the kind of an expression; apply the rules to it and to all its parts."""
         match node:
             case ast.Name(id=name):
                 self._escapes(node)
@@ -329,7 +329,7 @@ class Walk:
                 return self._composed(node, env)
 
     def _composed(self, node: ast.expr, env: Env) -> Known | None:
-        """Return what an expression is that is made of others."""
+        """Return the kind of a compound expression."""
         match node:
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 self.visit(test, env)
@@ -382,7 +382,7 @@ class Walk:
         return None if made is None else Known(made, node.lineno)
 
     def _called(self, function: ast.expr) -> FunctionNode | None:
-        """Return the helper that is called, a method of the class or a function of the file."""
+        """Return the called helper, a method of the class or a function of the file."""
         match function:
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name) if self.owner:
                 for each in self.owner.lineage:
@@ -394,7 +394,7 @@ class Walk:
         return None
 
     def _escapes(self, node: ast.Name | ast.Attribute) -> None:
-        """Note that a function is handed on: of what it is given nothing is known."""
+        """Note that a function is passed on: the kinds of its arguments are unknown."""
         called = self._called(node)
         if called is not None and isinstance(node.ctx, ast.Load):
             is_response = _names(called)[:1] == ["response"]
@@ -423,7 +423,7 @@ class Walk:
 
 
 def _names(function: FunctionNode) -> list[str]:
-    """Return the names of the arguments that a caller gives by place."""
+    """Return the names of the positional parameters."""
     every = (*function.args.posonlyargs, *function.args.args)
     return [each.arg for each in every if each.arg not in ("self", "cls")]
 
@@ -434,7 +434,7 @@ def _part(
     kind = None if owner is None else table.get((owner.kind, name))
     if owner is None or kind is None:
         return None
-    # A node's line is that of the `response.css()` that it comes from, which may be changed.
+    # A node has the line of its `response.css()`, which is the line to change.
     return Known(kind, owner.line if owner.kind is Kind.NODE else line)
 
 
@@ -456,7 +456,7 @@ def _element_of(known: Known | None) -> Known | None:
 
 
 def _agreed(found: Iterable[Known | None]) -> Known | None:
-    """Return the one kind of all, None beside it left out; None where they differ."""
+    """Return the common kind, ignoring `Kind.NOTHING`; None if kinds differ."""
     agreed: Known | None = None
     for each in found:
         if each is None:
@@ -477,7 +477,7 @@ def _join(env: Env, ends: list[Env]) -> None:
 
 
 def _without_tested(test: ast.expr, env: Env) -> Env:
-    """Return *env* without the names whose type a test asks for."""
+    """Return *env* without the names whose type a test checks."""
     for node in ast.walk(test):
         match node:
             case ast.Call(

@@ -1,23 +1,23 @@
-"""A finding: a place in a source file, and the word to write there."""
+"""Findings of the checks: a place in a source file, and the code to write there."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Finding:
-    """Something in a source file that does not do what it seems to."""
+    """A mistake in a source file."""
 
     path: str
     line: int  #: from 1
     what: str  #: the code, or a sentence
-    instead: str = ""  #: the code to write, where there is any
+    instead: str = ""  #: the code to write, if there is any
     guide: str = ""  #: page and heading of the manual: `spiders#Items`
-    #: Whether the file cannot be loaded, or makes no spider, before this is mended.
+    #: Whether the file cannot be loaded, or gives no spider, before this is corrected.
     stops: bool = False
 
     @property
     def message(self) -> str:
-        """The finding in one line: the code, the word to write, the section of the manual."""
+        """The finding in one line: the code, its replacement, the section of the manual."""
         said = f"{self.what} -> {self.instead}" if self.instead else self.what
         if not self.guide:
             return said

@@ -1,4 +1,4 @@
-"""Extras that a spider needs and this environment has not: the command that installs them."""
+"""Check for extras that a spider needs and that are not installed."""
 
 import ast
 from importlib.util import find_spec
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from crawlcw.checking.bindings import Kind, Known, Walk
 from crawlcw.checking.findings import Findings
 
-#: What is written, the package that it needs, the extra, and the manual's section.
+#: Needed package, extra, and section of the manual.
 _PARSEL = ("parsel", "xpath", "spiders#Responses")
 _FORMS = ("parsel", "forms", "spiders#Forms")
 _BROWSER = ("playwright", "browser", "browser")
@@ -19,7 +19,7 @@ _SWITCHES = {"browser": _BROWSER, "keep_bodies": _WARC, "trace": _OTEL}
 
 
 class Missing:
-    """Finds the first place of a file that needs each extra which is not installed."""
+    """Finds the first use of each extra that is not installed."""
 
     def __init__(self, found: Findings) -> None:
         self._found = found

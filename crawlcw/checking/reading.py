@@ -1,4 +1,4 @@
-"""Find the file of a spider without importing it, and check it and the files of its bases."""
+"""Find a spider's file without importing it, and check it with the files of its bases."""
 
 import ast
 import sys
@@ -16,7 +16,7 @@ from crawlcw.checking.source import UNREADABLE, Class, Source
 
 
 def located(text: str, folder: Path) -> tuple[Path, str] | None:
-    """Return the file that *text* names, and the class in it or `""`; None where none is found.
+    """Return the file that *text* names, and the class in it or `""`; None: not found.
 
     *text* is a name of a spider in *folder*, `file.py`, `file.py:Class` or `module:Class`.
     """
@@ -59,7 +59,7 @@ def _names(spider: Class) -> list[str]:
 
 
 def check(path: Path, class_name: str = "") -> list[Finding]:
-    """Return what is found in a file, and in those beside it that have bases of its spiders.
+    """Return the findings in a file, and in the files beside it with bases of its spiders.
 
     With a *class_name* the other spiders of the file are left out. Raises one of
     `UNREADABLE` for a file that cannot be read.
@@ -89,7 +89,7 @@ def _in_source(source: Source) -> set[Finding]:
     found = Findings(str(source.path))
     selection = Selection(found)
     requests = Requests(found, of_scrapy=source.is_scrapys)
-    # An expression of hundreds of parts: what was found before it counts.
+    # An expression with hundreds of nested parts: the findings before it count.
     with suppress(RecursionError):
         Walk.through(source, (selection, requests, Missing(found)))
     selection.finish()
@@ -103,5 +103,5 @@ def _in_source(source: Source) -> set[Finding]:
 
 
 def has_spider(path: Path) -> bool:
-    """Return whether a file defines a spider, by the look of it."""
+    """Return whether a file defines a spider, judged by names."""
     return any(each.is_spider for each in Source(path).classes)

@@ -1,4 +1,4 @@
-"""Requests and responses: arguments, callbacks and attributes that mean something in Scrapy."""
+"""Checks of requests and responses for Scrapy's arguments, callbacks and attributes."""
 
 import ast
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from crawlcw.checking.source import FOREIGN_MODULES, Class
 _REQUESTS = "spiders#Requests"
 _RESPONSES = "spiders#Responses"
 _CLASSES = frozenset({"Request", "FormRequest", "JsonRequest", "SplashRequest"})
-#: Others have a `Request` of their own.
+#: Other packages have their own `Request`.
 _PACKAGES = FOREIGN_MODULES | {"crawlcw"}
 _CALLBACKS = frozenset({"callback", "errback"})
-#: The methods of every spider.
+#: Methods of every spider.
 _OF_SPIDERS = frozenset({"parse", "on_error", "item", "start"})
-#: Attributes of Scrapy's responses that a `Response` has not.
+#: Attributes of Scrapy's responses that a `Response` does not have.
 _OF_RESPONSE = {
     "body_as_unicode": "response.text",
     "cb_kwargs": "response.context",
@@ -32,22 +32,22 @@ _OF_REQUEST = {
     "flags": "request.context",
     "meta": "request.context",
 }
-#: Keys that Scrapy's own words put into `meta`, and no page's <meta>.
+#: Keys of Scrapy's `meta` that are not names of <meta> elements.
 _SCRAPYS_KEYS = frozenset({*META_KEYS, "item"})
 
 
 class Requests:
-    """Finds what requests are given, and what is asked of responses, in Scrapy's words."""
+    """Finds Scrapy's arguments of requests and attributes of responses."""
 
     def __init__(self, found: Findings, *, of_scrapy: bool) -> None:
         self._found = found
         self._of_scrapy = of_scrapy
         self._metas: list[tuple[int, str]] = []
-        #: The keys that requests of this file hand on.
+        #: Keys that requests of this file pass to callbacks.
         self._handed_on: set[str] = set()
 
     def finish(self) -> None:
-        """Tell what only the whole file shows."""
+        """Add the findings that need the whole file."""
         keys = _SCRAPYS_KEYS | self._handed_on
         for line, key in self._metas:
             if self._of_scrapy or key in keys:
@@ -149,7 +149,7 @@ def _keys(value: ast.expr) -> Iterator[str]:
 
 
 def callbacks_of(owner: Class) -> dict[str, set[str]]:
-    """Return the names of the methods that requests of a spider name: `callback`, `errback`."""
+    """Return the methods that requests of a spider name as `callback` and as `errback`."""
     found: dict[str, set[str]] = {"callback": {"parse"}, "errback": set()}
     for each in owner.lineage:
         for node in ast.walk(each.node):
@@ -174,7 +174,7 @@ def _named(value: ast.expr) -> set[str]:
 
 
 def signatures(owner: Class, found: Findings) -> None:
-    """Find the callbacks that want more than they are given."""
+    """Find callbacks with more parameters than crawlcw passes."""
     named = callbacks_of(owner)
     for method in owner.methods():
         every = [each.arg for each in (*method.args.posonlyargs, *method.args.args)]

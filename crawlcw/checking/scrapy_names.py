@@ -1,4 +1,4 @@
-"""Scrapy's names: what a file imports, what its classes define, and which settings it makes."""
+"""Checks for Scrapy's names: imports, members of classes, settings."""
 
 import ast
 import difflib
@@ -18,7 +18,7 @@ _START = "spiders#Where a crawl begins"
 _SCRAPY = "scrapy"
 _STATE = "spiders#State"
 
-#: A name of Scrapy or of its kin, by its last part: the counterpart, and the manual's section.
+#: Counterparts of names of Scrapy and its plugins, by their last part, with the manual's section.
 _NAMES = {
     "BaseItemExporter": ("`crawlcw export`", "commands#export"),
     "CSVFeedSpider": ("Spider, whose parse() reads response.text by csv", _SCRAPY),
@@ -69,7 +69,7 @@ _NAMES = {
     "open_in_browser": ("`crawlcw shell URL`", "commands#shell"),
     "signals": ("opened(), closed(), item(), on_error() of the spider", _HOOKS),
 }
-#: The same by the module, where the name itself is in no table.
+#: Counterparts by module, for names that are not in the table.
 _MODULES = {
     "itemadapter": _NAMES["ItemAdapter"],
     "itemloaders": _NAMES["ItemLoader"],
@@ -88,10 +88,10 @@ _MODULES = {
     "scrapy_splash": ("Request(browser=True)", "browser"),
     "twisted": ("async def and asyncio: there are no deferreds", "spiders#Callbacks"),
 }
-#: Names that are the same here: the import alone is to be changed.
+#: Names that crawlcw shares: only the import changes.
 _SAME = frozenset({"DropItem", "Request", "Response", "Rule", "SitemapSpider", "Spider"})
 
-#: What a spider of Scrapy defines, and its counterpart.
+#: Counterparts of a Scrapy spider's members.
 _OF_SPIDERS = {
     "adapt_response": ("after_response(self, response)", _HOOKS),
     "allowed_domains": ("allowed_hosts", "spiders"),
@@ -118,7 +118,7 @@ _OF_SPIDERS = {
     "start_requests": ("async def start(self)", _START),
     "update_settings": ("settings = Settings(...)", "settings"),
 }
-#: Methods of pipelines and middleware, with their parameters, so that no other class is meant.
+#: Methods of pipelines and middleware, with their parameters, to exclude other classes.
 _OF_PARTS = {
     "close_spider": ({"spider"}, ("closed(self, report) of the spider", _HOOKS)),
     "from_crawler": ({"crawler"}, ("opened(self) of the spider", _HOOKS)),
@@ -157,16 +157,16 @@ _LOADER_METHODS = frozenset(
 
 
 class Names:
-    """The findings of one file that its names alone tell."""
+    """Finds Scrapy's names in one file."""
 
     def __init__(self, source: Source, found: Findings) -> None:
         self._source = source
         self._tell = found.tell
         self._of_scrapy = source.is_scrapys
-        self._told: set[ast.expr] = set()  #: what is said with the expression around it
+        self._told: set[ast.expr] = set()  #: parts of reported expressions
 
     def look(self) -> None:
-        """Look at the whole file."""
+        """Check the whole file."""
         self._imports()
         for each in self._source.classes:
             (self._spider if each.is_spider else self._part)(each)
@@ -208,7 +208,7 @@ class Names:
         return f"from crawlcw import {', '.join(same)}"
 
     def _use(self, node: ast.Attribute | ast.Name) -> None:
-        """Find the use of a name that is another here, and of Scrapy's attributes of a spider."""
+        """Find uses of renamed names, and of Scrapy's attributes of a spider."""
         if not isinstance(node.ctx, ast.Load):
             return
         dotted = self._source.dotted(node)
@@ -316,7 +316,7 @@ class Names:
                 self._tell(method.lineno, f"{part.node.name}.{method.name}()", *found)
 
     def _settings_file(self) -> None:
-        """Find the settings of a Scrapy project: names of a module in capitals."""
+        """Find the settings of a Scrapy project: upper-case names of a module."""
         named = [
             (statement.lineno, name)
             for statement in self._source.tree.body
@@ -330,7 +330,7 @@ class Names:
 
 
 def _at_import(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield what runs when a body of statements is executed: no function's, no class's own."""
+    """Yield the nodes that run at import, without those in functions and classes."""
     for statement in body:
         if not isinstance(statement, FunctionNode | ast.ClassDef):
             yield from ast.walk(statement)

@@ -1,18 +1,18 @@
-"""What is selected from a page: lexbor's nodes and parsel's selectors have words of their own."""
+"""Checks of selections from a page: methods of lexbor's nodes and of parsel's selectors."""
 
 import ast
 
 from crawlcw.checking.bindings import Kind, Known, Walk
 from crawlcw.checking.findings import Findings
 
-#: What parsel's selectors have, and neither a lexbor node nor a list.
+#: Members of parsel's selectors, but not of lexbor nodes or lists.
 _PARSELS = frozenset(
     """
     attrib extract extract_first get getall jmespath re re_first register_namespace
     remove_namespaces xpath
     """.split()  # noqa: SIM905  # as a list it would be ten times as long
 )
-#: What lexbor's nodes have, and no selector of parsel.
+#: Members of lexbor's nodes, but not of parsel's selectors.
 _LEXBORS = frozenset({"attributes", "attrs", "css_first", "text"})
 _FIRST = frozenset({"get", "extract_first"})
 _ALL = frozenset({"getall", "extract"})
@@ -24,19 +24,19 @@ _LONGEST = 70
 
 
 class Selection:
-    """Finds what is asked of a node that only parsel's selectors have, and the other way round."""
+    """Finds parsel's members used on lexbor nodes, and lexbor's used on parsel's selectors."""
 
     def __init__(self, found: Findings) -> None:
         self._found = found
-        #: What is said of an expression, and what to write instead.
+        #: Message and replacement by expression.
         self._said: dict[ast.expr, tuple[str, str]] = {}
 
     def finish(self) -> None:
-        """Tell what was found, a chain of calls once: its outermost part."""
+        """Add the findings; of a chain of calls only the outermost one."""
         parts = {part for node in self._said for part in _chain(node)}
         for node, (what, instead) in self._said.items():
             if node not in parts:
-                # Of a chain over several lines the one of its last part, which is what is wrong.
+                # In a chain over several lines, the line of the last part, which has the mistake.
                 last = node.func if isinstance(node, ast.Call) else node
                 self._found.tell(last.end_lineno or last.lineno, what, instead, _RESPONSES)
 
@@ -46,7 +46,7 @@ class Selection:
         match node:
             case ast.Call(func=ast.Attribute(attr=name)):
                 if (said := self._said.pop(node.func, None)) is not None:
-                    # An attribute that is called is told with its call.
+                    # The call replaces the finding of its attribute.
                     what = said[0].replace(_shown(node.func), _shown(node), 1)
                     of_parsel = name in _PARSELS and kind in _NODES
                     self._tell(node, what, _advice(node, name, owner) if of_parsel else said[1])
@@ -95,7 +95,7 @@ class Selection:
 
 
 def _chain(node: ast.expr) -> list[ast.expr]:
-    """Return what an expression is applied to, and what that is."""
+    """Return the owner of an expression, the owner of that, and so on."""
     found = []
     while True:
         match node:
@@ -122,7 +122,7 @@ def _pseudo(call: ast.expr) -> tuple[str, str] | None:
 
 
 def _advice(node: ast.expr, name: str, owner: Known | None) -> str:
-    """Return what to write for `owner.name`, of parsel, by lexbor's nodes or by parsel itself."""
+    """Return the replacements of parsel's `owner.name`: by lexbor's nodes, and by parsel."""
     value = node.func if isinstance(node, ast.Call) else node
     assert isinstance(value, ast.Attribute)
     selected = value.value
@@ -152,7 +152,7 @@ def _by_nodes(selected: ast.expr, name: str) -> str:
 
 
 def _of_node(pseudo: str) -> str:
-    """Return what a lexbor node has for `::text` or `::attr(href)`."""
+    """Return a lexbor node's counterpart of `::text` or `::attr(href)`."""
     if pseudo.startswith("attr("):
         return f".attributes[{pseudo[5:].rstrip(')').strip()!r}]"
     return ".text()"
@@ -168,7 +168,7 @@ def _by_parsel(node: ast.expr, owner: Known | None) -> str:
 
 
 def _single(node: ast.Attribute) -> str:
-    """Return how one node of a list is had: `css_first`, or a longer selector."""
+    """Return code for one node instead of a list: `css_first`, or an index."""
     match node.value:
         case ast.Call(func=ast.Attribute(value=receiver, attr="css"), args=[query, *_]):
             of = f"{ast.unparse(receiver)}.css_first({ast.unparse(query)})"

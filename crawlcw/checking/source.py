@@ -1,6 +1,6 @@
-"""A source file: its tree, the names that it imports, its classes and their bases.
+"""A parsed source file: its imports, its classes and their bases.
 
-Nothing is imported. Names lead to other files beside it, where these define a base class.
+Nothing is imported. Base classes are looked up in the files beside it.
 """
 
 import ast
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
-#: Modules of Scrapy and of what belongs to it; none of them means anything to a crawl here.
+#: Modules of Scrapy and its plugins, which crawlcw does not use.
 FOREIGN_MODULES = frozenset(
     """
     itemadapter itemloaders pydispatch scrapy scrapy_playwright scrapy_redis
     scrapy_rotating_proxies scrapy_selenium scrapy_splash twisted
     """.split()  # noqa: SIM905  # as a list it would be ten times as long
 )
-#: What `Source` raises for a file that cannot be read, or is nested too deeply.
+#: Exceptions of `Source` for a file that cannot be read, or is nested too deeply.
 UNREADABLE = (SyntaxError, OSError, ValueError, RecursionError, MemoryError)
 _IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception"})
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -26,26 +26,26 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 class Imported:
     """One name of an import statement."""
 
-    name: str  #: what the file calls it
-    dotted: str  #: what it is: `scrapy.http.Request`
+    name: str  #: its name in the file
+    dotted: str  #: its full name: `scrapy.http.Request`
     line: int
-    is_optional: bool  #: for type checkers alone, or guarded by `except ImportError`
+    is_optional: bool  #: for type checkers only, or guarded by `except ImportError`
     in_function: bool  #: the file can be loaded without it
 
 
 @dataclass(frozen=True)
 class Class:
-    """A class of a source file, and those of its bases that can be read."""
+    """A class of a source file, with its readable bases."""
 
     node: ast.ClassDef
     source: "Source"
     bases: tuple["Class", ...]
-    #: The dotted names of the bases that are in no file here: `crawlcw.Spider`.
+    #: The full names of the bases without a file beside it: `crawlcw.Spider`.
     foreign: tuple[str, ...]
 
     @cached_property
     def lineage(self) -> tuple["Class", ...]:
-        """The class and all of its bases that can be read, itself first."""
+        """The class and all its readable bases, itself first."""
         found = [self]
         for base in self.bases:
             found += [each for each in base.lineage if each not in found]
@@ -53,17 +53,17 @@ class Class:
 
     @cached_property
     def roots(self) -> frozenset[str]:
-        """The dotted names of all bases that cannot be read."""
+        """The full names of all bases that cannot be read."""
         return frozenset(name for each in self.lineage for name in each.foreign)
 
     @property
     def is_spider(self) -> bool:
-        """Whether it is a spider, of crawlcw or of Scrapy, by its bases or their names."""
+        """Whether it is a spider, of crawlcw or Scrapy, by the names of its bases."""
         return any(name.rpartition(".")[2].endswith("Spider") for name in self.roots)
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of its bases are known."""
+        """Whether all its bases are known."""
         known = {"crawlcw.Spider", "crawlcw.SitemapSpider", "object"}
         return self.roots <= known or all(
             name.partition(".")[0] == "scrapy" or name in known for name in self.roots
@@ -76,12 +76,12 @@ class Class:
                 yield each
 
     def defines(self, name: str) -> bool:
-        """Return whether the class, or a base that can be read, has an attribute *name*."""
+        """Return whether the class, or a readable base, has an attribute *name*."""
         return any(name in each.names for each in self.lineage)
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names that its body defines, and those it assigns to `self`."""
+        """The names that its body defines or that it assigns to `self`."""
         found = {name for statement in self.node.body for name in defined(statement)}
         for node in ast.walk(self.node):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -125,7 +125,7 @@ class Source:
 
     @property
     def is_scrapys(self) -> bool:
-        """Whether the file needs Scrapy to be loaded."""
+        """Whether the file cannot be loaded without Scrapy."""
         return any(
             each.dotted.partition(".")[0] in FOREIGN_MODULES and not each.is_optional
             for each in self.imports
@@ -133,14 +133,14 @@ class Source:
 
     @property
     def classes(self) -> list[Class]:
-        """The classes of the file's top level, in their order."""
+        """The classes of the file's top level, in order."""
         made = (self.class_named(name) for name in self._class_nodes)
         return [each for each in made if each is not None]
 
     def class_named(self, name: str) -> Class | None:
-        """Return the class of that name, of this file or of one beside it that it imports from."""
+        """Return the class of that name, from this file or an imported one beside it."""
         if name not in self._classes:
-            self._classes[name] = None  # a class that is its own base
+            self._classes[name] = None  # ends the recursion for a class that is its own base
             self._classes[name] = self._class(name)
         return self._classes[name]
 
@@ -160,7 +160,7 @@ class Source:
         return Class(node, self, tuple(bases), tuple(foreign))
 
     def _beside(self, module: str) -> "Source | None":
-        """Return the file of a *module* that lies beside this one, or in the working directory."""
+        """Return the file of a *module* beside this one, or in the working directory."""
         if not module:
             return None
         parts = module.strip(".").replace(".", "/") + ".py"
@@ -179,9 +179,9 @@ class Source:
         return None
 
     def dotted(self, expression: ast.expr) -> str:
-        """Return what *expression* names by the file's imports, as `scrapy.Request`, or `""`."""
+        """Return the full name of *expression* by the imports, as `scrapy.Request`, or `""`."""
         parts = []
-        while isinstance(expression, ast.Attribute | ast.Subscript):  # as `Generic[T]` is one
+        while isinstance(expression, ast.Attribute | ast.Subscript):  # a subscript: `Generic[T]`
             if isinstance(expression, ast.Attribute):
                 parts.append(expression.attr)
             expression = expression.value
@@ -193,7 +193,7 @@ class Source:
 
 
 def path_of(expression: ast.expr) -> str:
-    """Return a name with attributes as it is written, `self.crawler.stats`, or `""`."""
+    """Return a dotted name as written, `self.crawler.stats`, or `""`."""
     parts = []
     while isinstance(expression, ast.Attribute):
         parts.append(expression.attr)

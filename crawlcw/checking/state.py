@@ -1,8 +1,8 @@
-"""State between callbacks: attributes that a callback changes, which a crash of the process loses.
+"""Check for state between callbacks: attributes that a callback changes.
 
-Another process has values of its own as well. Found are changes of `self.x` and of the
-containers in it; what is set before the first page, a property, or a value that is
-made again where it is missing (`if self.x is None: self.x = ...`) is none.
+A crash loses such state, and each process has its own. The check finds changes of
+`self.x` and of containers in it. Exceptions: values set before the first page,
+properties, and values created on demand (`if self.x is None: self.x = ...`).
 """
 
 import ast
@@ -14,7 +14,7 @@ from crawlcw.checking.findings import Finding, Findings
 from crawlcw.checking.requests import callbacks_of
 from crawlcw.checking.source import Class, FunctionNode, Source
 
-#: Methods that crawlcw calls for each page or item.
+#: Methods that run for each page or item.
 _PER_PAGE = frozenset(
     {"after_response", "before_request", "item", "on_error", "parse", "parse_start_url"}
 )
@@ -25,14 +25,14 @@ _CHANGES = frozenset(
     """.split()  # noqa: SIM905  # as a list it would be ten times as long
 )
 _CONTAINERS = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict", "list", "set"})
-#: What is a spider's own, and durable or meant to be set.
+#: Attributes of every spider that are durable or may be set.
 _NOT_STATE = frozenset({"state", "settings", "logger"})
 _GUIDE = "spiders#State"
 _INSTEAD = "self.state, which is durable with its page"
 
 
 def of_class(path: Path, name: str) -> list[Finding]:
-    """Return the findings about one class of a file, and about its bases that can be read.
+    """Return the findings about one class of a file, and about its readable bases.
 
     Raises one of `UNREADABLE` for a file that cannot be read.
     """
@@ -45,7 +45,7 @@ def of_class(path: Path, name: str) -> list[Finding]:
 
 
 def look(spider: Class, found: Findings) -> None:
-    """Find each attribute that callbacks of *spider* change, at its first change."""
+    """Find the first change of each attribute that callbacks of *spider* change."""
     methods = {m.name: _Method(m) for each in reversed(spider.lineage) for m in each.methods()}
     containers = _containers(spider)
     of_pages = _of_pages(spider, methods)
@@ -76,7 +76,7 @@ class _Method:
 
 
 def _of_pages(spider: Class, methods: dict[str, _Method]) -> set[str]:
-    """Return the methods that run for a page: callbacks, hooks, and those that these call."""
+    """Return the methods that run for a page: callbacks, hooks, and the methods they call."""
     named = callbacks_of(spider)
     new = set(_PER_PAGE | named["callback"] | named["errback"]) & methods.keys()
     new |= {name for name, method in methods.items() if _takes_response(method.node)}
@@ -96,7 +96,7 @@ def _is_self(node: ast.expr) -> bool:
 
 
 def _containers(spider: Class) -> set[str]:
-    """Return the attributes that hold a list, a set or a mapping, by what is assigned to them."""
+    """Return the attributes to which a list, a set or a mapping is assigned."""
     found = set()
     for each in spider.lineage:
         for node in ast.walk(each.node):
@@ -164,7 +164,7 @@ def _single(targets: list[ast.expr]) -> Iterator[ast.expr]:
 
 
 def _guarded(method: FunctionNode) -> set[int]:
-    """Return the assignments of what is missing: under `if self.x is None` or `if not self.x`."""
+    """Return the assignments on demand: under `if self.x is None` or `if not self.x`."""
     found = set()
     for node in ast.walk(method):
         if isinstance(node, ast.If):
@@ -188,7 +188,7 @@ def _guarded(method: FunctionNode) -> set[int]:
 def _is_read_elsewhere(
     methods: dict[str, _Method], method: FunctionNode, name: str, line: int
 ) -> bool:
-    """Return whether a change outlives its call: it is read in another one."""
+    """Return whether a change outlives its call: another call reads it."""
     return any(
         read <= line or other.node is not method
         for other in methods.values()

@@ -1,1 +1,1 @@
-"""A web page that shows a crawl while it runs, and steers it: see `crawlcw dashboard`."""
+"""Web page to watch, search and control crawls: see `crawlcw dashboard`."""

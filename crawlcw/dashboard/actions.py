@@ -1,4 +1,4 @@
-"""What the page does: to one task, to some, to all of a selection, and to the crawl itself."""
+"""Actions of the dashboard: change tasks, pause and resume crawls."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -14,21 +14,21 @@ from crawlcw.server.refused import RefusedError
 
 
 async def act(ledger: Ledger, asked: Act) -> dict[str, Any]:
-    """Return how many tasks were changed, or with `dry_run` would be.
+    """Change tasks; return their number, or with `dry_run` the number that would change.
 
-    Tasks that somebody works on just now are left alone, and so is what changes meanwhile.
+    Tasks held by a worker stay, and so do tasks that change during the action.
     """
     chosen = _chosen(asked)
     if not asked.dry_run and chosen.until is None:
-        # A request that is sent again finds those that were changed changed later than this.
+        # Makes the request idempotent: changed tasks have a later time than this.
         chosen = replace(chosen, until=ledger.now() + timedelta(milliseconds=1))
     return {"changed": await _changed(ledger, asked, chosen)}
 
 
 async def steer(ledger: Ledger, asked: Steer) -> dict[str, Any]:
-    """Write down what the crawls of a ledger are to follow; raises `RefusedError`."""
+    """Pause or resume the crawls of a ledger; raises `RefusedError`."""
     if ledger.kind.tracked:
-        raise RefusedError(422, "a use case has no crawl that could be paused")
+        raise RefusedError(422, "a use case has no crawl to pause")
     paused = written_moment(ledger.now()) if asked.order == "pause" else None
     await ledger.notes.set_control({"paused": paused})
     return {"paused": paused}
@@ -51,7 +51,7 @@ async def _changed(ledger: Ledger, asked: Act, chosen: TaskFilter) -> int:
 
 
 async def _number(ledger: Ledger, change: BulkChange, chosen: TaskFilter) -> int:
-    """Return how many tasks a change would be made of."""
+    """Return the number of tasks that a change would affect."""
     parts = [chosen.freed(part, now=ledger.now()) for part in change.parts]
     return sum([await ledger.queries.count(part) for part in parts])
 

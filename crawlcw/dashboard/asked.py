@@ -1,4 +1,4 @@
-"""What may be asked of the dashboard: each query and each body, declared once."""
+"""Requests to the dashboard's API: queries and bodies, as pydantic models."""
 
 from typing import Annotated, Literal
 
@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 from crawlcw.errors import Reason
 from crawlcw.server.bodies import Asked, Cursor, Moment, StatusName
 
-#: How many tasks a page of a search has, and how many may be chosen one by one.
+#: Limits: tasks in a page of a search, and tasks chosen one by one.
 MOST_SHOWN = 200
 MOST_CHOSEN = 1_000
 
@@ -26,17 +26,17 @@ OneReason = Annotated[Reason, Field(strict=False)]
 
 
 class Nothing(Asked):
-    """A question that has no words."""
+    """A request without parameters."""
 
 
 class History(Asked):
-    """How the crawl was as time went by."""
+    """A request for the data of the charts."""
 
     span: Literal["quarter", "hour", "day", "week"] = "hour"
 
 
 class Selection(Asked):
-    """Which tasks: those that match all that is given; since and until bound their last change."""
+    """A filter of tasks, which must match all fields; `since` and `until` bound the last change."""
 
     status: Annotated[list[StatusName], BeforeValidator(_list), Field(max_length=5)] | None = None
     reason: OneReason | None = None
@@ -47,7 +47,7 @@ class Selection(Asked):
 
 
 class FindTasks(Selection):
-    """A search, the last changed first."""
+    """A search for tasks, the last changed first."""
 
     text: Text = ""
     limit: Annotated[int, Field(ge=1, le=MOST_SHOWN), BeforeValidator(_digits)] = 50
@@ -55,13 +55,13 @@ class FindTasks(Selection):
 
 
 class Steer(Asked):
-    """What the crawls that run are to do."""
+    """An order to the running crawls."""
 
     order: Literal["pause", "resume"]
 
 
 class Act(Asked):
-    """What is to be done with tasks: with some of them, or with all of a selection."""
+    """An action on listed tasks, or on all of a selection."""
 
     action: Literal["retry", "ignore", "reset"]
     tasks: Annotated[list[TaskName], Field(min_length=1, max_length=MOST_CHOSEN)] | None = None

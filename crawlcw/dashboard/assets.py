@@ -1,4 +1,4 @@
-"""The files of the page, and what a browser may do with them: nothing from anywhere else."""
+"""Static files of the page, and its Content Security Policy: nothing from other origins."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from importlib import resources
 
 from aiohttp import web
 
-#: Scripts and styles are files of ours, text becomes no markup, and nobody frames the page.
+#: Only the page's own scripts and styles; text never becomes markup; no framing.
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -46,14 +46,14 @@ class Asset:
     content_type: str
 
     def response(self) -> web.Response:
-        """Return it as it is sent."""
+        """Return the response with this file."""
         return web.Response(
             body=self.body, content_type=self.content_type, charset="utf-8", headers=HEADERS
         )
 
 
 def assets() -> Mapping[str, Asset]:
-    """Return the page's files by the paths that they are asked by, `/` among them."""
+    """Return the page's files by their paths, with `/`."""
     found = {
         f"/static/{each.name}": Asset(
             body=each.read_bytes(), content_type=_TYPES[each.name.rpartition(".")[2]]

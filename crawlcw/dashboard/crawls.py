@@ -1,4 +1,4 @@
-"""The spiders and use cases that are shown: their ledgers, opened when they are first asked for."""
+"""The shown spiders and use cases, with their ledgers, opened on demand."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,12 +12,12 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.observing.observer import Observer
 from crawlcw.server.refused import RefusedError
 
-#: Seconds for which the list of names is good.
+#: Seconds between two reads of the list of names.
 _NAMES_EVERY = 10.0
 
 
 class Crawls:
-    """What one ledger holds, closed with the block."""
+    """The spiders and use cases of one ledger, closed at the end of the block."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Crawls:
         recorded: Callable[[], Awaitable[Sequence[str]]],
         only: Sequence[str] = (),
     ) -> None:
-        """*recorded* returns what there is, and *open_one* opens one; *only* these are shown."""
+        """*recorded* returns the names, *open_one* opens a ledger; show *only* these, or all."""
         self._open_one = open_one
         self._recorded = Kept(recorded, every=_NAMES_EVERY)
         self._only = only
@@ -46,12 +46,12 @@ class Crawls:
         await self._closing.aclose()
 
     async def names(self) -> list[str]:
-        """Return the names of those that have tasks, by name."""
+        """Return the shown names that have tasks, sorted."""
         recorded = await self._recorded.get()
         return [name for name in recorded if not self._only or name in self._only]
 
     async def overview(self, name: str) -> Overview:
-        """Return what is seen of one; raises `RefusedError` where there is none of that name."""
+        """Return the overview of *name*; raises `RefusedError` for an unknown name."""
         async with self._opening:
             if (known := self._opened.get(name)) is not None:
                 return known
@@ -64,5 +64,5 @@ class Crawls:
             return self._opened[name]
 
     async def ledger(self, name: str) -> Ledger:
-        """Return the ledger of one; raises as `overview` does."""
+        """Return the ledger of *name*; raises the errors of `overview`."""
         return (await self.overview(name)).ledger

@@ -1,10 +1,10 @@
-"""Who may ask the dashboard, and from which pages.
+"""Access control of the dashboard: token, host name, origin.
 
-A page of another site can make a browser on this machine ask the dashboard too. Three
-things stop it. The Host header must be a name of the dashboard: where a stranger's name
-was made to point at this machine (DNS rebinding), it is not. The browser says where a
-request comes from (Origin, Sec-Fetch-Site): another site's are refused. And what changes
-something needs a header that only the dashboard's own page can know.
+A page of another site can make a browser on this machine send requests to the
+dashboard. Three checks stop it. The Host header must be a known name, which is not the
+case for a foreign name that points to this machine (DNS rebinding). The browser's
+headers Origin and Sec-Fetch-Site must not name another site. A request that changes
+something must carry a key that only the dashboard's own page knows.
 """
 
 import hmac
@@ -18,12 +18,12 @@ from aiohttp import web
 from crawlcw.server.access import Access, is_loopback
 from crawlcw.server.refused import RefusedError
 
-#: What a changing request must send, see `Gate.key`.
+#: Header of the key in changing requests, see `Gate.key`.
 KEY_HEADER = "X-Crawlcw-Key"
-#: Where a browser says that a request comes from: the page itself, or the address bar.
+#: Accepted values of Sec-Fetch-Site: the page itself, or the address bar.
 _OWN_SITES = ("same-origin", "none")
 
-#: The addresses that tell of crawls; the others are the page's own files.
+#: Paths with data of crawls; the others are the page's own files.
 _OF_CRAWLS = ("/api/", "/metrics")
 
 
@@ -31,22 +31,22 @@ class Gate:
     """The checks that every request passes first."""
 
     def __init__(self, *, token: str | None, hosts: Collection[str]) -> None:
-        """Demand *token*, if there is one; *hosts* are names to be asked by, besides loopback."""
+        """Require *token*, if there is one; accept the host names *hosts* besides loopback."""
         self._access = Access(token)
         self._hosts = {host.lower() for host in hosts}
-        #: What the page must send to change anything: of this process, and guessed by nobody.
+        #: Random key of this process, which changing requests must carry.
         self.key = secrets.token_urlsafe(24)
 
     @property
     def needs_token(self) -> bool:
-        """Whether a token is asked for."""
+        """Whether requests must carry a token."""
         return self._access.needs_token
 
     def check(self, request: web.Request) -> None:
-        """Raise `RefusedError` where the request is not to be answered."""
+        """Raise `RefusedError` if the request has no right to an answer."""
         self._check_host(request.headers.get("Host", ""))
         if not request.path.startswith(_OF_CRAWLS):
-            # The page itself: the same for everybody, without anything of a crawl.
+            # The page's own files hold no data of crawls.
             return
         _check_origin(request)
         if self.needs_token:
@@ -58,17 +58,17 @@ class Gate:
         name = _name(header)
         if is_loopback(name) or name in self._hosts:
             return
-        # An address is no name that a stranger could have made to point here.
+        # An IP address is safe from DNS rebinding.
         if self.needs_token and _is_address(name):
             return
         raise RefusedError(
-            403, "the dashboard is not asked by this name: --allow-host NAME allows one more"
+            403, "the dashboard does not accept this host name: --allow-host NAME adds one"
         )
 
     def _check_key(self, given: str) -> None:
         sent = given.encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(sent, self.key.encode()):
-            raise RefusedError(403, "the page is of an earlier dashboard: load it again")
+            raise RefusedError(403, "the page is from an earlier dashboard process: load it again")
 
 
 def _check_origin(request: web.Request) -> None:

@@ -1,4 +1,4 @@
-"""How fast a crawl was as time went by, for a chart."""
+"""Data of the charts: rates of a crawl over time."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -8,7 +8,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import rates
 from crawlcw.model.rates import Slot, Span
 
-#: How far back a chart may reach, and how wide each of its steps then is.
+#: Length of a chart, and of its steps.
 RANGES = {
     "quarter": (timedelta(minutes=15), timedelta(minutes=1)),
     "hour": (timedelta(hours=1), timedelta(minutes=1)),
@@ -18,7 +18,7 @@ RANGES = {
 
 
 async def history(ledger: Ledger, span: str) -> dict[str, Any]:
-    """Return what all workers did in each step of the last quarter or hour, day or week.
+    """Return the rates of all workers in each step of the last quarter hour, hour, day or week.
 
     The lists are columns: `time` in seconds since 1970, the ends of the steps; `finished`,
     `failed` and `ignored` in tasks a second; `in_flight` in tasks; `memory` in bytes;
@@ -43,7 +43,7 @@ async def history(ledger: Ledger, span: str) -> dict[str, Any]:
 
 
 def _known_until(found: Sequence[Span], *, now: datetime) -> datetime:
-    """Return until when it is known what workers did: the next point of theirs is yet to come."""
+    """Return the time of the last known point; the workers have not written the next one yet."""
     last = max((span.until for span in found), default=now)
     return last if now - last < 2 * rates.EVERY else now
 

@@ -1,4 +1,4 @@
-"""A value that is asked for by many and seldom taken anew: the ledger notices no dashboard."""
+"""Cache of one value, so that many viewers do not load the ledger."""
 
 import asyncio
 import time
@@ -7,15 +7,15 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-#: What takes long is taken seldom: not before this many times what it took.
+#: Wait between two reads, in durations of a read.
 _COST = 20
 
 
 class Kept(Generic[T]):
-    """What *take* has returned last, taken anew after *every* seconds, or later where it is slow.
+    """The last result of *take*, which is called again after *every* seconds, or later if slow.
 
-    With *cost* 0 it is taken as often however slow it is. However many ask, it is taken once
-    at a time.
+    A slow *take* is called at most every *cost* times its duration; *cost* 0 ignores that.
+    Concurrent callers share one call.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Kept(Generic[T]):
         self._value: T | None = None
 
     async def get(self) -> T:
-        """Return the value; raises what *take* raises."""
+        """Return the value; raises the errors of *take*."""
         async with self._lock:
             began = time.monotonic()
             if self._value is None or began >= self._until:
@@ -39,5 +39,5 @@ class Kept(Generic[T]):
             return self._value
 
     def forget(self) -> None:
-        """Take it anew when it is asked for next."""
+        """Call *take* again at the next `get`."""
         self._until = float("-inf")

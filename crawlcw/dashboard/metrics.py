@@ -1,4 +1,4 @@
-"""`/metrics` of the dashboard: what the ledger tells of each crawl that is shown."""
+"""`/metrics` of the dashboard: numbers of each shown crawl, from its ledger."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ _MISSING = "metrics need prometheus-client: install it with `pip install 'crawlc
 
 
 async def scrape(crawls: Crawls, accept: str) -> tuple[bytes, str]:
-    """Return the text and its type: the numbers that the page shows at this moment.
+    """Return the text and its content type, with the numbers that the page shows.
 
     Raises `RefusedError` without prometheus-client, and `LedgerUnavailableError`.
     """
@@ -30,10 +30,10 @@ async def _told_of(crawls: Crawls, name: str) -> dict[str, Values]:
         overview = await crawls.overview(name)
         return _numbers(await overview.get())
     except LedgerUnavailableError:
-        # It is away for all of them: no text at all, so that Prometheus says `up` is 0.
+        # It is unavailable for all: an error makes Prometheus set `up` to 0.
         raise
     except (LedgerError, UsageError, RefusedError):
-        # A name of another schema, or dropped just now, leaves the others' numbers as they are.
+        # A ledger of another schema, or one dropped just now, must not hide the others.
         return {metrics.LEDGER_READ.name: {"": 0}}
 
 
@@ -47,6 +47,6 @@ def _numbers(now: Mapping[str, Any]) -> dict[str, Values]:
         metrics.LEDGER_PAUSED.name: {"": int(now["paused"] is not None)},
     }
     if now["counted"] is not None:
-        # Until the first count is done nobody knows, and 0 would be a number.
+        # Left out before the first count: 0 would be wrong.
         found[metrics.LEDGER_TASKS.name] = now["counts"]
     return found

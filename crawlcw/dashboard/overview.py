@@ -1,4 +1,4 @@
-"""What the page shows of a crawl as a whole: taken anew now and then, for all who watch."""
+"""Overview of a crawl for the page, cached for all viewers."""
 
 from datetime import datetime
 from typing import Any
@@ -12,33 +12,33 @@ from crawlcw.model.rates import Vitals
 from crawlcw.model.task import Status
 from crawlcw.observing.observer import HostLine, Look, Observer, is_silent
 
-#: Seconds after which each part is taken anew, at the earliest.
+#: Shortest intervals between two reads of each part, in seconds.
 _FAST, _SLOW = 1.0, 3.0
-#: Seconds for which a look waits for a count of all tasks that is due.
+#: Seconds that an update waits for a due count of all tasks.
 _PATIENCE = 0.2
 _FAILURES = 12
 _HOSTS = 12
-#: Tasks that are looked at for the last failures: behind a million refused links are none.
+#: Tasks examined for the last failures: a million refused links may come first.
 _LOOK_AT = 2_000
 
 
 class Overview:
-    """One crawl as it is now."""
+    """The current state of one crawl."""
 
     def __init__(self, ledger: Ledger, observer: Observer) -> None:
         self.ledger = ledger
         self._observer = observer
-        # Its parts see to their own cost, and a count is waited for no longer than patience.
+        # Without a cost limit: the parts have their own, and the wait for a count is bounded.
         self._whole = Kept(self._take, every=_FAST, cost=0)
         self._tally = Kept(ledger.workers.tally, every=_SLOW)
         self._failures = Kept(self._take_failures, every=_SLOW)
 
     async def get(self) -> dict[str, Any]:
-        """Return what the page shows, at most some seconds old; raises `LedgerError`."""
+        """Return the data of the page, at most some seconds old; raises `LedgerError`."""
         return await self._whole.get()
 
     def changed(self) -> None:
-        """Look anew: somebody has changed tasks."""
+        """Drop the cache, after a user has changed tasks."""
         self._observer.changed()
         for part in (self._whole, self._failures):
             part.forget()

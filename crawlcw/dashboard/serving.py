@@ -1,4 +1,4 @@
-"""The dashboard on its socket: its page, its questions, its actions."""
+"""HTTP server of the dashboard: routes and handlers."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
@@ -39,9 +39,9 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve the dashboard of *crawls* within the block, and yield the address.
 
-    *allowed_hosts* are names that it is asked by, besides those of loopback and *host*.
-    Raises `UsageError` where *host* is not loopback and there is no *token*, where
-    the address cannot be listened at, and where hardly a file may be opened.
+    *allowed_hosts* are accepted host names, besides those of loopback and *host*. Raises
+    `UsageError` if *host* is not loopback and there is no *token*, if the server cannot
+    listen at the address, or if the limit of open files is too low.
     """
     check_reach(host, token)
     gate = Gate(token=token, hosts=[host, *allowed_hosts])
@@ -54,7 +54,7 @@ async def serving(
 
 
 class _Dashboard:
-    """What each address answers."""
+    """The request handlers."""
 
     def __init__(self, crawls: Crawls, gate: Gate) -> None:
         self._crawls = crawls
@@ -62,7 +62,7 @@ class _Dashboard:
         self.streams = Streams(crawls)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        """Say which address is whose."""
+        """Add the routes of the handlers."""
         for path, asset in assets().items():
             router.add_route("GET", path, _sending(asset))
         crawl = "/api/crawls/{name}"
@@ -77,7 +77,7 @@ class _Dashboard:
         router.add_route("GET", "/{rest:.*}", _nothing)
 
     async def _start(self, _request: web.Request) -> web.Response:
-        """Return what the page begins with."""
+        """Return the first data of the page."""
         return _answered(
             {
                 "version": crawlcw.__version__,
@@ -98,7 +98,7 @@ class _Dashboard:
         ledger = await self._crawls.ledger(request.match_info["name"])
         record = await ledger.tasks.get(bytes.fromhex(request.match_info["task"]))
         if record is None:
-            raise RefusedError(404, "no task of this id is recorded any more")
+            raise RefusedError(404, "no task with this id is recorded")
         return _answered(await story(ledger, record))
 
     async def _act(self, request: web.Request) -> web.Response:
@@ -122,7 +122,7 @@ def _sending(asset: Asset) -> Callable[[web.Request], Awaitable[web.Response]]:
 
 
 async def _nothing(_request: web.Request) -> web.Response:
-    raise RefusedError(404, "the dashboard has no such address")
+    raise RefusedError(404, "the dashboard has no such path")
 
 
 def _answered(answer: dict[str, Any]) -> web.Response:

@@ -1,6 +1,6 @@
-"""Tasks as the page shows them: a line of a list, and the whole story of one.
+"""Tasks for the page: a row of a list, and the whole history of one.
 
-What a request carries besides its URL (headers, a body) may be a password, and is not shown.
+Headers and bodies of requests are not shown: they may hold passwords.
 """
 
 from typing import Any
@@ -12,13 +12,13 @@ from crawlcw.model.values import to_json
 from crawlcw.observing.found_on import pages_above, pages_ahead
 from crawlcw.tracking.views import holder
 
-#: Characters of what is shown of one item, result or the like; and so many items.
+#: Limits: characters of one item or result, and number of items.
 _LONGEST_VALUE = 20_000
 _MOST_ITEMS = 50
 
 
 def row(record: Record) -> dict[str, Any]:
-    """Return what a list says of a task."""
+    """Return a task's row in a list."""
     task = record.task
     last = record.errors[-1] if record.errors else None
     return {
@@ -35,7 +35,7 @@ def row(record: Record) -> dict[str, Any]:
 
 
 async def story(ledger: Ledger, record: Record) -> dict[str, Any]:
-    """Return all that is recorded of a task, and the pages that led to it, the nearest first."""
+    """Return all fields of a task, and the pages that led to it, the nearest first."""
     task, carried = record.task, record.task.carried
     found: dict[str, Any] = {
         **row(record),
@@ -73,8 +73,8 @@ def _place(task: Task) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as JSON, cut where it is long."""
+    """Return a value as JSON, cut to a limit."""
     if isinstance(value, BlobRef):
-        return f"{value.size:,} bytes, kept beside the task"
+        return f"{value.size:,} bytes, stored outside of the task"
     text = to_json(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"

@@ -1,4 +1,4 @@
-"""The live stream: what the page shows, again and again, as server-sent events.
+"""Live updates of the page, as server-sent events.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two events.
 _EVERY = 1.0
-#: A reader that takes nothing for so many seconds has gone.
+#: Seconds after which a client that reads nothing is dropped.
 _PATIENCE = 30.0
 _MOST_STREAMS = 64
-_AWAY = "the ledger cannot be reached just now"
+_AWAY = "the ledger is unavailable"
 
 
 class Streams:
@@ -37,11 +37,11 @@ class Streams:
         self._open = 0
 
     def stop(self) -> None:
-        """End all of them."""
+        """End all streams."""
         self._stopping.set()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Send how a crawl is until its reader leaves, or the server ends."""
+        """Send a crawl's overview every second, until the client leaves or the server ends."""
         if self._open >= _MOST_STREAMS:
             raise RefusedError(503, f"{_MOST_STREAMS} pages are open already: close one")
         overview = await self._crawls.overview(request.match_info["name"])
@@ -51,7 +51,7 @@ class Streams:
         try:
             with suppress(ConnectionError, TimeoutError):
                 await response.prepare(request)
-                # It is the server's turn for as long as the stream lasts.
+                # The server works on the request as long as the stream lasts.
                 request.app[CONNECTIONS].asked(request)
                 while not self._stopping.is_set():
                     event = await _seen(overview)
@@ -68,11 +68,13 @@ async def _seen(overview: Overview) -> bytes:
     try:
         return _event("overview", await overview.get())
     except LedgerError as error:
-        # It may come back: the page says so until then.
-        logger.warning("the ledger is away: %s", printable(error), extra={"event": "refused"})
+        # The stream goes on, and the page shows the error: the ledger may come back.
+        logger.warning(
+            "the ledger is unavailable: %s", printable(error), extra={"event": "refused"}
+        )
         return _event("away", {"error": _AWAY})
 
 
 def _event(name: str, data: object) -> bytes:
-    # JSON has no line ends in it.
+    # `to_json` writes no line ends, which would end an event.
     return f"event: {name}\ndata: {inert(to_json(data))}\n\n".encode()

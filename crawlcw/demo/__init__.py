@@ -1,1 +1,1 @@
-"""What there is to try crawlcw on without a network: a shop, and its spider."""
+"""Offline demonstration: a bookshop and its spider."""

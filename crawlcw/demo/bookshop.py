@@ -1,14 +1,14 @@
-"""A bookshop to crawl: a real web server on loopback, its pages made up in memory.
+"""A bookshop to crawl: a web server on loopback, with pages generated in memory.
 
     async with Bookshop() as shop:
         print(shop.url)
 
-Nothing is read from files or the network, and the same seed gives the same
-shop. It has what a crawler meets elsewhere: pagination, redirects, broken
-links, a page in windows-1252, pages that answer 503 before they answer, one
-page under several addresses, links that are not to be followed.
+Nothing is read from files or the network, and the same seed gives the same shop. It
+has the typical difficulties of a site: pagination, redirects, broken links, a page in
+windows-1252, pages that first answer 503, one page under several addresses, links
+with `nofollow`.
 
-What is sold is made first (`Book`), then every page; serving only looks a page
+The books (`Book`) are generated first, then all pages; the server only looks a page
 up. A page's path is its identity, so hits are counted by path.
 """
 
@@ -26,8 +26,8 @@ from aiohttp import web
 _PER_PAGE = 20
 _RELATED = 3
 
-#: Category: how many books it holds, and what they are about. Sizes below, at
-#: and above one page, and just over it.
+#: Number of books and nouns for titles, by category. The sizes are below, at, just above and
+#: far above one page.
 _SHELVES = {
     "Bell Founding": (12, "Clapper Belfry Bronze Ringer Carillon Tuning_Fork"),
     "Beekeeping by Night": (34, "Hive Smoker Drone Meadow Honeycomb Veil"),
@@ -43,7 +43,7 @@ _SHELVES = {
     "Shadow Puppetry": (15, "Curtain Lantern Silhouette Puppeteer Screen Marionette"),
 }
 _ADJECTIVES = "Borrowed Crooked Patient Quiet Salted Second-Best Thirteenth Wandering Left-Handed"
-#: Invented, so that no title can be that of a real book.
+#: Invented places, so that no title is that of a real book.
 _PLACES = "Brindlemoor Caddersby Fennock Garrowick Lower_Pell Marrowby Ostlethwaite Quenbury Tilby"
 _NUMBERS = "Three Five Seven Nine Twelve Twenty Forty"
 _TITLES = (
@@ -67,7 +67,7 @@ _LAST_NAMES = "Ashgrove Bellwhistle Crumm Dapplegate Eelpie Farthingdale Gosset-
 
 _WINDOW = "/window/?shelf=top&week=1"
 _MOVED = {"/index.html": "/", "/authors.html": "/authors/"}
-#: Announced on the home page, and not there: 404.
+#: Broken links on the home page: 404.
 _UNWRITTEN = ("The Unwritten Sequel", "Volume Zero", "The Book about Books to Come")
 
 _CSS = """
@@ -95,7 +95,7 @@ class Book:
 
     @property
     def path(self) -> str:
-        """Where its page is."""
+        """Path of its page."""
         return f"/book/{_slug(self.title)}/"
 
 
@@ -111,7 +111,7 @@ class Bookshop:
         self.url = ""
         #: Requests so far, by path.
         self.hits: Counter[str] = Counter()
-        #: How many pages there are that show one book.
+        #: Number of pages that show one book.
         self.books = len(stock)
         self._address = (host, port)
         self.pages = _pages(stock)  #: by path
@@ -127,7 +127,7 @@ class Bookshop:
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError:
-            # The port is taken: nobody will leave a block that was not entered.
+            # The port is in use: `__aexit__` is not called after a failed start.
             await runner.cleanup()
             raise
         self._runner = runner
@@ -158,7 +158,7 @@ class Bookshop:
 
 
 def _stock(chance: random.Random) -> list[Book]:
-    """Make all books, in the order of the shelves; no two have one title."""
+    """Return all books, in the order of the shelves, with unique titles."""
     books: dict[str, Book] = {}
     for category, (size, nouns) in _SHELVES.items():
         shelf: list[Book] = []
@@ -167,7 +167,7 @@ def _stock(chance: random.Random) -> list[Book]:
             if book.path not in books:
                 books[book.path] = book
                 shelf.append(book)
-    # The one book whose page needs its encoding to be understood.
+    # The one book whose page is not UTF-8.
     *rest, last = books.values()
     return [*rest, replace(last, title="Crème, Sugar & “Naïve” Shadows", price="19.90")]
 
@@ -200,7 +200,7 @@ def _spaced(words: str) -> list[str]:
 
 
 def _refusals(books: Sequence[Book]) -> Counter[str]:
-    """Return how often a page answers 503 before it is there: eight pages do, one of them twice."""
+    """Return the number of 503 answers by path: eight pages have one, one of them two."""
     busy = Counter(book.path for book in books[15::30])
     busy[books[15].path] += 1
     return busy
@@ -213,7 +213,7 @@ class _Page:
 
 
 def _pages(books: Sequence[Book]) -> dict[str, _Page]:
-    """Return every page there is, by its path."""
+    """Return all pages by path."""
     pages = {
         "/": _home(books),
         "/about/": _about(),
@@ -278,7 +278,7 @@ def _related(book: Book, shelf: Sequence[Book]) -> list[Book]:
 
 def _book_page(book: Book, related: Iterable[Book]) -> _Page:
     stock = f"In stock, {book.copies} left" if book.copies else "Sold out"
-    # Relative, as such links often are.
+    # Relative links, to exercise their resolution.
     nearby = [_link(f"..{b.path.removeprefix('/book')}", b.title) for b in related]
     main = f"""
 <dl>

@@ -1,4 +1,4 @@
-"""The spider of the bundled bookshop: one item for each book."""
+"""Spider of the bundled bookshop: one item for each book."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from crawlcw.api.spider import Spider
 
 
 class BookshopSpider(Spider):
-    """Crawl the bookshop that `start_url` is the home page of."""
+    """Crawl the bookshop with the home page `start_url`."""
 
     name = "bookshop"
     settings = Settings(per_host_concurrency=16, backoff_base="1s")
@@ -20,7 +20,7 @@ class BookshopSpider(Spider):
         self.start_urls = [start_url]
 
     def parse(self, response: Response) -> Iterator[Request]:
-        """Follow the home page, and the pages about the shop that its text and footer lead to."""
+        """Follow the links of the home page and of the pages about the shop."""
         yield from response.follow_all("nav.shelves a", self.parse_category)
         yield from response.follow_all("article.book a", self.parse_book)
         yield from response.follow_all("main p a, footer a")
@@ -35,7 +35,7 @@ class BookshopSpider(Spider):
         yield from response.follow_all("article.book a", self.parse_book)
 
     def parse_book(self, response: Response) -> Iterator[dict[str, Any] | Request]:
-        """Yield a book, and follow its author and the books beside it."""
+        """Yield a book, and follow its author and related books."""
         facts = {
             node.attributes["itemprop"]: node.attributes.get("value") or node.text(strip=True)
             for node in response.css("[itemprop]")

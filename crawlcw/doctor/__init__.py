@@ -1,4 +1,4 @@
-"""Looking at a whole ledger: what of it does not hold, and mending what can be mended."""
+"""Check all invariants of a ledger, and repair violations."""
 
 from crawlcw.doctor.examination import SECOND_LOOK, Example, Finding, Report, examine
 

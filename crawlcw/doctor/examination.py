@@ -1,8 +1,8 @@
-"""Looking at a whole ledger: what of it does not hold, and mending what can be mended.
+"""Check all invariants of a ledger, and repair violations.
 
-It may run beside a crawl. What may be a race is looked at a second time, a
-moment later, and only what is still there is reported; every mend repeats what
-was found as its condition, so what changed meanwhile is left alone.
+It may run beside a crawl. Violations that may be races are checked a second time, a
+moment later, and reported only if they persist. Every repair has the finding as its
+condition, so documents that changed meanwhile stay.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -21,29 +21,29 @@ from crawlcw.model.invariants import ADVICE, Kind, Violation
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import BlobRef
 
-#: A crawl wakes hosts a moment after it has added their tasks.
+#: Wait until the second check: a crawl wakes hosts a moment after it has added their tasks.
 SECOND_LOOK = timedelta(seconds=1)
-#: So many candidates are kept in memory, and then looked at again.
+#: Candidates in memory for one second check.
 _CANDIDATES = 10_000
-#: The hosts of one look for tasks that nobody was told of.
+#: Hosts in one query for tasks whose host was not woken.
 _HOSTS = 100
-#: Who sets a value aside writes it into its task right after.
+#: Age of unreferenced values: a writer stores a large value right before its task.
 _REFERRED_WITHIN = timedelta(days=1)
 
-#: What `prepare` makes or switches.
+#: Violations that `prepare` repairs.
 _PREPARED = (Kind.STORE_INCOMPLETE, Kind.NOT_WAL)
-#: Where one of these holds, a look at the rest would only raise.
+#: Violations that prevent reading the rest.
 _UNREADABLE = (Kind.STORE_INCOMPLETE, Kind.STORE_DIFFERENT)
 
 T = TypeVar("T")
 Found = Mapping[str, Any]
-#: The id of a document, and the token of a lease whose holder is not at work.
+#: The id of a document, and the token of an orphaned lease.
 _Candidate = tuple[Any, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One of the findings of a kind; every text is printable."""
+    """One violation, as printable text."""
 
     where: Mapping[str, str]  #: `task` (its id in hex) and `url`, or `host`, or `worker`
     detail: str
@@ -60,16 +60,16 @@ class Finding:
 
     @property
     def note(self) -> bool:
-        """Whether it is worth knowing, and no violation."""
+        """Whether it is only a note, not a violation."""
         return ADVICE[self.kind].note
 
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What was looked at, and what was found."""
+    """Numbers of checked documents, and the findings."""
 
-    facts: Mapping[str, str]  #: of the store, for people
-    most_examples: int  #: of each kind; the rest is counted
+    facts: Mapping[str, str]  #: properties of the store, as text
+    most_examples: int  #: examples of each kind; further ones are counted
     kind: LedgerKind = LedgerKind.SPIDER
     tasks: int = 0
     hosts: int = 0
@@ -82,7 +82,7 @@ class Report:
         return all(each.note or each.mended == each.count for each in self.findings.values())
 
     def add(self, violation: Violation, where: Mapping[str, str], *, mended: bool = False) -> None:
-        """Count a violation, and keep it as an example while there are few of its kind."""
+        """Count a violation, and keep the first ones of each kind as examples."""
         finding = self.findings.setdefault(violation.kind, Finding(kind=violation.kind))
         finding.count += 1
         finding.mended += mended
@@ -100,10 +100,10 @@ async def examine(
     examples: int = 5,
     second_look: timedelta = SECOND_LOOK,
 ) -> Report | None:
-    """Look at everything in *ledger*, and mend it where *repair*; None where there is nothing.
+    """Check all of *ledger*, and with *repair* repair it; return None for an empty ledger.
 
-    *examples* of each kind are kept, the rest is counted; *second_look* is how
-    much later that is. The limits are those of `invariants.of_task`. Raises
+    *examples* is the number of examples of each kind; *second_look* is the wait until
+    the second check. The limits are those of `invariants.of_task`. Raises
     `LedgerError`.
     """
     health = await ledger.inspection.health()
@@ -126,10 +126,10 @@ async def examine(
 
 
 async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair: bool) -> bool:
-    """Report how the store is and make what is missing; say whether the rest can be read."""
+    """Check the store, and with *repair* prepare it; return whether the rest can be read."""
     kinds = {each.kind for each in health.violations}
     left = health.violations
-    # A table or index that is in the way has to be dropped first.
+    # A different table or index has to be dropped by the user first.
     if repair and kinds.intersection(_PREPARED) and Kind.STORE_DIFFERENT not in kinds:
         await ledger.inspection.prepare()
         left = (await ledger.inspection.health()).violations
@@ -139,7 +139,7 @@ async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair
 
 
 class _Examination:
-    """One walk through tasks, hosts and workers."""
+    """One pass over tasks, hosts and workers."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class _Examination:
         self._limits = limits
         self._second_look = second_look
         self._at_work: dict[str, Worker] = {}
-        #: Workers that are not at work and hold leases.
+        #: Dead workers with leases.
         self._absent: set[str] = set()
 
     async def run(self) -> None:
@@ -166,14 +166,14 @@ class _Examination:
         await self._twice(self._candidate_tasks(), self._look_at_tasks)
         await self._twice(self._candidate_hosts(), self._look_at_hosts)
         for name in self._absent:
-            # Only now, for it ends all that the worker holds.
+            # At the end: it releases all leases of the worker.
             await ledger.workers.leave(name)
         malformed = self._report.findings.get(Kind.MALFORMED)
         if ledger.kind.tracked:
-            # Stages are no hosts: there is none to be woken.
+            # A use case has stages instead of hosts, which never sleep.
             blobs = (each["_id"] async for each in ledger.inspection.unreferenced_blobs())
             await self._twice(blobs, self._look_at_blobs)
-        # A `due` that is no time has no place in an order.
+        # Not with an invalid `due` left, by which tasks could not be sorted.
         elif malformed is None or malformed.mended == malformed.count:
             await self._twice(self._candidate_sleepers(), self._look_at_sleepers)
         await self._look_at_workers()
@@ -181,7 +181,7 @@ class _Examination:
     async def _twice(
         self, first: AsyncIterator[T], again: Callable[[list[T]], Awaitable[None]]
     ) -> None:
-        """Look a second time, a moment later, at the candidates of the *first* look."""
+        """Check the candidates of the *first* check again, a moment later."""
         candidates: list[T] = []
 
         async def look_again() -> None:
@@ -221,13 +221,13 @@ class _Examination:
         return invariants.of_host(found, now=self._ledger.now())
 
     def _orphan(self, found: Found, token: Any) -> str | None:
-        """Return the token of a live lease whose holder is not at work."""
+        """Return the token of an orphaned lease."""
         holder = invariants.holder(found, now=self._ledger.now())
         return None if holder is None or holder in self._at_work else str(token)
 
     async def _tokens(self, candidates: list[_Candidate]) -> dict[str, str | None]:
         """Return the tokens by the text of their ids, which may be of any type."""
-        # A worker that held a lease at the first look had joined before it.
+        # Read again: a worker with a lease at the first check joined before it.
         await self._read_workers()
         return {repr(identity): token for identity, token in candidates}
 
@@ -259,9 +259,9 @@ class _Examination:
         where: Mapping[str, str],
         mend: Callable[[Found, dict[str, Any]], Awaitable[bool]],
     ) -> dict[str, Any]:
-        """Report the violations of one document; return how it was mended, nothing if it was not.
+        """Report the violations of one document; return the repair, empty if there was none.
 
-        Of two mends that set a field the later one counts.
+        If two repairs set the same field, the later one wins.
         """
         change: dict[str, Any] = {}
         for violation in violations if self._repair else ():
@@ -276,7 +276,7 @@ class _Examination:
     def _report_orphan(
         self, found: Found, token: Any, first: str | None, where: Mapping[str, str]
     ) -> None:
-        """Report a lease that had the token *first* at the first look, and has it still."""
+        """Report an orphaned lease that had the token *first* at the first check as well."""
         if first is None or self._orphan(found, token) != first:
             return
         ends = found.get("due") or found.get("ready_at")
@@ -287,7 +287,7 @@ class _Examination:
         self._report.add(violation, where, mended=self._repair)
 
     async def _candidate_sleepers(self) -> AsyncIterator[str]:
-        """Yield the hosts that have tasks and would not be leased in time for them."""
+        """Yield the hosts that sleep longer than the due time of their tasks."""
         after = ""
         while names := await self._ledger.hosts.due(after=after, limit=_HOSTS):
             after = names[-1]
@@ -318,7 +318,7 @@ class _Examination:
                 yield name, due, violation
 
     async def _look_at_blobs(self, candidates: list[Any]) -> None:
-        """Look at values that were set aside and that nothing refers to."""
+        """Report large values without a task that refers to them."""
         async for found in self._ledger.inspection.unreferenced_blobs(only=candidates):
             identity, made = found["_id"], found["create_time"]
             old = made <= self._ledger.now() - _REFERRED_WITHIN

@@ -1,1 +1,1 @@
-"""Feeds: the recorded items on their way out, in the form and to the place that a user names."""
+"""Export of recorded items: formats and targets."""

@@ -1,4 +1,4 @@
-"""Writing the recorded items to feeds: all of them in one reading of the ledger, in flat memory."""
+"""Export the recorded items to one or more targets, in one pass and constant memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -12,31 +12,31 @@ from crawlcw.feeds import forms, places
 from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import ItemRow, Ledger, TaskFilter
 
-#: Between these many items other tasks of the loop have their turn.
+#: Number of items after which other tasks of the loop run.
 _TURN = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is written of the items."""
+    """Selection of items and fields."""
 
     fields: Sequence[str] | None = None  #: only these, in this order; None: all
     with_meta: bool = False  #: `_url` and `_fetched_at` of the page as well
-    since: datetime | None = None  #: only items of pages that were fetched at this time or later
-    versions: bool = False  #: the items of all visits that are kept, not of the last one alone
-    defuse: bool = True  #: no cell of a CSV file begins as a formula does
+    since: datetime | None = None  #: only items of pages fetched at this time or later
+    versions: bool = False  #: items of all kept visits, not only of the last one
+    defuse: bool = True  #: escape CSV cells that look like formulas
 
     def newer_than(self, since: datetime) -> "Wanted":
-        """Return the same, of pages alone that were fetched at *since* or later."""
+        """Return the same selection, limited to pages fetched at *since* or later."""
         return replace(self, since=since)
 
 
 async def export(
     ledger: Ledger, targets: Collection[Target], wanted: Wanted, *, stdout: BinaryIO
 ) -> int:
-    """Write the items to every one of *targets*, each whole or not at all; return how many.
+    """Write the items to all *targets*, each completely or not at all; return their number.
 
-    `-` goes to *stdout*. Raises `UsageError` where a place cannot be written.
+    `-` is *stdout*. Raises `UsageError` if a target cannot be written.
     """
     count = 0
     columns = wanted.fields if wanted.fields is None else [*wanted.fields, *_meta_names(wanted)]
@@ -53,7 +53,7 @@ async def export(
                     form.write(item)
             count += 1
             if count % _TURN == 0:
-                # A ledger that answers from memory would keep signals waiting.
+                # A ledger in memory never suspends: signals would have to wait.
                 await asyncio.sleep(0)
         for target, form in writing:
             with places.naming(target):
@@ -62,7 +62,7 @@ async def export(
 
 
 def check(targets: Sequence[Target]) -> None:
-    """Raise `UsageError` where one of *targets* cannot be written, or two are the same place."""
+    """Raise `UsageError` if one of *targets* cannot be written, or two are the same."""
     for target in targets:
         forms.check(target.format)
         places.check(target)
@@ -76,8 +76,8 @@ async def _rows(ledger: Ledger, wanted: Wanted) -> AsyncIterator[ItemRow]:
     if wanted.versions:
         rows = ledger.queries.versions()
     else:
-        # Whatever was fetched since has changed its status since; what has done so since may
-        # be older, for a page that is visited again keeps its items.
+        # A superset: a fetch changes the status of its task. But an unchanged page that was
+        # visited again has a newer status than its items.
         rows = ledger.queries.items(None if since is None else TaskFilter(since=since))
     async for row in rows:
         if since is None or row.fetched_at >= since:
@@ -85,7 +85,7 @@ async def _rows(ledger: Ledger, wanted: Wanted) -> AsyncIterator[ItemRow]:
 
 
 def fields_of(row: ItemRow, wanted: Wanted) -> Mapping[str, Any]:
-    """Return what is written of an item."""
+    """Return the fields of an item to write."""
     item = row.item
     if wanted.fields is not None:
         item = {name: item[name] for name in wanted.fields if name in item}

@@ -1,4 +1,4 @@
-"""Writing items while a crawl records them: first what is there, then each as it comes."""
+"""Export items while a crawl records them: the existing ones, then each new one."""
 
 import asyncio
 import heapq
@@ -13,19 +13,19 @@ from crawlcw.feeds.forms import JsonLines
 from crawlcw.ledger.protocol import Cursor, ItemRow, Ledger, TaskFilter
 from crawlcw.model.task import Record, Status
 
-#: Seconds between two looks at the ledger.
+#: Seconds between two polls of the ledger.
 _EVERY = 1.0
-#: A page is looked for so long after the time that its outcome bears: it may be written later.
+#: How far back each poll looks: an outcome may be written later than its time.
 _LATE = timedelta(minutes=1)
-#: Pages that are asked for at once.
+#: Tasks in one query.
 _PAGE = 200
 
 
 async def follow(ledger: Ledger, wanted: Wanted, *, stdout: BinaryIO, every: float = _EVERY) -> int:
-    """Write all items to *stdout* as JSON Lines, until the ledger is drained; return how many.
+    """Write all items to *stdout* as JSON Lines, until the ledger is drained; return their number.
 
-    Each page's once; those of a page that is fetched anew are written again. An
-    outcome that is written down more than a minute after its time may be missed.
+    Items of a page that is fetched again are written again. An outcome that is written
+    more than a minute after its time may be missed.
     """
     lines = JsonLines(stdout)
     count = 0
@@ -39,7 +39,7 @@ async def follow(ledger: Ledger, wanted: Wanted, *, stdout: BinaryIO, every: flo
 async def _rows(
     ledger: Ledger, wanted: Wanted, shown: Callable[[], None], every: float
 ) -> AsyncGenerator[ItemRow, None]:
-    """Yield items; *shown* is called where nothing more is there for now."""
+    """Yield items; *shown* is called after each poll."""
     finished = TaskFilter(statuses=(Status.FINISHED,), since=wanted.since)
     start = ledger.now() - _LATE
     async for row in ledger.queries.items(replace(finished, until=start)):
@@ -63,14 +63,14 @@ async def _rows(
         shown()
         if drained:
             return
-        # Asked before the last look: what is recorded by then is found by it.
+        # Checked before the last poll, which then finds all items recorded by now.
         drained = await ledger.queries.horizon() is None
         if not drained:
             await asyncio.sleep(every)
 
 
 async def _newer(ledger: Ledger, chosen: TaskFilter) -> list[Record]:
-    """Return the pages of the last minute, the first one first."""
+    """Return the pages of the last minute, the oldest first."""
     found: list[Record] = []
     place: Cursor | None = None
     while some := await ledger.queries.find(chosen, limit=_PAGE, after=place):

@@ -1,4 +1,4 @@
-"""The forms of a feed: each a writer of items on a stream of bytes."""
+"""Export formats: writers of items to a byte stream."""
 
 import csv
 import io
@@ -13,9 +13,9 @@ from crawlcw.errors import UsageError
 from crawlcw.feeds.inert import inert, inert_cell, visible_cell
 from crawlcw.model import values
 
-#: Rows of a Parquet file that are written together.
+#: Rows in a row group of a Parquet file.
 _ROW_GROUP = 5_000
-#: What a spreadsheet takes for the beginning of a formula (CWE-1236), also in full width.
+#: First characters of a formula in spreadsheets (CWE-1236), also in full width.
 _FORMULA = re.compile(r"[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?\Z")
 
@@ -27,14 +27,14 @@ class JsonLines:
         self._stream = stream
 
     def write(self, item: Mapping[str, Any]) -> None:
-        """Take the next item."""
+        """Write the next item."""
         self._stream.write(f"{inert(values.to_json(item))}\n".encode())
 
     def finish(self) -> None:
-        """Write what is missing to make the stream whole; the stream stays open."""
+        """Complete the content; the stream stays open."""
 
     def close(self) -> None:
-        """Let go of what the form keeps, whether it is finished or not."""
+        """Release temporary files, finished or not."""
 
 
 class Json(JsonLines):
@@ -53,9 +53,9 @@ class Json(JsonLines):
 
 
 class _Table(JsonLines):
-    """All rows, kept on disk until the columns are known, in the order in which they came up.
+    """Base of tables: keeps the rows on disk until all columns are known.
 
-    With *columns* these are the only ones, in that order.
+    The columns are *columns*, or those of all items in the order of their appearance.
     """
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None) -> None:
@@ -73,29 +73,29 @@ class _Table(JsonLines):
         return list(self._found if self._given is None else self._given)
 
     def write(self, item: Mapping[str, Any]) -> None:
-        """Keep the item until all columns are known."""
+        """Store the item until all columns are known."""
         if self._given is None:
             self._found.update(dict.fromkeys(item))
         self._file.write(values.to_json(item) + "\n")
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows, as JSON gives them back: dates and bytes as text."""
+        """Yield the rows, after a round trip through JSON: dates and bytes are text."""
         self._file.flush()
         self._file.seek(0)
         for line in self._file:
             yield json.loads(line)
 
     def close(self) -> None:
-        """Forget the items."""
+        """Delete the stored items."""
         self._file.close()
 
 
 class Csv(_Table):
-    """A table (RFC 4180), in UTF-8; its columns are those of all items.
+    """A CSV table (RFC 4180) in UTF-8, with the columns of all items.
 
-    A list or an object is written as JSON. With *defuse*, no cell begins as a
-    formula does: what a page wrote must not run in somebody's spreadsheet. On a
-    terminal each row is one line: one within a cell would look like another row.
+    Lists and objects are written as JSON. With *defuse*, cells that look like formulas
+    are escaped: text from a page must not run in a spreadsheet. On a terminal line ends
+    in cells are escaped: they would look like another row.
     """
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None, defuse: bool) -> None:
@@ -123,18 +123,18 @@ class Csv(_Table):
 class Parquet(_Table):
     """A table of columns with types (Apache Parquet), by pyarrow.
 
-    A column is of numbers, of integers or of truth values where all of its
-    values are, else of text: a list or an object is written as JSON, and so are integers
-    beside fractions where a float would not hold them.
+    The type of a column is bool, int64 or double if all its values have it, else string:
+    lists and objects are written as JSON, and so are integers beside fractions if a
+    double cannot represent them.
     """
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None) -> None:
         super().__init__(stream, columns=columns)
         self._kinds: dict[str, set[type]] = {}
-        self._inexact: set[str] = set()  #: columns with an integer that is no float
+        self._inexact: set[str] = set()  #: columns with an integer that a float cannot represent
 
     def write(self, item: Mapping[str, Any]) -> None:
-        """Keep the item until all columns are known, and their types."""
+        """Store the item until all columns and their types are known."""
         super().write(item)
         for name, value in item.items():
             if value is not None:
@@ -165,7 +165,7 @@ class Parquet(_Table):
 
 
 def check(form: str) -> None:
-    """Raise `UsageError` where *form* needs a library that is not installed."""
+    """Raise `UsageError` if *form* needs a library that is not installed."""
     if form == "parquet":
         try:
             import pyarrow  # noqa: F401
@@ -197,18 +197,18 @@ def _typed(value: Any, kind: type) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Return a clean value as a cell: nothing for None, JSON for a list or an object."""
+    """Return the text of a cell: empty for None, JSON for a list or an object."""
     if value is None:
         return ""
     if isinstance(value, str):
         return value
     encoded = values.to_json(value)
-    # Dates and bytes are texts in JSON.
+    # Dates and bytes are JSON strings.
     return encoded[1:-1] if encoded.startswith('"') else encoded
 
 
 def defused(text: str) -> str:
-    """Return *text* with an apostrophe before what a spreadsheet would run as a formula."""
+    """Return *text*, with an apostrophe before it if a spreadsheet would run it as a formula."""
     if _FORMULA.match(text) and not _NUMBER.match(text):
         return f"'{text}"
     return text

@@ -1,39 +1,39 @@
-"""Text that is stored or shown: nothing in it acts on a terminal, or looks like another line.
+"""Escape control characters in output, for files and terminals (CWE-150).
 
-A page's text may hold escape sequences, marks that turn the direction of text,
-and characters that some programs take for the end of a line (CWE-150). JSON has
-a way to write each of them that means the same; a table has none.
+Text from pages may hold terminal escape sequences, bidirectional marks, and characters
+that some programs treat as line ends. JSON can escape each of them without a change of
+meaning; CSV cannot.
 """
 
 import re
 
-#: Among these are what JSON leaves as it is and a terminal acts on: DEL, C1
-#: controls, marks that turn the direction of text.
+#: Includes characters that JSON does not escape and a terminal interprets: DEL, C1 controls,
+#: bidirectional marks.
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n]")
 _MARKS = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f"
-#: Those of them that are escaped wherever the line goes: it may be shown by the next program, and
-#: some take U+0085 and U+2028 for the end of a line. Few: looking at each letter takes long.
+#: Characters that are escaped in files too: the next program may show them, and some treat
+#: U+0085 and U+2028 as line ends. A short list, since checking each letter would be slow.
 _NEVER_AS_IT_IS = re.compile(f"[{_MARKS}]")
 _CONTROLS = re.compile(f"[\x00-\x08\x0b\x0c\x0e-\x1f{_MARKS}]")
 
 
 def visible(json: str) -> str:
-    r"""Return JSON with what is not printable as `\u....`: for a terminal."""
+    r"""Return JSON with all unprintable characters as `\u....`: for a terminal."""
     return _UNUSUAL.sub(lambda m: m[0] if m[0].isprintable() else _escaped(m[0]), json)
 
 
 def inert(json: str) -> str:
-    r"""Return JSON with what moves cursors or turns text as `\u....`: for a file."""
+    r"""Return JSON with control characters and bidirectional marks as `\u....`: for a file."""
     return _NEVER_AS_IT_IS.sub(lambda m: _escaped(m[0]), json)
 
 
 def inert_cell(text: str) -> str:
-    r"""Return a cell's text with control characters, but for tabs and line ends, as `\u....`."""
+    r"""Return a cell's text with control characters, except tabs and line ends, as `\u....`."""
     return _CONTROLS.sub(lambda m: _escaped(m[0]), text)
 
 
 def visible_cell(text: str) -> str:
-    r"""Return a cell's text with whatever is not printable as `\u....`: for a terminal."""
+    r"""Return a cell's text with all unprintable characters as `\u....`: for a terminal."""
     return visible(text).replace("\n", "\\u000a")
 
 

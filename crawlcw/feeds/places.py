@@ -1,4 +1,4 @@
-"""The places of feeds: a file that appears when it is whole, a device, stdout, a remote store."""
+"""Export targets: a file, which appears when complete, a device, stdout or a remote store."""
 
 import gzip
 import os
@@ -20,9 +20,9 @@ else:
 
 
 def check(target: Target) -> None:
-    """Raise `UsageError` where nothing can be written there, before hours of work are done for it.
+    """Raise `UsageError` if the target cannot be written, before a crawl spends hours on it.
 
-    Of a remote place only that it can be opened at all: that its library is installed.
+    For a remote target only check that its library is installed.
     """
     if target.is_remote:
         filesystem(target.place)
@@ -32,9 +32,9 @@ def check(target: Target) -> None:
 
 @contextmanager
 def opened(target: Target, *, stdout: BinaryIO) -> Iterator[BinaryIO]:
-    """Open the place for writing; what was there is replaced when the block ends well.
+    """Open the target for writing; a file is replaced at the successful end of the block.
 
-    Raises `UsageError` where it cannot be written.
+    Raises `UsageError` if it cannot be written.
     """
     if target.is_stdout:
         yield stdout
@@ -50,7 +50,7 @@ def opened(target: Target, *, stdout: BinaryIO) -> Iterator[BinaryIO]:
 
 
 class naming:  # noqa: N801  # a context manager, and entered for every item
-    """A block in which what cannot be written is a `UsageError` that names the place."""
+    """Block that turns an `OSError` into a `UsageError` with the target's name."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -74,7 +74,7 @@ def _compressing(stream: BinaryIO, compression: str | None) -> Iterator[BinaryIO
     if compression is None:
         yield stream
     elif compression == "gzip":
-        # Without a time and a name in it, the same items are the same bytes.
+        # Without time and name, equal items give equal bytes.
         with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
             yield cast("BinaryIO", packed)
     else:
@@ -84,9 +84,8 @@ def _compressing(stream: BinaryIO, compression: str | None) -> Iterator[BinaryIO
 
 @contextmanager
 def _replacing(place: str) -> Iterator[BinaryIO]:
-    """Open `FILE.part`, which becomes the file when the block ends well."""
-    # Behind a link, the file is replaced and not the link; a device or a
-    # pipe cannot be replaced.
+    """Open `FILE.part`, which becomes the file at the successful end of the block."""
+    # Replaces the target of a link, not the link; writes to devices and pipes directly.
     target = Path(place).resolve()
     if target.exists() and not target.is_file():
         with target.open("wb") as stream:
@@ -105,13 +104,13 @@ def _replacing(place: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _remote(place: str) -> Iterator[BinaryIO]:
-    """Open an object of a remote store, which most stores show only when it is whole."""
+    """Open an object of a remote store; most stores publish it only when complete."""
     store, path = filesystem(place)
     stream = store.open(path, "wb")
     try:
         yield stream
     except BaseException:
-        # Not `close`, which would make what there is look whole.
+        # Not `close`, which would publish the incomplete object.
         getattr(stream, "discard", stream.close)()
         raise
     stream.close()
@@ -123,4 +122,4 @@ def _check_file(path: Path) -> None:
         raise UsageError(f"cannot write {path}: there is no folder {folder}")
     place = path if path.exists() else folder
     if path.is_dir() or not os.access(place, os.W_OK) or not os.access(folder, os.W_OK):
-        raise UsageError(f"cannot write {path}: it is a folder, or this user may not write there")
+        raise UsageError(f"cannot write {path}: it is a folder, or this user has no write access")

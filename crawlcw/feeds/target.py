@@ -1,4 +1,4 @@
-"""Where a feed goes, and in which form: read from what stands behind `-o`."""
+"""Parse the argument of `-o`: the target and the format of an export."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A place to write to, and how."""
+    """Place, format and compression of an export."""
 
     place: str  #: a path, a URL such as `s3://bucket/key`, or `-` for stdout
     format: str  #: one of `FORMATS`
@@ -40,9 +40,9 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """Return what *text* means: a path or URL by its extension, `-`, or `-:FORMAT`.
+        """Return the target of *text*: a path or URL by its extension, `-`, or `-:FORMAT`.
 
-        Raises `UsageError` for an extension that means no form, and a path out of reach.
+        Raises `UsageError` for an unknown extension, and for a path without access.
         """
         name, colon, form = text.partition(":")
         if name == STDOUT and (colon or not form):
@@ -60,16 +60,16 @@ class Target:
         extension = (path.with_suffix("").suffix if compression else last).lower()
         if extension not in _EXTENSIONS:
             raise UsageError(
-                f"{text!r} does not say in which form to write: end it in "
-                ".jsonl, .json, .csv or .parquet, with .gz or .zst behind it to compress it"
+                f"{text!r} has no known format: end it in .jsonl, .json, .csv or .parquet, "
+                "with a further .gz or .zst to compress it"
             )
         found = cls(place=text, format=_EXTENSIONS[extension], compression=compression)
         if found.format == "parquet" and compression:
-            raise UsageError(f"{text!r}: a Parquet file is compressed in itself; leave {last} out")
+            raise UsageError(f"{text!r}: a Parquet file is compressed already; leave {last} out")
         return found
 
 
 def _format(form: str) -> str:
     if form not in FORMATS:
-        raise UsageError(f"there is no form {form!r}: write -:{', -:'.join(FORMATS)}")
+        raise UsageError(f"there is no format {form!r}: write -:{', -:'.join(FORMATS)}")
     return form

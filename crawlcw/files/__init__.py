@@ -1,1 +1,1 @@
-"""Files that requests with `save_to` leave on disk or in a remote store."""
+"""Downloaded files of requests with `save_to`, on disk or in a remote store."""

@@ -1,8 +1,8 @@
-"""The folders that files are saved to, on a disk or in a remote store: each content once.
+"""Folders of saved files, on disk or in a remote store, without duplicates.
 
-A file is at `FOLDER/3f/3fa2...-film.mp4`, the name beginning with its checksum, so
-the folder itself is the index of what it has, from whatever process. Files that are on
-their way are beside, in `.parts`, or for a remote store in `.crawlcw/parts` here.
+A file is at `FOLDER/3f/3fa2...-film.mp4`. Its name begins with its checksum, so the
+folder itself is the index for all processes. Incomplete files are in `.parts` beside
+it, or for a remote store in the local folder `.crawlcw/parts`.
 """
 
 import errno
@@ -12,23 +12,23 @@ from typing import Any, Protocol
 from crawlcw.files import remote
 from crawlcw.files.partial import PartialFile, exclusive, sync_folder
 
-#: What file systems say of a name that they do not take.
+#: Errors of file systems that refuse a name.
 _NAME_REFUSED = (errno.EINVAL, errno.EILSEQ, errno.ENAMETOOLONG)
 _REMOTE_PARTS = Path(".crawlcw/parts")
 
 
 class Folder(Protocol):
-    """A place for whole files; blocking, for any thread."""
+    """A place for complete files; blocking, thread-safe."""
 
     @property
     def parts(self) -> Path:
-        """Where files are while they come."""
+        """Folder of incomplete files."""
 
     def keep(self, part: PartialFile, *, sha256: str, name: str) -> str:
-        """Put a whole file in its place, and return its path.
+        """Move a complete file to its place, and return its path.
 
-        Where there is one of that content already, *part* is dropped, and the path is
-        that one's. Raises `OSError`, or what a remote store raises.
+        If a file with the same content exists, drop *part* and return that one's path.
+        Raises `OSError`, or an error of the remote store.
         """
 
 
@@ -46,7 +46,7 @@ class _LocalFolder:
         bucket = self._place / sha256[:2]
         is_new = not bucket.exists()
         bucket.mkdir(exist_ok=True)
-        # Two that come at once must not both find nothing.
+        # The lock prevents duplicates when two equal files complete at once.
         with exclusive(self.parts / "lock"):
             known = next((each for each in bucket.iterdir() if each.name.startswith(sha256)), None)
             target = known or bucket / name
@@ -78,7 +78,7 @@ class _RemoteFolder:
         bucket = f"{self._path}/{sha256[:2]}"
         known = self._known(bucket, sha256)
         target = f"{bucket}/{name}" if known is None else known["name"]
-        # Where a store shows what is being written, a crash leaves less.
+        # A smaller file is the rest of a crash, in a store that publishes partial uploads.
         if known is None or known["size"] != part.size:
             self._store.makedirs(bucket, exist_ok=True)
             self._store.put_file(str(part.path), target)

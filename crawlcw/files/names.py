@@ -1,8 +1,8 @@
-"""What a saved file is called: its checksum, and what its server calls it, made harmless.
+"""Names of saved files: the checksum, and the sanitized name from the server.
 
-The URL and the headers are the server's, which may say `../../.bashrc`, `CON` or a
-kilobyte of control characters. The checksum comes first, so two names are equal
-where the contents are, and a name is never empty, hidden or a device's.
+URL and headers come from the server and may name `../../.bashrc`, `CON` or a kilobyte
+of control characters. The checksum comes first, so a name is never empty, hidden or a
+device's.
 """
 
 import mimetypes
@@ -12,25 +12,25 @@ from functools import cache
 from itertools import groupby
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
-#: Bytes of the readable part; with the checksum and an extension some 140, and all
-#: file systems take that many.
+#: Bytes of the readable part; with checksum and extension about 140, which all file systems
+#: allow.
 _LONGEST_STEM = 60
 _LONGEST_HEADER = 10_000
-#: A parameter of Content-Disposition: its name, and its value in quotes or without.
+#: A parameter of Content-Disposition: its name, and its value, quoted or not.
 _PARAMETER = re.compile(r'(?:^|;)\s*([^\s=;"]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"?|([^;]*))', re.DOTALL)
-#: Paths of Windows come with backslashes that escape nothing.
+#: Windows paths have backslashes that are not escapes.
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:\\")
 _EXTENSION = re.compile(r"(?<=[^.])(?:\.tar)?\.[A-Za-z0-9]{1,8}\Z", re.ASCII | re.IGNORECASE)
-#: Of Unicode's categories: letters, numbers, and the marks that letters of many scripts need.
+#: Kept Unicode categories: letters, numbers, and the marks that many scripts need.
 _KEPT = ("L", "N", "M")
 
 
 def stored_name(sha256: str, *, url: str, content_type: str, disposition: str) -> str:
     """Return the name of a file with this content, one component of a path.
 
-    *disposition* is the Content-Disposition header, which names the file before its
-    *url* does; the extension is that of the name or, where it has none that is
-    known, that of *content_type*. Nothing that these hold makes it raise.
+    *disposition* is the Content-Disposition header, which has precedence over *url*.
+    The extension is that of the name or, if unknown, that of *content_type*. Never
+    raises, whatever the arguments contain.
     """
     named = _last_part(_disposed(disposition)) or _last_part(unquote(_path(url)))
     found = _EXTENSION.search(named)
@@ -46,13 +46,13 @@ def stored_name(sha256: str, *, url: str, content_type: str, disposition: str) -
 
 @cache
 def _types() -> mimetypes.MimeTypes:
-    """Return Python's own table: that of the machine would make other names on another one."""
-    # Not when this is imported: Python reads the machine's tables first, 20 ms of each start.
+    """Return Python's own table: names must not depend on the machine's tables."""
+    # Not at import: Python first reads the machine's tables, which takes 20 ms.
     return mimetypes.MimeTypes()
 
 
 def _disposed(header: str) -> str:
-    """Return the name that a Content-Disposition header has, as browsers read it (RFC 6266)."""
+    """Return the name in a Content-Disposition header, as browsers read it (RFC 6266)."""
     found: dict[str, str] = {}
     for name, quoted, token in _PARAMETER.findall(header[:_LONGEST_HEADER]):
         if not _WINDOWS_PATH.match(quoted):
@@ -62,14 +62,14 @@ def _disposed(header: str) -> str:
 
 
 def _decoded(extended: str) -> str:
-    """Return the text of an extended value (RFC 8187), "" where it is none."""
+    """Return the text of an extended value (RFC 8187), or "" for an invalid one."""
     charset, _, rest = extended.partition("'")
     _, separator, encoded = rest.partition("'")
     if not separator:
         return ""
     try:
         return unquote_to_bytes(encoded).decode(charset)
-    except (ValueError, LookupError):  # not of this charset, or of one that nobody knows
+    except (ValueError, LookupError):  # not in this charset, or an unknown charset
         return ""
 
 
@@ -86,7 +86,7 @@ def _last_part(path: str) -> str:
 
 
 def _harmless(stem: str) -> str:
-    """Return *stem* with a hyphen for each run of what is no letter or number."""
+    """Return *stem* with a hyphen for each run of other characters than letters and numbers."""
     letters = "".join(
         "-" if same == "-" else "".join(run)
         for same, run in groupby(unicodedata.normalize("NFC", stem), key=_kept)

@@ -1,9 +1,8 @@
-"""A file while it comes: locked by the process that writes it, and found again after a crash.
+"""Partial download: locked by the process that writes it, and resumable after a crash.
 
-`KEY.part` has the bytes, `KEY.json` how many of them are known to be on the disk,
-and the version of the file that they belong to. It is written after the bytes are
-synced, and removed before they change, so whatever a crash leaves, the bytes that
-it stands for are of one version. The lock is the system's, and ends with its process.
+`KEY.part` has the bytes; `KEY.json` has the number of synced bytes and the version of the
+file. It is written after a sync, and removed before the bytes change: after a crash, the
+bytes that it counts are of one version. The operating system ends the lock with its process.
 """
 
 import errno
@@ -23,51 +22,50 @@ from typing import BinaryIO
 if sys.platform != "win32":
     import fcntl
 
-#: What a crash costs at the most, whichever comes first.
+#: Largest loss at a crash, in bytes or seconds, whichever comes first.
 _SYNCED_EVERY = 16 << 20
 _SYNCED_WITHIN = 5.0
 _PIECE = 1 << 20
 _LONGEST_NOTE = 1 << 14
 _TOTAL = (int, type(None))
-#: A disk with less than this part of it left is full, whatever a file says of its size.
+#: A disk with a smaller free share is full, whatever size a file announces.
 _FULL = 1 / 100
 
 
 class PartialFile:
-    """The bytes of one file that have come so far; blocking, for any thread.
+    """The received bytes of one file; blocking, thread-safe.
 
-    `size` bytes of it count; `validator` names the version that they are of, and
-    without one nothing outlives `suspend`; `total` is how many there are to be,
-    where that is known. Raises `OSError`.
+    `size` is the number of valid bytes; `validator` names their version, and without
+    one `suspend` keeps nothing; `total` is the expected size, if known. Raises `OSError`.
     """
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
         self.path = path
         self._stream = stream
         self._note = path.with_suffix(".json")
-        # A write whose caller was cancelled may go on while the file is to be closed.
+        # A write in a thread may outlive its cancelled caller, which then closes the file.
         self._turn = threading.RLock()
-        self._hash: hashlib._Hash | None = None  # none of what was there already
+        self._hash: hashlib._Hash | None = None  # None: resumed, the hash is computed at the end
         self._synced_at = time.monotonic()
         self._synced = 0
         self.size, self.validator, self.total = self._noted()
 
     @classmethod
     def open(cls, folder: Path, key: str) -> "PartialFile":
-        """Return the partial file named *key*, or a further one where others write that now."""
+        """Return the partial file named *key*, or a numbered one if another process writes that."""
         folder.mkdir(parents=True, exist_ok=True)
         for slot in itertools.count():
             path = folder / (f"{key}.{slot}.part" if slot else f"{key}.part")
             stream = locked(path)
             if stream is not None:
                 return cls(path, stream)
-        raise AssertionError("there is always a further one")
+        raise AssertionError("there is always a next number")
 
     def restart(self, *, validator: str | None, total: int | None) -> None:
-        """Begin anew: with another version, or for the first time."""
+        """Start from zero: another version, or the first attempt."""
         if self._note.exists():
             self._note.unlink()
-            # Else a power cut could bring the note back beside the new bytes.
+            # Else a power failure could restore the old JSON file beside the new bytes.
             sync_folder(self.path.parent)
         self._stream.seek(0)
         self._stream.truncate()
@@ -77,7 +75,7 @@ class PartialFile:
         self._reserve()
 
     def resume(self, size: int, *, total: int | None) -> None:
-        """Go on behind the first *size* bytes."""
+        """Continue after the first *size* bytes."""
         self._stream.truncate(size)
         self._stream.seek(size)
         self._hash = None
@@ -86,7 +84,7 @@ class PartialFile:
         self._reserve()
 
     def write(self, data: bytes) -> None:
-        """Add *data*."""
+        """Append *data*."""
         with self._turn:
             if self._stream.closed:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -101,12 +99,12 @@ class PartialFile:
                 self._sync()
 
     def start(self, size: int) -> bytes:
-        """Return the first bytes, *size* at the most."""
+        """Return the first bytes, at most *size*."""
         with self._turn:
             return os.pread(self._stream.fileno(), min(size, self.size), 0)
 
     def finish(self) -> str:
-        """Return the SHA-256 of the whole file, in hexadecimal; it is on the disk then."""
+        """Sync the complete file, and return its SHA-256 in hexadecimal."""
         with self._turn:
             os.fsync(self._stream.fileno())
             if self._hash is None:
@@ -117,14 +115,14 @@ class PartialFile:
             return self._hash.hexdigest()
 
     def move_to(self, target: Path) -> None:
-        """Make it the file *target*, at once, and close it."""
+        """Rename it to *target* atomically, and close it."""
         with self._turn:
             self.path.replace(target)
             self._note.unlink(missing_ok=True)
             self._stream.close()
 
     def suspend(self) -> None:
-        """Close it, and keep what can be gone on with."""
+        """Close it, and keep the bytes that can be resumed."""
         with self._turn:
             if self._stream.closed:
                 return
@@ -137,7 +135,7 @@ class PartialFile:
                 self._stream.close()
 
     def discard(self) -> None:
-        """Close it, and keep nothing."""
+        """Close and delete it."""
         with self._turn:
             if self._stream.closed:
                 return
@@ -146,11 +144,12 @@ class PartialFile:
             self._stream.close()
 
     def _reserve(self) -> None:
-        """Raise `OSError` where the disk has no room for what is to come, before it is full."""
+        """Raise `OSError` early if the disk has no room for the expected size."""
         left = 0 if self.total is None else self.total - self.size
         disk = shutil.disk_usage(self.path.parent)
         if left > disk.free:
-            # Of a disk with room, a size that it has no room for is the file's fault, or a lie.
+            # On a disk with free space, a file that does not fit is too large, or its announced
+            # size is wrong: not a full disk.
             number = errno.ENOSPC if disk.free < _FULL * disk.total else errno.EFBIG
             raise OSError(number, os.strerror(number))
 
@@ -168,7 +167,7 @@ class PartialFile:
         new.replace(self._note)
 
     def _noted(self) -> tuple[int, str | None, int | None]:
-        """Return the size, validator and total that were noted, where there is as much."""
+        """Return size, validator and total from the JSON file, if the bytes are there."""
         try:
             with self._note.open(encoding="utf-8") as stream:
                 note = json.loads(stream.read(_LONGEST_NOTE))
@@ -184,12 +183,12 @@ class PartialFile:
 
 def _check_locks() -> None:
     if sys.platform == "win32":
-        raise OSError(errno.ENOTSUP, "files are saved where there are locks of POSIX")
+        raise OSError(errno.ENOTSUP, "saving files needs POSIX locks")
 
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Wait for the lock that is the file *path*, and hold it in the block."""
+    """Hold the lock file *path* within the block."""
     _check_locks()
     with path.open("wb") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
@@ -197,10 +196,10 @@ def exclusive(path: Path) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
+    """Sync a folder, so that its file names are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        # Some file systems of networks have no such thing.
+        # Some network file systems do not support it.
         with suppress(OSError):
             os.fsync(descriptor)
     finally:
@@ -208,9 +207,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def locked(path: Path, *, mode: int | None = 0o666) -> BinaryIO | None:
-    """Open a file and lock it, or return None where another process has locked it.
+    """Open and lock a file; return None if another process has locked it.
 
-    It is made with this *mode*; None: it has to be there.
+    A missing file is created with *mode*; None: it must exist.
     """
     _check_locks()
     made = 0 if mode is None else os.O_CREAT
@@ -225,7 +224,7 @@ def locked(path: Path, *, mode: int | None = 0o666) -> BinaryIO | None:
         except BaseException:
             stream.close()
             raise
-        # Between the two its holder may have moved it to where it is whole.
+        # Between open and lock its holder may have renamed the file.
         with suppress(FileNotFoundError):
             if os.path.samestat(path.stat(), os.fstat(stream.fileno())):
                 return stream

@@ -1,4 +1,4 @@
-"""Remote stores: whatever fsspec opens, `s3://`, `gs://` and others."""
+"""Remote stores of fsspec: `s3://`, `gs://` and others."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from crawlcw.errors import UsageError
 
 
 def is_remote(place: str) -> bool:
-    """Return whether *place* is that of a remote store, not of this machine's disk."""
+    """Return whether *place* is a URL of a remote store, not a local path."""
     return "://" in place
 
 
 def filesystem(place: str) -> tuple[Any, str]:
-    """Return the store of *place* and its path there; raises `UsageError` where none can be had."""
+    """Return the store of *place* and the path in it; raises `UsageError` without the library."""
     scheme = place.partition("://")[0]
     try:
         import fsspec
@@ -19,9 +19,9 @@ def filesystem(place: str) -> tuple[Any, str]:
         store, path = fsspec.core.url_to_fs(place)
     except ImportError as error:
         raise UsageError(
-            f"{scheme}:// needs fsspec and what it opens {scheme} with: "
+            f"{scheme}:// needs fsspec and its library for {scheme}: "
             f"`pip install 'crawlcw[remote]'` ({error})"
         ) from None
     except ValueError as error:
-        raise UsageError(f"{scheme}:// cannot be written to: {error}") from None
+        raise UsageError(f"cannot write to {scheme}://: {error}") from None
     return store, path

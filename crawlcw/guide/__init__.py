@@ -1,1 +1,1 @@
-"""The manual: a folder of Markdown pages, which the README links to and `crawlcw guide` shows."""
+"""The manual: Markdown pages, which `crawlcw guide` shows."""

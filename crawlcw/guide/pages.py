@@ -1,7 +1,7 @@
-"""The pages of the manual: a tutorial, how-to pages, reference, explanation.
+"""Pages of the manual: a tutorial, how-to pages, reference, explanation.
 
-A page begins with a heading and a paragraph of one line that says what it is
-about; the list of pages shows that line. Links lead to other pages by file name.
+A page begins with a heading and a summary of one line, which the list of pages shows.
+Links to other pages use file names.
 """
 
 import difflib
@@ -59,14 +59,14 @@ class Page:
 
     @property
     def summary(self) -> str:
-        """The line that says what the page is about."""
+        """The summary line of the page."""
         return self.text.split("\n", 3)[2]
 
 
 def page(name: str) -> Page:
     """Return the page of this name, in any case and with or without `.md`.
 
-    Raises `UsageError`, which names the nearest page, where there is none.
+    Raises `UsageError`, which names the nearest page, for an unknown name.
     """
     wanted = name.lower().removesuffix(".md")
     if wanted not in NAMES:

@@ -1,1 +1,1 @@
-"""What a crawl shows to those who look at it from outside, on a terminal or in a browser."""
+"""Observation of running crawls from outside, for the terminal and the dashboard."""

@@ -1,16 +1,16 @@
-"""A page's neighbours: those that its link was found on, and those that its redirect leads to."""
+"""Origin of a page: the chain of pages that link to it, and the chain of its redirects."""
 
 from collections.abc import AsyncIterator
 
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import Record, Task
 
-#: So many pages of the chain of links that led to a task are named.
+#: Limit of the chain of links.
 _MOST_PARENTS = 50
 
 
 async def pages_above(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
-    """Yield the page that the link was found on, the page of that, up to the start."""
+    """Yield the page with the link to *task*, the page with the link to that, up to the start."""
     for _ in range(_MOST_PARENTS):
         if task.parent is None or (record := await ledger.tasks.get(task.parent)) is None:
             return
@@ -19,9 +19,9 @@ async def pages_above(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
 
 
 async def pages_ahead(ledger: Ledger, record: Record) -> AsyncIterator[Record]:
-    """Yield the task that a redirect leads to, the one that this one leads to, up to a page.
+    """Yield the target of a redirect, the target of that, up to a page.
 
-    A task that comes again is yielded once more, and is the last.
+    In a loop the first repeated task is yielded again, as the last one.
     """
     seen = {record.task.id}
     while (target := record.leads_to) is not None and (found := await ledger.tasks.get(target)):

@@ -1,4 +1,4 @@
-"""Why a host is not being crawled just now, in one short phrase."""
+"""State of a host, and the reason why it waits, in one short phrase."""
 
 from datetime import datetime, timedelta
 
@@ -9,10 +9,9 @@ from crawlcw.model.task import WAITING, Status
 
 
 def why(host: Host, *, unfinished: bool, now: datetime, paused: bool = False) -> str:
-    """Return the first reason that holds.
+    """Return the first reason that applies.
 
-    *unfinished* says whether the host has tasks to do, *paused* whether its crawl may begin
-    with none.
+    *unfinished*: the host has tasks to do; *paused*: its crawl is paused.
     """
     owner = owner_of(host, now=now)
     rest = (host.not_before or now) - now
@@ -37,7 +36,7 @@ def why(host: Host, *, unfinished: bool, now: datetime, paused: bool = False) ->
 
 
 def given_up_for(host: Host) -> str | None:
-    """Return why the host, or which of its origins for what reason, was given up."""
+    """Return the reason why the host, or some of its origins, were given up; None: not given up."""
     if host.given_up is not None:
         return str(host.given_up)
     lost = [f"{origin}: {reason}" for origin, reason in host.lost_origins.items()]
@@ -52,10 +51,10 @@ def owner_of(host: Host, *, now: datetime) -> str | None:
 
 
 def waiting_of(counts: Counts) -> int:
-    """Return how many tasks wait for their turn."""
+    """Return the number of waiting tasks."""
     return sum(counts[status] for status in WAITING)
 
 
 def unfinished_of(counts: Counts) -> int:
-    """Return how many tasks wait or are in flight."""
+    """Return the number of tasks that wait or are in flight."""
     return waiting_of(counts) + counts[Status.PROCESSING]

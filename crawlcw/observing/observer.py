@@ -1,7 +1,7 @@
-"""What a crawl shows to somebody who watches it from outside: asked often, at little cost.
+"""Poll the state of a crawl from its ledger, often and at little cost.
 
-Workers, hosts and orders are four reads by index a look. What has to be counted is counted so
-rarely that the ledger spends at most a twentieth of its time on it.
+Workers, hosts and control are four indexed reads a poll. Counts are repeated so rarely that
+the ledger spends at most a twentieth of its time on them.
 """
 
 import asyncio
@@ -19,20 +19,20 @@ from crawlcw.model.rates import Span
 from crawlcw.model.task import WAITING, Status
 from crawlcw.observing.host_standing import owner_of, why
 
-#: The next count is not before this many times what the last one took: 5 %.
+#: Wait until the next count, in durations of the last one: 5 % of the time.
 _COUNT_COST = 20
-#: Over how long the average is taken, and how often that is read.
+#: Period of the average, and interval of its reads.
 _AVERAGE_OVER = timedelta(hours=1)
 _AVERAGE_EVERY = timedelta(seconds=30)
-#: Of the hosts that are held, and of those that wait, as many are looked at.
+#: Number of held hosts, and of waiting hosts, to examine.
 _HOSTS = 100
-#: A worker that has been silent for longer is not at work just now.
+#: A worker counts as not at work after this silence.
 _SILENT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLine:
-    """A host that is slow, rests or fails, and why."""
+    """A host that is slow, waits or fails, with the reason."""
 
     host: Host
     why: str
@@ -41,36 +41,36 @@ class HostLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A crawl at one moment."""
+    """State of a crawl at one moment."""
 
     name: str
     kind: LedgerKind
     now: datetime
     counts: Counts
-    counted: datetime | None  #: when that was; None: they are still being counted
-    reasons: Mapping[str, int]  #: of failed and ignored tasks, most first
+    counted: datetime | None  #: time of the counts; None: the first count is running
+    reasons: Mapping[str, int]  #: of failed and ignored tasks, the most frequent first
     workers: tuple[Worker, ...]
-    average: float | None  #: tasks finished a second over the last hour; None: not known yet
-    hosts: tuple[HostLine, ...]  #: those that fail or rest first, then the slowest
-    paused: str | None = None  #: since when its crawls are, as it is written down
-    stages: tuple[Group, ...] = ()  #: of a use case: those with the most tasks first
-    trouble: str = ""  #: why this is not of now, if it is not
+    average: float | None  #: tasks finished a second over the last hour; None: unknown yet
+    hosts: tuple[HostLine, ...]  #: failing or waiting ones first, then the slowest
+    paused: str | None = None  #: start of a pause, as recorded
+    stages: tuple[Group, ...] = ()  #: of a use case, the largest first
+    trouble: str = ""  #: why this state is outdated, if it is
 
     @property
     def backlog(self) -> int:
-        """The number of tasks that are not done, those in flight included."""
+        """Number of unfinished tasks, those in flight included."""
         counts = self.counts
         return sum(counts[status] for status in (*WAITING, Status.PROCESSING))
 
     @property
     def rate(self) -> float:
-        """Tasks finished a second, by all workers that are at work, over the last minute."""
+        """Tasks finished a second by all live workers, over the last minute."""
         heard = [worker for worker in self.workers if not is_silent(worker, now=self.now)]
         return sum(worker.vitals.rate for worker in heard if worker.vitals is not None)
 
     @property
     def eta(self) -> timedelta | None:
-        """How long the tasks known by now will take at this rate; None: not known."""
+        """Estimated time for the known tasks at this rate; None: unknown."""
         if self.counted is None:
             return None
         if not self.backlog:
@@ -81,7 +81,7 @@ class Look:
 
 
 def is_silent(worker: Worker, *, now: datetime) -> bool:
-    """Return whether nothing was heard of a worker for so long that its numbers mean nothing."""
+    """Return whether a worker was silent for so long that its numbers are outdated."""
     return worker.heartbeat is not None and now - worker.heartbeat > _SILENT
 
 
@@ -91,11 +91,11 @@ class _Counted:
     reasons: Mapping[str, int] = field(default_factory=dict)
     stages: tuple[Group, ...] = ()
     at: datetime | None = None
-    next: float = 0.0  #: of the clock, in seconds
+    next: float = 0.0  #: time of the next count, in seconds of the clock
 
 
 class Observer:
-    """Looks at one ledger, and counts beside that, for as long as the block."""
+    """Polls one ledger, and counts in the background, within the block."""
 
     def __init__(
         self, ledger: Ledger, name: str, *, clock: Callable[[], float] = time.monotonic
@@ -109,19 +109,19 @@ class Observer:
         self._averaged: datetime | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin."""
+        """Start."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Count no more."""
+        """Stop counting."""
         if self._counting is not None:
             self._counting.cancel()
             await asyncio.wait([self._counting])
 
     async def look(self, *, patience: float | None = None) -> Look:
-        """Return how the crawl is now; raises `LedgerError`.
+        """Return the state of the crawl; raises `LedgerError`.
 
-        Wait for a count that is due for up to *patience*, in seconds; None: until it is done.
+        Waits up to *patience* seconds for a due count; None: until it is done.
         """
         if self._counting is None and self._clock() >= self._counted.next:
             self._counting = asyncio.create_task(self._count())
@@ -149,7 +149,7 @@ class Observer:
         )
 
     def changed(self) -> None:
-        """Count anew at the next look: somebody has changed tasks."""
+        """Count again at the next poll, after a user has changed tasks."""
         self._counted = replace(self._counted, next=0.0)
 
     async def _paused(self) -> str | None:
@@ -162,7 +162,7 @@ class Observer:
         began = self._clock()
         counts = await self._ledger.queries.counts()
         reasons = await self._ledger.queries.reasons()
-        # The host of a tracked task is its stage.
+        # A tracked task stores its stage in the field `host`.
         tracked = self._ledger.kind.tracked
         stages = await self._ledger.groups.by(Dimension.HOST) if tracked else []
         ended = self._clock()
@@ -181,12 +181,12 @@ class Observer:
 
 
 def average(spans: list[Span], *, since: datetime) -> float | None:
-    """Return how many tasks were finished a second from then on, idle times included."""
+    """Return the tasks finished a second since *since*, idle times included."""
     if not spans:
         return None
     finished = 0.0
     for span in spans:
-        # What began earlier counts in part.
+        # A span that began earlier counts in part.
         part = (span.until - max(span.since, since)).total_seconds() / span.seconds
         finished += part * span.finished
     began = max(min(span.since for span in spans), since)
@@ -194,7 +194,7 @@ def average(spans: list[Span], *, since: datetime) -> float | None:
 
 
 def notable(hosts: list[Host], *, now: datetime) -> tuple[HostLine, ...]:
-    """Return the hosts that fail, those that rest, and then those with the longest delays."""
+    """Return the failing hosts, the waiting ones, and then those with the longest delays."""
     known = {host.name: host for host in hosts if _is_notable(host, now=now)}
     ranked = sorted(known.values(), key=lambda host: _rank(host, now=now))
     return tuple(

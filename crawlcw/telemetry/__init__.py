@@ -1,1 +1,1 @@
-"""What systems outside of crawlcw are told of it: metrics, spans, and the end of a crawl."""
+"""Telemetry for other systems: metrics, traces, and a webhook at the end of a crawl."""

@@ -1,4 +1,4 @@
-"""The metrics as Prometheus reads them, written by prometheus-client, which is an extra."""
+"""Exposition of metrics to Prometheus, by prometheus-client, which is an extra."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,17 +22,17 @@ from crawlcw.telemetry.metrics import METRICS, Kind, Metric
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All that is exposed at one moment."""
+    """All exposed values at one moment."""
 
-    totals: Measures  #: of all processes together; its gauges have no label
+    totals: Measures  #: of all processes together; the gauges have no label
     gauges: Mapping[str, Values] = field(default_factory=dict)
-    """Those with a label, by its values."""
+    """Gauges with a label, by its values."""
     crawls: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
-    """Those with the label `name`: by that, and by the metrics' names."""
+    """Gauges with the label `name`, by its value and the metrics' names."""
 
 
 def exposed(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
-    """Return the text for a reader that accepts the types of *accept*, and its own type."""
+    """Return the text in a format that *accept* allows, and its content type."""
     registry = CollectorRegistry()
     registry.register(_Collector(snapshot))
     encode, content_type = choose_encoder(accept)
@@ -44,7 +44,7 @@ class _Collector(Collector):
         self._snapshot = snapshot
 
     def describe(self) -> Iterable[Family]:
-        # Nothing else is in the registry that a name could collide with.
+        # The registry has no other collectors, so no name can collide.
         return ()
 
     def collect(self) -> Iterator[Family]:

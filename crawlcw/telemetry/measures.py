@@ -1,4 +1,4 @@
-"""What was measured, as numbers: sent from a worker to its supervisor, and added up there."""
+"""Measured values of a process, which workers send and the supervisor adds up."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,28 +10,28 @@ from crawlcw.model.transitions import Event
 from crawlcw.telemetry import metrics
 from crawlcw.telemetry.metrics import Metric
 
-#: A label's value: a word of crawlcw's own. `FetchError` of a spider may have any text.
+#: Syntax of a label's value. A spider's `FetchError` may have any text as its reason.
 _WORD = re.compile(r"[a-z0-9][a-z0-9_.-]{0,40}\Z")
 _MOST_WORDS = 80
 OTHER = "other"
 
-#: By the values of their label; of a metric without one, by the empty text.
+#: Numbers by the value of the metric's label; the empty text if it has none.
 Values = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """What one process has measured since it started, by the names of `metrics`."""
+    """Values of one process since its start, by the names of `metrics`."""
 
     counters: Mapping[str, Values] = field(default_factory=dict)
     histograms: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """The numbers of a `Histogram` each."""
+    """Numbers of the histograms."""
     gauges: Mapping[str, float] = field(default_factory=dict)
-    """What is so just now."""
+    """Current values."""
 
 
 def counted(stats: Stats) -> dict[str, Values]:
-    """Return the counters of *stats*, by the names of their metrics."""
+    """Return the counters of *stats*, by the metrics' names."""
     outcomes = stats.outcomes
     finished = stats.pages - stats.unchanged
     found: dict[Metric, Values] = {
@@ -65,7 +65,7 @@ def counted(stats: Stats) -> dict[str, Values]:
 
 
 def words(counts: Mapping[str, int]) -> dict[str, float]:
-    """Return *counts* by label values: what is no word, or one too many, is `other`."""
+    """Return *counts* by label values; invalid or too many values are `other`."""
     found: dict[str, float] = {}
     for name, number in counts.items():
         known = _WORD.match(name) is not None and (name in found or len(found) < _MOST_WORDS)
@@ -83,7 +83,7 @@ def _by_class(statuses: Mapping[int, int]) -> dict[str, float]:
 
 
 def together(measured: Iterable[Measures]) -> Measures:
-    """Return what all processes have counted; gauges are each process's own, and left out."""
+    """Return the sums over all processes, without gauges."""
     counters: dict[str, dict[str, float]] = {}
     histograms: dict[str, list[Sequence[float]]] = {}
     for each in measured:

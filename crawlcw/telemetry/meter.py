@@ -1,4 +1,4 @@
-"""Measuring a crawl, or work, in one process: how long its steps take, and how it is just now."""
+"""Measure a crawl or a worker in one process: durations of steps, counters, gauges."""
 
 import resource
 import time
@@ -12,7 +12,7 @@ from crawlcw.model.task import Lease
 from crawlcw.telemetry import metrics
 from crawlcw.telemetry.measures import Measures, counted
 
-#: The counters of a worker on a use case's tasks: it fetches nothing, and has no items.
+#: Counters of a use case's worker, which fetches no pages and records no items.
 _OF_WORK = tuple(
     metric.name
     for metric in (
@@ -23,7 +23,7 @@ _OF_WORK = tuple(
 
 
 class Meter:
-    """Instruments that keep a histogram of each step. Two clocks and a few additions a step."""
+    """Instruments with a histogram of each step; cost: two clock reads and some additions."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -44,7 +44,7 @@ class Meter:
         return _Timed(self._commit)
 
     def measures(self, stats: Stats, *, held: int, resting: int) -> Measures:
-        """Return everything measured so far: *held* tasks, and *resting* hosts, are as of now."""
+        """Return all values so far; *held* tasks and *resting* hosts are the current numbers."""
         histograms = {
             metrics.FETCH: self._fetch,
             metrics.PARSE: self._parse,
@@ -69,7 +69,7 @@ class Meter:
 
 
 def worked(stats: Stats, *, in_flight: int, held: int) -> Measures:
-    """Return what a worker on a use case's tasks has measured: of these, what it counts."""
+    """Return the values of a use case's worker."""
     found = {**counted(stats), metrics.CPU.name: {"": _cpu()}}
     now = {
         metrics.IN_FLIGHT.name: in_flight,
@@ -102,10 +102,10 @@ class _Timed:
         self._histogram.observe(time.perf_counter() - self._began)
 
     def answered(self, *, status: int, size: int) -> None:
-        """Note nothing: the crawl's counters have it."""
+        """Do nothing: the crawl's counters have it."""
 
     def failed(self, reason: str) -> None:
-        """Note nothing, as above."""
+        """Do nothing, as above."""
 
 
 class _Fetch(_Timed):

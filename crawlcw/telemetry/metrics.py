@@ -1,7 +1,7 @@
-"""The metrics: their names, and what each means. Nothing else may be exposed.
+"""All exposed metrics: names, types, labels and help texts.
 
 Names and units follow https://prometheus.io/docs/practices/naming/. A label has a closed set of
-values, which are words of crawlcw's own: no URL, no host, and nothing else that was crawled.
+values, defined by crawlcw: no URLs, no hosts and no other crawled text.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 
 class Kind(StrEnum):
-    """What Prometheus takes a metric for."""
+    """Type of a metric in Prometheus."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -22,20 +22,20 @@ class Kind(StrEnum):
 class Metric:
     """One metric."""
 
-    name: str  #: a counter's has no `_total`, which is added where it is exposed
+    name: str  #: without the suffix `_total` of counters, which is added at exposition
     kind: Kind
     help: str
     label: str | None = None
-    named: bool = False  #: whether the label `name` is there too: one address tells of many crawls
+    named: bool = False  #: whether it has the label `name` too, for several crawls at one address
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of all its labels."""
+        """Names of all labels."""
         return (*(("name",) if self.named else ()), *(() if self.label is None else (self.label,)))
 
     @property
     def exposed(self) -> str:
-        """The name in a query; a histogram's has `_bucket`, `_sum` or `_count` behind it."""
+        """The name in a query; a histogram's has a further `_bucket`, `_sum` or `_count`."""
         return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
 
 
@@ -106,16 +106,16 @@ LEDGER_RATE = _of_ledger("tasks_per_second", "Tasks finished a second, over the 
 LEDGER_IN_FLIGHT = _of_ledger("tasks_in_flight", "Tasks that workers said they are doing.")
 LEDGER_PAUSED = _of_ledger("paused", "1 while the crawls of a spider are paused, else 0.")
 
-#: Of a crawl, in the order in which they are exposed.
+#: Metrics of a crawl, in the order of exposition.
 OF_CRAWLS = (
     *(INFO, PAGES, ITEMS, ITEMS_DROPPED, RESPONSES, RESPONSE_BYTES, TRUNCATED, FAILURES),
     *(HOST_FAILURES, HOSTS_GIVEN_UP, LINKS_ADDED, LINKS_DROPPED, CLAIMS, CLAIMS_MISSED),
     *(LEASES_LOST, LEDGER_OPERATIONS, LOOP_STALLS, CPU, FETCH, PARSE, COMMIT, LOOP_LAG),
     *(IN_FLIGHT, TASKS_HELD, HOSTS_RESTING, MEMORY, WORKERS, CRASHES, STANDSTILL, TASKS),
 )
-#: Of `crawlcw serve`.
+#: Metrics of `crawlcw serve`.
 OF_SERVERS = (INFO, TASKS, HTTP_REQUESTS, HTTP_REFUSED, HTTP_DURATION)
-#: Of `crawlcw dashboard`: by the names of spiders and use cases.
+#: Metrics of `crawlcw dashboard`, with the label `name`.
 OF_LEDGERS = (
     *(LEDGER_READ, LEDGER_TASKS, LEDGER_WORKERS, LEDGER_RATE, LEDGER_IN_FLIGHT, LEDGER_PAUSED),
 )

@@ -1,7 +1,7 @@
-"""Spans of OpenTelemetry: a page's fetch and callback in one trace, and commits linked to them.
+"""OpenTelemetry spans: one trace for a page's fetch and callback, and linked commits.
 
-Only the API is used, which is an extra. The program, or `opentelemetry-instrument`, says which SDK
-gets the spans, how many of them, and where they go; without one they cost little and go nowhere.
+Only the API is used, which is an extra. The program or `opentelemetry-instrument` configures the
+SDK, sampling and export; without an SDK spans cost little and are dropped.
 """
 
 from collections import OrderedDict
@@ -16,19 +16,19 @@ from crawlcw.errors import FetchError
 from crawlcw.model.sanitize import printable, redacted
 from crawlcw.model.task import Lease
 
-#: Pages whose traces are kept until they are committed; a commit with more links to fewer.
+#: Limits: pages with traces that wait for their commit, and links of a commit.
 _MOST_PAGES = 10_000
 _MOST_LINKS = 128
 
 
 class Tracing:
-    """Instruments that make a span of each step. URLs are without passwords and keys."""
+    """Instruments with a span for each step. URLs have no passwords and keys."""
 
     def __init__(self, beside: Instruments | None = None) -> None:
-        """Tell the instruments *beside* these of each step as well."""
+        """Forward each step to the instruments *beside* these as well."""
         self._beside = beside
         self._tracer: Tracer = trace.get_tracer("crawlcw")
-        #: By the task, the span of its fetch: what follows belongs to it.
+        #: Span of the fetch by task: parent of the later steps.
         self._pages: OrderedDict[bytes, SpanContext] = OrderedDict()
 
     def fetch(self, lease: Lease) -> AbstractContextManager[Seen]:
@@ -81,7 +81,7 @@ class Tracing:
     ) -> Iterator[Seen]:
         task = lease.task
         page = self._pages.get(task.id)
-        # No parent of the surroundings: the code that began the crawl did not ask for this page.
+        # Without the ambient parent: the code that started the crawl did not request this page.
         around = None if page is None else trace.set_span_in_context(trace.NonRecordingSpan(page))
         with (
             beside as also,
@@ -95,7 +95,7 @@ class Tracing:
                     "crawlcw.attempt": task.retry + 1,
                     **attributes,
                 },
-                # The message of an exception may have anything in it.
+                # An exception's message may contain secrets.
                 record_exception=False,
                 set_status_on_exception=False,
             ) as span,

@@ -1,4 +1,4 @@
-"""How many tasks of a ledger are in each status, for those who ask again and again."""
+"""Counts of a ledger's tasks by status, cached for repeated scrapes."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -9,14 +9,14 @@ from crawlcw.errors import LedgerError
 from crawlcw.ledger.protocol import Counts
 from crawlcw.telemetry.measures import Values
 
-#: Counting may take one who asks so many seconds; then the last count stands.
+#: Seconds that a scrape waits for a count; after that it gets the last one.
 _COUNT_WITHIN = 2.0
-#: And the next count is not before this many times what the last one took: 5 %.
+#: Wait until the next count, in durations of the last one: 5 % of the time.
 _COUNT_COST = 20
 
 
 class TaskCounts:
-    """Counts anew where the last count is old enough for what it took."""
+    """Counts again if the last count is old enough for its cost."""
 
     def __init__(self, count: Callable[[], Awaitable[Counts]]) -> None:
         """*count* may raise `LedgerError`."""
@@ -26,7 +26,7 @@ class TaskCounts:
         self._counting = anyio.Lock()
 
     async def latest(self) -> Values | None:
-        """Return the numbers by the statuses' names; None: the ledger has not said."""
+        """Return the numbers by the statuses' names; None: unknown."""
         async with self._counting:
             began = time.monotonic()
             if began >= self._next:
@@ -34,7 +34,7 @@ class TaskCounts:
                     with anyio.move_on_after(_COUNT_WITHIN):
                         self._counts = await self._count()
                 except LedgerError:
-                    # The user of the ledger says so. Old numbers would look like new ones.
+                    # Other code logs the error. Old numbers would look like new ones.
                     self._counts = None
                 ended = time.monotonic()
                 self._next = ended + _COUNT_COST * (ended - began)

@@ -1,4 +1,4 @@
-"""Posting JSON to a URL that the operator has named. The URL may be a secret, and is never told."""
+"""Post JSON to the user's webhook URL. The URL may be a secret, and is never logged."""
 
 import json
 import logging
@@ -12,11 +12,11 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for all attempts together: one who stops a service does not wait for ever.
+#: Seconds for all attempts together, which bounds the wait at a shutdown.
 _WITHIN = 15.0
 _ONE_ATTEMPT = 5.0
 _WAITS = (1.0, 3.0)
-#: Answers that may be others in a moment.
+#: Statuses that are worth another attempt.
 _AGAIN = frozenset({408, 425, 429})
 
 
@@ -28,9 +28,9 @@ async def post(
     proxy_env: bool,
     waits: Sequence[float] = _WAITS,
 ) -> bool:
-    """Post *body*, again after each of *waits* (seconds); return whether it was taken (2xx).
+    """Post *body*, again after each of *waits* (seconds); return whether it succeeded (2xx).
 
-    Where it was not, a warning says so, with the host alone. Raises nothing.
+    A failure is logged as a warning that names the host only. Never raises.
     """
     failure = f"no answer within {_WITHIN:g} s"
     with anyio.move_on_after(_WITHIN):
@@ -55,7 +55,7 @@ async def post(
 async def _attempt(
     url: str, body: Mapping[str, object], user_agent: str, *, proxy_env: bool
 ) -> tuple[int | None, str]:
-    """Return the status of the answer, None where there is none, and in words what is wrong."""
+    """Return the status of the response, or None, and the error in words."""
     headers = {"Content-Type": "application/json", "User-Agent": user_agent}
     timeout = aiohttp.ClientTimeout(total=_ONE_ATTEMPT)
     try:
@@ -69,5 +69,5 @@ async def _attempt(
     except TimeoutError:
         return None, f"no answer within {_ONE_ATTEMPT:g} s"
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        # Its message may have the URL in it.
+        # Its message may contain the URL.
         return None, type(error).__name__

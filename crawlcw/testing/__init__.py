@@ -1,4 +1,4 @@
-"""Tests of spiders: a downloader without a network, and contracts for downloaders and layers."""
+"""Test support: a downloader without network, and contract tests for downloaders and layers."""
 
 from crawlcw.testing.downloaders import DownloaderContract
 from crawlcw.testing.layers import LayerContract

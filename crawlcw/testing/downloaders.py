@@ -1,11 +1,11 @@
-"""What every downloader does, as tests that a downloader of one's own can be run against.
+"""Contract tests for a custom downloader.
 
     class TestMine(DownloaderContract):
         def downloader(self, default):
             return Mine(default)
 
-Each test starts a server on 127.0.0.1 and an event loop of its own, so that any
-runner of tests can run them.
+Each test starts its own server on 127.0.0.1 and its own event loop, so that any test
+runner can run them.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from crawlcw.errors import FetchError
 from crawlcw.fetch.transport import AiohttpDownloader
 
 _LIMIT = 64 << 10
-#: Far more than anything here takes: a test that comes to it has hung.
+#: Timeout in seconds, far above the duration of any test.
 _ENOUGH = 20.0
 _MANY = 40
 _PAGE = b"<p>a page</p>"
@@ -31,20 +31,20 @@ _Check = Callable[[Downloader, str], Awaitable[None]]
 
 
 class DownloaderContract:
-    """To be derived from, with a `downloader` of one's own; see `Downloader` for what it promises.
+    """Base class of the tests; derive from it and define `downloader`. See `Downloader`.
 
-    `settings` are those that the default downloader is made with: `max_body` is 64 KiB,
-    `read_timeout` one second.
+    `settings` are those of the default downloader: `max_body` is 64 KiB, `read_timeout`
+    one second.
     """
 
     settings: ClassVar[Settings] = Settings(max_body=_LIMIT, read_timeout="1s")
 
     def downloader(self, default: Downloader) -> Downloader:
-        """Return the downloader to be tested, as `Spider.downloader` does."""
+        """Return the downloader to test, like `Spider.downloader`."""
         return default
 
     def test_a_page_arrives_whole(self) -> None:
-        """Status, headers by lower-case name, body; and what it was asked with."""
+        """The response has status, headers by lower-case name, body, URL and duration."""
 
         async def check(downloader: Downloader, origin: str) -> None:
             request = Request(f"{origin}/page")
@@ -59,7 +59,7 @@ class DownloaderContract:
         self._run(check)
 
     def test_the_url_is_the_one_that_is_given(self) -> None:
-        """A redirect has led from the request's own URL to *url*: that one is asked."""
+        """After a redirect *url* differs from the request's URL: the downloader fetches *url*."""
 
         async def check(downloader: Downloader, origin: str) -> None:
             url = f"{origin}/page"
@@ -69,7 +69,7 @@ class DownloaderContract:
         self._run(check)
 
     def test_method_headers_and_body_are_sent(self) -> None:
-        """What the request says is what the server hears."""
+        """The server receives method, headers and body of the request."""
 
         async def check(downloader: Downloader, origin: str) -> None:
             url = f"{origin}/echo"
@@ -84,7 +84,7 @@ class DownloaderContract:
         self._run(check)
 
     def test_every_status_is_an_answer(self) -> None:
-        """No status is an error; that is for the crawl to decide."""
+        """No status is an error: the crawl decides about it."""
 
         async def check(downloader: Downloader, origin: str) -> None:
             for status in (201, 204, 301, 404, 429, 500, 503):
@@ -95,7 +95,7 @@ class DownloaderContract:
         self._run(check)
 
     def test_a_redirect_is_returned_and_not_followed(self) -> None:
-        """Where it leads may be out of scope, or disallowed: it is for the crawl to follow."""
+        """The crawl follows redirects: the target may be out of scope, or disallowed."""
 
         async def check(downloader: Downloader, origin: str) -> None:
             url = f"{origin}/redirect"
@@ -106,7 +106,7 @@ class DownloaderContract:
         self._run(check)
 
     def test_a_packed_body_is_unpacked(self) -> None:
-        """`Content-Encoding` is undone."""
+        """`Content-Encoding` is decoded."""
 
         async def check(downloader: Downloader, origin: str) -> None:
             url = f"{origin}/gzip"
@@ -115,7 +115,7 @@ class DownloaderContract:
         self._run(check)
 
     def test_a_body_over_the_limit_is_cut_and_says_so(self) -> None:
-        """Of what is unpacked as well: a few bytes may become many."""
+        """The limit also holds for decoded bodies: a few bytes may decode to many."""
 
         async def check(downloader: Downloader, origin: str) -> None:
             for url in (f"{origin}/large", f"{origin}/bomb"):
@@ -126,7 +126,7 @@ class DownloaderContract:
         self._run(check)
 
     def test_what_goes_wrong_is_a_fetch_error(self) -> None:
-        """A refused connection, one that closes, one that closes within the body, silence."""
+        """Refused connection, closed connection, incomplete body, timeout."""
 
         async def check(downloader: Downloader, origin: str) -> None:
             refused = "http://127.0.0.1:1/"
@@ -140,7 +140,7 @@ class DownloaderContract:
         self._run(check)
 
     def test_a_cancellation_passes_through(self) -> None:
-        """It is how the crawl ends an attempt, and itself."""
+        """The crawl cancels an attempt to end it."""
 
         async def check(downloader: Downloader, origin: str) -> None:
             url = f"{origin}/silence"
@@ -156,7 +156,7 @@ class DownloaderContract:
         self._run(check)
 
     def test_many_at_once_get_their_own_answers(self) -> None:
-        """It is asked by many fetchers side by side."""
+        """Many fetchers use the downloader concurrently."""
 
         async def check(downloader: Downloader, origin: str) -> None:
             urls = [f"{origin}/number/{number}" for number in range(_MANY)]
@@ -169,7 +169,7 @@ class DownloaderContract:
         self._run(check)
 
     def test_it_may_be_closed_unused_and_twice(self) -> None:
-        """`close` is called whatever has happened before."""
+        """`close` is called in every state."""
 
         async def check(downloader: Downloader, _: str) -> None:
             await downloader.close()
@@ -198,7 +198,7 @@ class DownloaderContract:
 
 @asynccontextmanager
 async def _serving() -> AsyncIterator[int]:
-    """Serve in the block; yield the port. No connection outlives the block."""
+    """Serve within the block; yield the port. All connections end with the block."""
     answering: set[asyncio.Task[None]] = set()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -208,7 +208,7 @@ async def _serving() -> AsyncIterator[int]:
         try:
             await _answer(reader, writer)
         except asyncio.CancelledError:
-            pass  # by this block's end
+            pass  # at the end of the block
         finally:
             answering.discard(task)
             writer.transport.abort()
@@ -221,11 +221,11 @@ async def _serving() -> AsyncIterator[int]:
         for task in answering:
             task.cancel()
         await asyncio.gather(*answering, return_exceptions=True)
-        await asyncio.sleep(0)  # in which the connections are closed
+        await asyncio.sleep(0)  # lets the loop close the connections
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer one request, well or not, and close the connection."""
+    """Answer one request, and close the connection."""
     with suppress(ConnectionError, asyncio.IncompleteReadError):
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         line, *lines = head.strip().split("\r\n")
@@ -233,7 +233,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         headers = {n.lower(): v.strip() for n, _, v in (each.partition(":") for each in lines)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         if path == "/silence":
-            await reader.read()  # until the other end has gone
+            await reader.read()  # until the client closes
         else:
             heard = {"method": method, "headers": headers, "body": body.hex()}
             writer.write(_content(path, json.dumps(heard).encode()))

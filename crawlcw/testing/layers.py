@@ -1,10 +1,10 @@
-"""Tests for a layer of your own, whatever it does to requests and answers.
+"""Contract tests for a custom layer.
 
     class TestMine(LayerContract):
         def layer(self):
             return Mine()
 
-Each test has an event loop of its own, so that any runner of tests can run them.
+Each test has its own event loop, so that any test runner can run them.
 """
 
 import asyncio
@@ -26,15 +26,15 @@ class LayerContract:
     """Base class of the tests of a layer; derive from it and define `layer`. See `Layer`."""
 
     def layer(self) -> Layer:
-        """Return the layer to be tested."""
-        raise NotImplementedError("return the layer to be tested")
+        """Return the layer to test."""
+        raise NotImplementedError("return the layer to test")
 
     def test_it_is_a_layer(self) -> None:
-        """An object, no class, with an `async` method of three arguments."""
+        """An object, not a class, with an `async` method of three arguments."""
         check([self.layer()], type(self).__name__)
 
     def test_each_request_gets_the_answer_to_itself(self) -> None:
-        """Many at once: a layer holds nothing of one request while it works on another."""
+        """A layer does not mix up concurrent requests."""
 
         async def below(_: Attempt, request: Request) -> Response:
             await asyncio.sleep(0.001 * (hash(request.url) % 5))
@@ -67,7 +67,7 @@ class LayerContract:
         self._run(check)
 
     def test_the_task_keeps_its_request(self) -> None:
-        """The first request of an attempt is what is tried again: it is not changed."""
+        """A layer does not change the first request of an attempt, which is used for retries."""
 
         async def below(_: Attempt, request: Request) -> Response:
             return Response(request.url, request=request)
@@ -82,7 +82,7 @@ class LayerContract:
         self._run(check)
 
     def test_a_failure_stays_one(self) -> None:
-        """A layer that is told of a failure answers, tries again, or raises what a layer may."""
+        """After a failure: a response, another try, or an allowed exception."""
 
         async def below(_: Attempt, request: Request) -> Response:
             raise FetchError(Reason.CONNECT, f"{request.url} cannot be reached")
@@ -93,7 +93,7 @@ class LayerContract:
         self._run(check)
 
     def test_a_cancellation_passes(self) -> None:
-        """The crawl ends what it has begun by it."""
+        """The crawl cancels an attempt to end it."""
         begun = asyncio.Event()
 
         async def below(_: Attempt, request: Request) -> Response:  # noqa: ARG001  # a `Next`
@@ -109,7 +109,7 @@ class LayerContract:
             if not working.done():
                 working.cancel()
                 await asyncio.wait([working])
-                assert working.cancelled(), "it went on when it was cancelled"
+                assert working.cancelled(), "the layer caught the cancellation"
 
         self._run(check)
 
@@ -122,7 +122,7 @@ class LayerContract:
 
 
 async def _asked(layer: Layer, url: str, below: Next) -> Response | None:
-    """Return what a layer makes of a request; None where it raises what a layer may."""
+    """Return the response of a layer to a request; None if it raises an allowed exception."""
     request = Request(url)
     attempt = Attempt(request=request, purpose=Purpose.PAGE)
     return await _result(layer(attempt, request.elsewhere(url), below))

@@ -1,4 +1,4 @@
-"""A downloader that answers from memory, for tests of spiders and of the crawl itself."""
+"""Downloader that answers from memory, for tests of spiders and of the crawl itself."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,12 +23,12 @@ Answer = bytes | str | Replay | Exception
 
 
 class ReplayDownloader:
-    """A `Downloader` that gives prepared answers and opens no socket.
+    """A `Downloader` that returns prepared answers and opens no socket.
 
     *answers* maps a URL, as the spider requests it, to its answer: the body of
     an HTML page (bytes or text); a `Replay`; an exception to raise; or a list
-    of these, given one after the other, the last of them from then on. A URL
-    without an answer is a 404. `requested` lists the URLs asked for, in order.
+    of these, used one after the other, and then its last one again. A URL
+    without an answer is a 404. `requested` lists the requested URLs, in order.
     """
 
     def __init__(self, answers: Mapping[str, Answer | Iterable[Answer]] | None = None) -> None:

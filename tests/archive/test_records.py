@@ -202,14 +202,14 @@ ANSWERED, ASKED = PACKER.pair(exchange(body=b"x" * 10_000))
     [
         (b"", "its end is missing"),
         (ANSWERED[:-1], "its end is missing"),
-        (b"no gzip at all", "cannot be unpacked"),
-        (ANSWERED[:-8] + bytes(8), "cannot be unpacked"),
-        (ASKED, "no answer's record"),
-        (PACKER.about_the_file("a", spider="a"), "no answer's record"),
-        (zlib.compress(b"no WARC", wbits=31), "no WARC record"),
-        (zlib.compress(b"", wbits=31), "no answer's record"),
-        (zlib.compress(b"WARC/1.1\r\nWARC-Type: response\r\n\r\nx", wbits=31), "no WARC record"),
-        (PACKER.pair(exchange(body=bytes(10 << 20)))[0], "larger than it may be"),
+        (b"no gzip at all", "cannot be decompressed"),
+        (ANSWERED[:-8] + bytes(8), "cannot be decompressed"),
+        (ASKED, "no response record"),
+        (PACKER.about_the_file("a", spider="a"), "no response record"),
+        (zlib.compress(b"no WARC", wbits=31), "not a WARC record"),
+        (zlib.compress(b"", wbits=31), "no response record"),
+        (zlib.compress(b"WARC/1.1\r\nWARC-Type: response\r\n\r\nx", wbits=31), "not a WARC record"),
+        (PACKER.pair(exchange(body=bytes(10 << 20)))[0], "it is too large"),
     ],
 )
 def test_what_is_damaged_says_so(packed: bytes, why: str):

@@ -442,7 +442,7 @@ MISTAKES = [
     (["hosts", "pages", "--limit", "-1"], 2, "Invalid value for '--limit'"),
     (["export", "pages"], 2, "Missing option '-o'"),
     (["export", "pages", "-o", "no/folder.csv"], 2, "cannot write no/folder.csv"),
-    (["run", "pages", "-o", "books.xlsx"], 2, "'books.xlsx' does not say in which form"),
+    (["run", "pages", "-o", "books.xlsx"], 2, "'books.xlsx' has no known format"),
     (["retry-failed", "pages", "--reason", "tiemout"], 2, "there is no reason 'tiemout'"),
     (["retry-failed", "pages", "--reason", "refused-robots"], 2, "refused-robots is not a failure"),
     (["retry-failed", "pages", "--since", "later"], 2, "--since: 'later' is not a duration"),

@@ -221,7 +221,7 @@ def test_damaged_records_are_counted(start: str):
     run = invoke("parse", "pages", "--stored")
 
     assert run.returncode == 3
-    assert "5.html: its record is damaged: it cannot be unpacked" in run.stderr
+    assert "5.html: its record is damaged: it cannot be decompressed" in run.stderr
     assert "crawlcw: 1 page could not be read\n" in run.stderr
     assert f"{PAGES - 1} pages parsed" in run.stderr
 

@@ -82,7 +82,7 @@ async def test_what_changes_something_needs_the_page_s_key(url: str):
             status, answer = await page.post("/api/crawls/books/act", TASK, **key)
             assert (status, answer["error"]) == (
                 403,
-                "the page is of an earlier dashboard: load it again",
+                "the page is from an earlier dashboard process: load it again",
             )
 
         await page.start()

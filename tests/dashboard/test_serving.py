@@ -278,7 +278,7 @@ async def test_a_use_case_is_shown_with_its_results_and_claims(ledger_url: str):
             status, answer = await page.post("/api/crawls/orders/steer", {"order": "pause"})
             assert (status, answer["error"]) == (
                 422,
-                "a use case has no crawl that could be paused",
+                "a use case has no crawl to pause",
             )
 
 
