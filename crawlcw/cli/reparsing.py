@@ -1,8 +1,7 @@
-"""Giving stored pages to a spider that has changed: nothing is asked for.
+"""Run a changed spider on stored pages, without requests.
 
-Pages are taken one after the other; what a spider makes of them may be recorded in the
-place of what they gave before, some pages at a time. A page that cannot be read, or whose
-callback raises, keeps what it has.
+Pages are parsed one after the other. The new items may replace the recorded ones, in groups
+of pages. A page that cannot be read, or whose callback raises, keeps its items.
 """
 
 from collections import Counter
@@ -36,17 +35,17 @@ from crawlcw.model.task import DONE, Record, Task
 from crawlcw.model.tracebacks import text_of
 from crawlcw.model.transitions import Failed, Settlement, reparse
 
-#: Records that are read of the ledger at once.
+#: Records in one query.
 _PAGE = 200
-#: Pages, or items of theirs, that are recorded at once.
+#: Pages, and items, in one write.
 _GROUP = 100
 _GROUP_ITEMS = 1_000
 
 
 async def stored(ledger: Ledger, *, ids: Collection[bytes] | None = None) -> AsyncIterator[Record]:
-    """Yield the pages whose bodies are stored and that nobody works on, in flat memory.
+    """Yield the finished and ignored pages with stored bodies, in constant memory.
 
-    The last changed first; of those with *ids*, where they are given.
+    The last changed first; with *ids*, only these.
     """
     chosen = TaskFilter(statuses=DONE, ids=ids)
     after: Cursor | None = None
@@ -60,7 +59,7 @@ async def stored(ledger: Ledger, *, ids: Collection[bytes] | None = None) -> Asy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reparser:
-    """Reads stored pages and gives them to the callbacks of a spider."""
+    """Reads stored pages, and runs the callbacks of a spider on them."""
 
     settings: Settings
     folder: Path  #: of the WARC files
@@ -69,9 +68,9 @@ class Reparser:
     async def reparsed(
         self, record: Record, *, callback: str
     ) -> tuple[Response, Produced | Failed]:
-        """Return a stored page, and what the spider's method named *callback* makes of it.
+        """Return a stored page, and the result of the spider's method *callback* for it.
 
-        Raises `FileMissingError` or `DamagedRecordError` where it cannot be read.
+        Raises `FileMissingError` or `DamagedRecordError` if it cannot be read.
         """
         task, place, info = record.task, record.task.stored, record.response
         assert place is not None
@@ -88,7 +87,7 @@ class Reparser:
             elapsed=timedelta(seconds=info.elapsed if info else 0),
             truncated=((info and info.truncated) or "bytes") if answer.is_cut else None,
         )
-        # It was crawled, so it was in the scope.
+        # A crawled page was in scope.
         self.runner.scope.hosts.add(task.host)
         try:
             response = await Hooks(self.runner.spider, self.runner.watch).answered(response)
@@ -102,22 +101,22 @@ class Reparser:
 
 @dataclass(slots=True, kw_only=True)
 class Saving:
-    """Records what stored pages give now: links first, then the items, a group at a time."""
+    """Records new results of stored pages in groups: links first, then the items."""
 
     ledger: Ledger
     kept_versions: int
     adder: TaskAdder
-    pages: int = 0  #: that have other items now, or the same again
+    pages: int = 0  #: number of pages whose items were replaced
     items: int = 0
-    links: int = 0  #: that nobody knew
-    refused: Counter[str] = field(default_factory=Counter)  #: pages that stay as they were: why
+    links: int = 0  #: number of new links
+    refused: Counter[str] = field(default_factory=Counter)  #: pages not replaced, by reason
     _settlements: list[Settlement] = field(default_factory=list)
     _links: list[Task] = field(default_factory=list)
     _too_deep: list[Task] = field(default_factory=list)
     _waiting: int = 0  #: items of these settlements
 
     async def take(self, record: Record, produced: Produced) -> None:
-        """Take what one page gives; it is recorded by the next `flush` at the latest."""
+        """Take the results of one page; `flush` records them, perhaps within this call."""
         settlement = reparse(
             record.task,
             response=record.response,
@@ -125,7 +124,7 @@ class Saving:
             now=self.ledger.now(),
             kept_versions=self.kept_versions,
         )
-        assert settlement is not None  # for `stored` yields pages that are done
+        assert settlement is not None  # `stored` yields done pages only
         self._settlements.append(settlement)
         self._links += produced.tasks
         self._too_deep += produced.too_deep
@@ -138,7 +137,7 @@ class Saving:
         self.links += await self.adder.add(tasks, too_deep)
 
     async def flush(self) -> None:
-        """Record what was taken."""
+        """Record all results taken so far."""
         links, too_deep, settlements = self._links, self._too_deep, self._settlements
         self._links, self._too_deep, self._settlements, self._waiting = [], [], [], 0
         await self.add_links(links, too_deep)
@@ -157,13 +156,13 @@ class Saving:
 async def reparser_of(
     spider: Spider, settings: Settings, ledger: Ledger, *, saving: Saving | None = None
 ) -> Reparser:
-    """Return what parses the stored pages of *ledger* with *spider*.
+    """Return the parser of *ledger*'s stored pages with *spider*.
 
-    What `url_list` callbacks find goes to *saving* at once, where it is given.
-    Raises `UsageError` without warcio.
+    Links from `url_list` callbacks go to *saving* at once, if given. Raises `UsageError`
+    without warcio.
     """
     hosts = {*(scope(spider) or ()), *seeded_hosts(await ledger.notes.state())}
-    # It is read, and what pages change in it stays here.
+    # Changes of the state by pages are not written.
     state = KeptState(spider, ledger)
     await state.open()
     check_installed()
@@ -184,7 +183,7 @@ async def reparser_of(
 
 
 def saving_to(ledger: Ledger, settings: Settings) -> Saving:
-    """Return what records the items and the links of stored pages."""
+    """Return the recorder of stored pages' items and links."""
 
     async def announce(tasks: Iterable[Task]) -> None:
         dues: dict[str, datetime] = {}

@@ -1,8 +1,7 @@
-"""One page outside of any crawl: fetched and parsed as a crawl would do it, and recorded nowhere.
+"""Fetch and parse one page as a crawl would, without recording it.
 
-A spider's author tries things with it: robots.txt, the redirects, the
-guard of addresses, the time limits and the scope are those of a crawl. Delays
-are not, as a person does not ask often.
+For trying out a spider. robots.txt, redirects, address guard, time limits and scope are
+those of a crawl; delays do not apply.
 """
 
 import asyncio
@@ -51,7 +50,7 @@ def _utc_now() -> datetime:
 
 
 class Trial:
-    """Fetches pages and gives them to the callbacks of *spider*; in its event loop."""
+    """Fetches pages, and runs the callbacks of *spider* on them; in its event loop."""
 
     def __init__(
         self,
@@ -97,9 +96,9 @@ class Trial:
             )
 
     async def fetch(self, request: Request) -> Response:
-        """Return the answer, redirects followed, whatever its status; raises `FetchError`.
+        """Return the final response after redirects, with any status; raises `FetchError`.
 
-        A spider that logs in does so before; where it was logged out meanwhile, once more.
+        A spider that logs in does so first, and once more if it was logged out meanwhile.
         """
         location, _ = request.identity()
         try:
@@ -128,13 +127,13 @@ class Trial:
                 return await self._answer(request, session)
             except LoggedOutError as refused:
                 answer = refused.response
-                why = f"HTTP {answer.status} for {answer.url}, with a session that is logged in"
-                # A session that was logged in before is logged in once more.
+                why = f"HTTP {answer.status} for {answer.url}, with a logged-in session"
+                # A session from an earlier login is logged in once more.
                 if session is None or await self._sessions.refused(session, task, why, told=False):
                     raise FetchError(Reason.LOGGED_OUT, why, status=answer.status) from None
 
     async def _answer(self, request: Request, session: Session | None) -> Response:
-        # An attempt that is not ended stays open for its user: its memory is no crawl's.
+        # Stays open for the user, for example with a rendered page.
         attempt = Attempt(request=request, session=session)
         is_rendered = request.options.browser
         is_rendered = self._settings.browser if is_rendered is None else is_rendered
@@ -145,14 +144,14 @@ class Trial:
         return response
 
     def is_page(self, response: Response) -> bool:
-        """Return whether a crawl would give an answer to a callback."""
+        """Return whether a crawl would pass a response to a callback."""
         return is_page(response, response.request, self._settings)
 
     async def parse(self, response: Response) -> Produced | Failed:
         """Return the products of the request's callback for its page, or its failure.
 
-        Requests lead where a crawl's would: the page's own host is in the scope.
-        Raises `SpiderError` where the spider has no such callback.
+        The page's own host is in scope, as in a crawl. Raises `SpiderError` if the spider
+        does not have this callback.
         """
         request = response.request
         callback_named(self._spider, request.callback)
@@ -171,7 +170,7 @@ class Trial:
         return await runner.run(request.callback, response, task=task)
 
     async def close(self) -> None:
-        """End the requests under way, and keep the changes of pages in their sessions."""
+        """End the requests under way, and store the pages' changes to their sessions."""
         if self._sessions is not None:
             await self._sessions.keep()
         await self._render.aclose()
@@ -182,15 +181,14 @@ class Trial:
 async def open_trial(
     spider: Spider, url: str, settings: Settings, *, ledger: Ledger | None = None
 ) -> AsyncIterator[Trial]:
-    """Open the resources of a look at *url* with *spider*, and close them afterwards.
+    """Open the resources of a trial of *url* with *spider*, and close them afterwards.
 
-    The user has named the URL, so its host may be at a private address, as that
-    of a start URL may. *ledger* has the sessions of a spider that logs in, and nothing else.
-    Raises `FetchError` for a URL that cannot be fetched, and `SpiderError` for a `login_when`
-    that cannot be asked.
+    The URL may be at a private address, like a start URL: the user has named it. *ledger*
+    only has the sessions of a spider that logs in. Raises `FetchError` for an invalid URL,
+    and `SpiderError` for an invalid `login_when`.
     """
     urls.locate(url)
-    # A typed URL may be anywhere: only where the spider begins nowhere else it begins there.
+    # A typed URL may be of any site: it gets credentials only if there are no start URLs.
     credentials = Credentials(
         entry_urls(spider) or [url], headers=settings.headers, auth=settings.auth
     )

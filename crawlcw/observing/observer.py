@@ -81,7 +81,7 @@ class Look:
 
 
 def is_silent(worker: Worker, *, now: datetime) -> bool:
-    """Return whether a worker was silent for so long that its numbers are outdated."""
+    """Return whether a worker has been silent too long for its numbers to be current."""
     return worker.heartbeat is not None and now - worker.heartbeat > _SILENT
 
 

@@ -273,7 +273,7 @@ def test_a_page_that_no_login_opens_is_told(members: MemberSite):
 
     assert run.returncode == 3
     assert "HTTP 401 for" in run.stderr
-    assert "with a session that is logged in" in run.stderr
+    assert "with a logged-in session" in run.stderr
 
 
 def test_a_shell_logs_in_once_and_again_where_it_was_logged_out(members: MemberSite):
