@@ -10,7 +10,7 @@ from itertools import count
 
 from crawlcw.api.request import Request
 from crawlcw.api.spider import Spider, callback_named
-from crawlcw.cli.reading_on import as_they_come
+from crawlcw.cli.chunks import in_chunks
 from crawlcw.crawl.link_checks import LinkChecks
 from crawlcw.errors import FetchError, SpiderError, UsageError
 from crawlcw.ledger.protocol import Ledger
@@ -57,7 +57,7 @@ class PageAdder:
         have. The requests before it are added.
         """
         try:
-            async for some in as_they_come(requests, at_once=_AT_ONCE):
+            async for some in in_chunks(requests, at_once=_AT_ONCE):
                 await self._add(some)
         except UsageError as error:
             if self.fed == Fed():

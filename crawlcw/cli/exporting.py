@@ -7,7 +7,7 @@ from typing import BinaryIO, ParamSpec, TypeVar, cast
 
 import click
 
-from crawlcw.feeds.inert import visible
+from crawlcw.feeds.escaping import visible
 from crawlcw.feeds.target import Target
 
 P = ParamSpec("P")

@@ -31,7 +31,7 @@ from crawlcw.cli.exit_codes import (
     UNAVAILABLE,
     USAGE,
 )
-from crawlcw.cli.lingering import end_process
+from crawlcw.cli.process_exit import end_process
 from crawlcw.errors import (
     CrawlcwError,
     LedgerConfigurationError,

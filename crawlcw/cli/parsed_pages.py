@@ -8,7 +8,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.user_code import Raised
 from crawlcw.cli.numbers import counted
 from crawlcw.crawl.callbacks import Produced
-from crawlcw.feeds import inert
+from crawlcw.feeds import escaping
 from crawlcw.model import values
 from crawlcw.model.sanitize import printable, printable_block
 from crawlcw.model.transitions import Failed
@@ -17,11 +17,11 @@ from crawlcw.model.transitions import Failed
 def show(produced: Produced) -> None:
     """Show the items as JSON Lines, then the requests, then the dropped ones."""
     for item in produced.items:
-        click.echo(inert.visible(values.to_json(item)))
+        click.echo(escaping.visible(values.to_json(item)))
     for task in produced.tasks:
         click.echo(printable(f"{task.callback:20} {task.method} {task.url}", limit=2000))
     for name, value in produced.state.items():
-        shown = inert.visible(values.to_json(value))
+        shown = escaping.visible(values.to_json(value))
         click.echo(f"state: {printable(name)} = {shown}")
     for reason, number in produced.items_dropped.items():
         click.echo(printable(f"not recorded: {number} items: {reason}", limit=2000))
@@ -68,4 +68,4 @@ def show_json(response: Response, produced: Produced) -> None:
         "links_dropped": dict(produced.dropped.counts),
         "stop": produced.stop,
     }
-    click.echo(inert.visible(values.to_json(found)))
+    click.echo(escaping.visible(values.to_json(found)))

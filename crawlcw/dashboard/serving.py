@@ -18,7 +18,7 @@ from crawlcw.dashboard.metrics import scrape
 from crawlcw.dashboard.searches import search
 from crawlcw.dashboard.stories import story
 from crawlcw.dashboard.streams import Streams
-from crawlcw.feeds.inert import inert
+from crawlcw.feeds.escaping import escape_json
 from crawlcw.model.values import to_json
 from crawlcw.server.connections import Connections, Deadlines, places
 from crawlcw.server.listening import application, check_reach, listening
@@ -126,5 +126,5 @@ async def _nothing(_request: web.Request) -> web.Response:
 
 
 def _answered(answer: dict[str, Any]) -> web.Response:
-    body = inert(to_json(answer)).encode()
+    body = escape_json(to_json(answer)).encode()
     return web.Response(body=body, content_type="application/json")

@@ -12,7 +12,7 @@ from aiohttp import web
 from crawlcw.dashboard.crawls import Crawls
 from crawlcw.dashboard.overview import Overview
 from crawlcw.errors import LedgerError
-from crawlcw.feeds.inert import inert
+from crawlcw.feeds.escaping import escape_json
 from crawlcw.model.sanitize import printable
 from crawlcw.model.values import to_json
 from crawlcw.server.reading import CONNECTIONS
@@ -77,4 +77,4 @@ async def _seen(overview: Overview) -> bytes:
 
 def _event(name: str, data: object) -> bytes:
     # `to_json` writes no line ends, which would end an event.
-    return f"event: {name}\ndata: {inert(to_json(data))}\n\n".encode()
+    return f"event: {name}\ndata: {escape_json(to_json(data))}\n\n".encode()

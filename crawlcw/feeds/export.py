@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, BinaryIO
 
 from crawlcw.errors import UsageError
-from crawlcw.feeds import forms, places
+from crawlcw.feeds import destinations, forms
 from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import ItemRow, Ledger, TaskFilter
 
@@ -43,20 +43,20 @@ async def export(
     with ExitStack() as stack:
         writing: list[tuple[Target, forms.JsonLines]] = []
         for target in targets:
-            stream = stack.enter_context(places.opened(target, stdout=stdout))
+            stream = stack.enter_context(destinations.opened(target, stdout=stdout))
             form = forms.form_of(target.format, stream, columns=columns, defuse=wanted.defuse)
             writing.append((target, stack.enter_context(closing(form))))
         async for row in _rows(ledger, wanted):
             item = fields_of(row, wanted)
             for target, form in writing:
-                with places.naming(target):
+                with destinations.naming(target):
                     form.write(item)
             count += 1
             if count % _TURN == 0:
                 # A ledger in memory never suspends: signals would have to wait.
                 await asyncio.sleep(0)
         for target, form in writing:
-            with places.naming(target):
+            with destinations.naming(target):
                 form.finish()
     return count
 
@@ -65,7 +65,7 @@ def check(targets: Sequence[Target]) -> None:
     """Raise `UsageError` if one of *targets* cannot be written, or two are the same."""
     for target in targets:
         forms.check(target.format)
-        places.check(target)
+        destinations.check(target)
     names = [target.place for target in targets]
     if doubled := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"-o {doubled} is given twice")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from crawlcw.errors import UsageError
-from crawlcw.feeds.inert import inert, inert_cell, visible_cell
+from crawlcw.feeds.escaping import escape_cell, escape_json, visible_cell
 from crawlcw.model import values
 
 #: Rows in a row group of a Parquet file.
@@ -28,7 +28,7 @@ class JsonLines:
 
     def write(self, item: Mapping[str, Any]) -> None:
         """Write the next item."""
-        self._stream.write(f"{inert(values.to_json(item))}\n".encode())
+        self._stream.write(f"{escape_json(values.to_json(item))}\n".encode())
 
     def finish(self) -> None:
         """Complete the content; the stream stays open."""
@@ -44,7 +44,7 @@ class Json(JsonLines):
 
     def write(self, item: Mapping[str, Any]) -> None:
         """Write the next element."""
-        self._stream.write(self._opening + inert(values.to_json(item)).encode())
+        self._stream.write(self._opening + escape_json(values.to_json(item)).encode())
         self._opening = b",\n"
 
     def finish(self) -> None:
@@ -117,7 +117,7 @@ class Csv(_Table):
             text.detach()
 
     def _shown(self, text: str) -> str:
-        return self._defuse(visible_cell(text) if self._is_seen else inert_cell(text))
+        return self._defuse(visible_cell(text) if self._is_seen else escape_cell(text))
 
 
 class Parquet(_Table):

@@ -12,7 +12,7 @@ from crawlcw.errors import (
     TaskNotFoundError,
     UsageError,
 )
-from crawlcw.feeds.inert import inert
+from crawlcw.feeds.escaping import escape_json
 from crawlcw.model.sanitize import printable
 from crawlcw.model.values import to_json
 from crawlcw.server.answers import Answer, Error
@@ -70,7 +70,7 @@ def wrong_shape(error: ValidationError, where: str) -> RefusedError:
 def answered(answer: Answer, *, status: int = 200) -> web.Response:
     """Return the response for an answer."""
     # Crawled text may hold control sequences, and users read answers on a terminal.
-    body = inert(to_json(answer.model_dump())).encode()
+    body = escape_json(to_json(answer.model_dump())).encode()
     return web.Response(status=status, body=body, content_type="application/json")
 
 

@@ -33,7 +33,7 @@ from crawlcw.errors import (
     LedgerUnavailableError,
     SettingsError,
 )
-from crawlcw.feeds import inert
+from crawlcw.feeds import escaping
 from crawlcw.ledger.protocol import Counters, Counts, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.rates import Vitals
@@ -749,7 +749,7 @@ def test_items_are_escaped_for_a_terminal_and_mean_the_same():
     item = {"title": "\u202eé\x9b\x7f\u2028\U000e0001 日本"}
     line = json.dumps(item, ensure_ascii=False) + "\n"
 
-    shown = inert.visible(line)
+    shown = escaping.visible(line)
 
     assert shown[:-1].isprintable()
     assert shown.endswith("\n")

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from crawlcw.feeds import inert
+from crawlcw.feeds import escaping
 from crawlcw.feeds.export import Wanted, export
 from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import Ledger
@@ -88,7 +88,7 @@ def is_same(one: Any, other: Any) -> bool:
 def assert_is_shown(value: object) -> None:
     """Check that a clean value is one line of JSON, also for a terminal."""
     line = values.to_json(value) + "\n"
-    shown = inert.visible(line)
+    shown = escaping.visible(line)
 
     line.encode()
     assert line.count("\n") == 1

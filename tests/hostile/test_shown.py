@@ -24,8 +24,8 @@ from yarl import URL
 from crawlcw.api.response import Response
 from crawlcw.api.spider import Spider
 from crawlcw.cli.terminal.logs import Repeats
+from crawlcw.feeds.escaping import escape_cell
 from crawlcw.feeds.forms import defused
-from crawlcw.feeds.inert import inert_cell
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.tracking import Tracker
 from tests.hostile.evil import EVIL, SITE, SPIDER, USE_CASE
@@ -194,7 +194,7 @@ def test_a_formula_of_a_page_is_text_in_a_table():
     """HOSTILE 7.5: nor has a cell an escape sequence."""
     formulas = [start + "cmd|'/c calc'!A0\x1b[2J\x9b" for start in "=+-@\uff1d"]
 
-    cells = [defused(inert_cell(text)) for text in formulas]
+    cells = [defused(escape_cell(text)) for text in formulas]
 
     assert [cell[0] for cell in cells] == ["'"] * 5
     assert {cell.isprintable() for cell in cells} == {True}

@@ -14,8 +14,8 @@ from crawlcw.api.request import Request
 from crawlcw.api.spider import Spider
 from crawlcw.cli import ledger_option, loading, loop, reading_requests, reading_tasks
 from crawlcw.cli.adding_pages import Fed, PageAdder
+from crawlcw.cli.chunks import in_chunks
 from crawlcw.cli.exit_codes import OK, USAGE
-from crawlcw.cli.reading_on import as_they_come
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.link_checks import LinkChecks
 from crawlcw.errors import SpiderError, UsageError
@@ -242,7 +242,7 @@ async def _add(name: str, ledger_url: str, tasks: Iterator[NewTask], stage: str 
         keys.stage(stage)
     total = Added()
     async with Tracker.open(ledger_url, name) as tracker:
-        async for chunk in as_they_come(tasks, at_once=CHUNK):
+        async for chunk in in_chunks(tasks, at_once=CHUNK):
             added = await tracker.add_many(
                 task if task.stage else replace(task, stage=stage) for task in chunk
             )

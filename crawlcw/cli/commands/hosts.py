@@ -10,7 +10,7 @@ import click
 
 from crawlcw.cli import ledger_option, loading, loop, steering
 from crawlcw.cli.terminal import logs
-from crawlcw.feeds import inert
+from crawlcw.feeds import escaping
 from crawlcw.ledger.protocol import Counts, Ledger
 from crawlcw.model.durations import format_duration
 from crawlcw.model.hosts import Host
@@ -67,7 +67,7 @@ async def _write_json(name: str, ledger_url: str) -> None:
     async with ledger_option.opened(ledger_url, name) as ledger:
         async for row in _rows(ledger, now=ledger.now()):
             line = _json(row, called=_called(ledger))
-            click.echo(inert.visible(line), nl=False)
+            click.echo(escaping.visible(line), nl=False)
 
 
 async def _write(name: str, ledger_url: str, *, limit: int) -> None:

@@ -11,7 +11,7 @@ from crawlcw.cli import ledger_option, loading, loop, selecting, task_objects
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.link_checks import LinkChecks, Refusal
 from crawlcw.errors import SpiderError, UsageError
-from crawlcw.feeds import inert
+from crawlcw.feeds import escaping
 from crawlcw.ledger.documents import trace_document
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import values
@@ -54,7 +54,7 @@ async def _show(name: str, key: str, ledger_url: str, *, as_json: bool) -> None:
                 | ({"reason": each.task.reason} if each.task.reason else {})
                 for each in ahead
             ]
-        click.echo(inert.visible(values.to_json(found)))
+        click.echo(escaping.visible(values.to_json(found)))
         return
     for line in _lines(record, chain, ahead):
         click.echo(line)
@@ -83,7 +83,7 @@ def _lines(record: Record, chain: list[str], ahead: list[Record]) -> Iterator[st
         yield printable(f"  context {values.to_json(task.context)}", limit=2000)
     yield from _attempts(record)
     for item in record.items:
-        yield f"  item {inert.visible(values.to_json(item))}"
+        yield f"  item {escaping.visible(values.to_json(item))}"
 
 
 def _came_to(record: Record) -> str:
@@ -135,7 +135,7 @@ async def _tell_why_not(name: str, key: str, ledger: Ledger, *, as_json: bool) -
     if as_json:
         reason = None if refusal is None else str(refusal.reason)
         found = {"url": key, "recorded": False, "refused": reason, "why": why}
-        click.echo(inert.visible(values.to_json(found)))
+        click.echo(escaping.visible(values.to_json(found)))
     raise UsageError(f"{key!r} is not recorded: {why}")
 
 

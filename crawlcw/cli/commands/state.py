@@ -4,7 +4,7 @@ import click
 
 from crawlcw.cli import ledger_option, loading, loop
 from crawlcw.cli.terminal import logs
-from crawlcw.feeds import inert
+from crawlcw.feeds import escaping
 from crawlcw.model import spider_state, values
 from crawlcw.model.sanitize import printable
 
@@ -31,10 +31,10 @@ def command(
     found = loop.run(_read(loading.name_of(spider), ledger_url))
     shown = {name: found[name] for name in sorted(found) if not names or name in names}
     if as_json:
-        click.echo(inert.visible(values.to_json(shown)))
+        click.echo(escaping.visible(values.to_json(shown)))
         return
     for name, value in shown.items():
-        click.echo(f"{printable(name)} = {inert.visible(values.to_json(value))}")
+        click.echo(f"{printable(name)} = {escaping.visible(values.to_json(value))}")
 
 
 async def _read(name: str, ledger_url: str) -> dict[str, object]:

@@ -16,7 +16,7 @@ from crawlcw.cli.terminal.tables import two_columns
 from crawlcw.crawl.control import Control
 from crawlcw.engine.workers import is_dead
 from crawlcw.errors import POLICY_REASONS, UsageError
-from crawlcw.feeds import inert
+from crawlcw.feeds import escaping
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Counts, Dimension, Group, ItemCount, Ledger, Worker
 from crawlcw.model.dropped import Examples
@@ -128,7 +128,7 @@ async def _write_groups(name: str, ledger_url: str, by: str, *, as_json: bool) -
     if as_json:
         # One object a line: there may be a million hosts.
         for group in groups:
-            click.echo(inert.visible(_group_json(group, by)), nl=False)
+            click.echo(escaping.visible(_group_json(group, by)), nl=False)
     elif not groups:
         click.echo("no task has a value for this yet")
     else:

@@ -10,7 +10,7 @@ from crawlcw.cli import ledger_option, loading, loop, selecting, task_objects
 from crawlcw.cli.selection import Selection, selection_options
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
-from crawlcw.feeds import inert
+from crawlcw.feeds import escaping
 from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
 from crawlcw.model import values
 from crawlcw.model.sanitize import printable
@@ -92,7 +92,7 @@ async def _found(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> AsyncIter
 
 
 async def _object(_: Ledger, record: Record) -> str:
-    return inert.visible(values.to_json(task_objects.whole(record)) + "\n")
+    return escaping.visible(values.to_json(task_objects.whole(record)) + "\n")
 
 
 async def _with_items(ledger: Ledger, record: Record) -> str:
@@ -100,7 +100,7 @@ async def _with_items(ledger: Ledger, record: Record) -> str:
     whole = await ledger.tasks.get(record.task.id)
     items = list(record.items if whole is None else whole.items)
     found = task_objects.whole(record) | {"items": items}
-    return inert.visible(values.to_json(found) + "\n")
+    return escaping.visible(values.to_json(found) + "\n")
 
 
 async def _row(_: Ledger, record: Record) -> str:

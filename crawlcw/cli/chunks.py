@@ -16,7 +16,7 @@ class _End(Enum):
     WELL = "well"
 
 
-async def as_they_come(things: Iterator[T], *, at_once: int) -> AsyncIterator[list[T]]:
+async def in_chunks(things: Iterator[T], *, at_once: int) -> AsyncIterator[list[T]]:
     """Yield *things* in lists of at most *at_once*, read in a thread, in constant memory."""
     read: queue.Queue[tuple[T] | Exception | _End] = queue.Queue(2 * at_once)
 

@@ -22,12 +22,12 @@ def visible(json: str) -> str:
     return _UNUSUAL.sub(lambda m: m[0] if m[0].isprintable() else _escaped(m[0]), json)
 
 
-def inert(json: str) -> str:
+def escape_json(json: str) -> str:
     r"""Return JSON with control characters and bidirectional marks as `\u....`: for a file."""
     return _NEVER_AS_IT_IS.sub(lambda m: _escaped(m[0]), json)
 
 
-def inert_cell(text: str) -> str:
+def escape_cell(text: str) -> str:
     r"""Return a cell's text with control characters, except tabs and line ends, as `\u....`."""
     return _CONTROLS.sub(lambda m: _escaped(m[0]), text)
 
