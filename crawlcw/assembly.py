@@ -35,7 +35,6 @@ from crawlcw.fetch import pipeline
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.pipeline import DefaultDownloader, Render, downloader_of, proxy_pool, web
 from crawlcw.fetch.proxies import ProxyPool
-from crawlcw.fetch.recording import Recorder
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
 from crawlcw.model.counters import FinishReason, Report
@@ -255,7 +254,7 @@ class _Parts(Parts):
             runner=runner,
             causes=self.causes,
             sessions=self.sessions,
-            recorder=Recorder(bodies=self.bodies),
+            bodies=self.bodies,
             end=self.ending.end,
         )
         self.fetcher = Fetcher(

@@ -1,6 +1,8 @@
 """Store fetched pages durably before an outcome refers to them, and read them back."""
 
+import errno
 import logging
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,10 +11,12 @@ from typing import Self
 import anyio
 from anyio import to_thread
 
+from crawlcw.api.attempt import Attempt
 from crawlcw.api.settings import Settings
 from crawlcw.archive.exchange import Exchange
 from crawlcw.archive.files import LARGEST_FILE, OPEN, WarcFiles
 from crawlcw.archive.records import Answer, DamagedRecordError, Packer, check_installed, read
+from crawlcw.errors import FetchError, Reason
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import StoredPage
 
@@ -32,7 +36,10 @@ def folder_of(spider: str, settings: Settings) -> Path:
 
 
 class Bodies:
-    """Stores the pages of one spider, for one process; raises `OSError` if the disk fails."""
+    """Stores the pages of one spider, for one process.
+
+    Raises `FetchError` (`files-unwritable`) if the disk fails.
+    """
 
     def __init__(self, spider: str, settings: Settings, *, largest: int = LARGEST_FILE) -> None:
         """*largest* is the size of a file in bytes. Raises `UsageError` without warcio."""
@@ -47,38 +54,47 @@ class Bodies:
         self._packer = Packer()
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
-    async def keep(self, exchanges: Sequence[Exchange]) -> StoredPage:
-        """Store exchanges, the redirects first; return the place of the last response.
+    async def keep(self, attempt: Attempt) -> StoredPage | None:
+        """Store the exchanges of *attempt*, the redirects first; return the place of the page.
 
-        A task may refer to it after the next `sync`.
+        A task may refer to it after the next `sync`. None if the attempt has no exchange.
         """
-        packed = await self._packed(exchanges, _pairs)
-        place = self._files.append(packed)[-1]
-        await self._bounded()
-        return place
+        return await self._written(attempt, _pairs)
 
-    async def keep_unchanged(self, exchanges: Sequence[Exchange]) -> None:
+    async def keep_unchanged(self, attempt: Attempt) -> None:
         """Store a revisit without a change; the page's earlier record stays."""
-        self._files.append(await self._packed(exchanges, _pairs_and_revisit))
-        await self._bounded()
+        await self._written(attempt, _pairs_and_revisit)
 
-    async def _packed(
-        self,
-        exchanges: Sequence[Exchange],
-        pack: Callable[[Packer, Sequence[Exchange]], list[bytes]],
-    ) -> list[bytes]:
-        if sum(len(each.body) for each in exchanges) < _LARGE:
-            return pack(self._packer, exchanges)
-        return await to_thread.run_sync(pack, Packer(), exchanges, limiter=self._limiter)
-
-    async def _bounded(self) -> None:
-        """Write early if much waits: large pages come faster than outcomes."""
+    async def _written(
+        self, attempt: Attempt, pack: Callable[[Packer, Sequence[Exchange]], list[bytes]]
+    ) -> StoredPage | None:
+        """Store and clear the exchanges of *attempt*; return the place of the last record."""
+        noted, attempt.exchanges = attempt.exchanges, []
+        if not noted:
+            return None
+        if sum(len(each.body) for each in noted) < _LARGE:
+            packed = pack(self._packer, noted)
+        else:
+            packed = await to_thread.run_sync(pack, Packer(), noted, limiter=self._limiter)
+        try:
+            place = self._files.append(packed)[-1]
+        except OSError as error:
+            raise self._unwritable(error) from error
+        # Write early if much waits: large pages come faster than outcomes.
         if self._files.waiting > _MOST_WAITING:
             await self.sync()
+        return place
 
     async def sync(self) -> None:
         """Write all stored pages to the disk."""
-        await to_thread.run_sync(self._files.sync)
+        try:
+            await to_thread.run_sync(self._files.sync)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> FetchError:
+        why = os.strerror(error.errno or errno.EIO)
+        return FetchError(Reason.FILES_UNWRITABLE, f"cannot keep pages in {self.folder}: {why}")
 
     async def mend(self) -> None:
         """Repair the files of crashed processes."""

@@ -27,7 +27,7 @@ from crawlcw.crawl.outcomes import Done, End
 from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import UNSEEN, Stats
-from crawlcw.fetch.recording import unwritable
+from crawlcw.errors import FetchError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
@@ -204,8 +204,8 @@ class Committer:
         if any(each.change.stored is not None for each in settlements):
             try:
                 await bodies.sync()
-            except OSError as error:
-                self._end(FinishReason.FILES_UNWRITABLE, unwritable(bodies, error).message)
+            except FetchError as error:
+                self._end(FinishReason.FILES_UNWRITABLE, error.message)
                 return False
         return True
 

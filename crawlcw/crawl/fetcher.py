@@ -68,7 +68,7 @@ class Fetcher:
         self._outcomes = outcomes
         self._moved = moved
         self._settings = outcomes.settings
-        self._keeps_pages = outcomes.recorder.bodies is not None
+        self._keeps_pages = outcomes.bodies is not None
 
     async def run(self, done: asyncio.Queue[Done]) -> None:
         """Work on one task after the other until cancelled."""

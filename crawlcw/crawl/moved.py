@@ -71,7 +71,7 @@ class MovedPages:
     async def redirected(self, attempt: PageAttempt, response: Response) -> Done:
         """End a task whose page is elsewhere; the target is asked for by the owner of its host."""
         lease = attempt.lease
-        await self._outcomes.recorder.keep(attempt)
+        await self._outcomes.keep(attempt)
         try:
             target, known = await self._target(lease, onward(attempt.request, response))
             if known is not None and await self._leads_back(lease.task, known):
@@ -99,7 +99,7 @@ class MovedPages:
         # Its own child is what an earlier attempt handed on, and crashed before it ended.
         if known is not None and known.task.parent != lease.task.id:
             return None
-        await self._outcomes.recorder.keep(attempt)
+        await self._outcomes.keep(attempt)
         return self._moved(lease, response, target)
 
     async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
@@ -116,7 +116,9 @@ class MovedPages:
             return await self._outcomes.parsed(attempt, response)
         home = await self._claim(target)
         if home is None:
-            await self._outcomes.recorder.keep_redirects(attempt)
+            if attempt.exchanges:
+                del attempt.exchanges[-1]  # the page is another task's
+            await self._outcomes.keep(attempt)
             return self._moved(lease, response)
         at_home = replace(attempt, lease=home, request=Request.of(home.task))
         # Its origin may be another one than that of the task which led here.

@@ -24,6 +24,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
 from crawlcw.api.user_code import Raised
+from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl.callbacks import Produced, Runner
 from crawlcw.crawl.causes import Causes, PageAttempt
 from crawlcw.crawl.sessions import Sessions
@@ -37,7 +38,6 @@ from crawlcw.errors import (
     Reason,
     StopCrawl,
 )
-from crawlcw.fetch.recording import Recorder
 from crawlcw.fetch.redirects import status_error, throttles
 from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.ledger.protocol import TaskFilter
@@ -45,7 +45,7 @@ from crawlcw.model.counters import FinishReason
 from crawlcw.model.durations import format_duration
 from crawlcw.model.retry import backoff
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import NO_OPTIONS, WAITING, Lease, ResponseInfo, Status, Task
+from crawlcw.model.task import NO_OPTIONS, WAITING, Lease, ResponseInfo, Status, StoredPage, Task
 from crawlcw.model.tracebacks import describe_error, text_of
 from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded, Unchanged, settle
 from crawlcw.model.visits import RevisitPolicy, Visit
@@ -94,14 +94,14 @@ class Outcomes:
         runner: Runner,
         causes: Causes,
         sessions: Sessions,
-        recorder: Recorder,
+        bodies: Bodies | None,
         end: End,
     ) -> None:
-        """Decide for the process of *session*; *recorder* keeps pages, *end* ends the crawl."""
+        """Decide for the process of *session*; *bodies* keep pages, *end* ends the crawl."""
         self.settings = settings
         self.causes = causes
         self.sessions = sessions
-        self.recorder = recorder
+        self.bodies = bodies
         self.instruments = session.instruments
         self.revisits = Revisits(settings.revisit_policy)
         self.errors = CallbackErrors(end)
@@ -149,7 +149,7 @@ class Outcomes:
         if callback not in self.errors.good:
             self.errors.check(callback)
         # Before the callback: a page that it fails on is kept as well.
-        stored = await self.recorder.keep(attempt) if attempt.exchanges else None
+        stored = await self.keep(attempt) if attempt.exchanges else None
         watched = self.instruments
         with UNSEEN if watched is None else watched.parse(lease, callback) as seen:
             produced = await self._runner.run(callback, response, task=task)
@@ -181,13 +181,17 @@ class Outcomes:
         """Record that a page is what it was: its callback has nothing new to read."""
         task, stored = attempt.lease.task, None
         if task.stored is None and response.status != NOT_MODIFIED:
-            stored = await self.recorder.keep(attempt)
-        else:
-            await self.recorder.keep_unchanged(attempt)
+            stored = await self.keep(attempt)
+        elif self.bodies is not None:
+            await self.bodies.keep_unchanged(attempt)
         self._finished(attempt, response)
         visit, revisit = self.revisits.unchanged(task, response, now=self.now())
         outcome = Unchanged(visit=visit, revisit=revisit, stored=stored)
         return Done(settlements=(self.settled(attempt.lease, outcome),))
+
+    async def keep(self, attempt: PageAttempt) -> StoredPage | None:
+        """Keep the page of an attempt, where the crawl keeps its pages; see `Bodies.keep`."""
+        return None if self.bodies is None else await self.bodies.keep(attempt)
 
     def _finished(self, attempt: PageAttempt, response: Response) -> None:
         """Note that a page is finished, and whether it is one that may be asked for again."""

@@ -22,13 +22,13 @@ from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, entry_urls, logs_in
+from crawlcw.archive.recording import Record
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, UsageError
 from crawlcw.fetch.addresses import Hop, PublicNames, current_hop
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.file_transfer import SaveFile
 from crawlcw.fetch.proxies import Proxies, ProxyPool
-from crawlcw.fetch.recording import Record
 from crawlcw.fetch.redirects import Admission, FollowRedirects
 from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.fetch.user_layers import Hooks, OwnDownloader, UserLayer, made_by
