@@ -12,7 +12,7 @@ from crawlcw.errors import LedgerError
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.protocol import Ledger
 
-#: What a ledger has written down of itself while it has not all of what it is to have.
+#: The note of a ledger into which only a part of the copy was written.
 UNFINISHED = "copying"
 HALF_COPIED = (
     "The ledger has only a part of what was to be copied into it: begin `crawlcw copy` again."
@@ -24,7 +24,7 @@ _DIGESTS = 1 << (8 * _DIGEST)
 
 
 class Part(StrEnum):
-    """What is copied one after the other; the hosts lead to the tasks, so they come behind them."""
+    """Parts of a ledger in the order of copying: hosts lead to tasks, so they come later."""
 
     BLOBS = "values set aside"
     TASKS = "tasks"
@@ -58,7 +58,7 @@ class CopiedLedger(Ledger, Protocol):
 
 @dataclass(slots=True)
 class Digest:
-    """What a set of documents amounts to, in whatever order they come."""
+    """Digest of a set of documents, independent of their order."""
 
     number: int = 0
     items: int = 0
@@ -83,12 +83,12 @@ def _named(value: object) -> dict[str, str]:
 async def copy(
     source: CopiedLedger, target: CopiedLedger, *, told: Callable[[Part, int], None]
 ) -> dict[Part, Digest]:
-    """Copy all of *source* into *target*, which is empty; return what was copied.
+    """Copy all of *source* into *target*, which is empty; return the digests of its parts.
 
-    Both are of one name and kind, and nobody works on them. *told* is told now
-    and then how many documents of a part were written so far. A target that is left in the
-    middle says so, see `UNFINISHED`. Raises `LedgerError` where what is read back
-    is not what was written.
+    Both are of one name and kind, and no worker is at work on them. *told* is called now
+    and then with the number of documents of a part that were written so far. A half-filled target
+    has the note `UNFINISHED`. Raises `LedgerError` if the documents that are read back
+    differ from the written ones.
     """
     await target.notes.set_state({UNFINISHED: True})
     copied: dict[Part, Digest] = {}

@@ -1,7 +1,7 @@
-"""What a ledger lets be seen and mended of itself, for `doctor`.
+"""Raw documents of a ledger and guarded repairs, for `doctor`.
 
-A crawl needs none of this. What is read here is raw: documents as they are, for
-those that hold what no document should hold cannot be read as tasks or hosts.
+A crawl needs none of this. The documents are raw: one with wrong
+values cannot be read as a task or a host.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -25,7 +25,7 @@ class Health:
     """How the store is, without its contents."""
 
     recorded: bool  #: whether there is any task
-    facts: Mapping[str, str] = field(default_factory=dict)  #: what it is, for people
+    facts: Mapping[str, str] = field(default_factory=dict)  #: for people
     violations: tuple[Violation, ...] = ()
     clock_offset: timedelta | None = None
     """How far the store's clock is ahead of this machine's; None: it is this machine's."""
@@ -35,7 +35,7 @@ class Inspection(Protocol):
     """What `doctor` reads and mends."""
 
     async def prepare(self) -> None:
-        """Make what is missing of the tables and indexes, as the opening of a crawl does."""
+        """Make missing tables and indexes, as the opening of a crawl does."""
 
     async def write_refusal(self) -> str | None:
         """Try a write that changes nothing; return why it is not taken, None where it is.
@@ -50,7 +50,7 @@ class Inspection(Protocol):
         """Yield every task, or *only* those of the ids, as `invariants.of_task` takes it.
 
         In flat memory, without what grows with the results. Each task is of one
-        moment; what is added meanwhile may or may not be among them. What is no
+        moment; tasks that are added meanwhile may or may not be among them. A document that is no
         task may have an `_id` of any type.
         """
 
@@ -64,5 +64,5 @@ class Inspection(Protocol):
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Yield the values set aside that their task does not refer to, or *only* some of them.
 
-        Of each `_id`, `task_id` and `create_time`. Of tracked tasks alone.
+        Each has `_id`, `task_id` and `create_time`. Only tracked tasks have such values.
         """

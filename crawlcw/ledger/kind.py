@@ -1,18 +1,18 @@
-"""What a ledger's tasks are: the pages of a spider, or the tracked tasks of a use case."""
+"""Kind of a ledger: the pages of a spider, or the tracked tasks of a use case."""
 
 from enum import Enum
 from typing import Self
 
 
 class LedgerKind(Enum):
-    """What a ledger's tasks are; the value is what `--json` calls the name's owner."""
+    """Kind of a ledger's tasks; the value is the word of `--json` for the name's owner."""
 
     SPIDER = "spider"
     USE_CASE = "use_case"
 
     @classmethod
     def of(cls, tracked: object) -> Self:
-        """Return the kind by what is written down in a store: whether the tasks are tracked."""
+        """Return the kind, given the store's note whether the tasks are tracked."""
         return cls.USE_CASE if tracked else cls.SPIDER
 
     @property

@@ -1,4 +1,4 @@
-"""Values that are written down beside the tasks: in the document that says what the ledger is."""
+"""Notes beside the tasks: values in the document that names the ledger's kind."""
 
 import re
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ class Notes:
     async def set_state(self, state: Mapping[str, Any]) -> None:
         """Write clean values down, durably, beside those not named; None takes one away.
 
-        `Admin.purge` takes away `seeds`: what was added before may be gone.
+        `Admin.purge` takes away `seeds`: tasks that were added before may be gone.
         """
         await self._store.writing(_change, self._store.name, "state", state)
 
     async def control(self) -> Mapping[str, Any]:
-        """Return what the crawls that run are told, see `set_control`; one small read."""
+        """Return the orders to running crawls, see `set_control`; one small read."""
         return await self._store.reading(_read, self._store.name, "control")
 
     async def set_control(self, control: Mapping[str, Any]) -> None:

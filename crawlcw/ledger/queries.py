@@ -129,7 +129,7 @@ class Queries:
         """Return up to *limit* tasks, the last changed first, of all statuses in one order.
 
         Without their items. *after* is the place of the last one that is known
-        already. Nothing is read but what is returned, unless *reason*, *host*, *url_prefix*,
+        already. Only the returned tasks are read, unless *reason*, *host*, *url_prefix*,
         *callback* or *ids* leave out what lies in between; of a reason, host or callback
         that has no more than 50,000 tasks those alone are read. A prefix names its host, or
         the hosts that begin like its end. Where there are more, the next 10,000 tasks are looked
@@ -145,9 +145,9 @@ class Queries:
     async def count(self, chosen: TaskFilter) -> int:
         """Return how many tasks are chosen, in the way of `counts`; nothing is written.
 
-        What a bulk change would do: those of its `from_statuses`, see `among`. By an index
-        where a reason or callback alone is given, on SQLite a host as well; else those are read
-        that an index leaves, 50,000 at most, or all tasks as they lie in the store, as by `find`.
+        With the `from_statuses` of a bulk change, see `among`, this is the number that it would
+        reach. It comes from an index if only a reason or a callback is given, on SQLite a host as
+        well. Else the tasks are read that an index leaves, 50,000 at most, or all as in `find`.
         """
         if not chosen.statuses:
             return 0

@@ -22,7 +22,7 @@ STATE_ID = "state"
 
 
 class SpiderStates:
-    """What a spider keeps between its pages: one state, changed as a whole by its revision."""
+    """State that a spider keeps between its pages, changed as a whole by its revision."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -32,7 +32,7 @@ class SpiderStates:
         return await self._store.reading(_read, known)
 
     async def change(self, before: StoredState, after: StoredState) -> bool:
-        """Write what is other in *after*, durably, where the revision is that of *before*.
+        """Write the differences of *after*, durably, if the revision is that of *before*.
 
         Return whether it was written. Sent again after it was not answered, it is written
         once; where others have written meanwhile, the answer is that it was not.
@@ -103,7 +103,7 @@ def _stored_state(found: Mapping[str, Any]) -> StoredState:
 
 
 def _change_document(change: Change) -> Document:
-    """Return what a page has changed as it is stored."""
+    """Return the changes of a page as they are stored."""
     found: Document = escaped({name: _operation_document(each) for name, each in change.items()})
     return found
 

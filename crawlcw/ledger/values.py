@@ -14,14 +14,14 @@ from crawlcw.model.transitions import BulkChange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """What became of the tasks given to `add`."""
+    """Result of `add`."""
 
     new: int = 0
     known: int = 0
     rejected: tuple[tuple[Task, str], ...] = ()  #: those the store cannot hold, and why
 
     def __add__(self, other: "Added") -> "Added":
-        """Return what became of both."""
+        """Return the sum of both."""
         return Added(
             new=self.new + other.new,
             known=self.known + other.known,
@@ -31,17 +31,17 @@ class Added:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """What became of the tasks given to `claim`."""
+    """Result of `claim`."""
 
     leases: tuple[Lease, ...] = ()
-    missed: int = 0  #: taken, finished or moved by somebody else meanwhile
+    missed: int = 0  #: taken, finished or moved by another worker meanwhile
     abandoned: int = 0  #: ignored instead: they have crashed too many workers
     put_off: int = 0  #: due later instead: a worker crashed that worked on nothing else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """What became of the settlements given to `commit`."""
+    """Result of `commit`."""
 
     lost: tuple[Lease, ...] = ()  #: their lease had ended: nothing was written
     rejected: tuple[tuple[Lease, str], ...] = ()  #: given up as `store-rejected`, and why
@@ -70,11 +70,11 @@ class TaskFilter:
     due_by: datetime | None = None  #: due at this time or before; of held ones their lease's end
 
     def among(self, statuses: Collection[Status]) -> "TaskFilter":
-        """Return what is chosen without the tasks that have another status than those."""
+        """Return the filter, restricted to tasks of those statuses."""
         return replace(self, statuses=tuple(each for each in statuses if each in self.statuses))
 
     def freed(self, change: BulkChange, *, now: datetime) -> "TaskFilter":
-        """Return what is chosen of the tasks that a part of a bulk change is for.
+        """Return the filter, restricted to the tasks of a part of a bulk change.
 
         Of those that are held only those whose lease has run out *now*.
         """

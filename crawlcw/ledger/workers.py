@@ -36,7 +36,7 @@ class Workers:
     async def beat(
         self, name: str, tally: Counters, *, hungry: bool = False, vitals: Vitals | None = None
     ) -> None:
-        """Write down that a worker lives, what it has counted so far, and whether it wants hosts.
+        """Record a worker's heartbeat, its counters, and whether it wants hosts.
 
         By one write, *vitals* included; without any it keeps those it showed last. Writes
         nothing for a worker that is not on the list any more.
@@ -59,9 +59,9 @@ class Workers:
         """Take a worker off the list and end its leases now; return how many tasks it had.
 
         For a worker that is known to be dead: its tasks are claimable at once, due since
-        they are there and so before what came later.
-        Its hosts are ready, and so are those of its tasks that nobody holds. What it has
-        counted is kept, see `tally`.
+        they are there and so before later tasks.
+        Its hosts are ready, and so are those of its tasks that have no owner. Its counters
+        stay, see `tally`.
         """
         now = self._store.now()
         # The worker is marked last: after a crash in between all is done again.

@@ -1,8 +1,8 @@
 """Identity that pages are asked for with: a session, and its states.
 
 A session is durable and shared by all processes. It is fresh until a login has
-made it ready, and retired once it was logged out or banned. What is decided here
-is written where the session still has the fence of the decision; every such write
+made it ready, and retired once it was logged out or banned. A decision
+is written if the session still has the fence that it was made with; every such write
 raises it. Nothing here does I/O, and no representation has a secret.
 """
 
@@ -198,7 +198,7 @@ def _released(identity: Identity) -> Identity:
 
 def _resting(identity: Identity, why: str, *, now: datetime, policy: LoginPolicy) -> Identity:
     failures = identity.failures
-    # The first one may be chance, and what comes of waiting is known at the second.
+    # The first failure may be chance; waiting begins at the second.
     waits = failures > 1
     wait = backoff(failures - 1, base=policy.base, ceiling=policy.ceiling) if waits else None
     return replace(

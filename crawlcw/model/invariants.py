@@ -1,8 +1,8 @@
 """Invariants of every task and host in a ledger, whatever happened to the processes on it.
 
-Given a document's fields, say which of it does not hold, and what would mend
-it. Nothing here reads or writes a ledger: `doctor` does, and the ledgers
-themselves say of their own store what is not as it should be.
+Given a document's fields, name each invariant that it violates, and the fields that
+would mend it. Nothing here reads or writes a ledger: `doctor` does, and each ledger
+checks its own store.
 
 A mend changes only fields that have lost their meaning, or that let the protocol go on:
 a lease is ended, never a status decided; a lock that nothing compares with any
@@ -33,7 +33,7 @@ _REASONS = frozenset(Reason)
 class Kind(StrEnum):
     """What may be found. The values are part of the command's JSON."""
 
-    # Of a task.
+    # A task.
     MALFORMED = "malformed"
     STATUS_UNKNOWN = "status-unknown"
     LEASE_INCOMPLETE = "lease-incomplete"
@@ -53,20 +53,20 @@ class Kind(StrEnum):
     ID_OF_OTHER_HOST = "id-of-other-host"
     HOST_OF_OTHER_URL = "host-of-other-url"
     ID_OF_OTHER_REQUEST = "id-of-other-request"
-    # Of a tracked task.
+    # A tracked task.
     ID_OF_OTHER_KEY = "id-of-other-key"
     HOST_OF_OTHER_STAGE = "host-of-other-stage"
     BLOB_LOST = "aside-lost"
     BLOB_LEFT = "aside-left"
-    # Of a host.
+    # A host.
     HOST_MALFORMED = "host-malformed"
     HOST_LEASE_ENDLESS = "host-lease-endless"
     HOST_EPOCH_BEHIND = "host-epoch-behind"
     HOST_ASLEEP = "host-asleep"
-    # Of a worker.
+    # A worker.
     WORKER_DEAD = "worker-dead"
     LEASE_ORPHANED = "lease-orphaned"
-    # Of the store.
+    # The store.
     STORE_INCOMPLETE = "store-incomplete"
     STORE_DIFFERENT = "store-different"
     STORE_DAMAGED = "store-damaged"

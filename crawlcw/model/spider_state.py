@@ -461,7 +461,7 @@ class History:
     def _check_size(self, held: Value | None, name: str, operation: Operation) -> None:
         if operation.kind is Kind.DELETE or (operation.kind is Kind.ADD and held is not None):
             return
-        # Of the page's own view: that of all others may have another value.
+        # In the page's own view: the others' may have another value.
         new = operation.size + (0 if held is not None else len(name) + 8)
         old = held.size if held is not None and operation.kind is Kind.SET else 0
         total = self._size + new - old

@@ -2,7 +2,7 @@
 
 A crawl's task is a URL. A tracked task is anything else that is to be done once:
 its `url` is its key, its `callback` the stage it is in, and so is its `host`, for
-what is paged apart has a host of its own; and it carries data.
+a stage is paged by itself, so it has a host of its own; and it carries data.
 
 These are values. What may happen to them is in `transitions`; how they are
 written down is in `ledger.documents`.

@@ -30,9 +30,8 @@ def text_of(error: BaseException) -> str:
 def format_traceback(error: BaseException, *, own: tuple[str, ...]) -> str:
     """Return the traceback of *error* without our *own* first frames, which the user cannot change.
 
-    *own* are beginnings of the names of the files whose frames are left out. Of a
-    `SpiderError`, whose text names the mistake, only the user's frames are told:
-    nothing where there is none.
+    *own* are prefixes of the names of files whose frames are left out. A `SpiderError`,
+    whose text names the mistake, has the user's frames only: none if there are none.
     """
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(own):

@@ -85,7 +85,7 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.PROCESSING, Event.ADVANCE): (Status.TODO,),
     (Status.TODO, Event.WITHDRAW): (Status.IGNORED,),
     (Status.FAILED, Event.WITHDRAW): (Status.IGNORED,),
-    # Of a holder whose lease ran out.
+    # Its holder's lease has run out.
     (Status.PROCESSING, Event.WITHDRAW): (Status.IGNORED,),
     (Status.TODO, Event.REOPEN): (Status.TODO,),
     (Status.FAILED, Event.REOPEN): (Status.TODO,),
@@ -115,7 +115,7 @@ class Progress:
     worker: str  #: who held it, for the trace
     began: datetime
     stage: str | None = None  #: which one it was, for the trace; None: the task's
-    data: Mapping[str, Any] | BlobRef | None = None  #: None keeps what is there
+    data: Mapping[str, Any] | BlobRef | None = None  #: None: unchanged
     results: Mapping[str, Any] = field(default_factory=dict)  #: by stage; added to those there
 
 
@@ -164,7 +164,7 @@ class Failed:
     last: bool = False  #: whether no other attempt is wanted, whatever the policy says
     tried: bool = True  #: whether anything was asked for: else it is no attempt
     revisit: datetime | None = None  #: of a page that was finished once: when it is asked for again
-    stored: StoredPage | None = None  #: where the body is kept that nothing came of
+    stored: StoredPage | None = None  #: the place of the body of a failed page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,13 +205,13 @@ class Change:
     begun: int | None  #: see `Task.begun`
     reason: Reason | None
     error: AttemptError | None = None  #: added to the errors
-    kept_errors: int = KEPT_ERRORS  #: so many of them are kept
-    response: ResponseInfo | None = None  #: None keeps what is there
-    items: tuple[Mapping[str, Any], ...] | None = None  #: None keeps what is there
-    visit: Visit | None = None  #: None keeps what is there
-    revisit: datetime | None = None  #: where the task is done, else what is there is kept
-    kept_versions: int = 0  #: the items are kept beside those of earlier visits, so many in all
-    stored: StoredPage | None = None  #: None keeps what is there
+    kept_errors: int = KEPT_ERRORS  #: the most of them that are kept
+    response: ResponseInfo | None = None  #: None: unchanged
+    items: tuple[Mapping[str, Any], ...] | None = None  #: None: unchanged
+    visit: Visit | None = None  #: None: unchanged
+    revisit: datetime | None = None  #: of a task that is done; else unchanged
+    kept_versions: int = 0  #: the most visits whose items are kept
+    stored: StoredPage | None = None  #: None: unchanged
     fetched: datetime | None = None  #: when the page of the items was fetched; None: just now
     progress: Progress | None = None  #: its data and results, where there are some
     trace: AttemptRecord | None = None  #: added to the trace; the last `KEPT_TRACE` are kept
@@ -587,9 +587,8 @@ def reparse(
 ) -> Settlement | None:
     """Decide that *items* are those of a page whose stored body was parsed anew.
 
-    *response* is what is remembered of its answer. None where that cannot happen to the
-    task as it is: somebody works on it, or is to. Its lease is nobody's: the change applies
-    to a task that still has its status and fence.
+    *response* is the remembered answer. None if the task is open or leased. The lease of the
+    settlement has no owner: the change applies to a task that still has its status and fence.
     """
     if (task.status, Event.REPARSE) not in TABLE:
         return None

@@ -329,7 +329,7 @@ class FrozenList(_Frozen, list[Any]):
 
     append = extend = insert = remove = reverse = sort = __imul__ = _refuse
 
-    def __iadd__(self, others: Any) -> Any:  # type: ignore[misc]  # it takes what a list's does
+    def __iadd__(self, others: Any) -> Any:  # type: ignore[misc]  # it takes the arguments of list's
         return [*self, *others]
 
 
@@ -338,5 +338,5 @@ class FrozenDict(_Frozen, dict[str, Any]):
 
     popitem = setdefault = update = _refuse
 
-    def __ior__(self, others: Any) -> Any:  # type: ignore[misc]  # it takes what a dict's does
+    def __ior__(self, others: Any) -> Any:  # type: ignore[misc]  # it takes the arguments of dict's
         return dict(self) | dict(others)

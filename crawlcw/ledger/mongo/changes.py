@@ -1,7 +1,7 @@
 """Being told of tasks that are added or made due, by a change stream of the server.
 
-Only a replica set has one. What a consumer is told is that it may look again,
-and no more: it is not said what at.
+Only a replica set has one. An event tells a consumer to look again, without naming
+the task.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _PATIENCE = 5.0
 _ANSWERED_WITHIN = 10.0
 #: Seconds that a cancelled caller waits for a stream that is being opened.
 _OPEN_WITHIN = 1.0
-#: What a server says that is no replica set.
+#: The error of a server that is no replica set.
 _NO_STREAMS = 40573
 _CHANGED = "updateDescription.updatedFields"
 _PIPELINE: list[dict[str, Any]] = [
@@ -49,7 +49,7 @@ class Changes:
         self._store = store
 
     async def watch(self) -> AsyncGenerator[None, None]:
-        """Yield when the stream is open, and then for what it tells."""
+        """Yield when the stream is open, and then for each event."""
         with mapped():
             async with self._watched() as stream:
                 yield
@@ -119,7 +119,7 @@ async def _is_told(stream: Any) -> bool:
         with pymongo.timeout(_PATIENCE + _ANSWERED_WITHIN):
             change = await stream.try_next()
     except OperationFailure as error:
-        # It was open, so this is its end and no mistake of anybody's.
+        # It was open, so this is its end and no error.
         raise LedgerUnavailableError(sentence(error)) from error
     if change is None and not stream.alive:
         raise LedgerUnavailableError("the change stream has ended")

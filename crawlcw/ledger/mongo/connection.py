@@ -47,7 +47,7 @@ def connected(url: str, driver: str) -> tuple[Any, Any]:
     except (ValueError, UserWarning) as error:
         said = f"the ledger's URL will not do: {_without_secrets(str(error), url)}"
     except OSError as error:
-        # Among these are the errors of TLS: what is no certificate, or no key.
+        # Among these are the errors of TLS: a file that is no certificate, or no key.
         said = f"a file that the ledger's URL names for TLS will not do: {_reason(error)}"
     except Exception as error:
         # PyMongo uses pyOpenSSL where it is installed, whose errors have no base but this.
@@ -58,7 +58,7 @@ def connected(url: str, driver: str) -> tuple[Any, Any]:
 
 
 def _without_secrets(said: str, url: str) -> str:
-    """Return what the driver says without what may be a part of a password, as it reads it."""
+    """Return the driver's message without a text that may be a part of a password."""
     secret = url.rpartition("@")[0]
     return _QUOTED.sub(lambda m: "'***'" if m[2] in secret or "@" in m[2] else m[0], said)
 
@@ -133,7 +133,7 @@ def mapped() -> Iterator[None]:
 
 
 def refusals(error: BulkWriteError) -> dict[int, str]:
-    """Return the writes of a bulk that the server refuses for what they are, and why."""
+    """Return the writes of a bulk that the server refuses for their contents, and why."""
     details = error.details or {}
     if details.get("writeConcernErrors"):
         raise LedgerUnavailableError(sentence(error)) from error
@@ -146,7 +146,7 @@ def refusals(error: BulkWriteError) -> dict[int, str]:
 
 
 def sentence(error: Exception) -> str:
-    """Return what the driver says, without what it appends."""
+    """Return the driver's message without its appendix."""
     # The drivers append a dump of the topology or of the whole reply.
     text = str(error).partition(", full error:")[0].partition(", Timeout:")[0]
     return text.partition(" (configured timeouts:")[0][:300]

@@ -100,7 +100,7 @@ class Copying:
 
 
 async def _counted(worker: Mapping[str, Any]) -> Sequence[Document]:
-    # What it shows of itself is of now, and of this ledger.
+    # Its vitals are of now, and of this ledger.
     return [{name: value for name, value in worker.items() if name != "vitals"}]
 
 

@@ -1,4 +1,4 @@
-"""Why no server answers: what is wrong with the ledger's URL, where that can be told.
+"""Diagnosis of a server that does not answer: mistakes in the ledger's URL.
 
 The driver only says that it has waited in vain. The user who started a crawl must know
 whether to wait with it, or to correct something.
@@ -21,7 +21,7 @@ _REFUSAL = re.compile(r"refused|Connect call failed|Name or service|timed out", 
 
 
 async def misconfiguration(client: Any, url: str) -> str | None:
-    """Return what is wrong with *url*, to which no server has answered *client*; None: who knows.
+    """Return the mistake in *url*, for which no server has answered *client*; None: it is unknown.
 
     A server that is merely away is nothing that is wrong.
     """

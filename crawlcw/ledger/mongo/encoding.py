@@ -1,4 +1,4 @@
-"""What MongoDB cannot hold: what has no place in BSON, and documents that are too large."""
+"""Values that MongoDB cannot hold: those without a BSON type, and documents that are too large."""
 
 import bson
 from bson.errors import BSONError
@@ -7,7 +7,7 @@ from pymongo.errors import DocumentTooLarge
 from crawlcw.ledger import documents
 
 LARGEST_ITEM = 15 << 20
-#: BSONObjectTooLarge: what the server calls a document that the driver let pass.
+#: BSONObjectTooLarge: the server's error for a document that the driver let pass.
 TOO_LARGE = 10334
 #: What raises when a value cannot be encoded: bson's errors, and Python's own.
 UNENCODABLE = (BSONError, DocumentTooLarge, OverflowError, UnicodeError, ValueError, TypeError)

@@ -1,4 +1,4 @@
-"""Tasks by what they have in common, counted by indexes alone.
+"""Numbers of tasks by host, reason, callback, depth or status code, from indexes alone.
 
 The server counts a stretch of an index four times as fast as it groups one, so what there are
 few values of is counted value by value. So are hosts of many tasks each; where they have few,
@@ -32,11 +32,11 @@ from crawlcw.model.task import Status
 _T = TypeVar("_T")
 #: So many commands are under way at once.
 _AT_ONCE = 8
-#: Hosts of so many tasks each, on average, are counted one by one, and others grouped. Counted, a
-#: host costs the server 0.12 ms and a task 0.35 us; grouped, a task 1 us. That is equal at 200, and
-#: the driver needs some time for more commands.
+#: The least tasks a host, on average, from which hosts are counted one by one and not grouped. A
+#: counted host costs the server 0.12 ms and a task 0.35 us; a grouped task 1 us. That is equal at
+#: 200, and the driver needs some time for more commands.
 _WORTH_COUNTING = 300
-#: So many hosts are told apart by one command, and so many are grouped by one.
+#: Hosts that one command counts one by one, and hosts that one command groups.
 _NAMED, _GROUPED = 50_000, 12_500
 _PARTS = 4
 #: So many are counted by one command at most: small clusters at Atlas take 50 stages. 100 or
@@ -51,12 +51,12 @@ _FINISHED_IGNORED_ALL: tuple[dict[str, Any], ...] = (
 )
 #: Among those that are done.
 _IGNORED_ONES = {"ignored": {"$sum": {"$cond": [{"$eq": ["$status", _IGNORED]}, 1, 0]}}}
-#: What is not done has a `due`; with these bounds the index alone answers.
+#: An open task has a `due`; with these bounds the index alone answers.
 _IS_OPEN = {"priority": {"$lte": ANY_PRIORITY}, "due": {"$gt": LONG_AGO}}
 
 
 class Groups:
-    """Counts stretches of indexes; what is not done is what is left of all."""
+    """Counts stretches of indexes; the open tasks are the rest of all."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
@@ -158,7 +158,7 @@ class Groups:
                 return names
 
     async def _host_range(self, names: list[str]) -> list[Group]:
-        """Group what is open and what is done; what ends in between is in both, or in none."""
+        """Group open tasks and done tasks; a task that ends in between is in both, or in none."""
         within = {"host": _within(names)}
         opened, done = await self._all(
             (
@@ -243,7 +243,7 @@ def _of_total(value: Any, total: int, finished: int, ignored: int) -> Group:
 
 
 def commands(things: list[_T], *, each: int, at_once: int) -> list[list[_T]]:
-    """Split what has *each* stretches into the commands that count it.
+    """Split things with *each* stretches into the commands that count them.
 
     They are *at_once*, or more where that were too many stretches for one.
     """

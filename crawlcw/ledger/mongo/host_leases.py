@@ -49,7 +49,7 @@ class HostLeases:
                     missing -= result.matched_count
                     if result.matched_count == len(names):
                         break
-                    # Somebody else was faster with the rest; behind it there may be more.
+                    # Another process was faster with the rest; behind it there may be more.
                 return await self._owned(dict.fromkeys(tried, token)) if missing < limit else []
         except LedgerUnavailableError:
             # They may be ours without our knowing, and would stand still for a lease.
@@ -71,7 +71,7 @@ class HostLeases:
         with mapped():
             leases = await self._owned(self._unsure)
         self._unsure = {}
-        # What has run out meanwhile is ready, and is leased like any other.
+        # A host whose lease has run out meanwhile is ready, and is leased like any other.
         return [lease for lease in leases if lease.expires > now]
 
     async def _owned(self, tokens: Mapping[str, str]) -> list[HostLease]:
@@ -102,7 +102,7 @@ class HostLeases:
         )
 
     async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """Write all releases in one unordered bulk, then look for what came while they were held.
+        """Write all releases in one unordered bulk, then look for tasks that came in the meantime.
 
         A crash between the two loses a wake-up: the next process that polls finds its task.
         """

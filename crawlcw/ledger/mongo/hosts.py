@@ -1,4 +1,4 @@
-"""The hosts that nobody holds: waking them, giving them up, and reading what is known of them."""
+"""Hosts without an owner: waking them, giving them up, and reading their states."""
 
 import asyncio
 from bisect import bisect_right
@@ -45,9 +45,9 @@ class Hosts:
         self._groups = groups
 
     async def wake(self, dues: Mapping[str, datetime]) -> None:
-        """Read what is there, and write where it is unknown or would be ready too late.
+        """Read the hosts, and write those that are unknown or would be ready too late.
 
-        What is held when it is read needs no write, also where it is released
+        A host that is held when it is read needs no write, also if it is released
         right after: its owner looks for tasks after the release, and the task
         that this is about is in the ledger.
         """
@@ -67,7 +67,7 @@ class Hosts:
                 await self.hasten(late, upsert=True)
 
     async def hasten(self, readies: Mapping[str, datetime], *, upsert: bool = False) -> None:
-        """Let hosts that nobody holds be ready no later than given; *upsert* those unknown."""
+        """Let hosts without an owner be ready no later than given; *upsert* those unknown."""
         if not readies:
             return
         names = list(readies)
@@ -141,7 +141,7 @@ class Hosts:
         of_host = {"host": host, "priority": {"$lte": ANY_PRIORITY}, **HAS_DUE}
         total = 0
         with mapped():
-            # What is given up leaves the index behind the cursor, so the
+            # A task that is given up leaves the index behind the cursor, so the
             # leased tasks and the revisits are read once and not for each batch.
             cursor = self._store.tasks.find(of_host | waiting, {"_id": 1}).hint(BY_HOST)
             cursor = cursor.batch_size(BATCH)
@@ -163,7 +163,7 @@ class Hosts:
             later["errback"] = {"$exists": True}
         of_host = {"host": host, "priority": {"$lte": ANY_PRIORITY}}
         with mapped():
-            # What is due now leaves the stretch of the index that the cursor reads.
+            # A task that is due now leaves the stretch of the index that the cursor reads.
             cursor = self._store.tasks.find(of_host | later, {"_id": 1}).hint(BY_HOST)
             cursor = cursor.batch_size(BATCH)
             while found := await cursor.to_list(BATCH):
@@ -181,7 +181,7 @@ class Hosts:
                 yield host
 
     async def counts(self) -> dict[str, Counts]:
-        """Take what waits for what is not done, less what failed or is leased."""
+        """Return the counts of each host; open tasks that are neither leased nor failed wait."""
         groups, failed, leased = await asyncio.gather(
             self._groups.by(Dimension.HOST),
             self._failed(),

@@ -1,4 +1,4 @@
-"""The indexes, by their names, and what a query says so that one of them answers it."""
+"""The indexes by their names, and the hints by which a query uses one of them."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ from typing import Any
 from crawlcw.errors import Reason
 from crawlcw.model.task import Status
 
-#: Its keys, and what a document must be to be in it.
+#: Its keys, and the condition of a document in it.
 Index = tuple[list[tuple[str, int]], dict[str, Any]]
 Indexes = Mapping[str, Index]  #: by name
 #: An upper bound of priorities: without a bound on the index's first field the

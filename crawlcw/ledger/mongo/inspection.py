@@ -82,7 +82,7 @@ class Inspection:
         self._schema = schema
 
     async def prepare(self) -> None:
-        """Make what is missing, and check what is there."""
+        """Make missing indexes, and check the others."""
         await self._schema.prepare()
 
     async def write_refusal(self) -> str | None:
@@ -94,7 +94,7 @@ class Inspection:
         return None if refusal is None else f"a write was not confirmed: {refusal}"
 
     async def health(self) -> Health:
-        """Ask the server what it is, and for one write that changes nothing."""
+        """Ask the server for its kind, and for one write that changes nothing."""
         violations: list[Violation] = []
         with mapped():
             info = await self._store.client.server_info()

@@ -1,6 +1,6 @@
-"""What the user of a ledger must be allowed to do, and what of it the server refuses.
+"""Privileges that the user of a ledger needs, and those that the server refuses.
 
-Pure: what the server answers is read here, asked for elsewhere.
+Pure: the server's answer is an argument.
 """
 
 import re
@@ -38,7 +38,7 @@ def lacking(
 ) -> list[str]:
     """Return the *actions* that the user may not do to one of the collections at least.
 
-    *status* is the answer to `connectionStatus`. Where it tells of no user, nobody is refused.
+    *status* is the answer to `connectionStatus`. If it names no user, nothing is refused.
     """
     found = status.get("authInfo", {})
     granted = found.get("authenticatedUserPrivileges")
@@ -65,7 +65,7 @@ def _allowed(granted: Iterable[Mapping[str, Any]], database: str, collection: st
 
 
 def lacking_sentence(actions: Iterable[str], database: str) -> str:
-    """Return what to say where the user lacks what it needs."""
+    """Return the message for a user who lacks privileges."""
     return (
         f"the MongoDB user may not do this in the database {database}, and has to: "
         f"{', '.join(actions)} ({_ROLES})"
@@ -82,7 +82,7 @@ def refused_sentence(error: OperationFailure) -> str:
         return f"the MongoDB user lacks the privilege {action} on {place} ({_ROLES})"
     if "requires authentication" in said:
         return "MongoDB asks for a user: write mongodb://user:password@host/database"
-    # What follows is the command, with what it would have written.
+    # The rest is the command, with the documents that it would have written.
     said = said.partition("{")[0].rstrip(" .:")[:200]
     return (
         f"MongoDB refuses access: {said}: check the user, the password and authSource in the "

@@ -30,7 +30,7 @@ from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.task import Status
 
 SCHEMA_VERSION = 3
-#: What is brought up to date when it is opened; it has another index of the statuses.
+#: The version that is upgraded at opening; it has another index of the statuses.
 _UPGRADED_VERSION = 2
 #: An index of many million tasks takes longer than any other command may.
 _UPGRADED_WITHIN = 3600.0
@@ -43,15 +43,15 @@ _VALIDATOR = {
 
 
 class Schema:
-    """Makes what is missing, and checks what is there."""
+    """Makes missing indexes and notes, and checks the others."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
 
     async def prepare(self) -> None:
-        """Create the collection and its indexes where they are missing, and check what is there.
+        """Create the collection and its indexes if they are missing, and check the others.
 
-        Raises `LedgerConfigurationError` where the user may not do what a crawl does: at
+        Raises `LedgerConfigurationError` if the user lacks a privilege that a crawl needs: at
         once, and not when pages are under way.
         """
         if refused := await self.lacking(WRITING):
@@ -60,7 +60,7 @@ class Schema:
             version = await self._check_schema()
             try:
                 await self._store.database.create_collection(self._store.name, validator=_VALIDATOR)
-                # Somebody may have dropped the tasks: what was said of them is void.
+                # The tasks may have been dropped: the notes about them are void.
                 await self._store.schema.update_one(
                     {"_id": self._store.name}, {"$unset": {"state": "", "control": ""}}
                 )
@@ -96,7 +96,7 @@ class Schema:
         )
 
     async def is_complete(self, marker: Mapping[str, Any] | None) -> bool:
-        """Return whether nothing has to be made for those who only look, or change what is there.
+        """Return whether nothing has to be made for a reader, or for a change of existing tasks.
 
         Raises as `prepare` does where the collections are of another version or kind.
         """
@@ -129,7 +129,7 @@ class Schema:
                     raise _wrong_index(collection.name, name)
 
     async def _finish_upgrade(self) -> None:
-        """Drop what is not used any more, and write the version down; any number may do so."""
+        """Drop unused indexes, and write the version down; any number of processes may do so."""
         try:
             await self._store.tasks.drop_index(OUTDATED)
         except OperationFailure as error:
@@ -183,7 +183,7 @@ class Schema:
             and not kind_in(marker).tracked
             and await self._store.tasks.find_one({}) is None
         ):
-            # Somebody has only looked whether there is anything of this name.
+            # A reader has only looked for anything of this name.
             marker = await self._store.schema.find_one_and_update(
                 {"_id": self._store.name, "tracked": {"$exists": False}},
                 {"$set": {"tracked": True}},
@@ -195,7 +195,7 @@ class Schema:
         return version
 
     async def marker(self) -> Mapping[str, Any] | None:
-        """Return what says what the collections are, if anything does."""
+        """Return the document that notes the kind of the collections, if there is one."""
         with mapped():
             marker: Mapping[str, Any] | None = await self._store.schema.find_one(
                 {"_id": self._store.name}
@@ -204,7 +204,7 @@ class Schema:
 
     async def check_server(self) -> None:
         """Ask the server for its version and its time; raise where it will not do."""
-        # A retry inside the driver would double what it takes to say that nobody is there.
+        # A retry inside the driver would double the time until an absent server is reported.
         try:
             with mapped(), pymongo.timeout(FIRST_ANSWER):
                 info = await self._store.client.server_info()
@@ -223,7 +223,7 @@ class Schema:
 
 
 def kind_in(marker: Mapping[str, Any]) -> LedgerKind:
-    """Return what the tasks are, by what says so."""
+    """Return the kind of the tasks, by that document."""
     return LedgerKind.of(marker.get("tracked"))
 
 

@@ -2,7 +2,7 @@
 
 AnyIO cancels a task again and again until it has left its scope. PyMongo's client does not
 survive that everywhere: `asyncio.wait_for` of Python 3.11 gives up a condition that has yet to
-take its lock back, which nobody releases then, so that the client stands still for ever; and a
+take its lock back, which is never released then, so that the client stands still for ever; and a
 connect that is cancelled leaves its socket to the garbage collector. Motor's operations, which
 run in threads, go on when their caller is cancelled. So do these, each in a task of its own, which
 is a tenth of what an operation costs.
@@ -63,6 +63,6 @@ async def _to_its_end(operation: Coroutine[Any, Any, Any]) -> Any:
 
 
 def unseen(ended: "asyncio.Future[Any]") -> None:
-    """Let nobody complain that nobody has seen how it ended."""
+    """Read the error of a task whose result is not awaited: Python would log it otherwise."""
     if not ended.cancelled():
         ended.exception()

@@ -1,6 +1,6 @@
 """The ledger in one SQLite file: for one machine, any number of processes, no server.
 
-What a task becomes is decided in `transitions`; here is how it is written. Several
+`transitions` decides each change of a task; these modules write it. Several
 spiders and use cases share a file: their tables bear their names.
 
 The file is in WAL mode, so that readers and the one writer do not wait for each

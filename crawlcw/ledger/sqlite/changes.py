@@ -12,7 +12,7 @@ _LOOK_EVERY = 0.25
 
 
 class Changes:
-    """Looks whether anybody else has written."""
+    """Polls for writes of other connections."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
@@ -20,7 +20,7 @@ class Changes:
     async def watch(self) -> AsyncIterator[None]:
         """See `tracked.Changes.watch`.
 
-        SQLite tells nobody, but it can be asked whether anybody else has written
+        SQLite sends no events, but it can be asked whether another connection has written
         anything, which reads no table.
         """
         version: int | None = None

@@ -59,7 +59,7 @@ MISCONFIGURED = {
 
 
 class Database(sqlite3.Connection):
-    """A connection that knows what is still to be synced."""
+    """A connection that knows whether its last commits are synced."""
 
     unsynced = False  #: whether something durable was committed since the last sync
     unit: Any = None  #: the tables of the port on it, made once
@@ -94,7 +94,7 @@ class Connection:
     ) -> _T:
         """Return *work(connection, ...)*, done on a worker thread; raises `LedgerError`.
 
-        What is to be durable is so when this returns. A file that was removed or
+        A durable write is on the disk when this returns. A file that was removed or
         replaced is a `LedgerGoneError`.
         """
 
@@ -127,9 +127,9 @@ class Connection:
         """Let everything that is committed survive a power cut.
 
         That is what `synchronous = FULL` does at each commit, but it keeps the
-        file's one write lock meanwhile, and this keeps nobody waiting.
+        file's one write lock meanwhile, and this keeps no other process waiting.
         """
-        # Before the sync begins: what is committed while it works may not be in it.
+        # Before the sync begins: it may miss commits that come while it works.
         committed = self._committed
         try:
             if self._wal is None:
@@ -180,7 +180,7 @@ class Connection:
         )
 
     async def close(self) -> None:
-        """Close it when what is under way is over."""
+        """Close it after the operation under way."""
 
         def locked() -> None:
             with self._lock:
@@ -214,7 +214,7 @@ def _sync_folder(path: Path) -> None:
 
 
 def _translated(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
-    """Return what a foreign error means, in this one place."""
+    """Return crawlcw's error for an error of `sqlite3`, in this one place."""
     if isinstance(error, OSError):
         return LedgerConfigurationError(
             f"The folder of the ledger {path} cannot be made: {error.strerror}."

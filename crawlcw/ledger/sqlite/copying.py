@@ -22,7 +22,7 @@ from crawlcw.ledger.sqlite.rows import (
 )
 from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
 
-#: What is null in a document, and not left out.
+#: Fields that are null in a document, and not left out.
 _NULLS = {Part.TASKS: {"lock", "lock_time"}, Part.HOSTS: {"owner"}, Part.WORKERS: {"left"}}
 #: Each may have thousands of cookies.
 _SESSIONS = 10
@@ -96,7 +96,7 @@ class Copying:
         }
         if part is Part.WORKERS:
             found["hungry"] = bool(found["hungry"])
-            # What it shows of itself is of now, and of this ledger.
+            # Its vitals are of now, and of this ledger.
             found.pop("vitals", None)
         if part is Part.TASKS:
             for each in db.execute(self._store.sql.items_of_task, (row["id"],)):

@@ -1,4 +1,4 @@
-"""Who may read the file: its user alone, for what requests carry is in it.
+"""Access to the file: its user only, for requests and their secrets are in it.
 
 What crawlcw makes, it makes so: folders 0700, the file 0600. SQLite gives the
 `-wal` and the `-shm` the file's mode. A folder that was there already is left alone.
@@ -27,7 +27,7 @@ def make_private(path: Path) -> None:
         if not folder.exists():
             folder.mkdir(mode=_FOLDER, exist_ok=True)
     if not path.parent.is_dir():
-        path.parent.mkdir(exist_ok=True)  # says what is in the way
+        path.parent.mkdir(exist_ok=True)  # names the obstacle
     with suppress(OSError):
         # A file that is there is not opened: closing it would end the locks
         # that another connection of this process has on it. A link is followed.
@@ -42,7 +42,7 @@ def is_read_only(path: Path) -> bool:
 
 
 def is_still(path: Path) -> bool:
-    """Return whether the file at *path* can be read as one that nobody changes.
+    """Return whether the file at *path* can be read as an immutable one.
 
     It is read-only, and no process has it open: SQLite takes the `-wal` away with the last one.
     """
@@ -57,7 +57,7 @@ def is_still(path: Path) -> bool:
 def shut_out_others(path: Path) -> None:
     """Take the file from every other user who may read it.
 
-    One whose group alone was let in is left as it is: somebody wanted that.
+    A file that is open to its group only is left as it is: its owner wanted that.
     """
     for each in (path, *(path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm"))):
         with suppress(FileNotFoundError):

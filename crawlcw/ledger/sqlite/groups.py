@@ -1,4 +1,4 @@
-"""Tasks by what they have in common, counted by indexes alone."""
+"""Numbers of tasks by host, reason, callback, depth or status code, from indexes alone."""
 
 import sqlite3
 from typing import Any

@@ -1,4 +1,4 @@
-"""The hosts that nobody holds: waking them, giving them up, and reading what is known of them."""
+"""Hosts without an owner: waking them, giving them up, and reading their states."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ from crawlcw.model.task import Status
 
 #: One transaction gives up this many tasks, or wakes this many hosts: others wait meanwhile.
 _BATCH = 5_000
-#: What a host is that nobody has heard of, for `wake_host`.
+#: The state of an unknown host, for `wake_host`.
 NEW_HOST: Mapping[str, Any] = dict.fromkeys(HOST_COLUMNS) | row_of(
     documents.host_document(Host(name=""))
 )
@@ -45,14 +45,14 @@ class Hosts:
             await self._store.writer.run(self._wake, rows[start : start + _BATCH])
 
     def _wake(self, db: Database, rows: Sequence[Mapping[str, Any]]) -> None:
-        # What is held when it is read needs no write, also where it is released
+        # A host that is held when it is read needs no write, also if it is released
         # right after: the release looks for tasks, and the task that this is
         # about is in the ledger.
         late = [
             row for row in rows if not db.execute(self._store.sql.host_is_awake, row).fetchone()
         ]
         if late:
-            # As durable as the task, which nobody would look for without it.
+            # As durable as the task, which no process would find without it.
             with transaction(db, durable=True):
                 db.executemany(self._store.sql.wake_host, late)
 
@@ -91,8 +91,8 @@ class Hosts:
     async def _change_waiting(self, walk: str, change: str, bounds: dict[str, Any]) -> int:
         """Change the waiting tasks of one priority, from a `due` on; return how many.
 
-        What is changed leaves that stretch of the index; each batch begins where the last one
-        ended, so that the leased tasks are not read for each.
+        A changed task leaves that stretch of the index. Each batch begins where the last one
+        ended, so the leased tasks are not read for each.
         """
         total = 0
         while True:

@@ -121,7 +121,7 @@ class Inspection:
         pointers = db.execute(self._store.sql.pointers, (row["id"],)).fetchone()
         found: dict[str, Any] = {}
         for name, text in dict(pointers).items():
-            # What is no JSON refers to nothing.
+            # A text that is no JSON refers to nothing.
             with suppress(TypeError, ValueError):
                 found[name] = json.loads(text)
         wanted = documents.blobs(found)
@@ -151,7 +151,7 @@ class Inspection:
     async def _walk(
         self, statement: str, *, of_one: str, only: Collection[Any] | None, after: Any, by: str
     ) -> AsyncIterator[dict[str, Any]]:
-        """Yield what is behind *after* in the order of *by*; or what *of_one* finds of *only*."""
+        """Yield the rows behind *after* in the order of *by*, or the row of each in *only*."""
         if only is not None:
             for identity in only:
                 for row in await self._store.reader.run(_examined, of_one, (identity,)):
@@ -199,7 +199,7 @@ def _examined(db: sqlite3.Connection, statement: str, values: Sequence[Any]) -> 
 
 
 def _raw(row: sqlite3.Row) -> dict[str, Any]:
-    """Return a row as a document without what is null; values of wrong types as they are."""
+    """Return a row as a document without nulls; values of wrong types as they are."""
     found = {name: row[name] for name in row.keys() if row[name] is not None}  # noqa: SIM118
     found.pop("row", None)
     for name in TIMES & found.keys():

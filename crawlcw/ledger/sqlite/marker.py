@@ -1,6 +1,6 @@
-"""What is written down of each name's tables: their version, their kind, their policy.
+"""Notes about the tables of each name: their version, their kind, their policy.
 
-One row for each spider or use case that the file holds. Until somebody opens a
+One row for each spider or use case that the file holds. Until a process opens a
 name as the one or the other, a row says neither: a look at a name that is
 misspelt, or not used yet, decides nothing.
 """
@@ -25,7 +25,7 @@ from crawlcw.ledger.sqlite.connection import (
 from crawlcw.ledger.sqlite.schema import MARKER, SCHEMA_VERSION, Tables, quoted
 
 _TABLE = quoted(MARKER)
-#: What the marker of an older version does not have.
+#: Columns that the marker of an older version lacks.
 _NEWER = {
     "tracked": "tracked INTEGER",
     "policy": "policy TEXT",
@@ -41,7 +41,7 @@ def create(
 ) -> LedgerKind:
     """Make the tables of *name*, or find out that the file is not one of ours.
 
-    *kind* says what the tasks are to be, None: anything. Return what they are.
+    *kind* is the expected kind of the tasks, None: any. Return the kind found.
     """
     if path.exists() and not os.access(path, os.W_OK):
         raise LedgerConfigurationError(
@@ -52,7 +52,7 @@ def create(
     enter_wal_mode(db)
     # Synced when the WAL is folded into the file; otherwise by the connection itself.
     db.execute("PRAGMA synchronous = NORMAL")
-    # A statement on many rows may have to be undone alone: what it needs for that is written to a
+    # A statement on many rows may have to be undone alone: its undo log is written to a
     # file of its own otherwise.
     db.execute("PRAGMA temp_store = MEMORY")
     with transaction(db, durable=True):
@@ -76,7 +76,7 @@ def create(
             written,
         )
         if name not in names_in(db):
-            # Somebody has dropped the tasks: what was said of them is void.
+            # The tasks were dropped: the notes about them are void.
             db.execute(
                 f"UPDATE {_TABLE} SET state = NULL, control = NULL WHERE spider = :name", written
             )
@@ -154,7 +154,7 @@ def names_in(db: sqlite3.Connection) -> set[str]:
 
 
 def marker_of(db: sqlite3.Connection, name: str) -> Mapping[str, Any] | None:
-    """Return what is written down of the tables of *name*, if there is anything."""
+    """Return the notes about the tables of *name*, if there are any."""
     row = db.execute(f"SELECT * FROM {_TABLE} WHERE spider = ?", (name,)).fetchone()
     if row is None:
         return None
@@ -170,7 +170,7 @@ def _marker(db: sqlite3.Connection, name: str) -> Mapping[str, Any]:
 
 
 def forget(db: Database, name: str) -> None:
-    """Take away what is written down of the tables of *name*, which are gone."""
+    """Delete the notes about the tables of *name*, which are gone."""
     db.execute(f"DELETE FROM {_TABLE} WHERE spider = ?", (name,))
 
 

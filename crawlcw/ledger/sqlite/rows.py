@@ -1,4 +1,4 @@
-"""Documents as rows, and rows as documents: times are milliseconds, what is nested is JSON."""
+"""Documents as rows, and rows as documents: times are milliseconds, nested values are JSON."""
 
 import base64
 import json
@@ -45,7 +45,7 @@ _JSON = frozenset(
 #: Small numbers, whatever a task was added with.
 _COUNTED = frozenset({"status", "fence", "settled", "retry", "lost", "begun"})
 
-#: What is raised for a value that has no place in a row.
+#: Errors for a value that has no place in a row.
 UNHOLDABLE = (ValueError, TypeError, OverflowError, RecursionError)
 
 
@@ -93,7 +93,7 @@ def _check_size(value: str | bytes) -> None:
 
 
 def describe_sqlite_error(error: Exception) -> str:
-    """Return what is wrong with a value that has no place in a row."""
+    """Return why a value has no place in a row."""
     return str(error) or type(error).__name__
 
 

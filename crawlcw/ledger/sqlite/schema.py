@@ -6,7 +6,7 @@ from crawlcw.model.task import Status
 from crawlcw.model.transitions import REVISIT
 
 SCHEMA_VERSION = 8
-#: The table that says what the tables of each name are.
+#: The table that notes the kind and version of each name's tables.
 MARKER = "crawlcw.schema"
 #: The condition of a task that may be visited again, as the index of those has it.
 MAY_BE_REVISITED = f"status IN ({', '.join(f'{status:d}' for status in REVISIT.from_statuses)})"
@@ -149,7 +149,7 @@ class Tables:
     def _of_tasks(self) -> list[str]:
         return [
             f"CREATE TABLE IF NOT EXISTS {self.tasks} ({', '.join(COLUMNS.values())})",
-            # What is finished or ignored has no place in these two.
+            # Finished and ignored tasks have no place in these two.
             f"""CREATE INDEX IF NOT EXISTS {self.due} ON {self.tasks}
                 (priority DESC, due) WHERE due IS NOT NULL""",
             f"""CREATE INDEX IF NOT EXISTS {self.host_due} ON {self.tasks}
@@ -171,7 +171,7 @@ class Tables:
         ]
 
     def _of_items(self) -> list[str]:
-        """Return what makes the tables of what comes of tasks: items and large values."""
+        """Return the statements that make the tables of results: items and large values."""
         return [
             f"""CREATE TABLE IF NOT EXISTS {self.items} (
                 task_id BLOB NOT NULL, n INTEGER NOT NULL, item TEXT NOT NULL,

@@ -192,7 +192,7 @@ class Statements:
         self.host_was_released = f"SELECT 1 FROM {hosts} WHERE id = :id AND released = :held_epoch"
 
     def _of_hosts(self, tables: Tables) -> None:
-        """Those of hosts that nobody holds, and of what is known of each."""
+        """Statements for hosts without an owner, and for the state of each host."""
         hosts, ready = tables.hosts, tables.ready
         # A host that rests is woken for the end of its rest.
         woken = "max(:due, coalesce(not_before, :due))"
