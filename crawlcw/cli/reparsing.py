@@ -13,7 +13,7 @@ from pathlib import Path
 
 from anyio import to_thread
 
-from crawlcw.api.attempt import replaced
+from crawlcw.api.attempt import Attempt, asked_at, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -24,11 +24,12 @@ from crawlcw.crawl.callbacks import Produced, Runner, Scope
 from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.link_checks import seeded_hosts
+from crawlcw.crawl.opening import Admission
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, StopCrawl
-from crawlcw.fetch.user_layers import Hooks
+from crawlcw.fetch.user_layers import UserLayer, after_response
 from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import DONE, Record, Task
@@ -90,13 +91,24 @@ class Reparser:
         # A crawled page was in scope.
         self.runner.scope.hosts.add(task.host)
         try:
-            response = await Hooks(self.runner.spider, self.runner.watch).answered(response)
-            response = replaced(response, request=request)
+            response = replaced(await self._changed(response), request=request)
             return response, await self.runner.run(callback, response, task=task)
         except StopCrawl as wish:
             return response, Produced(stop=printable(text_of(wish)))
         except FetchError as error:
             return response, Failed(reason=error.reason, message=error.message)
+
+    async def _changed(self, stored: Response) -> Response:
+        """Return a stored page as the spider's `after_response` changes it."""
+
+        async def answer(_: Attempt, __: Request) -> Response:
+            return stored
+
+        if (hook := after_response(self.runner.spider)) is None:
+            return stored
+        asked = asked_at(stored.request, stored.url)
+        layer = UserLayer(hook, self.runner.watch, Admission())
+        return await layer(Attempt(request=asked), asked, answer)
 
 
 @dataclass(slots=True, kw_only=True)

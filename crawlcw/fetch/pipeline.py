@@ -31,7 +31,13 @@ from crawlcw.fetch.file_transfer import SaveFile
 from crawlcw.fetch.proxies import Proxies, ProxyPool
 from crawlcw.fetch.redirects import Admission, FollowRedirects
 from crawlcw.fetch.transport import AiohttpDownloader
-from crawlcw.fetch.user_layers import Hooks, OwnDownloader, UserLayer, made_by
+from crawlcw.fetch.user_layers import (
+    OwnDownloader,
+    UserLayer,
+    after_response,
+    before_request,
+    made_by,
+)
 from crawlcw.model import urls
 from crawlcw.model.proxies import ProxyEnvironment
 
@@ -72,9 +78,9 @@ def layers(
     A layer sees each request as those above it have made it, and the answer as those below it
     have made it. The purposes of a layer say which requests pass it; by default all do.
     """
-    hooks = Hooks(spider, watch)
     chosen = [*spider.layers, *own_layers.loaded(settings.layers)]
     users = [UserLayer(each, watch, admission) for each in chosen]
+    hooks = (after_response(spider), before_request(spider))
     wire = [layer for layer in users if layer.is_wire]
     below_own: list[Step | None] = [
         # An answer that is kept needs no proxy.
@@ -98,7 +104,7 @@ def layers(
         # The layers of the spider and the settings see the rendered page, and no secrets.
         *(layer for layer in users if not layer.is_wire),
         # Hooks are nearest to the page; a layer judges the page that they return.
-        hooks if hooks.is_needed else None,
+        *(UserLayer(each, watch, admission) for each in hooks if each is not None),
         # The WARC files have the answer before a hook changes it.
         Record() if keeps_bodies else None,
         # The parts of a rendered page go through all layers below.

@@ -8,14 +8,14 @@ import inspect
 import logging
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any
 
 from crawlcw.api.attempt import (
     Attempt,
     Deadline,
     Downloader,
     Layer,
-    LoggedOutError,
     Next,
     Purpose,
     copied,
@@ -25,7 +25,7 @@ from crawlcw.api.own_layers import name_of
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.spider import Spider
-from crawlcw.api.user_code import Called, Cancellation, Raised, calls_user_code, time_limit
+from crawlcw.api.user_code import Called, Cancellation, Raised, calls_user_code
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import Defer, FetchError, LedgerError, Reason, SpiderError, StopCrawl
 from crawlcw.fetch.addresses import Hop, current_hop
@@ -35,7 +35,6 @@ from crawlcw.model.sanitize import printable
 from crawlcw.model.tracebacks import describe_error
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 #: The methods whose faults are told like those of callbacks.
 HOOKS = ("before_request", "after_response", "downloader")
@@ -63,97 +62,56 @@ async def _fault(
     return SpiderFaultError(name, Raised.by(error, own=_OUR_FILES, function=function))
 
 
-class Hooks:
-    """The layer of the spider's `before_request` and `after_response`.
+def after_response(spider: Spider) -> Layer | None:
+    """Return the layer of the spider's `after_response`; None: it has none."""
+    hook = spider.after_response
+    if type(spider).after_response is Spider.after_response:
+        return None
 
-    They are run for each hop of a redirect, and for pages alone: neither for
-    robots.txt nor for the probes that ask whether a host is back.
-    """
+    # An error without a frame of the user's is told at the hook.
+    @wraps(hook, assigned=(), updated=())
+    async def after_response(attempt: Attempt, request: Request, call_next: Next) -> Response:
+        response = await call_next(attempt, request)
+        result = hook(response)
+        if inspect.isawaitable(result):
+            result = await result
+        return response if result is None else result
 
-    purposes = frozenset({Purpose.PAGE})
-
-    def __init__(self, spider: Spider, watch: Watchdog) -> None:
-        kind = type(spider)
-        has_before = kind.before_request is not Spider.before_request
-        has_after = kind.after_response is not Spider.after_response
-        self._before = spider.before_request if has_before else None
-        self._after = spider.after_response if has_after else None
-        self._watch = watch
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether the spider has any."""
-        return self._before is not None or self._after is not None
-
-    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        """Return the response. Raises the hooks' own exceptions, `StopCrawl` too."""
-        url = request.url
-        sent: Request | Response = request
-        if self._before is not None:
-            with attempt.deadline:
-                # The task's own request stays as it is, for another attempt begins with it.
-                hop = copied(request)
-                sent = await self._run("before_request", self._before, hop, _to_send, url)
-        response = sent if isinstance(sent, Response) else await call_next(attempt, sent)
-        with attempt.deadline:
-            return await self.answered(_shown_at(response, url))
-
-    async def answered(self, response: Response) -> Response:
-        """Return the answer as `after_response` changes it; raises any exception of the hook's."""
-        if self._after is None:
-            return response
-        return await self._run("after_response", self._after, response, _answer, response.url)
-
-    @calls_user_code
-    async def _run(
-        self,
-        name: str,
-        hook: Callable[[Any], Any],
-        given: Any,
-        read: Callable[[Any, Any, str], T],
-        url: str,
-    ) -> T:
-        """Call a hook with *given*, and return its result as *read* takes it."""
-        called = Called(name=name, subject=url)
-        cancellation = Cancellation()
-        self._watch.begun = called
-        try:
-            result = hook(given)
-            if inspect.isawaitable(result):
-                async with time_limit(called, self._watch.limit, stalled=self._watch.stalled):
-                    result = await result
-            await cancellation.strike()
-            return read(result, given, url)
-        except (FetchError, StopCrawl):
-            raise  # the outcome that it chose
-        except BaseException as error:  # the spider's code may raise anything
-            raise await _fault(error, cancellation, name, hook) from None
+    return after_response
 
 
-def _to_send(result: object, given: Request, url: str) -> Request | Response:
-    """Return the request or the answer that `before_request` wants instead of *given*."""
-    if isinstance(result, Response):
-        return result
-    wanted = given if result is None else result
+def before_request(spider: Spider) -> Layer | None:
+    """Return the layer of the spider's `before_request`; None: it has none."""
+    hook = spider.before_request
+    if type(spider).before_request is Spider.before_request:
+        return None
+
+    @wraps(hook, assigned=(), updated=())
+    async def before_request(attempt: Attempt, request: Request, call_next: Next) -> Response:
+        result = hook(request)
+        if inspect.isawaitable(result):
+            result = await result
+        if not isinstance(result, Request | Response | None):
+            kind = type(result).__name__
+            raise TypeError(f"it returned {kind}: return a Request, a Response or nothing")
+        if isinstance(result, Response):
+            return result
+        return await call_next(attempt, request if result is None else result)
+
+    return before_request
+
+
+def _to_send(wanted: object, given: Request) -> Request:
+    """Return the request that the user's code wants to send in the place of *given*."""
     if not isinstance(wanted, Request):
-        raise TypeError(
-            f"it returned {type(result).__name__}: return a Request, a Response or nothing"
-        )
-    if wanted.url != url and urls.origin_of(wanted.url) != urls.origin_of(url):
+        raise TypeError("call_next() takes the attempt and a Request")
+    if wanted.url != given.url and urls.origin_of(wanted.url) != urls.origin_of(given.url):
         # Another host has other delays, another robots.txt and other secrets.
         raise ValueError("it may change the URL at its own origin only: yield a Request elsewhere")
     # Made anew, for a hook may have assigned values of any type to it.
     sent = copied(wanted)
     sent.options = given.options  # those of the task: its timeout, its browser
     return sent
-
-
-def _answer(result: object, given: Response, url: str) -> Response:
-    """Return the answer that `after_response` wants instead of *given*."""
-    answer = given if result is None else result
-    if not isinstance(answer, Response):
-        raise TypeError(f"it returned {type(result).__name__}: return a Response or nothing")
-    return _shown_at(answer, url)
 
 
 def _shown_at(response: Response, url: str) -> Response:
@@ -184,7 +142,7 @@ def made_by(spider: Spider, default: Downloader) -> Downloader:
 
 
 class UserLayer:
-    """A layer of the user's own: its time, its errors, and the turns of its repeated calls.
+    """A layer of the user's own, or a hook: its time, its errors, the turns of repeated calls.
 
     One that has `wire` set is asked for requests of each purpose, any other for pages alone.
     """
@@ -200,16 +158,14 @@ class UserLayer:
     @calls_user_code
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         """Return its response. Raises what ends the attempt, `Defer` and `StopCrawl` too."""
-        called = Called(name=self.name, subject=request.url)
+        called = self._watch.begun = Called(name=self.name, subject=request.url)
         cancellation = Cancellation(deadline=attempt.deadline.timeout)
         own = Deadline()
         calls = 0
 
         async def ask(_: Attempt, sent: Request) -> Response:
             nonlocal calls
-            hop = _to_send(sent, request, request.url)
-            if isinstance(hop, Response):
-                raise TypeError("call_next() takes the attempt and a Request")
+            hop = _to_send(sent, request)
             calls += 1
             with own:
                 if calls > 1:
@@ -220,6 +176,7 @@ class UserLayer:
                     return await call_next(attempt, hop)
                 finally:
                     attempt.deadline.pause()
+                    self._watch.begun = called
 
         attempt.deadline.pause()
         try:
@@ -231,7 +188,7 @@ class UserLayer:
             if not isinstance(response, Response):
                 kind = type(response).__name__  # type: ignore[unreachable]  # users' are not typed
                 raise TypeError(f"it returned {kind}: return a Response")
-        except (FetchError, StopCrawl, LoggedOutError, LedgerError):
+        except (FetchError, StopCrawl, LedgerError):
             raise
         except BaseException as error:  # the user's code may raise anything
             if isinstance(error, Defer) and attempt.purpose is Purpose.PAGE:
@@ -239,8 +196,8 @@ class UserLayer:
                 error.until = _A_SECOND if error.until is None else error.until
                 raise
             if isinstance(error, TimeoutError) and own.timeout and own.timeout.expired():
-                error = TimeoutError(f"it took longer than {self._watch.limit:g} s of its own")
-            raise await _fault(error, cancellation, called.name, self._layer) from None
+                error = TimeoutError(f"{self.name} did not end within {self._watch.limit:g} s")
+            raise await _fault(error, cancellation, self.name, self._layer) from None
         finally:
             attempt.deadline.resume()
         return _shown_at(response, request.url)

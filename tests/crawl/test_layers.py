@@ -34,7 +34,7 @@ from crawlcw.engine.watchdog import Watchdog
 from crawlcw.fetch import pipeline
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.proxies import Proxies, ProxyPool
-from crawlcw.fetch.user_layers import OwnDownloader, UserLayer
+from crawlcw.fetch.user_layers import HOOKS, OwnDownloader, UserLayer
 from crawlcw.testing import LayerContract, Replay, ReplayDownloader
 
 HOME = "http://a.example/"
@@ -279,6 +279,9 @@ async def test_the_guide_has_the_order_of_the_code():
         def before_request(self, request: Any) -> None:
             """Change nothing."""
 
+        def after_response(self, response: Any) -> None:
+            """Change nothing."""
+
     settings = Settings(cache="dev")
     default = pipeline.DefaultDownloader(
         ReplayDownloader({}), proxies=Proxies(ProxyPool(settings)), cache=DevCache(settings)
@@ -297,9 +300,11 @@ async def test_the_guide_has_the_order_of_the_code():
     )
 
     order = [
-        f"your layers{' with wire' * each.is_wire}"
-        if isinstance(each, UserLayer)
-        else type(each).__name__
+        type(each).__name__
+        if not isinstance(each, UserLayer)
+        else each.name
+        if each.name in HOOKS
+        else f"your layers{' with wire' * each.is_wire}"
         for each in layers
     ]
 

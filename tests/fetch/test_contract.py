@@ -16,11 +16,12 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
+from crawlcw.crawl.opening import Admission
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.credentials import Credentials
-from crawlcw.fetch.user_layers import Hooks
+from crawlcw.fetch.user_layers import UserLayer, after_response, before_request
 from crawlcw.testing import DownloaderContract, Replay, ReplayDownloader
 from tests.support.attempts import Layered
 
@@ -43,8 +44,13 @@ class Hooked(Spider):
 class TestAllThatIsLayeredOnIt(DownloaderContract):
     def downloader(self, default: Downloader) -> Downloader:
         credentials = Credentials(headers=[("Accept-Language", "da")])
-        hooks = Hooks(Hooked(), Watchdog(Stats(), limit=timedelta(minutes=1)))
-        return Layered(hooks, credentials, over=default)
+        watch = Watchdog(Stats(), limit=timedelta(minutes=1))
+        hooks = [
+            UserLayer(hook, watch, Admission())
+            for hook in (after_response(Hooked()), before_request(Hooked()))
+            if hook is not None
+        ]
+        return Layered(*hooks, credentials, over=default)
 
 
 class Plain:
