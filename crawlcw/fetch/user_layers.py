@@ -162,9 +162,10 @@ class UserLayer:
         cancellation = Cancellation(deadline=attempt.deadline.timeout)
         own = Deadline()
         calls = 0
+        below: Exception | None = None
 
         async def ask(_: Attempt, sent: Request) -> Response:
-            nonlocal calls
+            nonlocal calls, below
             hop = _to_send(sent, request)
             calls += 1
             with own:
@@ -174,6 +175,9 @@ class UserLayer:
                 attempt.deadline.resume()
                 try:
                     return await call_next(attempt, hop)
+                except Exception as error:
+                    below = error
+                    raise
                 finally:
                     attempt.deadline.pause()
                     self._watch.begun = called
@@ -195,6 +199,8 @@ class UserLayer:
                 # Without a time the crawl would begin with it at once, for ever.
                 error.until = _A_SECOND if error.until is None else error.until
                 raise
+            if error is below:
+                raise  # not of its own: no browser is installed, for example
             if isinstance(error, TimeoutError) and own.timeout and own.timeout.expired():
                 error = TimeoutError(f"{self.name} did not end within {self._watch.limit:g} s")
             raise await _fault(error, cancellation, self.name, self._layer) from None

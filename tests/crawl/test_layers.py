@@ -327,6 +327,26 @@ async def test_the_browser_is_loaded_for_the_first_page_that_is_rendered(
     assert report.items == 1
 
 
+async def test_a_missing_browser_is_no_fault_of_the_layers_and_hooks_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Hooked(Spider):
+        name = "hooked"
+        start_urls = (HOME,)
+        layers = (Seen(),)
+
+        def before_request(self, request: Any) -> None:
+            """Change nothing."""
+
+        def after_response(self, response: Any) -> None:
+            """Change nothing."""
+
+    monkeypatch.setitem(sys.modules, "crawlcw.browser.rendering", None)
+
+    with pytest.raises(UsageError, match=r"install `pip install 'crawlcw\[browser\]'`"):
+        await crawled(Hooked(), ReplayDownloader({HOME: "page"}), tmp_path, browser=True)
+
+
 async def test_a_rendered_page_passes_the_layers_of_pages_and_no_other_page_the_browser(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
