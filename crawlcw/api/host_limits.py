@@ -150,7 +150,7 @@ def _named(name: str) -> str | None:
 def checked_hosts(allowed: object, kind: str) -> frozenset[str]:
     """Return the hosts that *allowed* names, which `kind.allowed_hosts` is.
 
-    Raises `SpiderError` for what is no list, and for one of it that names no host.
+    Raises `SpiderError` for a value that is no list, and for a member that names no host.
     """
     if isinstance(allowed, str) and allowed != "*":
         raise SpiderError(f"{kind}.allowed_hosts is one text: make it a list")

@@ -2,13 +2,13 @@
 
 A few shapes keep lexbor busy for minutes (lexbor issue 340; deep nesting; a tag
 with thousands of attributes), a dense page makes a tree of seventy times its
-size, and a thread that parses cannot be stopped. What is *suspicious* here is
-parsed in a process that can be, see `crawl.parsing`; where there is none, it is
+size, and a thread that parses cannot be stopped. A *suspicious* page is
+parsed in a process that can be stopped, see `crawl.parsing`; without such a process it is
 refused. So a false alarm costs a crawl some milliseconds; a page with few tags
 costs one count.
 
-What a page makes of the parser's memory cannot always be told by a look, and a parser cannot be
-asked for less. The system keeps the bound of a tree: RLIMIT_DATA of setrlimit(2).
+The memory that a page takes in the parser does not always show in its text, and the parser has no
+limit. The system keeps the bound of a tree: RLIMIT_DATA of setrlimit(2).
 """
 
 import codecs
@@ -41,8 +41,8 @@ MAX_ROOTS = 2_000
 MAX_ATTRIBUTE_WORK = 10_000**2
 #: A tree that is made without a look at the memory it takes.
 MAX_TREE = 128 << 20
-#: What a tree may take that is made in this process. By its look none takes more than MAX_TREE; but
-#: formatting tags that are left open, few enough not to be odd, are opened again in every block.
+#: The most memory of a tree that is made in this process. By its look none takes more than
+#: MAX_TREE, but a few formatting tags that are left open are opened again in every block.
 MOST_HEAP = 2 * MAX_TREE
 #: Fewer attributes than fit into a tag of this size may be in any number of tags.
 _LONG_TAG = 2048
@@ -68,9 +68,9 @@ _MOST_REOPENED = 316_000
 _MOST_REPEATED = 2_000
 #: In these many attributes were found not to be over MAX_ATTRIBUTE_WORK: each takes two bytes.
 _FEW_ATTRIBUTES = 20_000
-#: What a tag adds to a tree, at most: an element with its text, [measured] 30 to 230 bytes.
+#: Bytes that a tag adds to a tree, at most: an element with its text, [measured] 30 to 230.
 _TREE_PER_TAG = 256
-#: What a byte of text or attributes adds, on most pages.
+#: Bytes that a byte of text or attributes adds, on most pages.
 _TREE_PER_BYTE = 2
 
 #: Tags that are always closed: nothing but these nests deeply on a page that
@@ -115,7 +115,7 @@ _BETWEEN_ATTRIBUTES = b" \t\n\f\r/\"'"
 _MARKUP_TYPES = ("text/html", "application/xhtml+xml", "text/xml", "application/xml")
 _START = 1024
 _PAGE = resource.getpagesize()
-#: Of Linux: the sixth number is what the limit is about, in pages.
+#: On Linux: the sixth number counts the pages that the limit is about.
 _STATM = "/proc/self/statm"
 #: To ask is to open, read and close a file: each gives other threads the interpreter.
 _ASKED_EVERY = 0.5
@@ -151,8 +151,8 @@ def prepared(body: bytes) -> bytes:
 def with_open_shadow_roots(body: bytes) -> bytes:
     """Return a page, in UTF-8, with a <shadow-root> for each <template shadowrootmode>.
 
-    A browser shows what is in one as a part of the page; to the parser the content of a
-    template is in no page, and its links are not found.
+    A browser shows its content as a part of the page. The parser keeps the content of a
+    template out of the page, and its links are not found.
     """
     roots: list[bool] = []  # of the templates that are open: whether each is one
 
@@ -342,7 +342,7 @@ def within(room: int, make: Callable[[], T], *, exactly: bool = True) -> T:
     have grown or shrunk for half a second since it was asked how much it has. The limit is
     that of all threads, for as long as this takes. Nothing is limited in other threads than
     the main one, two of which would take each other's limit for that of before, and nothing
-    where the system does not tell what the process has, or has a lower limit itself.
+    if the system does not tell the memory of the process, or has a lower limit itself.
     """
     if threading.current_thread() is not threading.main_thread():
         return make()

@@ -91,7 +91,7 @@ def directives(header: str, *, robot: str) -> RobotsDirectives:
 
 
 class Head:
-    """The head of a page; of what is no HTML it says nothing but whether there may be a <base>."""
+    """The head of a page; of a body that is no HTML it knows only if there may be a <base>."""
 
     def __init__(self, body: bytes, *, encoding: str, is_html: bool = True) -> None:
         if encoding in charset.WITHOUT_PLAIN_TAGS:

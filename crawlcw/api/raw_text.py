@@ -36,7 +36,7 @@ _NAME = rb"[a-z][a-z0-9:-]{0,39}+"
 _END = _SPACE + rb"*+>"
 #: Not closed as `<script/>` is, which some parsers take for its end.
 _OPEN = _ATTRIBUTES + rb"(?<!/)>"
-#: To some parser or in some place these hold text, to others tags: what they may hold is either.
+#: Their content is text to some parser or in some place, and tags to others: it may be either.
 _HOLDING_TEXT = (
     *(b"script", b"style", b"title", b"textarea"),
     *(b"iframe", b"noembed", b"noframes", b"xmp"),

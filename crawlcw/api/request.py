@@ -47,12 +47,12 @@ class Request:
       settings say. It is stored with the request, its password included.
     - *cookies*: sent with this request besides, to its own origin; stored with it.
     - *dont_filter*: make a task of its own even if the URL is known already.
-    - *changed*: when what is there has last changed, as far as is known: where it was
-      done before that, it is done once more, but once in a run. *each_run*: always.
-    - *max_retry*, *retry_statuses*, *accept_statuses*, *timeout*: what the setting of
-      that name says, for this request alone. A *timeout* that is longer than
+    - *changed*: when the page last changed, as far as is known: a page that was
+    done before that is done once more, but once in a run. *each_run*: always.
+    - *max_retry*, *retry_statuses*, *accept_statuses*, *timeout*: the setting of
+    that name, for this request only. A *timeout* that is longer than
       `read_timeout` stands for that as well.
-    - *max_depth*: what the setting says, for this request and all that its page
+    - *max_depth*: the setting, for this request and all that its page
       leads to; 0 for a start URL whose links are not followed.
 
     Any text will do as a URL: a link that cannot be fetched is dropped by the
@@ -160,7 +160,7 @@ class Request:
             self.method = "POST"
 
     def _checked_place(self, save_to: str | os.PathLike[str]) -> str:
-        """Return *save_to* as text; raises `SpiderError` where no file can come of it."""
+        """Return *save_to* as text; raises `SpiderError` if it names no folder."""
         place = os.fspath(save_to)
         if not isinstance(place, str) or not place.strip() or not place.isprintable():
             raise SpiderError(f"Request(save_to={save_to!r}) must be the path of a folder")
@@ -183,7 +183,7 @@ class Request:
 
     @classmethod
     def of(cls, task: Task) -> Self:
-        """Return the request that *task* was made of."""
+        """Return the request of *task*."""
         assert not isinstance(task.context, BlobRef), "nothing of a crawl is kept aside"
         # All of it was looked at when the task was made.
         request = object.__new__(cls)

@@ -61,7 +61,7 @@ class PageSession:
 class SavedFile:
     """The result of a request with `save_to`; plain values, so it can be part of an item."""
 
-    path: str  #: `save_to` and what the file is called there; files of one content have one path
+    path: str  #: `save_to` and the file's name in it; files of one content have one path
     sha256: str  #: of its bytes, in hexadecimal
     size: int  #: bytes
 

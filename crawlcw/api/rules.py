@@ -26,10 +26,10 @@ PARSE = "parse"
 
 
 class Rule:
-    """Which links of a page are followed, and what is to parse their pages.
+    """Links of a page that are followed, and the callback of their pages.
 
     *css*, *allow*, *deny*, *extensions*, *deny_extensions* and *restrict* are those of
-    `Response.follow_all`, but links to what is no page are left out. *callback* is the
+    `Response.follow_all`, but links to files that are no pages are left out. *callback* is the
     name of a method; without one it is `parse`, and the spider need not have one. *follow*
     says whether the rules hold for these pages as well: they do by default where no
     *callback* is given. *options* are those of `Request`.

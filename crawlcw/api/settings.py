@@ -334,10 +334,10 @@ def layered(
     environment: Mapping[str, str] | None = None,
     assignments: Iterable[str] = (),
 ) -> Settings:
-    """Return *base* with what the project, the environment and `key=value` texts set.
+    """Return *base* with the settings of the project, the environment and `key=value` texts.
 
     Variables that name no setting are left alone, see `unknown_variables`. Raises
-    `SettingsError` naming the setting, where it came from, and what is near it.
+    `SettingsError` naming the setting, its source, and the nearest known name.
     """
     merged = _with(base, project or {}, source="[tool.crawlcw] in pyproject.toml")
     merged = _with(merged, _from_environment(environment or {}), source="the environment")

@@ -170,10 +170,10 @@ class Spider:
         """
 
     def downloader(self, default: Downloader) -> Downloader:
-        """Return what downloads pages: *default*, one that wraps it, or another.
+        """Return the downloader of pages: *default*, one that wraps it, or another.
 
         Called once in each process, in its loop and before `opened`. The crawl closes
-        what is returned, and then *default*.
+        the returned one, and then *default*.
         """
         return default
 

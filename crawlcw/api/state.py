@@ -32,8 +32,8 @@ class StateKeeper(Protocol):
 class State(MutableMapping[str, Any]):
     """The values that a spider keeps between its pages, by name; each is one that an item may have.
 
-    What a callback changes is durable before its page counts as done, once, however often
-    a crash has the page run again; a callback that raises changes nothing. All processes
+    A callback's change is durable before its page counts as done, and counts once, however often
+    a crash has the page run again. A callback that raises changes nothing. All processes
     of a crawl share one state. Lists and dictionaries that are read cannot be changed:
     assign another one, `self.state["seen"] += [url]`.
     """

@@ -1,7 +1,7 @@
 """Records of a feed: RSS 0.9x, 1.0 and 2.0, and Atom.
 
-Of the fields only those that a crawl needs are read. feedparser knows many more, but it is one
-tree of what it reads, needs a library without a maintainer (sgmllib3k),
+Only the fields that a crawl needs are read. feedparser knows many more, but it builds a tree
+of the whole feed, needs a library without a maintainer (sgmllib3k),
 and would be a second parser of XML beside the bounded one.
 """
 

@@ -23,8 +23,8 @@ _MAX_MEMBERS = 10_000
 def text_pieces(body: bytes, *, content_type: str | None = None) -> Iterator[str]:
     """Yield *body* as text, with U+FFFD for bytes that are not of its encoding.
 
-    Whether it is gzip is told by its first bytes. The encoding is what a byte order
-    mark, *content_type* or the first lines name, as for a page. Raises `XmlError` where
+    The first bytes tell whether it is gzip. A byte order mark, *content_type* or the
+    first lines name the encoding, as for a page. Raises `XmlError` where
     the gzip is corrupt or has no end, and, behind the first 50 MiB, where there is more.
     """
     pieces = _unpacked(body) if body.startswith(_GZIP) else _cut(body)

@@ -18,10 +18,10 @@ from crawlcw.errors import Reason, XmlError
 #: The attribute with the base of the links in an element (XML Base).
 BASE = "xml:base"
 _DEEPEST = 100
-#: Characters of a tag or a comment, which expat reads as one; of older versions each
-#: piece that comes costs what is there already (CVE-2023-52425).
+#: Characters of a tag or a comment, which expat reads as one; in older
+#: versions each piece costs as much as all before it (CVE-2023-52425).
 _LONGEST_TOKEN = 1 << 20
-#: Of the texts and the attributes of a record, and fields: what is more is left out, and never
+#: Bounds of the texts and attributes of a record, and of its fields: more is left out, and never
 #: cut.
 _LONGEST_RECORD = 1 << 18
 _MOST_FIELDS = 1000
@@ -83,7 +83,7 @@ def records(
 
     *of* has, for each root element that is known, the names of its records, wherever
     they are in it; *what* the document should be, for messages. Raises `XmlError`: of the
-    reason `xml-unsafe` for XML that is built to do harm, `parse-error` for what is no
+    reason `xml-unsafe` for XML that is built to do harm, `parse-error` for a body that is no
     XML or has another root. The records before that were yielded.
     """
     reader = _Reader(of, what)
@@ -98,7 +98,7 @@ def records(
 
 
 def _mended(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the pieces with what expat would stumble on, and nobody meant, made harmless."""
+    """Yield the pieces without the common mistakes that expat would stop at."""
     mending = _Mending()
     rest, begun = "", False
     for piece in pieces:
@@ -147,7 +147,7 @@ def _entity(found: re.Match[str]) -> str:
 
 
 class _Reader:
-    """What is between two pieces: the place in the document, and the record that is open."""
+    """State between two pieces: the place in the document, and the open record."""
 
     def __init__(self, of: Mapping[str, frozenset[str]], what: str) -> None:
         self._of = of

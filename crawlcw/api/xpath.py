@@ -1,6 +1,6 @@
 """A page's tree as parsel makes it, for XPath, `::text` and regular expressions.
 
-libxml2 is slower than lexbor at odd pages, cuts what is nested deeply without a word, and
+libxml2 is slower than lexbor at odd pages, cuts deeply nested elements without a word, and
 knows entities. So a page is looked at first, and refused where any of that would matter.
 parsel is an extra, imported where such a tree is asked for.
 """

@@ -77,9 +77,9 @@ class Adder:
             return
         chosen = TaskFilter(ids={task.id for task in offloaded})
         found = await self._ledger.queries.find(chosen, limit=len(offloaded))
-        # Every value set aside has an id of its own: of several who add one key at once, each
-        # finds here whether it is theirs that the task refers to. Of a task that is not found
-        # nothing is known, and its values are left.
+        # Every value set aside has an id of its own: if several callers add one key at once,
+        # each finds here whether the task refers to its own. The values of a task that is not found
+        # are left.
         referred = {record.task.id: _aside(record.task) for record in found}
         referred |= {task.id: () for task, _ in added.rejected if task.id not in referred}
         await self._blobs.drop(

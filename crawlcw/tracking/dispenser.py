@@ -89,8 +89,8 @@ class Dispenser:
         sorts out, and `check` tells of it.
 
         With *request*, any word of the worker's own, the tasks are a share beside
-        its others: the same request sent again returns what it still holds of
-        them, and claims only where that is nothing. Raises `UsageError`.
+        its others: the same request sent again returns those of them that it still
+        holds, and claims only if there are none. Raises `UsageError`.
         """
         me = holder(worker)
         mine = me if request is None else request_holder(worker, request)
@@ -166,12 +166,12 @@ class Dispenser:
     ) -> Ended:
         """End tasks, each in its way; return which endings are accepted.
 
-        That are those of tasks which the worker holds, and those sent again whose
-        first sending was recorded. A late one, after the task went to somebody
-        else, is refused, and writes nothing. *fences* (key -> `Assigned.fence`)
+        Accepted are endings of tasks that the worker holds, and repeated ones whose
+        first sending was recorded. A late one, after the task went to another
+        worker, is refused, and writes nothing. *fences* (key -> `Assigned.fence`)
         say which claim is meant: without them an ending that is sent again is
         taken for one of a later claim by the same worker, if there is one. To
-        release what is not held any more is accepted. Raises `UsageError`.
+        release a task that is not held any more is accepted. Raises `UsageError`.
         """
         me = holder(worker)
         for ending in endings.values():
@@ -213,7 +213,7 @@ class Dispenser:
 
     async def _trimmed(self, held: Sequence[Lease], limit: int) -> Sequence[Lease]:
         """Return those that are within the limit, and give the others back."""
-        # Of a lease that is read again, `due` is when it was claimed.
+        # The `due` of a lease that is read again is the time of its claim.
         first = sorted(held, key=lambda each: (each.task.due, -each.task.priority, each.task.id))
         await self._broker.release(first[limit:])
         return first[:limit]

@@ -18,7 +18,7 @@ class Finish:
     """The stage is done, and the task with it, or the next stage of its chain is to do."""
 
     result: Any = None
-    data: Mapping[str, Any] | None = None  #: None keeps what is there
+    data: Mapping[str, Any] | None = None  #: None: unchanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Advance:
 
     stage: str
     result: Any = None
-    data: Mapping[str, Any] | None = None  #: None keeps what is there
+    data: Mapping[str, Any] | None = None  #: None: unchanged
     context: Mapping[str, Any] | None = None
     delay: timedelta = timedelta(0)
 

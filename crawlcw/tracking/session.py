@@ -114,8 +114,8 @@ class Session(engine.Session):
     def settle(self, lease: Lease, outcome: Outcome) -> asyncio.Future[None]:
         """Let an outcome be recorded, together with others on their way, and the lease end.
 
-        What is returned is done when that has happened. It raises `LeaseLostError`
-        where somebody else holds the task now, and `LedgerError` where the store
+        The returned future is done when that has happened. It raises `LeaseLostError`
+        if another worker holds the task now, and `LedgerError` if the store
         cannot hold the outcome: then the task is given up as `store-rejected`.
         Raises `LedgerError` at once where nothing can be recorded any more.
         """

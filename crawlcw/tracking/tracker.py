@@ -161,9 +161,10 @@ class Tracker(Questions, Changes):
     ) -> Added:
         """Add the tasks that are not known, up to 500 at a time, whatever number there is of them.
 
-        Those of an asynchronous source are added soon after they were yielded. Where it
-        raises, what it has yielded before is added. Raises `UsageError` for what can be
-        no task; those before it are added, but for some that were to be written with it.
+        Those of an asynchronous source are added soon after they were yielded. If it
+        raises, the tasks that it has yielded before are added. Raises `UsageError` for an
+        object that is no task; those before it are added, but for some that were to be written
+        with it.
         """
         check_many(tasks)
         added = Added()

@@ -221,7 +221,7 @@ class Worker:
         return await self._ledger.queries.horizon()
 
     async def _rest(self, horizon: datetime | None) -> None:
-        """Pause until something else may be due than what is now: that is not for this worker.
+        """Pause until other tasks may be due: those that are due now are not for this worker.
 
         As long as nothing is due, all that is asked is when something will be.
         """
