@@ -1,10 +1,10 @@
-"""Which encoding a page is in, as browsers choose it.
+"""Encoding of a page, chosen as by browsers.
 
 The order is that of the WHATWG encoding and HTML standards: byte order mark,
-Content-Type, the first <meta> that names an encoding, then UTF-8 where the bytes are
-UTF-8, else windows-1252. Only encodings of the standard's list are ever used:
-Python knows others (`punycode`, `utf-7`, `unicode_escape`) that are slow enough
-to stop the crawl or that make control characters out of plain ASCII.
+Content-Type, the first <meta> that names an encoding, then UTF-8 if the bytes are valid
+UTF-8, else windows-1252. Only encodings of the standard's list are used: Python has
+others (`punycode`, `utf-7`, `unicode_escape`) that are slow enough to stop the crawl, or
+that decode plain ASCII to control characters.
 """
 
 import codecs

@@ -1,4 +1,4 @@
-"""Which links of a page are followed: by their addresses, extensions, and where they stand."""
+"""Filter of a page's links by URL, extension and position in the page."""
 
 import re
 from collections.abc import Iterable, Iterator

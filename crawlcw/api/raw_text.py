@@ -1,14 +1,12 @@
-"""What of a page is text to every HTML parser, though it looks like tags.
+"""Raw text of a page: scripts, styles and comments, which every HTML parser reads as text.
 
-Scripts, styles and comments. A hostile page pretends to have them: it opens a
-script in an attribute, or in SVG, where a script is read for tags. So a page is
-followed from its start, tag by tag, for as long as lexbor and libxml2 (its HTML 5
-tokenizer, and the one before 2.14) are known to read it alike: by a grammar that
-is stricter than theirs. From the first thing beyond that on, nothing is told.
+A hostile page imitates them: it opens a script in an attribute, or in SVG, where a script
+may contain tags. So a page is scanned from its start, tag by tag, as long as lexbor and
+libxml2 (its HTML 5 tokenizer, and the one before 2.14) agree on it: by a grammar that is
+stricter than theirs. The scan ends at the first oddity.
 
-Every repetition is possessive, so nothing is read twice but at the place where
-that ends: the time is linear. Where no harm is done by a mistake, `COMMENT` and
-`TEXT_ELEMENT` tell as much of a page as a browser would.
+Every repetition is possessive, so that no part is read twice and the time is linear.
+`COMMENT` and `TEXT_ELEMENT` follow browsers instead, for uses where a mistake does no harm.
 """
 
 import re

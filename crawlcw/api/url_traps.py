@@ -1,9 +1,9 @@
-"""Which URLs look as if their site made them without end.
+"""Detect URLs of crawler traps.
 
-A relative link that grows its own path, a search with forty filters: every page
-of such a site links to new ones, for ever. Here the URL alone is looked at. An
-endless site whose URLs look like any other, such as a calendar, is ended by
-`max_depth`, which has no default, and `max_pages_per_host`.
+A relative link that grows its own path, a search with forty filters: every page of such a
+site links to new ones, for ever. Only the URL is checked. An endless site with ordinary
+URLs, such as a calendar, is limited by `max_depth`, which has no default, and
+`max_pages_per_host`.
 """
 
 from collections import Counter

@@ -1,1 +1,1 @@
-"""What any worker on a ledger needs: leases, heartbeats, retries, and tasks that run alone."""
+"""Parts of any worker on a ledger: leases, heartbeats, retries, and quarantined tasks."""

@@ -1,4 +1,4 @@
-"""What everything that is done to a use case stands on: its ledger, and one session on it."""
+"""Base of the tracker: a use case, its ledger, and one session on it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,17 +22,17 @@ class Base:
     def __init__(
         self, ledger: Ledger, use_case: UseCase, policy: Policy, *, give_up: timedelta
     ) -> None:
-        """Take what `Tracker.open` has made; wait for a ledger that is away for *give_up*."""
+        """Wait up to *give_up* for an unavailable ledger."""
         self.use_case = use_case
         self.session = Session(ledger, policy, give_up=give_up)
         self.ledger = self.session.ledger
-        #: Set when this process has made tasks due.
+        #: Set after this process has made tasks due.
         self.added = asyncio.Event()
         self.closed = False  #: whether its end has begun
         self._portal = LoopPortal()
         self._blobs = Blobs(self.ledger)
         self._adder = Adder(self.ledger, use_case)
-        #: Reads tasks by their ids, together with those that others ask for.
+        #: Reads tasks by id; concurrent reads share one query.
         self.records: Coalescer[bytes, Record | None] = Coalescer(self._read)
 
     async def _record(self, key: str) -> Record:

@@ -1,4 +1,4 @@
-"""Which tasks a question or a change is about, as its arguments say: they are checked here."""
+"""Check the arguments that choose tasks, and translate them to a filter."""
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from crawlcw.tracking.use_case import UseCase
 
 #: A status or several, each itself or by its name: `Status.FAILED`, `"failed"`.
 Statuses = Status | str | Collection[Status | str]
-#: So many tasks are returned at once; `walk` yields any number.
+#: Limit of a returned page; `walk` yields any number of tasks.
 LARGEST_PAGE = 1_000_000
 
 
@@ -24,7 +24,7 @@ def chosen(
     until: datetime | None = None,
     ids: Collection[bytes] | None = None,
 ) -> TaskFilter:
-    """Return the filter of the tasks that are as asked; raises `UsageError`."""
+    """Return the filter for the arguments; raises `UsageError`."""
     return TaskFilter(
         statuses=statuses(status),
         reason=None if reason is None else _reason(reason),
@@ -35,7 +35,7 @@ def chosen(
 
 
 def places(use_case: UseCase, stage: str | None) -> Sequence[str | None]:
-    """Return each host of tasks in *stage*; None, which is any, where no stage is asked for.
+    """Return the ledger's host fields of tasks in *stage*; None, for any, without a stage.
 
     Raises `UsageError`.
     """
@@ -43,7 +43,7 @@ def places(use_case: UseCase, stage: str | None) -> Sequence[str | None]:
 
 
 def statuses(given: Statuses | None) -> tuple[Status, ...]:
-    """Return the statuses that are meant, of None all; raises `UsageError`."""
+    """Return the given statuses, all for None; raises `UsageError`."""
     if given is None:
         return tuple(Status)
     if isinstance(given, Status | str):
@@ -54,10 +54,10 @@ def statuses(given: Statuses | None) -> tuple[Status, ...]:
 
 
 def ids(chosen_keys: Collection[str], *, everything: bool, filters: dict[str, Any]) -> Any:
-    """Return the ids of the keys, or None where all that the filters let through are meant.
+    """Return the ids of the keys, or None for all tasks that match the filters.
 
-    Nothing given is no way to say all: a list of keys that was computed may be
-    empty. Raises `UsageError`.
+    An empty list of keys does not mean all tasks: it may be a computed one. Raises
+    `UsageError`.
     """
     if chosen_keys and everything:
         raise UsageError("either some keys or all=True")
@@ -70,7 +70,7 @@ def ids(chosen_keys: Collection[str], *, everything: bool, filters: dict[str, An
 
 
 def limit(given: object) -> int:
-    """Return how many tasks are wanted at most; raises `UsageError`."""
+    """Return the limit of tasks; raises `UsageError`."""
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= LARGEST_PAGE:
         raise UsageError(
             f"limit is at least 1 and at most {LARGEST_PAGE:,}, not {given!r}: `walk` yields "

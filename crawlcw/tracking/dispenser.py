@@ -1,7 +1,6 @@
-"""Dispensing: workers that are no processes of ours ask for their share of the tasks.
+"""Dispense tasks to external workers, which are known by name only.
 
-They have a name and nothing else, and nothing runs in the background: a share is handed
-out, looked after, and cut back to what its worker asks for.
+No background work: each call hands out, renews or trims the tasks of one worker.
 """
 
 import asyncio
@@ -35,15 +34,15 @@ from crawlcw.tracking.tracker import Tracker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """One task that a worker is to do."""
+    """One task for a worker."""
 
     key: str
     stage: str
     data: Mapping[str, Any]
-    context: Mapping[str, Any]  #: the context that the stage before has passed along
-    fence: int  #: the number of this claim: larger than that of any before
-    attempt: int  #: which attempt at this stage it is; the first is 1
-    until: datetime  #: when others may take it, unless it is touched before
+    context: Mapping[str, Any]  #: the context from the previous stage
+    fence: int  #: number of this claim, larger than that of any earlier claim
+    attempt: int  #: number of this attempt at the stage; the first is 1
+    until: datetime  #: end of the lease, unless the task is touched before
 
 
 class Dispenser:
@@ -53,13 +52,13 @@ class Dispenser:
         for task in await dispenser.assign("w1", 20):
             await dispenser.done("w1", [task.key])
 
-    Promised, over any number of dispensers on one ledger: nothing is held by two
-    at once; a task is done once; no worker holds more than the limit it last asked
-    for, where it asks for one share at a time; nothing is lost.
+    Guaranteed, over any number of dispensers on one ledger: no two workers hold a task at
+    once; a task is done once; a worker holds at most its last limit, if it makes one
+    request at a time; no task is lost.
     """
 
     def __init__(self, tracker: Tracker, *, ttl: timedelta | None = None) -> None:
-        """Let a worker keep its tasks for *ttl*, by default the policy's lease."""
+        """*ttl* is the duration of leases, by default the policy's lease."""
         self._tracker = tracker
         self._ledger = tracker.ledger
         self._blobs = Blobs(tracker.ledger)
@@ -68,7 +67,7 @@ class Dispenser:
 
     @property
     def ttl(self) -> timedelta:
-        """How long a worker keeps its tasks, from each time it asks or touches them."""
+        """Duration of a worker's leases, after each `assign` or `touch`."""
         return self._broker.ttl
 
     async def assign(
@@ -79,14 +78,13 @@ class Dispenser:
         stages: Collection[str] | None = None,
         request: str | None = None,
     ) -> list[Assigned]:
-        """Return what *worker* is to do, at most *limit* tasks: its own unfinished ones first.
+        """Return at most *limit* tasks for *worker*: its own unfinished ones first.
 
-        Those keep for another `ttl`. Where they are fewer, others are added by
-        priority, of *stages* only if some are given; where they are more, those
-        held the shortest, of these the ones of lowest priority, go back to the
-        pool at once. When one worker asks twice at the same time it may get up to
-        the limit twice: tasks that are in neither answer, or in both, the next `assign`
-        sorts out, and `check` tells of it.
+        Those are renewed for another `ttl`. If they are fewer, others are added by priority,
+        only of *stages* if given; if they are more, the most recently claimed ones, and of
+        these the ones of lowest priority, are released. Two concurrent requests of one worker
+        may get up to the limit each: the next `assign` corrects tasks that are in neither
+        answer or in both, and `check` shows them.
 
         With *request*, any word of the worker's own, the tasks are a share beside
         its others: the same request sent again returns those of them that it still
@@ -115,14 +113,11 @@ class Dispenser:
         return frozenset(lease.task.url for lease in held) & frozenset(keys)
 
     async def touch(self, worker: str, keys: Collection[str] | None = None) -> int:
-        """Let the worker keep its tasks for another `ttl`; return how many there are.
-
-        Only those of *keys*, if some are given.
-        """
+        """Renew the worker's tasks, or only *keys*, for another `ttl`; return their number."""
         return len(await self.renew(worker, keys))
 
     async def renew(self, worker: str, keys: Collection[str] | None = None) -> frozenset[str]:
-        """Do what `touch` does; return the keys of the tasks that are still held."""
+        """Renew like `touch`; return the keys of the tasks that the worker still holds."""
         await self._broker.follow_policy()
         held = await self._broker.held(holder(worker))
         wanted = None if keys is None else frozenset(keys)
@@ -137,7 +132,7 @@ class Dispenser:
         *,
         fences: Mapping[str, int] | None = None,
     ) -> Ended:
-        """Finish tasks, each with its result; those of a chain are in their next stage then.
+        """Finish tasks, each with its result; tasks of a chain move to their next stage.
 
         *fences* as for `end`.
         """
@@ -153,7 +148,7 @@ class Dispenser:
         again: bool = True,
         fences: Mapping[str, int] | None = None,
     ) -> Ended:
-        """Spend an attempt of each task, without *again* the last one; *fences* as for `end`."""
+        """Fail an attempt of each task, without *again* the last one; *fences* as for `end`."""
         ending = Fail(error=error, again=again)
         return await self.end(worker, dict.fromkeys(keys, ending), fences=fences)
 
@@ -200,19 +195,18 @@ class Dispenser:
         return Ended(accepted=frozenset(endings) - frozenset(refused), refused=refused)
 
     async def rebuild(self, mapping: Mapping[str, int]) -> Rebuilt:
-        """Let exactly these keys wait, with these priorities, but for tasks that do not wait.
+        """Replace the pool of waiting tasks by these keys with their priorities.
 
-        Unknown keys are added; tasks that wait get their priority; those that wait
-        and are not in the mapping are withdrawn (ignored, nothing is deleted), and
-        those withdrawn that are in it are reopened. Tasks that are assigned, finished or
-        failed for good is as it was. May run beside anything, and may be sent
-        again: each task follows the last call that changed it, and what two calls
-        at once agree on holds. Tasks that others make wait after it began are left alone.
+        Unknown keys are added; waiting tasks get their priority; waiting tasks that are not in
+        the mapping are withdrawn (ignored, not deleted), and withdrawn ones in it are
+        reopened. Assigned, finished and given-up tasks do not change. Safe to repeat and to
+        run beside other calls: each task follows the last call that changed it. Tasks that
+        others add after its start are left alone.
         """
         return await rebuilding.rebuild(self._tracker, mapping)
 
     async def _trimmed(self, held: Sequence[Lease], limit: int) -> Sequence[Lease]:
-        """Return those that are within the limit, and give the others back."""
+        """Return the leases within the limit, and release the others."""
         # The `due` of a lease that is read again is the time of its claim.
         first = sorted(held, key=lambda each: (each.task.due, -each.task.priority, each.task.id))
         await self._broker.release(first[limit:])
@@ -232,7 +226,7 @@ class Dispenser:
         except LedgerUnavailableError:
             raise
         except LedgerError:
-            # It ended since it was read, and its data was replaced.
+            # It ended after it was read, and its data was replaced.
             return None
         return Assigned(
             key=task.url,

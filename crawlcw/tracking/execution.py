@@ -1,8 +1,7 @@
-"""One execution of a tracked task: its data while a worker has it, and its end.
+"""One execution of a tracked task: its data while a worker holds it, and its end.
 
-It ends once: by `finish`, `advance`, `fail`, `ignore` or `release`, which the
-block around it does for those that do not. A change of `data` is kept only
-by `checkpoint` and by a good end.
+It ends once: by `finish`, `advance`, `fail`, `ignore` or `release`, or else at the end of
+the block around it. Only `checkpoint` and a successful end record changes of `data`.
 """
 
 import contextlib
@@ -40,9 +39,9 @@ class Execution:
         use_case: UseCase,
     ) -> None:
         self.lease = lease
-        self.data = data  #: yours to change
-        self.results = results  #: of the stages before: stage -> its result
-        self.context = context  #: the context that the stage before has passed along
+        self.data = data  #: may be changed
+        self.results = results  #: of earlier stages: stage -> its result
+        self.context = context  #: the context from the previous stage
         self.result: Any = None  #: of this stage
         self.ended = False
         self._session = session
@@ -59,30 +58,30 @@ class Execution:
 
     @property
     def stage(self) -> str:
-        """The stage that is to be done."""
+        """The stage to do."""
         return self._use_case.named(self.lease.task.callback)
 
     @property
     def attempt(self) -> int:
-        """Which attempt at this stage it is; the first is 1."""
+        """Number of this attempt at the stage; the first is 1."""
         return self.lease.task.retry + 1
 
     @property
     def fence(self) -> int:
-        """The number of this claim: larger than that of any before.
+        """Number of this claim (fencing token), larger than that of any earlier claim.
 
-        A store of effects elsewhere can refuse a smaller one than the last.
+        An external store can refuse writes with a smaller number than the last one.
         """
         return self.lease.fence
 
     def begins(self, called: Called) -> None:
-        """Let the watchdog know that code of the user's begins in the loop."""
+        """Tell the watchdog that the user's code starts in the loop."""
         self._session.watchdog.begun = called
 
     async def checkpoint(self) -> None:
-        """Keep `data` as it is now, whatever comes; and renew the lease.
+        """Record `data` as it is now, and renew the lease.
 
-        Raises `LeaseLostError` where another worker holds the task now: nothing is kept.
+        Raises `LeaseLostError`, and records nothing, if another worker holds the task now.
         """
         self._check()
         data = await self._stowed(keys.data(self.data))
@@ -99,7 +98,7 @@ class Execution:
         self._stored_data = data
 
     async def finish(self) -> None:
-        """End it well: the task is finished, or in the next stage of its chain."""
+        """End successfully: the task is finished, or in the next stage of its chain."""
         following = self._use_case.after(self.stage)
         if following is None:
             await self._succeed(Succeeded(progress=await self._progress()))
@@ -113,10 +112,10 @@ class Execution:
         context: Mapping[str, Any] | None = None,
         delay: timedelta = timedelta(0),
     ) -> None:
-        """End this stage and queue the next one, in one write: no attempt of it is spent yet.
+        """End this stage and queue the next one, in one write.
 
-        It finds *context* in `Execution.context`; it is due after *delay*.
-        Raises `UsageError`, and has not ended then.
+        The next stage gets *context* in `Execution.context`, and is due after *delay*.
+        Raises `UsageError` without ending the execution.
         """
         self._check()
         stage, delay = keys.stage(stage), keys.delay(delay)
@@ -126,9 +125,9 @@ class Execution:
         await self._blobs.drop(self.lease.task.context)
 
     async def fail(self, error: BaseException | str, *, again: bool = True) -> None:
-        """End it badly: an attempt is spent, and the last one gives the task up.
+        """End as a failed attempt; the last attempt gives the task up.
 
-        Without *again* this was the last one. `data` is as it was before.
+        Without *again* this was the last one. Changes of `data` are dropped.
         """
         raised = None if isinstance(error, str) else error
         if isinstance(raised, EscapedError):
@@ -144,11 +143,11 @@ class Execution:
         )
 
     async def ignore(self, why: str) -> None:
-        """End it for good: the task turned out to be unwanted, which is no failure."""
+        """End as unwanted, which is not a failure."""
         await self._end(Failed(reason=Reason.UNWANTED, message=why, progress=self._trace()))
 
     async def release(self) -> None:
-        """Give the task back as it was, no attempt spent."""
+        """Release the task unchanged; the attempt does not count."""
         self._check()
         self.ended = True
         await self._session.release([self.lease])
@@ -164,7 +163,7 @@ class Execution:
     async def _end(self, outcome: Outcome) -> None:
         self._check()
         written = self._session.settle(self.lease, outcome)
-        # Not before: an ending that cannot be recorded leaves it to the next one.
+        # Only now: an ending that cannot be recorded leaves the execution open.
         self.ended = True
         await written
 

@@ -1,8 +1,8 @@
-"""What one process holds of a use case: claimed, renewed, settled, and given back at the end.
+"""Session of one process on a use case: claim, renew, settle and release its tasks.
 
-Everything that works on tracked tasks goes through a session, so that one
-process has one name in the ledger, one renewal and one group commit. It enters
-the list of workers at its first claim; what needs no claim costs nothing.
+All work on tracked tasks goes through a session, so that a process has one name in the
+ledger, one renewal and one group commit. It joins the list of workers at its first claim;
+calls without a claim need no entry.
 """
 
 import asyncio

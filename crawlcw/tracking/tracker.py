@@ -1,4 +1,4 @@
-"""Tracking: any piece of work is done once, and its ledger says where it stands."""
+"""Tracking of any tasks in a ledger: each is done once, with its state and history."""
 
 import functools
 from collections.abc import (
@@ -47,7 +47,7 @@ from crawlcw.tracking.use_case import UseCase
 T = TypeVar("T")
 
 _GIVE_UP = timedelta(minutes=5)
-#: So many tasks are added by one write.
+#: Number of tasks in one write.
 CHUNK = 500
 
 
@@ -64,13 +64,12 @@ class Tracker(Questions, Changes):
         ledger_give_up: timedelta = _GIVE_UP,
         **policy: Any,
     ) -> Opening[Self]:
-        """Open the tasks of *use_case* in the ledger at *url*, made where there is none.
+        """Open the tasks of *use_case* in the ledger at *url*, which is created if missing.
 
         Await it, or use it by `async with`, which closes it. *url* is as for
         `open_ledger`; *driver* is `pymongo` or `motor`. *policy* are settings of
-        `Policy`: those that are given are written down, the others are as they
-        were. Raises `UsageError`, `LedgerConfigurationError` (the name is a
-        spider's), `LedgerUnavailableError`.
+        `Policy` to record; the others do not change. Raises `UsageError`,
+        `LedgerConfigurationError` (the name is a spider's), `LedgerUnavailableError`.
         """
         declared = use_case if isinstance(use_case, UseCase) else UseCase(use_case)
         return Opening(cls._open(url, declared, driver, ledger_give_up, policy))
@@ -101,9 +100,9 @@ class Tracker(Questions, Changes):
         await run_shielded(self.close())
 
     async def close(self) -> None:
-        """Give back the leases, and let go of the ledger.
+        """Release the leases, and close the ledger.
 
-        A task at work in a block of `start` goes back, in other threads as well.
+        Tasks in a block of `start` are released too, also in other threads.
         """
         self.closed = True
         await self._portal.close()
@@ -122,13 +121,13 @@ class Tracker(Questions, Changes):
 
     @property
     def policy(self) -> Policy:
-        """The settings that are in force."""
+        """The current settings."""
         return self.session.policy
 
     async def configure(self, **policy: Any) -> Policy:
-        """Write settings down: this process follows them at once, the others within half a minute.
+        """Record settings: this process follows them at once, the others within half a minute.
 
-        Return all that are in force. Raises `SettingsError`.
+        Return all current settings. Raises `SettingsError`.
         """
         given = written(policy)
         await self.ledger.notes.set_policy(given)
@@ -145,10 +144,10 @@ class Tracker(Questions, Changes):
         context: Mapping[str, Any] | None = None,
         delay: timedelta = timedelta(0),
     ) -> bool:
-        """Add a task that is not known; return whether it was. A known one is not changed.
+        """Add a task; return whether it was new. A known one does not change.
 
-        *stage* is by default the use case's first. It is due after *delay*. Raises
-        `UsageError`, and `LedgerError` where the store cannot hold it.
+        *stage* is by default the use case's first. The task is due after *delay*. Raises
+        `UsageError`, and `LedgerError` if the store cannot hold it.
         """
         new = NewTask(key, data or {}, priority=priority, stage=stage, context=context, delay=delay)
         added = await self.add_many([new])
@@ -193,13 +192,13 @@ class Tracker(Questions, Changes):
         enter_from: Statuses = (),
         stage: str | None = None,
     ) -> AsyncIterator[Execution]:
-        """Work on a task: it is locked and processing inside the block, and its lease renewed.
+        """Hold a task within the block, with a renewed lease.
 
-        A good end finishes it, an exception costs an attempt and is raised on,
-        cancellation and KeyboardInterrupt give it back. With *enter_from* a task
-        of that status, such as `Status.FINISHED`, is opened once more, in *stage*.
-        Raises `TaskMissedError` in its kinds where it cannot be worked on now, and
-        `LeaseLostError` where another worker has taken it over.
+        A normal end finishes it; an exception costs an attempt and propagates; cancellation
+        and KeyboardInterrupt release it. With *enter_from* a task of that status, such as
+        `Status.FINISHED`, is reopened in *stage*. Raises a subclass of `TaskMissedError` if
+        the task cannot be started now, and `LeaseLostError` if another worker has taken it
+        over.
         """
         entered = choices.statuses(enter_from)
         lease = await self._claimed(keys.key(key), entered, stage)
@@ -208,7 +207,7 @@ class Tracker(Questions, Changes):
 
     @asynccontextmanager
     async def executing(self, lease: Lease) -> AsyncIterator[Execution]:
-        """Do what `start` does, under a lease that is held already."""
+        """Do the same as `start`, with a lease that is held already."""
         held = self.session.held
         execution: Execution | None = None
         try:
@@ -261,7 +260,7 @@ class Tracker(Questions, Changes):
                 if is_quarantined(task):
                     await self._begin(lease)
                 return lease
-            # Another worker was faster, or it is given up: the next look says which.
+            # Another worker was faster, or it is given up: the next iteration decides.
 
     async def _begin(self, lease: Lease) -> None:
         try:
@@ -271,7 +270,7 @@ class Tracker(Questions, Changes):
             raise
 
     def _check_due(self, task: Task) -> None:
-        """Raise where a task cannot be claimed now."""
+        """Raise if a task cannot be claimed now."""
         now = self.ledger.now()
         key, due = task.url, task.due
         if task.status is Status.IGNORED:
@@ -295,9 +294,9 @@ class Tracker(Questions, Changes):
         await self.ledger.admin.reopen(chosen, stage=entered)
 
     def task(self, function: Callable[[Execution], Awaitable[T]]) -> Callable[[str], Awaitable[T]]:
-        """Let a coroutine function be called with a key: it works on that task, tracked.
+        """Return a coroutine function of a key, which runs *function* on that task.
 
-        It is the handler of the stage of its name for a `Worker` as well.
+        *function* is also registered as the handler of the stage with its name.
         """
         self.use_case.handle(function.__name__, function)
         handler = self.use_case.handlers[function.__name__]

@@ -1,4 +1,4 @@
-"""A use case: what its tasks are called, which stages they pass, and who works on each."""
+"""Declaration of a use case: its name, its stages and their handlers."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,21 +11,21 @@ from crawlcw.tracking import keys
 from crawlcw.tracking.policy import checked
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-#: The stage of tasks that were added without one: the first.
+#: Name in the ledger for the first stage, of tasks that were added without a stage.
 NO_STAGE = "todo"
 
 
 class Runs(StrEnum):
-    """Where a handler runs."""
+    """Place where a handler runs."""
 
     LOOP = "loop"  #: a coroutine function, in the event loop
     THREAD = "thread"  #: a function, which gets a `SyncExecution`
-    PROCESS = "process"  #: a function of its own process, which gets key, data and context
+    PROCESS = "process"  #: a function in a separate process, which gets key, data and context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """The function that does the work of one stage, and returns its result."""
+    """The function for one stage, which returns its result."""
 
     function: Callable[..., Any]
     runs: Runs
@@ -35,7 +35,7 @@ class UseCase:
     """Tasks of one kind, declared: `crawlcw work module:object` takes one."""
 
     def __init__(self, name: str, *, chain: Sequence[str] = (), **policy: Any) -> None:
-        """*chain* are stages that follow each other: when one is done, the next is to do.
+        """*chain* are stages in their order: after one is done, the next is due.
 
         *policy* are settings of `Policy`. Raises `UsageError` and `SettingsError`.
         """
@@ -54,11 +54,11 @@ class UseCase:
         return next(iter(self.handlers), NO_STAGE)
 
     def named(self, stage: str) -> str:
-        """Return the stage that a task in *stage* is in: one without is in the first."""
+        """Return the stage of a task with the ledger's *stage*: the first one for `NO_STAGE`."""
         return self.first if stage == NO_STAGE else stage
 
     def places(self, stages: Iterable[str]) -> tuple[str, ...]:
-        """Return where the ledger has the tasks of *stages*: those without one are the first's."""
+        """Return the ledger's names of *stages*: the first one includes `NO_STAGE`."""
         found = dict.fromkeys(stages)
         return (*found, NO_STAGE) if self.first in found and NO_STAGE not in found else (*found,)
 
@@ -78,10 +78,10 @@ class UseCase:
     def stage(
         self, function: _F | None = None, *, name: str | None = None, process: bool = False
     ) -> _F | Callable[[_F], _F]:
-        """Let the decorated function work on a stage, by default the one of its name.
+        """Decorate a function as the handler of a stage, by default the one with its name.
 
         A coroutine function runs in the event loop, a function in a thread, and with
-        *process* in a process of its own.
+        *process* in a separate process.
         """
 
         def declared(function: _F) -> _F:
@@ -91,7 +91,7 @@ class UseCase:
         return declared if function is None else declared(function)
 
     def handle(self, stage: str, function: Callable[..., Any], *, process: bool = False) -> None:
-        """Let *function* work on *stage*; raises `UsageError`."""
+        """Register *function* as the handler of *stage*; raises `UsageError`."""
         stage = keys.stage(stage)
         if not callable(function):
             raise UsageError(f"the handler of stage {stage} cannot be called")

@@ -383,7 +383,7 @@ async def test_a_ledger_that_is_away_is_said_to_be(tmp_path):
         async for line in live.content:
             if line == b"event: away\n":
                 break
-        assert b"cannot be reached" in await live.content.readline()
+        assert b"is unavailable" in await live.content.readline()
         for end in ("", "-wal", "-shm"):
             (tmp_path / f"away{end}").rename(tmp_path / f"ledger.db{end}")
         async for line in live.content:
