@@ -1,11 +1,13 @@
 """Every page of the manual is true: its code runs, its tables are the code's, its links lead on."""
 
+import configparser
 import inspect
 import json
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 import urllib.request
 from dataclasses import fields
 from pathlib import Path
@@ -140,6 +142,33 @@ def test_every_spider_of_every_page_can_be_crawled(block):
     for kind in names.values():
         if inspect.isclass(kind) and issubclass(kind, Spider) and kind.__module__ == "page":
             check(kind())
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=relative)
+def test_every_other_block_can_be_read(page):
+    text = pages.text_of(page)
+
+    for block in pages.blocks(text, "json"):
+        json.loads(block)
+    for block in pages.blocks(text, "toml"):
+        tomllib.loads(block)
+    for block in pages.blocks(text, "ini"):
+        configparser.RawConfigParser(strict=False).read_string(block)
+    for block in [*pages.blocks(text, "sh"), *pages.blocks(text, "bash")]:
+        subprocess.run(["bash", "-n"], input=block, text=True, check=True)
+    named = set(re.findall(r"^ *```(\w+)$", text, re.MULTILINE))
+    # A drawing, a session and a container file are compared by other tests.
+    assert named <= {
+        "python",
+        "json",
+        "toml",
+        "ini",
+        "sh",
+        "bash",
+        "mermaid",
+        "console",
+        "dockerfile",
+    }
 
 
 def command_lines() -> list[str]:

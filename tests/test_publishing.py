@@ -52,7 +52,7 @@ def test_the_links_of_the_readme_on_pypi_lead_to_the_site_and_the_repository(met
 def test_the_sdist_carries_what_its_tests_read():
     carried = {each.distribution_path for each in SdistBuilder(str(ROOT)).recurse_included_files()}
 
-    for path in (".ci/run", "CHANGELOG.md", "SECURITY.md", "tests/conftest.py"):
+    for path in (".ci/run", "mkdocs.yml", "CHANGELOG.md", "SECURITY.md", "tests/conftest.py"):
         assert path in carried
     assert not [each for each in carried if ".venv" in each or ".crawlcw/" in each]
 

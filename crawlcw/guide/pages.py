@@ -10,39 +10,43 @@ from importlib import resources
 
 from crawlcw.errors import UsageError
 
-NAMES = (
-    # A tutorial.
-    "tutorial",
-    # How to do one thing.
-    "logins",
-    "proxies",
-    "files",
-    "browser",
-    "sitemaps",
-    "revisits",
-    "warc",
-    "million",
-    "machines",
-    "testing",
-    "watching",
-    "tracking",
-    "scrapy",
-    "crawlee",
-    # Reference.
-    "spiders",
-    "layers",
-    "settings",
-    "commands",
-    "dashboard",
-    "workers",
-    "deploying",
-    "versions",
-    "api",
-    # Explanation.
-    "guarantees",
-    "politeness",
-    "performance",
-)
+#: The names of the pages by their kind, in the order in which they are listed.
+KINDS = {
+    "Tutorial": ("tutorial",),
+    "How to": (
+        "logins",
+        "proxies",
+        "files",
+        "browser",
+        "sitemaps",
+        "revisits",
+        "warc",
+        "million",
+        "machines",
+        "testing",
+        "watching",
+        "tracking",
+        "scrapy",
+        "crawlee",
+    ),
+    "Reference": (
+        "spiders",
+        "layers",
+        "settings",
+        "commands",
+        "dashboard",
+        "workers",
+        "deploying",
+        "versions",
+        "api",
+    ),
+    "Explanation": (
+        "guarantees",
+        "politeness",
+        "performance",
+    ),
+}
+NAMES = tuple(name for names in KINDS.values() for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

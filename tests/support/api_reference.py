@@ -50,7 +50,7 @@ def _module(module: ModuleType, shown: set[str]) -> Iterator[str]:
     yield f"## {module.__name__}\n"
     yield _module_docstring(module)
     elsewhere = []
-    for name in _public(module):
+    for name in public_names(module):
         if name in shown:
             elsewhere.append(f"`{name}`")
             continue
@@ -75,7 +75,8 @@ def _module_docstring(module: ModuleType) -> str:
     return _markdown(docstring) + "\n"
 
 
-def _public(module: ModuleType) -> list[str]:
+def public_names(module: ModuleType) -> list[str]:
+    """Return the public names of a module, in the order of the page."""
     names = getattr(module, "__all__", None)
     if names is not None:
         return sorted(names)

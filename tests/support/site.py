@@ -1,0 +1,204 @@
+"""The documentation site, as a hook of MkDocs: pages from the files that stand elsewhere.
+
+The manual is the folder of the pages. The README, ARCHITECTURE and the other
+pages of the repository are added, with a page for each example, and a reference
+of the API by mkdocstrings in the place of the manual's. Links between the
+files become links of the site; those to other files lead to the repository.
+"""
+
+import ast
+import importlib
+import posixpath
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_type_hints
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from crawlcw.guide import pages as manual  # noqa: E402  # MkDocs loads this file alone
+from tests.support.api_reference import MODULES, public_names  # noqa: E402
+
+#: Pages of the repository beside the manual, by their names on the site.
+PROJECT = {
+    "changelog.md": "CHANGELOG.md",
+    "architecture.md": "crawlcw/ARCHITECTURE.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "security.md": "SECURITY.md",
+    "conduct.md": "CODE_OF_CONDUCT.md",
+}
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.*") if path.is_file())
+#: The file of the repository that a page of the site shows.
+ORIGINS = {
+    "index.md": "README.md",
+    **{f"{name}.md": f"crawlcw/guide/{name}.md" for name in manual.NAMES},
+    "examples/index.md": "examples",
+    **{f"examples/{name}.md": f"examples/{name}" for name in EXAMPLES},
+    "examples/deploy.md": "examples/deploy/README.md",
+    **PROJECT,
+}
+_PAGES = {origin: page for page, origin in ORIGINS.items()}
+_PAGES["examples/deploy"] = "examples/deploy.md"
+#: The text of each page with its links, for `llms.txt`.
+_TEXTS: dict[str, str] = {}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Set the navigation: the manual by its kinds, the examples, the project."""
+    kinds: list[Any] = [
+        {kind: [f"{name}.md" for name in names]} for kind, names in manual.KINDS.items()
+    ]
+    programs = [f"examples/{name}.md" for name in [*EXAMPLES, "deploy"]]
+    kinds.append({"Examples": ["examples/index.md", *programs]})
+    config.nav = ["index.md", *kinds, {"Project": [*PROJECT]}]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made of files outside the manual's folder."""
+    texts = {
+        page: (ROOT / origin).read_text(encoding="utf-8")
+        for page, origin in ORIGINS.items()
+        if page in PROJECT or page in ("index.md", "examples/deploy.md")
+    }
+    texts |= {f"examples/{name}.md": _program(name) for name in EXAMPLES}
+    texts |= {"examples/index.md": _gallery(), "api.md": _reference()}
+    for page, text in texts.items():
+        if page == "api.md":
+            files.remove(files.get_file_from_path(page))
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links lead to pages of the site, or else to the repository."""
+    shown = page.file.src_path
+    parts = re.split(r"(^ *```.*?^ *```$)", text, flags=re.DOTALL | re.MULTILINE)
+    parts[::2] = [
+        re.sub(
+            r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?",
+            lambda link: _target(link[1], shown, str(config.repo_url)) + (link[2] or ""),
+            part,
+        )
+        for part in parts[::2]
+    ]
+    _TEXTS[shown] = "".join(parts)
+    return _TEXTS[shown]
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write `llms.txt`, and each page as Markdown beside it."""
+    site, address = Path(config.site_dir), str(config.site_url)
+    # The manual's own page has the signatures and docstrings as text.
+    texts = {**_TEXTS, "api.md": manual.page("api").text}
+    for page, text in texts.items():
+        target = site / page
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}"]
+    for kind, names in manual.KINDS.items():
+        lines += ["", f"## {kind}", ""]
+        lines += [
+            f"- [{manual.page(n).title}]({address}{n}.md): {manual.page(n).summary}" for n in names
+        ]
+    lines += ["", "## Examples", ""]
+    lines += [f"- [{name}]({address}examples/{name}.md): {_summary(name)}" for name in EXAMPLES]
+    (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _target(path: str, page: str, repository: str) -> str:
+    """Return where a link in *page* leads, from the file of the repository that it names."""
+    origin = ORIGINS[page]
+    folder = origin if (ROOT / origin).is_dir() else posixpath.dirname(origin)
+    named = posixpath.normpath(posixpath.join(folder, path))
+    if named in _PAGES:
+        return posixpath.relpath(_PAGES[named], posixpath.dirname(page) or ".")
+    # What does not exist stays as it is, and fails the build.
+    return f"{repository}/blob/main/{named}" if (ROOT / named).exists() else path
+
+
+# Examples
+
+
+def _summary(name: str) -> str:
+    """Return what a program is about: the first sentence of its docstring, or its first comment."""
+    text = (ROOT / "examples" / name).read_text(encoding="utf-8")
+    if name.endswith(".py"):
+        return (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0].replace("\n", " ")
+    return re.findall(r"^# (.*)$", text, re.MULTILINE)[0]
+
+
+def _gallery() -> str:
+    rows = [f"| [`{name}`]({name}) | {_summary(name)} |" for name in EXAMPLES]
+    return "\n".join(
+        [
+            "# Examples",
+            "",
+            "Whole programs, which the tests run.",
+            "",
+            "| program | |",
+            "|---|---|",
+            *rows,
+            "| [`deploy/`](deploy/) | Files for systemd, containers, Kubernetes and Prometheus |",
+            "",
+        ]
+    )
+
+
+def _program(name: str) -> str:
+    text = (ROOT / "examples" / name).read_text(encoding="utf-8")
+    language = "python" if name.endswith(".py") else "sh"
+    return f"# {name}\n\n{_summary(name)}\n\n```{language}\n{text.rstrip()}\n```\n"
+
+
+# The reference
+
+
+def _reference() -> str:
+    """Return the page of the API: a directive of mkdocstrings for each public name."""
+    lines = [
+        "# API reference",
+        "",
+        "Every public name. Names that are not on it are internal and may change.",
+    ]
+    shown: set[str] = set()
+    for name in MODULES:
+        module = importlib.import_module(name)
+        lines += ["", f"## {name}", ""]
+        for public in public_names(module):
+            if public not in shown:
+                shown.add(public)
+                lines += _directives(module, public)
+    return "\n".join(lines) + "\n"
+
+
+def _directives(module: ModuleType, name: str) -> list[str]:
+    thing = getattr(module, name)
+    if not hasattr(thing, "__qualname__"):
+        return [f"::: {module.__name__}.{name}", ""]
+    lines = [f"::: {thing.__module__}.{thing.__qualname__}"]
+    if name == "Settings":
+        return [
+            *lines,
+            "    options: { members: false }",
+            "",
+            "[Settings](settings.md) has its fields.",
+            "",
+        ]
+    lines.append("")
+    # A ledger has its methods on facets.
+    facets = get_type_hints(thing) if getattr(thing, "_is_protocol", False) else {}
+    for part in facets.values():
+        if isinstance(part, type) and part.__module__.startswith("crawlcw."):
+            lines += [
+                f"::: {part.__module__}.{part.__qualname__}",
+                "    options: { heading_level: 4 }",
+                "",
+            ]
+    return lines
