@@ -1,8 +1,8 @@
-"""Changes of many tasks at once, by a caller that holds none of them.
+"""Bulk changes of tasks, by a caller that holds none of them.
 
-Each goes a batch at a time, so that a million of them neither block the ledger nor run into its
-time limit. Tasks are looked up first, and changed where they still are as they were chosen: others
-write in between, and what they claim is left alone.
+In batches, so that a million tasks neither block the ledger nor exceed its time limit. A batch
+is read first, and its tasks change only if they still match: other processes write in between,
+and their claims are left alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,29 +43,28 @@ from crawlcw.model.transitions import (
     BulkChange,
 )
 
-#: The tasks of one command or transaction, for which other writers wait.
+#: Tasks in one command or transaction, for which other writers wait.
 BATCH = 2_000
 _WAITING = Among([int(status) for status in WAITING])
 
 
 class Admin:
-    """Changes of many tasks, by a caller that holds none of them."""
+    """Bulk changes of tasks, by a caller that holds none of them."""
 
     def __init__(self, store: Store, hosts: Hosts) -> None:
         self._store = store
         self._hosts = hosts
-        #: Hosts of tasks that were admitted, and that may not have been woken yet.
+        #: Hosts of admitted tasks that may not have been woken yet.
         self._admitted_hosts: set[str] = set()
-        #: Whether pages were made due again whose hosts may not have been woken yet.
+        #: Whether hosts of pages that were made due may not have been woken yet.
         self._unwoken = False
 
     async def retry_failed(self, selection: TaskFilter, *, dry_run: bool = False) -> int:
-        """Make failures `todo` again, as if never tried, due now; return how many.
+        """Set failed tasks to `todo` again, as if never tried, due now; return their number.
 
-        Failures are tasks that are failed, and those ignored for a reason that
-        is a failure (not: refused, out of scope), as far as *selection* matches
-        them. Leased tasks are never touched. The hosts are woken as by
-        `Hosts.wake_all`. With *dry_run* nothing is written.
+        These are failed tasks, and those ignored for a failure (not: refused, out of
+        scope), as far as *selection* matches them. Leased tasks never change. The hosts are
+        woken as by `Hosts.wake_all`. With *dry_run* nothing is written.
         """
         now = self._store.now()
         if dry_run:
@@ -80,7 +79,7 @@ class Admin:
         return total
 
     def _failures(self, selection: TaskFilter) -> Iterator[Where]:
-        """Yield the tests of each status whose tasks may be brought back."""
+        """Yield the filters for each status that can be retried."""
         for status in RETRY.from_statuses:
             chosen = selection.among([status])
             reasons = [r for r in Reason if transitions.retries(status, r)]
@@ -88,31 +87,30 @@ class Admin:
             if not chosen.statuses or not given:
                 continue
             where = where_of(chosen, self._store.kind)
-            # Where every reason is retried, tasks without one, or with a later version's, are too.
+            # All reasons: no filter, so that tasks without one, or with a newer version's, match.
             if len(reasons) < len(Reason):
                 where["reason"] = Among([str(r) for r in given])
             yield where
 
     async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
-        """Ignore the tasks that nobody works on and that are not done; return how many.
+        """Ignore tasks that are neither done nor held; return their number.
 
-        Nobody works on those whose lease has run out: their fences rise by one, so that
-        what a late holder still writes is refused.
+        Tasks with an expired lease count as not held: their fences rise by one, so that a
+        late holder's write is refused.
         """
         return await self._change(WITHDRAW, chosen, {"reason": str(reason)})
 
     async def reopen(
         self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
     ) -> int:
-        """Make tasks `todo` that nobody works on, due now, no attempt spent; return how many.
+        """Set tasks that no worker holds to `todo`, due now, without attempts; return their number.
 
-        Nobody works on those whose lease has run out, as for `withdraw`.
-        *stage*, where given, becomes the stage and host of tracked tasks; *anew*
-        forgets their results. A spider's pages have neither: they keep their hosts,
-        which are woken as by `Hosts.wake_all`, and their callbacks. The fences rise
-        by one, so that no earlier page or claim fits the tasks. What changes its
-        status after `chosen.until`, or after now, is left alone, so a call that is sent again
-        changes nothing twice.
+        Tasks with an expired lease count as not held, as for `withdraw`. *stage*, if given,
+        becomes the stage and host of tracked tasks; *anew* deletes their results. A
+        spider's pages have neither: they keep their callbacks and their hosts, which are
+        woken as by `Hosts.wake_all`. The fences rise by one, so that earlier reads and
+        claims no longer match. Tasks whose status changes after `chosen.until`, or after
+        now, are left alone, so the call is idempotent.
         """
         also: dict[str, Any] = {}
         if self._store.kind.tracked:
@@ -121,24 +119,24 @@ class Admin:
         return await self._change(REOPEN, chosen, also)
 
     async def revisit(self, chosen: TaskFilter) -> int:
-        """Make pages `todo`, due now, that are finished or ignored; return how many.
+        """Set finished or ignored pages to `todo`, due now; return their number.
 
-        What is known of their last visit stays, and so do their items until another
-        visit has ended. Fences, hosts and what comes too late are as for `reopen`.
+        The record of their last visit stays, and so do their items until another visit has
+        ended. Fences, hosts and later changes are as for `reopen`.
         """
         return await self._change(REVISIT, chosen, {})
 
     async def revisit_due(self) -> int:
-        """Do so with the pages whose time to be visited again has come; return how many.
+        """Do the same for the pages whose next visit is due; return their number.
 
-        One seek where there is none. May be repeated after an error.
+        One seek if there are none. May be repeated after an error.
         """
         now = self._store.now()
         due = {"status": Among(tuple(map(int, REVISIT.from_statuses))), "revisit": AtMost(now)}
         total = 0
         # A changed page is not found again.
         while ids := await self._store.reading(_to_revisit, due):
-            # Noted before: where the answer is lost, the next call finds nothing more.
+            # Set before: after a lost reply, the next call finds no pages any more.
             self._unwoken = REVISIT.wakes_hosts
             total += await self._store.writing(_change_all, ids, due, _edit(REVISIT, now))
         if self._unwoken:
@@ -147,7 +145,7 @@ class Admin:
         return total
 
     async def _change(self, change: BulkChange, chosen: TaskFilter, also: dict[str, Any]) -> int:
-        """Make a bulk change of the chosen tasks that it is for, and set *also* these fields."""
+        """Apply a bulk change to the chosen tasks, and set the fields *also*."""
         now = self._store.now()
         total = 0
         for part in change.parts:
@@ -165,8 +163,8 @@ class Admin:
         return total
 
     async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
-        """Set the priority of tasks that wait; return how many have another one now."""
-        # One that was delayed on its way must not change what has been claimed since.
+        """Set the priority of waiting tasks; return the number of changed ones."""
+        # A delayed write must not change tasks that were claimed since.
         waiting = {"status": _WAITING, "update_time": AtMost(self._store.now())}
         writes = [
             Write(each, {**waiting, "priority": Not(number)}, Edit(set={"priority": number}))
@@ -178,14 +176,14 @@ class Admin:
         return total
 
     async def purge(self, chosen: TaskFilter) -> int:
-        """Delete tasks with all that belongs to them; return how many.
+        """Delete tasks with their data; return their number.
 
-        Those that somebody works on as well, where *chosen* names their status; with
-        `chosen.due_by` only those whose lease ran out by then.
+        Also held ones, if *chosen* names their status; with `chosen.due_by` only those whose
+        lease ran out by then.
         """
-        # First, for a crash must not leave seeds that are gone and taken to be there.
+        # First: after a crash, deleted seeds must not count as present.
         await Notes(self._store).set_state({"seeds": None})
-        # Delete the leftovers of a call before that was not answered.
+        # Delete the leftovers of an earlier call without a reply.
         await self._store.writing(_delete, [], {})
         where = where_of(until(chosen, self._store.now()), self._store.kind)
         total = 0
@@ -194,29 +192,29 @@ class Admin:
         return total
 
     async def drop(self) -> None:
-        """Take away everything of this name: tasks, items, hosts, workers and notes.
+        """Delete everything of this name: tasks, items, hosts, workers and notes.
 
-        The ledger is to be closed then. Workers on it lose what they do
-        meanwhile. May be repeated after an error.
+        The caller must close the ledger afterwards. Workers on it lose their work. May be
+        repeated after an error.
         """
         await self._store.drop()
 
     async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """Set fields of a task that still is as it was *found*; return whether it was.
+        """Set fields of a task if it still is as *found*; return whether it was.
 
-        *change* has fields of `TASK_STATE`, None for those to be taken away.
+        *change* has fields of `TASK_STATE`; None removes a field.
         """
         return await self._store.writing(_mend, "tasks", TASK_STATE, found, change)
 
     async def mend_host(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """Set fields of a host that still is as it was *found*; return whether it was."""
+        """Set fields of a host if it still is as *found*; return whether it was."""
         return await self._store.writing(_mend, "hosts", HOST_STATE, found, change)
 
     async def admit_to_depth(self, max_depth: int | None) -> int:
-        """Make all tasks `todo`, due now, that are `refused-depth` and not deeper than that.
+        """Set `refused-depth` tasks up to that depth to `todo`, due now; None: of any depth.
 
-        None: however deep. Return how many. Their hosts are woken as by
-        `Hosts.wake`. A batch at a time; may be repeated after an error.
+        Return their number. Their hosts are woken as by `Hosts.wake`. In batches; may be
+        repeated after an error.
         """
         now = self._store.now()
         ignored = TaskFilter(statuses=ADMIT.from_statuses, reason=ADMIT.from_reason)
@@ -225,7 +223,7 @@ class Admin:
             where["depth"] = AtMost(max_depth)
         total = 0
         async for ids in walk(self._store.reading, where, size=BATCH):
-            # Noted before: where an answer is lost, the next call wakes them.
+            # Stored before: after a lost reply, the next call wakes them.
             self._admitted_hosts |= await self._store.reading(_hosts_of, ids, where)
             total += await self._store.writing(_change_all, ids, where, _edit(ADMIT, now))
             await self._wake_admitted(now)
@@ -239,7 +237,7 @@ class Admin:
 
 
 class Reopening:
-    """The changes of tasks among those of `protocol.Tasks`."""
+    """The reopening operations of `protocol.Tasks`."""
 
     def __init__(self, store: Store) -> None:
         self._port = store
@@ -250,7 +248,7 @@ class Reopening:
         refused = {
             "status": Among([int(status) for status in ADMIT.from_statuses]),
             "reason": str(ADMIT.from_reason),
-            # One that was delayed on its way must not change what was refused again since.
+            # A delayed write must not change tasks that were refused again since.
             "update_time": AtMost(now),
         }
         writes = [
@@ -278,7 +276,7 @@ class Reopening:
 
 
 def _edit(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = None) -> Edit:
-    """Return the edit of a bulk change, that sets *also* these fields."""
+    """Return the edit of a bulk change, which sets the fields *also* as well."""
     return Edit(
         set={
             "status": int(change.to),
@@ -290,7 +288,7 @@ def _edit(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = No
             **(also or {}),
         },
         inc={"fence": 1} if change.raises_fence else {},
-        # A quarantined task keeps what it has.
+        # A quarantined task keeps its value.
         raise_to={"begun": 0} if change.ends_leases else {},
     )
 

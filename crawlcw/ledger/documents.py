@@ -1,20 +1,20 @@
-"""How tasks, hosts and workers are written down: the field names, and values in a store's terms.
+"""Documents of tasks, hosts and workers: the field names, and the encoding of values.
 
 Both ledgers use these names, so a task reads the same in mongosh and in
 sqlite3. A host is
 
     _id          its name, the politeness key of its tasks
-    ready_at     when it may be leased: the lease's end while it is held; absent: no work
-    owner        the token of its lease, null while nobody holds it
+    ready_at     time from which it may be leased: the lease's end while leased; absent: no work
+    owner        the token of its lease, or null
     epoch        the number of its leases
     released     the epoch of the last lease that its owner ended
     not_before   no request starts earlier; absent: now
     delay        the adaptive delay in seconds
     failures     of the host, in a row
     page_failures  of its pages, in a row
-    given_up     why all its tasks were ignored; absent: they were not
+    given_up     reason why all its tasks were ignored; absent: they were not
     origins      {scheme: {failures, nameless, failing_since, not_before, good_at, resolved,
-                 witness, given_up}}, without what is nothing; absent: none was asked
+                 witness, given_up}}, without empty fields; absent: no request yet
     robots       {origin, body, sitemaps, expires}; absent: not fetched yet
     counts       {finished, failed}
 
@@ -22,37 +22,37 @@ and a worker
 
     _id          its name
     machine, host, pid, birth, started   as in `Worker`
-    heartbeat    when it last said that it lives
-    left         when it left the list of those at work, null before
-    hungry       whether it has no host to ask, though there is work
+    heartbeat    time of its last heartbeat
+    left         time when it left the list of workers, null before
+    hungry       whether it has no host to crawl, although there is work
     tally        {pages, items, fetched, bytes, dropped: {reason: number},
                  examples: {reason: [link]}, items_by_callback: {name: number},
                  items_dropped: {reason: number}}
     vitals       {finished, failed, ignored, items, bytes, rate, in_flight, memory, lag}, as in
                  `Vitals`
 
-A page that was finished once has besides
+A page that was finished once also has
 
     visit        {time, changed, interval, etag, last_modified, digest} of its last visit
-    revisit      when it is to be visited again; absent: never
+    revisit      time of its next visit; absent: never
     stored       {file, offset, length} of the WARC record with its body; absent: none
-    items_from   {fence, time, url} of the visit that its items are from; on MongoDB alone
-    versions     the same of each visit whose items are kept; on MongoDB alone
+    items_from   {fence, time, url} of the visit with its items; on MongoDB only
+    versions     the same for each visit with kept items; on MongoDB only
 
-A tracked task has besides
+    A tracked task also has
 
-    data         its own; or where it is kept, see `blob`
-    results      {stage: result}, or where that is kept
+    data         its data, or a reference to it, see `blob`
+    results      {stage: result}, or references to them
     trace        the last claims: {fence, stage, worker, began, ended, event}
-    woken        when it was last made due by anything but an outcome (on MongoDB: it
-                 tells such a write from a renewal)
+    woken        time when it was last made due other than by an outcome (on MongoDB, to
+                 distinguish such a write from a renewal)
 
-A value that is too large is kept beside its task, and `{%aside: id, size: n}`
-stands in its place.
+    A value that is too large is stored outside of its task, and replaced by
+    `{%aside: id, size: n}`.
 
 The dates of a store are instants. A time without a zone is `{%naive: its text}`.
 
-Keys that a spider or a page chose are escaped (`$`, `.`, NUL and `%`
+Keys from a spider or a page are escaped (`$`, `.`, NUL and `%`
 as `%24`, ...), so they can neither become operators nor field paths.
 """
 
@@ -87,27 +87,26 @@ from crawlcw.model.transitions import Change, Settlement
 from crawlcw.model.visits import Visit
 from crawlcw.model.workers import Worker
 
-#: What `page` reads of a task: all but what grows with its results.
+#: Fields that `page` reads of a task: all except those that grow with its results.
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
-#: What a claim of a tracked task reads besides.
+#: Further fields that a claim of a tracked task reads.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
 _FIELDS = {part: tuple(each.name for each in fields(part)) for part in (Visit, ResponseInfo)}
-#: What is left out where it is None. To MongoDB null is no absence: the indexes of what is due
-#: would have it.
+#: Fields that are left out if None: MongoDB would include null in the indexes of due tasks.
 _OPTIONAL = ("due", "body", "errback", "parent", "begun", "revisit")
-#: No key of anybody's begins like these once it is escaped.
+#: Marker keys: no escaped key begins like these.
 _BLOB = "%aside"
-#: A time without a zone, as its ISO 8601 text: every date of a store is an instant.
+#: A naive time, as its ISO 8601 text: every date of a store is an instant.
 _NAIVE = "%naive"
 _CODE = re.compile("%([0-9A-F]{2})")
-#: Of workers that left, this many are kept: the last ones.
+#: Number of former workers that are kept, the last ones.
 KEPT_WORKERS = 1_000
 
 Document = dict[str, Any]
 
 
 def document(task: Task) -> Document:
-    """Return a new task as its document; what is a default or nothing is left out."""
+    """Return a new task as its document, without defaults and empty fields."""
     found: Document = {
         "_id": task.id,
         "url": task.url,
@@ -151,7 +150,7 @@ def document(task: Task) -> Document:
 
 
 def task(found: Mapping[str, Any]) -> Task:
-    """Return the task that a document holds."""
+    """Return the task of a document."""
     context = found.get("context")
     reason = found.get("reason")
     options = found.get("options")
@@ -191,7 +190,7 @@ def task(found: Mapping[str, Any]) -> Task:
 
 
 def carried(found: Mapping[str, Any]) -> Payload:
-    """Return what the document of a tracked task carries."""
+    """Return the payload in the document of a tracked task."""
     results = found.get("results") or {}
     return Payload(
         data=value(found.get("data") or {}),
@@ -200,21 +199,21 @@ def carried(found: Mapping[str, Any]) -> Payload:
 
 
 def value_document(value: Any) -> Any:
-    """Return a clean value, or what stands for it, as it is written down."""
+    """Return a clean value, or a reference to one, in its stored form."""
     if isinstance(value, BlobRef):
         return {_BLOB: value.id, "size": value.size}
     return escaped(value)
 
 
 def value(found: Any) -> Any:
-    """Return what `value_document` was given."""
+    """Return the value of a stored form, the inverse of `value_document`."""
     if isinstance(found, dict) and _BLOB in found:
         return BlobRef(id=found[_BLOB], size=found["size"])
     return unescaped(found)
 
 
 def blobs(found: Mapping[str, Any]) -> list[str]:
-    """Return the ids of the values that are kept beside a document and that it refers to."""
+    """Return the ids of the offloaded values that a document refers to."""
     results = found.get("results")
     results = results.values() if isinstance(results, Mapping) else ()
     parts = (found.get("context"), found.get("data"), *results)
@@ -227,9 +226,9 @@ def results_document(results: Mapping[str, Any]) -> Document:
 
 
 def changed(change: Change) -> Document:
-    """Return the fields of a task that *change* sets, without what it appends or keeps.
+    """Return the fields of a task that *change* sets, without appended or unchanged ones.
 
-    `due`, `begun`, `reason` and `revisit` are None where they are to be absent; of a tracked
+    `due`, `begun`, `reason` and `revisit` are None if they must be absent; for a tracked
     task see `progressed`.
     """
     found: Document = {
@@ -257,7 +256,7 @@ def changed(change: Change) -> Document:
 
 
 def source_document(settlement: Settlement) -> Document:
-    """Return what is written down of the visit that the items of a settlement are from."""
+    """Return the stored form of the visit with the items of a settlement."""
     task, change = settlement.lease.task, settlement.change
     time = change.fetched or change.update_time
     found: Document = {"fence": change.fence, "time": time}
@@ -267,9 +266,9 @@ def source_document(settlement: Settlement) -> Document:
 
 
 def progressed(change: Change) -> Document:
-    """Return the fields that a change of a tracked task sets besides, and no others.
+    """Return the further fields that a change of a tracked task sets.
 
-    Of `results` only those that are added to what is there.
+    `results` has only the added ones.
     """
     found: Document = {}
     if change.next is not None:
@@ -303,7 +302,7 @@ def error_document(error: AttemptError) -> Document:
 
 
 def known(part: Visit | ResponseInfo) -> Document:
-    """Return a task's `visit` or `response`, without what is not known."""
+    """Return a task's `visit` or `response`, without unknown fields."""
     found: Document = {}
     for name in _FIELDS[type(part)]:
         if (value := getattr(part, name)) is not None:
@@ -312,7 +311,7 @@ def known(part: Visit | ResponseInfo) -> Document:
 
 
 def record(found: Mapping[str, Any]) -> Record:
-    """Return everything a whole document holds; its `items` must be complete."""
+    """Return the record of a complete document, with all its `items`."""
     response = found.get("response")
     return Record(
         task=task(found),
@@ -333,7 +332,7 @@ def record(found: Mapping[str, Any]) -> Record:
 
 
 def host_document(host: Host) -> Document:
-    """Return a host as its document; what is None is left out, but for the owner."""
+    """Return a host as its document, without fields that are None, except the owner."""
     learned = {name: value for name, value in host_learned(host).items() if value is not None}
     found: Document = {"_id": host.name, "owner": host.owner, "epoch": host.epoch, **learned}
     if host.ready_at is not None:
@@ -342,10 +341,10 @@ def host_document(host: Host) -> Document:
 
 
 def host_learned(host: Host, *, since: Host | None = None) -> Document:
-    """Return the fields that an owner writes; None is to be absent.
+    """Return the fields that an owner writes; None: to be absent.
 
-    The robots record is left out where it is the one that *since* had: it is by
-    far the largest part of a host, and the one that changes once a day.
+    Without the robots record if *since* has the same one: it is by far the largest part
+    of a host, and changes once a day.
     """
     found: Document = {
         "not_before": host.not_before,
@@ -361,7 +360,7 @@ def host_learned(host: Host, *, since: Host | None = None) -> Document:
         found["robots"] = (
             None
             if record is None
-            # It was served by anybody, and one lone surrogate would spoil the batch.
+            # Text from a server: one lone surrogate would fail the whole batch.
             else {
                 "origin": record.origin,
                 "body": values.text(record.body),
@@ -373,7 +372,7 @@ def host_learned(host: Host, *, since: Host | None = None) -> Document:
 
 
 def host(found: Mapping[str, Any]) -> Host:
-    """Return the host that a document holds."""
+    """Return the host of a document."""
     robots = found.get("robots")
     given_up = found.get("given_up")
     return Host(
@@ -430,13 +429,13 @@ def _seconds(moment: datetime | None) -> float | None:
 
 
 def urls_of(scheme: str | None) -> tuple[str, str]:
-    """Return the bounds of the URLs of a scheme, the second one excluded; None: of all."""
-    # '0' follows '/', and 'i' is behind all that begins with 'http'.
+    """Return the bounds of the URLs with a scheme, the second one exclusive; None: any."""
+    # '0' follows '/', and 'i' follows all texts that begin with 'http'.
     return ("http", "i") if scheme is None else (f"{scheme}://", f"{scheme}:/0")
 
 
 def host_lease(found: Mapping[str, Any]) -> HostLease:
-    """Return the lease of a host that is held."""
+    """Return the lease of a leased host."""
     held = host(found)
     assert held.owner is not None
     assert held.ready_at is not None
@@ -450,11 +449,11 @@ def host_lease(found: Mapping[str, Any]) -> HostLease:
 
 
 def worker_document(worker: Worker) -> Document:
-    """Return a worker that joins as its document."""
+    """Return a new worker as its document."""
     return {
         "_id": worker.name,
         "machine": worker.machine,
-        # The operating system lets a machine's name be any bytes.
+        # A machine's name may be any bytes.
         "host": values.text(worker.host),
         "pid": worker.pid,
         "birth": worker.birth,
@@ -467,7 +466,7 @@ def worker_document(worker: Worker) -> Document:
 
 
 def worker(found: Mapping[str, Any]) -> Worker:
-    """Return the worker that a document holds."""
+    """Return the worker of a document."""
     return Worker(
         name=found["_id"],
         machine=found["machine"],
@@ -483,7 +482,7 @@ def worker(found: Mapping[str, Any]) -> Worker:
 
 
 def tally_document(tally: Counters) -> Document:
-    """Return what a worker has counted, the reasons such that no store reads anything into them."""
+    """Return a worker's counters, with escaped reasons."""
     return {
         "pages": tally.pages,
         "items": tally.items,
@@ -512,7 +511,7 @@ def _numbers(numbers: Mapping[str, int]) -> Document:
 
 
 def tally(found: Mapping[str, Any]) -> Counters:
-    """Return what `tally_document` was given."""
+    """Return the counters of a stored form, the inverse of `tally_document`."""
     named = {
         "dropped": "links_dropped",
         "examples": "link_examples",
@@ -520,17 +519,17 @@ def tally(found: Mapping[str, Any]) -> Counters:
         "items_dropped": "items_dropped",
     }
     plain = {name: value for name, value in found.items() if name not in named}
-    # Workers of older versions kept fewer of them.
+    # Workers of older versions have fewer of them.
     by_name = {name: unescaped(found.get(stored) or {}) for stored, name in named.items()}
     return Counters(**plain, **by_name)
 
 
 def escaped(value: Any) -> Any:
-    """Return a clean value as a store holds it, without keys or times that mean more to it."""
+    """Return a clean value with special keys and naive times encoded for a store."""
     if isinstance(value, dict):
         found: Document = {}
         for key, each in value.items():
-            plain = type(each) is str or type(each) is int  # most are
+            plain = type(each) is str or type(each) is int  # the most frequent types
             name = key if key.isidentifier() else _escaped_key(key)
             found[name] = each if plain else escaped(each)
         return found
@@ -542,7 +541,7 @@ def escaped(value: Any) -> Any:
 
 
 def unescaped(value: Any) -> Any:
-    """Return what `escaped` was given."""
+    """Return the value of an encoded one, the inverse of `escaped`."""
     if isinstance(value, dict):
         if _NAIVE in value:
             return datetime.fromisoformat(value[_NAIVE])

@@ -1,13 +1,13 @@
-"""What every ledger can do, and what it guarantees.
+"""Contract of every ledger.
 
 A ledger holds the tasks of one spider. It is durable and shared: any number of
 processes work on it at once. Every operation on a task is one atomic write,
-guarded by what the task must still be, so an operation that comes too late
-writes nothing; and every operation may be sent again when its reply was lost.
+guarded by the state that the task must still have, so a late operation writes
+nothing; and every operation may be repeated after a lost reply.
 
 All times are the ledger's own, see `Ledger.now`. Every operation may raise
-`LedgerUnavailableError`; whether it was applied is then unknown, and sending it
-again is right. What a status becomes is decided by `transitions` alone.
+`LedgerUnavailableError`; it is then unknown whether it was applied, and the caller
+may repeat it. Only `transitions` decides the changes of a status.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -44,7 +44,7 @@ from crawlcw.model.workers import Worker as Worker
 
 
 class Tasks(Protocol):
-    """The tasks themselves: adding and reading them."""
+    """Adding and reading tasks."""
 
     async def add(self, tasks: Sequence[Task]) -> Added:
         """Add the tasks the ledger does not know; acknowledged means durable.
@@ -54,33 +54,32 @@ class Tasks(Protocol):
         """
 
     async def admit_nearer(self, tasks: Sequence[Task]) -> int:
-        """Make those of *tasks* `todo`, due now, that are kept as `refused-depth` and lie deeper.
+        """Reopen those of *tasks* that are stored as `refused-depth` with a larger depth.
 
-        They get the depth and the parent of the task given. Return how many; their
-        hosts are the caller's to wake, as for `Tasks.add`.
+        They become `todo`, due now, with the depth and the parent of the given task. Return
+        their number; the caller wakes their hosts, as for `Tasks.add`.
         """
 
     async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
-        """Make those of *tasks* `todo`, due now, that ended before they `changed`.
+        """Reopen those of *tasks* that ended before they `changed`: they become `todo`, due now.
 
-        Ended are those that are finished, and those ignored for a failure. Their results
-        stay until there are others. Return how many; their hosts are the caller's to wake,
-        as for `Tasks.add`.
+        Ended tasks are finished ones, and those ignored for a failure. Their results stay
+        until there are new ones. Return their number; the caller wakes their hosts, as for
+        `Tasks.add`.
         """
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """Return up to *limit* tasks that are due, by highest priority, then longest due.
 
-        A hint: any of them may be gone by the time it is claimed. *hosts*, if
-        given, are the only ones looked at. Leased tasks are among them once
-        their lease has run out, and never before.
+        A hint: another worker may claim any of them first. With *hosts*, only tasks of
+        these. Leased tasks are included only after their lease has run out.
         """
 
     async def page_each(self, wanted: Mapping[str, int]) -> list[Task]:
-        """Return the first due tasks of each host in *wanted*, up to so many as it says.
+        """Return the first due tasks of each host in *wanted*, up to its number.
 
-        As `page` of each host alone, by one question for all: a host with many tasks takes no
-        other's place. The tasks of a host are in the order of `page`, the hosts in any.
+        Like `page` for each host, in one query. The tasks of a host are in the order of
+        `page`, the hosts in any order.
         """
 
     async def get(self, task_id: bytes) -> Record | None:
@@ -88,56 +87,53 @@ class Tasks(Protocol):
 
 
 class Leases(Protocol):
-    """Holding tasks: what a worker does between `Tasks.page` and `Outcomes.commit`."""
+    """Leases of tasks: the operations of a worker between `Tasks.page` and `Outcomes.commit`."""
 
     @property
     def at_once(self) -> int:
-        """The most tasks for one call of `claim`, so that its answer is not long in coming."""
+        """Limit of tasks for one call of `claim`, for a short response time."""
 
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
     ) -> Claimed:
-        """Lease those of *tasks* that still are as `Tasks.page` returned them.
+        """Lease those of *tasks* that have not changed since `Tasks.page` returned them.
 
-        No two claims of all processes ever get the same task at the same time.
-        Each success raises the task's fence by one. A task whose lease ran out
-        twice is quarantined (see `transitions.is_quarantined`); where its holder had
-        begun with it alone, it counts one `lost` and is due later instead, or is
-        ignored (`crashed-worker`) when that makes *max_lost*. Sent again after it
-        was not answered, it returns the leases of the first time as well; nothing
-        else does.
+        No two claims of all processes hold the same task at the same time. Each success
+        raises the task's fence by one. A task whose lease ran out twice is quarantined (see
+        `transitions.is_quarantined`). If its holder had begun with it alone, it counts one
+        `lost` and is due later instead, or is ignored (`crashed-worker`) at *max_lost*. A call
+        that is repeated after a lost reply also returns the leases of the first one.
         """
 
     async def begin(self, lease: Lease) -> bool:
-        """Write down that the work on a task begins; return whether the lease still holds.
+        """Record that the work on a quarantined task begins; return whether the lease still holds.
 
-        Of quarantined tasks, with which a worker begins alone: should this lease run out
-        too, it counts.
+        The worker works on it alone: if this lease runs out too, that counts as `lost`.
         """
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
-        """Let the leases end *lease* from now; return the task ids of those that are lost."""
+        """Let the leases end *lease* from now; return the task ids of lost ones."""
 
     async def save(
         self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
     ) -> bool:
         """Write a held task's data, durably, and let its lease end *duration* from now, or later.
 
-        Return whether the lease still holds; where not, nothing is written.
-        `update_time` stays: the status has not changed.
+        Return whether the lease still holds; otherwise nothing is written. `update_time`
+        stays: the status has not changed.
         """
 
     async def held(self, worker: str) -> list[Lease]:
         """Return the leases whose tokens begin with `worker:`, the longest held first.
 
-        Those that ran out as well, as long as nobody took them over. The task of
-        each is as `Outcomes.release` is to leave it: `failed` where it has failed before,
-        else `todo`, due since it was claimed.
+        Includes expired ones that no other worker has taken over. The task of each is in
+        the state for `Outcomes.release`: `failed` if it has failed before, else `todo`, due
+        since its claim.
         """
 
 
 class Outcomes(Protocol):
-    """How the work on tasks ended."""
+    """Results of the work on tasks."""
 
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
         """Record outcomes and end their leases, each in one atomic and durable step.
@@ -148,37 +144,35 @@ class Outcomes(Protocol):
         """
 
     async def replace(self, settlements: Sequence[Settlement]) -> Committed:
-        """Record what pages gave that nobody works on, see `transitions.reparse`.
+        """Replace the results of tasks that no worker holds, see `transitions.reparse`.
 
-        Each in one atomic and durable step, where the task still has the status and the
-        fence that it was read with; else nothing is written, and its lease is named as
-        lost. One that the store cannot hold is named as rejected, and not written either.
-        Sent twice it is recorded once.
+        Each in one atomic and durable step, if the task still has the status and the fence
+        of its read; else nothing is written, and its lease is returned as lost. One that
+        the store cannot hold is returned as rejected, and not written. Idempotent.
         """
 
     async def release(self, leases: Sequence[Lease]) -> int:
-        """Give tasks back as they were before the claim, no attempt spent; return how many.
+        """Release tasks unchanged, without counting an attempt; return their number.
 
-        Leases that were lost meanwhile are left alone.
+        Lost leases are left alone.
         """
 
 
 class Hosts(Protocol):
-    """The hosts that nobody holds, and what is known of all."""
+    """Hosts without a lease, and the states of all hosts."""
 
     async def wake(self, dues: Mapping[str, datetime]) -> None:
-        """Make hosts known, and ready no later than given, unless somebody holds them.
+        """Add unknown hosts, and make hosts without a lease ready at the given times or earlier.
 
-        A host that rests until its `not_before` is ready then, and not earlier:
-        a host in its backoff is not leased anew for every link to it. A worker that
-        makes a task due says so here, after the task is in the ledger. Writes
-        nothing where nothing changes.
+        A resting host is ready at its `not_before`, not earlier: links to a host in backoff
+        do not wake it. A worker that makes a task due calls this after the task is in the
+        ledger. Writes only changes.
         """
 
     async def wake_all(self) -> int:
-        """Make every host ready now that nobody holds, its failures forgiven; return how many.
+        """Make every host without a lease ready now, and reset its failures; return their number.
 
-        The rest after a failure is forgiven too, the adaptive delay is not.
+        Resets the rest after a failure too, but not the adaptive delay.
         """
 
     async def give_up(
@@ -189,82 +183,77 @@ class Hosts(Protocol):
         scheme: str | None = None,
         calls: Calls = Calls.NONE,
     ) -> int:
-        """Ignore all waiting tasks of *host* for *reason*; return how many.
+        """Ignore all waiting tasks of *host* for *reason*; return their number.
 
-        With *scheme* (`https`) only those whose URL has it. The tasks that *calls*
-        includes are left, and are due now: each of them is settled by itself.
+        With *scheme* (`https`) only those whose URL has it. The tasks that *calls* includes
+        become due now instead: each of them is settled separately.
 
-        A batch at a time, so that a million of them neither block the ledger
-        nor run into its time limit. Leased tasks are left alone, and so are
-        finished ones. May be repeated after an error.
+        In batches, so that a million of them neither block the ledger nor exceed its time
+        limit. Leased and finished tasks do not change. May be repeated after an error.
         """
 
     def all(self) -> AsyncIterator[Host]:
-        """Yield every host, by name, in flat memory."""
+        """Yield every host, by name, in constant memory."""
 
     async def busiest(self, *, limit: int) -> tuple[list[Host], list[Host]]:
-        """Return up to *limit* hosts that are held, and up to *limit* others that wait longest.
+        """Return up to *limit* leased hosts, and up to *limit* others that wait longest.
 
-        Without their robots.txt. By indexes alone, one seek each.
+        Without their robots.txt. By one index seek each.
         """
 
     async def counts(self) -> dict[str, Counts]:
-        """Return how many tasks of each status every host has.
+        """Return the number of tasks of each host and status.
 
-        Counted by indexes alone, but for the leased ones on MongoDB, which are read. There it
-        is no single moment that is counted: a number is wrong by no more tasks than changed
-        meanwhile.
+        Counted by indexes, except for leased ones on MongoDB, which are read. On MongoDB the
+        counts are not of one moment: they differ by at most the tasks that changed meanwhile.
         """
 
     async def get(self, names: Collection[str]) -> dict[str, Host]:
-        """Return the hosts of those names that are known."""
+        """Return the known hosts among *names*."""
 
     async def next_ready(self) -> datetime | None:
-        """Return when the next host is or will be ready, live leases included; None: never."""
+        """Return the time of the next ready host, live leases included; None: never."""
 
     async def due(self, *, after: str, limit: int) -> list[str]:
-        """Return the next hosts, by name, that have tasks with a `due`, behind the name *after*.
+        """Return the next hosts after the name *after* that have tasks with a `due`.
 
-        One seek a host. For an idle process that looks for lost wake-ups.
+        One seek a host. For an idle process that checks for lost wake-ups.
         """
 
     async def earliest_due(self, host: str) -> datetime | None:
-        """Return when the next task of *host* is due, live leases included; None: never."""
+        """Return the time of the next due task of *host*, live leases included; None: never."""
 
 
 class HostLeases(Protocol):
-    """Holding hosts: leasing many at once, and what their owner writes."""
+    """Leases of hosts, and the writes of their owners."""
 
     async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
         """Lease up to *limit* hosts that are ready, the longest ready first.
 
-        A host is ready when its `ready_at` has come: somebody woke it, or its
-        last owner's lease ran out. No two leases of all processes ever hold a
-        host at the same time. Each raises the host's epoch by one and sets its
-        `ready_at` to the lease's end.
+        A host is ready when its `ready_at` has come: it was woken, or its last owner's
+        lease ran out. No two leases of all processes hold a host at the same time. Each
+        raises the host's epoch by one and sets its `ready_at` to the lease's end.
         """
 
     async def renew(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
-        """Let the leases end *lease* from now; return the names of the hosts that are lost."""
+        """Let the leases end *lease* from now; return the names of lost hosts."""
 
     async def save(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """Write what owners have learned of their hosts; return the names of those that are lost.
+        """Write the owners' states of their hosts; return the names of lost ones.
 
         Writes `not_before`, `delay`, `failures`, `page_failures`, `given_up`, `origins`,
-        `finished` and `failed` as they are in the state, and `robots` where the
-        state has another record than the lease's host. Nobody else writes them
-        while the lease is held, so a state that is sent twice counts once. The
-        lease is kept. A host that is leased to somebody else now is not written.
+        `finished` and `failed` of the state, and `robots` if it differs from the lease's
+        host. No other process writes them during the lease, so a repeated state counts
+        once. The lease stays. A host that another process has leased is not written.
         """
 
     async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """End leases, writing what `save` writes; return the names of those that were lost.
+        """End leases, and write the states as `save` does; return the names of lost hosts.
 
-        Each host is ready again at its state's `ready_at`, or, where that is
-        None, only when somebody wakes it. A wake-up that came while the host
-        was leased is not lost to it: the ledger looks for the host's earliest
-        task that is due after the release, and wakes it for that. It looks
-        where the host would not be ready by now, or by its `not_before`.
+        Each host is ready again at its state's `ready_at`, or, if that is None, when it is
+        woken. A wake-up during the lease is not lost: after the release the ledger queries
+        the host's earliest due task, and wakes it for that. It does so unless the host is
+        ready by now, or by its `not_before`.
         """
 
 
@@ -272,24 +261,24 @@ class Blobs(Protocol):
     """Values that are too large for their tasks."""
 
     async def put(self, task_id: bytes, value: Any) -> BlobRef:
-        """Keep a clean value beside its task, durably; nothing refers to it yet."""
+        """Store a clean value outside of its task, durably; the task does not refer to it yet."""
 
     async def read(self, blob: BlobRef) -> Any:
-        """Return a value that was set aside; raises `LedgerError` where it is gone."""
+        """Return an offloaded value; raises `LedgerError` if it is missing."""
 
     async def drop(self, blobs: Collection[BlobRef]) -> None:
-        """Delete values that nothing refers to any more."""
+        """Delete unreferenced values."""
 
 
 class Changes(Protocol):
-    """Being told of tasks."""
+    """Notifications of changed tasks."""
 
     def watch(self) -> AsyncIterator[None]:
-        """Yield once at first, and then whenever a task was added or may be due again.
+        """Yield once at first, and then after a task was added or may be due again.
 
-        A hint: it may be early, late, or one for many. Where the store tells
-        nobody, it ends after the first; it raises `LedgerUnavailableError`
-        where the connection breaks.
+        A hint: it may be early, late, or one for many. It ends after the first one if the
+        store has no notifications; it raises `LedgerUnavailableError` if the connection
+        breaks.
         """
 
 
@@ -298,25 +287,25 @@ class Ledger(Protocol):
 
     tasks: Tasks  #: adding tasks, and reading them
     leases: Leases  #: holding tasks
-    outcomes: Outcomes  #: how the work on them ended
-    hosts: Hosts  #: the hosts that nobody holds
-    host_leases: HostLeases  #: holding hosts
+    outcomes: Outcomes  #: results of the work on tasks
+    hosts: Hosts  #: hosts without a lease
+    host_leases: HostLeases  #: leases of hosts
     workers: Workers  #: the processes at work
-    rates: Rates  #: what they did, minute by minute
+    rates: Rates  #: their numbers, minute by minute
     queries: Queries  #: questions about all tasks
-    groups: Groups  #: how many tasks have what in common
-    search: Search  #: looking for tasks in bounded time
+    groups: Groups  #: counts of tasks by a common value
+    search: Search  #: search for tasks in bounded time
     admin: Admin  #: changes of many tasks
     notes: Notes  #: values beside the tasks
-    sessions: Sessions  #: who pages are asked for as
-    spider_state: SpiderStates  #: what the spider keeps between its pages
+    sessions: Sessions  #: identities for requests
+    spider_state: SpiderStates  #: the spider's `self.state`
     blobs: Blobs  #: values that are too large for their tracked tasks
-    changes: Changes  #: being told of tracked tasks
-    inspection: Inspection  #: what `doctor` reads and mends
+    changes: Changes  #: notifications of changed tracked tasks
+    inspection: Inspection  #: checks and repairs for `doctor`
 
     @property
     def kind(self) -> LedgerKind:
-        """What the tasks are."""
+        """Kind of the tasks."""
 
     def now(self) -> datetime:
         """Return the ledger's time, aware, in UTC, in milliseconds.
@@ -327,10 +316,10 @@ class Ledger(Protocol):
         """
 
     async def another(self) -> "Ledger":
-        """Return the same ledger over connections of its own, for another event loop.
+        """Return the same ledger over new connections, for another event loop.
 
-        Nothing is made or checked anew. It is to be closed by itself.
+        Nothing is created or checked. It must be closed separately.
         """
 
     async def close(self) -> None:
-        """Let go of connections. The ledger cannot be used any more."""
+        """Close all connections. The ledger cannot be used afterwards."""

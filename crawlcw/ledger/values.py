@@ -1,4 +1,4 @@
-"""What operations of a ledger are given and return: filters, places, counts and groups."""
+"""Arguments and results of a ledger's operations: filters, cursors, counts and groups."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -18,7 +18,9 @@ class Added:
 
     new: int = 0
     known: int = 0
-    rejected: tuple[tuple[Task, str], ...] = ()  #: those the store cannot hold, and why
+    rejected: tuple[
+        tuple[Task, str], ...
+    ] = ()  #: tasks that the store cannot hold, with the reason
 
     def __add__(self, other: "Added") -> "Added":
         """Return the sum of both."""
@@ -34,9 +36,9 @@ class Claimed:
     """Result of `claim`."""
 
     leases: tuple[Lease, ...] = ()
-    missed: int = 0  #: taken, finished or moved by another worker meanwhile
+    missed: int = 0  #: changed by another worker meanwhile
     abandoned: int = 0  #: ignored instead: they have crashed too many workers
-    put_off: int = 0  #: due later instead: a worker crashed that worked on nothing else
+    put_off: int = 0  #: due later instead: they crashed a worker while they ran alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,25 +51,25 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemCount:
-    """How many items a ledger has."""
+    """Number of items in a ledger."""
 
     number: int
-    whole: bool  #: False: these were counted, and there may be more
+    whole: bool  #: False: a lower bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
-    """Which tasks a question or a change is about: those that match all that is given."""
+    """Filter of tasks, which must match all given fields."""
 
     statuses: Collection[Status] = tuple(Status)
     reason: Reason | None = None
-    host: str | None = None  #: of tracked tasks the stage
-    since: datetime | None = None  #: changed their status at or after this time
-    until: datetime | None = None  #: and before this one
+    host: str | None = None  #: for tracked tasks, the stage
+    since: datetime | None = None  #: last change of the status at or after this time
+    until: datetime | None = None  #: last change of the status before this time
     ids: Collection[bytes] | None = None
-    url_prefix: str | None = None  #: their URL, or key, begins with this, as it is stored
-    callback: str | None = None  #: the method that parses their pages
-    due_by: datetime | None = None  #: due at this time or before; of held ones their lease's end
+    url_prefix: str | None = None  #: prefix of the stored URL or key
+    callback: str | None = None  #: name of the callback
+    due_by: datetime | None = None  #: due at this time or before; for held ones, the lease's end
 
     def among(self, statuses: Collection[Status]) -> "TaskFilter":
         """Return the filter, restricted to tasks of those statuses."""
@@ -76,25 +78,25 @@ class TaskFilter:
     def freed(self, change: BulkChange, *, now: datetime) -> "TaskFilter":
         """Return the filter, restricted to the tasks of a part of a bulk change.
 
-        Of those that are held only those whose lease has run out *now*.
+        Held ones match only with a lease that has run out at *now*.
         """
         chosen = self.among(change.from_statuses)
         return replace(chosen, due_by=now) if change.ends_leases else chosen
 
     def counted_at(self, now: datetime) -> "TaskFilter":
-        """Return the same without an end that is yet to come, for nothing changed later than now.
+        """Return the filter without an *until* in the future, which matches all tasks.
 
-        No index but that of statuses has times.
+        Only the index of statuses has times.
         """
         to_come = self.until is not None and self.until > now
         return replace(self, until=None) if to_come else self
 
 
 class Dimension(StrEnum):
-    """What tasks may have in common."""
+    """Properties to group tasks by."""
 
-    HOST = "host"  #: of tracked tasks the stage
-    REASON = "reason"  #: why they failed, or are ignored
+    HOST = "host"  #: for tracked tasks, the stage
+    REASON = "reason"  #: reason of failed and ignored tasks
     CALLBACK = "callback"
     DEPTH = "depth"
     STATUS_CODE = "status-code"  #: of the last HTTP answer
@@ -102,9 +104,9 @@ class Dimension(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """How many tasks have one value in common."""
+    """Counts of the tasks with one value."""
 
-    value: str | int | None  #: None: they have no such thing
+    value: str | int | None  #: None: tasks without a value
     open: int = 0  #: not done yet, those in flight included
     finished: int = 0
     ignored: int = 0
@@ -115,7 +117,7 @@ class Group:
         return self.open + self.finished + self.ignored
 
     def __add__(self, other: "Group") -> "Group":
-        """Return both together, under the value of the first."""
+        """Return the sum, with the value of the first."""
         return Group(
             value=self.value,
             open=self.open + other.open,
@@ -125,14 +127,14 @@ class Group:
 
 
 def most_first(groups: Iterable[Group]) -> list[Group]:
-    """Return the groups that have any task, those with the most first."""
+    """Return the non-empty groups, the largest first."""
     some = [group for group in groups if group.total]
     return sorted(some, key=lambda each: (-each.total, each.value is None, str(each.value)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Cursor:
-    """Where a walk through tasks, the last changed first, has come to."""
+    """Position in the tasks ordered by their last change, the last first (keyset cursor)."""
 
     update_time: datetime
     id: bytes
@@ -140,8 +142,8 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemRow:
-    """One item as it leaves the ledger."""
+    """One item from the ledger."""
 
     item: dict[str, Any]
-    url: str  #: where its page really was
+    url: str  #: final URL of its page
     fetched_at: datetime

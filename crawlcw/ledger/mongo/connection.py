@@ -1,4 +1,4 @@
-"""How the servers are reached, and what their errors mean."""
+"""Connection to the servers, and translation of the driver's errors."""
 
 import re
 import warnings

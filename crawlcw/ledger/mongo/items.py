@@ -99,7 +99,7 @@ class Items:
         return kept
 
     async def forget_replaced(self, settlements: Sequence[Settlement]) -> None:
-        """Delete what was set aside of visits whose items are not kept any more.
+        """Delete the offloaded items of visits that are no longer kept.
 
         Where this is left out, for its process has died, the page's next visit does it.
         """
@@ -112,7 +112,7 @@ class Items:
         for found in await all_of(cursor, len(again)):
             fences = [source["fence"] for source in found.get("versions") or ()]
             first = min([source_of(found)["fence"], *fences])
-            # Later ones may be of somebody who is about to record them.
+            # Later ones may belong to a worker that is about to record them.
             old.append({"_id.task": found["_id"], "_id.fence": {"$lt": first}})
         if old:
             of_these = {"_id.task": {"$in": again}, "$or": old}

@@ -1,7 +1,7 @@
-"""Claiming tasks, and keeping them: what a worker does between `page` and `commit`.
+"""Claims of tasks and renewal of leases on MongoDB.
 
-Where the reply to a claim is lost, the task may be held without anybody's
-knowing; such claims are remembered, and looked for when they are sent again.
+After a lost reply, the worker may hold a task without knowing it: such claims are stored,
+and looked up when the call is repeated.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ class Leases:
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
     ) -> Claimed:
-        """Claim the tasks, one by one or in batches as the ledger was opened.
+        """Claim the tasks, one by one or in batches, by the option `claims`.
 
-        Where a reply is lost, this raises, and the same call sent again finds out
-        what became of all its claims.
+        Raises after a lost reply; the repeated call then also returns the leases of the
+        first one.
         """
         adopted = await self._resolve_unsure(tasks, lease=lease)
         ours = {each.task.id for each in adopted}
@@ -78,7 +78,7 @@ class Leases:
     async def _claim_one(
         self, task: Task, token: str, lease: timedelta, max_lost: int
     ) -> Lease | Status | LedgerUnavailableError | None:
-        """Claim one task: its lease, or what it becomes instead, or None for a miss.
+        """Claim one task: return its lease, or its status instead, or None for a miss.
 
         Returns the error where the answer is lost: other claims are under way beside it.
         """
@@ -86,15 +86,15 @@ class Leases:
         change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
         if change is None:
             return None
-        # The fence makes the decision exact: nobody has claimed it since it was read.
+        # The fence makes the decision exact: no worker has claimed it since it was read.
         guard = {
             "_id": task.id,
             "status": int(task.status),
             "fence": task.fence,
             "due": {"$lte": now},
         }
-        # To give a task up is an outcome (and to put it off, which is as rare): after
-        # it a crawl may be at its end, and nobody left to repeat what a failover took back.
+        # Giving a task up is an outcome, and so is putting it off: durable, since the crawl
+        # may end after it, with no worker left to repeat a write that a failover undid.
         collection = self._store.tasks if change.lock is not None else self._store.durable
         try:
             with mapped():
@@ -113,11 +113,11 @@ class Leases:
         return Lease(task=task, token=token, fence=change.fence, expires=change.due)
 
     def _read(self, fields: Mapping[str, int]) -> dict[str, int]:
-        """Return what a claim reads: the fields, and what a tracked task carries."""
+        """Return the fields that a claim reads, with the payload of a tracked task."""
         return {**fields, **_CARRIED} if self._store.kind.tracked else dict(fields)
 
     def _loaded(self, task: Task, found: Mapping[str, Any]) -> Task:
-        """Return the task with what it carries, where it is a tracked one."""
+        """Return the task, with its payload if it is a tracked one."""
         return replace(task, carried=documents.carried(found)) if self._store.kind.tracked else task
 
     async def _claim_together(
@@ -217,7 +217,7 @@ class Leases:
             if not leases:
                 return set()
             mine = locked((held.task.id for held in leases), (held.token for held in leases))
-            # One that was delayed on its way must not shorten what a later one has lengthened.
+            # A delayed renewal must not shorten a lease that a later one has extended.
             result = await self._store.tasks.update_many(
                 mine, {"$max": {"due": self._store.now() + lease}}, hint="_id_"
             )
@@ -244,7 +244,7 @@ class Leases:
         return matched == 1
 
     async def held(self, worker: str) -> list[Lease]:
-        """Read what is processing, whosever it is, and keep what is the worker's."""
+        """Read all processing tasks, and return those of the worker."""
         tokens = {"$regex": f"^{re.escape(worker)}:"}
         held = {"status": int(Status.PROCESSING), "lock": tokens}
         with mapped():
@@ -253,9 +253,9 @@ class Leases:
         return [lease_of(documents.task(each)) for each in found]
 
     async def _check_clock(self, lease: timedelta) -> None:
-        """Measure the server's time again where it is some time ago."""
-        # What a bad clock gains or loses between two looks must be small against a
-        # lease, or a short one seems to have run out while its holder renews it.
+        """Measure the server's time again if the last measurement is old."""
+        # The drift of a bad clock between two measurements must be small against a lease:
+        # else a short lease seems to run out while its holder renews it.
         every = min(_CLOCK_CHECK, lease.total_seconds() / 2)
         if (
             self._store.own_clock
@@ -265,7 +265,7 @@ class Leases:
 
 
 def _claim(change: Change) -> dict[str, Any]:
-    """Return the update of a claim: only what it changes, since there are so many."""
+    """Return the update of a claim: only changed fields, since claims are frequent."""
     if change.lock is None:
         return update_of(change)  # not claimed, but given up or put off
     fields = documents.changed(change)

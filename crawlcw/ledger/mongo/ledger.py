@@ -74,12 +74,11 @@ class MongoLedger:
         """Connect to *url* and prepare the collections of a spider or a use case.
 
         The database is the URL's path, by default `crawlcw`; *driver* is
-        `pymongo` or `motor`, *claims* as for `MongoStore`. *kind* says
-        which of the two it is; None: whatever is written down there, and a spider
-        where nothing is. Without *create* nothing is made where there are no tasks, and
-        nothing written where all is as it should be. Raises `LedgerUnavailableError`
-        where no server answers within 5 s, and `LedgerConfigurationError` where one
-        answers that will not do, or the user may not do what is needed.
+        `pymongo` or `motor`, *claims* as for `MongoStore`. *kind* is the kind of the
+        tasks; None: as recorded, or a spider's. Without *create* nothing is created for an
+        unknown name, and a complete ledger is not written. Raises `LedgerUnavailableError`
+        if no server answers within 5 s, and `LedgerConfigurationError` for an unsuitable
+        server or missing privileges.
         """
         client, database = connected(url, driver)
         store = MongoStore(
@@ -135,7 +134,7 @@ class MongoLedger:
         clock: Callable[[], datetime] | None = None,
         kind: LedgerKind | None = None,
     ) -> Self:
-        """Connect to *url* to examine what is there; nothing is made.
+        """Connect to *url* for inspection; nothing is created.
 
         The arguments and errors are those of `open`, but that missing or wrong
         indexes are no error: `health` tells of them.

@@ -1,4 +1,4 @@
-"""Which spiders and use cases a database holds tasks of."""
+"""Names of the spiders and use cases with tasks in a database."""
 
 from contextlib import suppress
 from inspect import isawaitable

@@ -1,4 +1,4 @@
-"""What must be there before a crawl: the server, the collections, their indexes."""
+"""Preconditions of a crawl: server version, collections and indexes."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What every operation stands on: the collections, the server's time, and ways to read much."""
+"""MongoDB collections of a ledger, the server's time, and helpers for large reads."""
 
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -21,16 +21,16 @@ from crawlcw.ledger.port import RATE_KEY, P, T, Unit, Work
 from crawlcw.model.clock import LedgerClock
 
 _DURABLE = WriteConcern(w="majority", j=True)
-#: A claim that is lost in a failover is a repeated fetch; it needs no journal.
+#: For claims: one lost in a failover only repeats a fetch.
 _QUICK = WriteConcern(w=1)
-#: The collection that says which kind and version the others are.
+#: The collection with the kind and version of the others.
 SCHEMA = "crawlcw.schema"
 _LAST_ANSWER = 1.0
 #: The server's BadValue: nothing else in a look for a task can be one.
 _NO_SUCH_INDEX = 2
 _ITEM_BATCH = 200
 _RESUMES = 5
-#: How many tasks are given up, hosts woken, or workers forgotten, by one command.
+#: Number of tasks given up, hosts woken, or workers deleted by one command.
 BATCH = 5_000
 
 
@@ -49,11 +49,10 @@ class MongoStore:
         driver: str = "pymongo",
         kind: LedgerKind = LedgerKind.SPIDER,
     ) -> None:
-        """Take a database of any of the two clients; see `Schema.prepare`.
+        """Use a database of either client; see `Schema.prepare`.
 
-        *claims* is `each` (a `find_one_and_update` for every task) or `batch`;
-        *url* is where the database is and *driver* by which client, for another
-        one; *kind* is what the tasks are.
+        *claims* is `each` (a `find_one_and_update` for every task) or `batch`; *url* and
+        *driver* are for opening another connection; *kind* is the kind of the tasks.
         """
         self.kind = kind
         #: Whether it is yet to be said what this is.
@@ -65,11 +64,11 @@ class MongoStore:
         self.name = spider
         self.tasks = database.get_collection(spider, write_concern=_QUICK)
         self.durable = database.get_collection(spider, write_concern=_DURABLE)
-        # Durable, all of it: a lease that a failover took back would leave a
-        # host with two owners. One write is for many hosts.
+        # All durable: a lease undone by a failover would leave a host with two owners.
+        # One write covers many hosts.
         self.hosts = database.get_collection(f"{spider}.hosts", write_concern=_DURABLE)
         self.workers = database.get_collection(f"{spider}.workers", write_concern=_DURABLE)
-        # Not durable: a point that a failover takes away is made up for by the next one.
+        # Not durable: the next point replaces one that a failover undoes.
         rates = database.get_collection(f"{spider}.rates", write_concern=_QUICK)
         self.rates = Table(rates, key=RATE_KEY)
         self.items = database.get_collection(f"{spider}.items", write_concern=_DURABLE)
@@ -84,7 +83,7 @@ class MongoStore:
         )
         self.schema = database.get_collection(SCHEMA, write_concern=_DURABLE)
         self.marker = Table(self.schema)
-        self.unit: Unit  #: given when the ledger is put together
+        self.unit: Unit  #: set when the ledger is assembled
         self.clock = LedgerClock()
         self.now: Callable[[], datetime] = clock or self.clock.now
         self.own_clock = clock is None
@@ -101,11 +100,11 @@ class MongoStore:
         return await work(self.unit, *args, **kwargs)
 
     async def set_clock(self) -> None:
-        """Ask the server for its time."""
+        """Read the server's time."""
         asked = self.clock.monotonic()
         hello = await self.database.command("hello")
         answered = self.clock.monotonic()
-        # `command` answers without a time zone, whatever the client was told.
+        # `command` always returns naive times.
         local = hello["localTime"].replace(tzinfo=UTC)
         self.clock.set(local, asked=asked, answered=answered)
         self.clock_checked = answered
@@ -116,8 +115,8 @@ class MongoStore:
         return f"{worker}:{self._tokens}"
 
     def woken(self, now: datetime) -> documents.Document:
-        """Return what a write sets besides that makes tasks due and is no outcome."""
-        # `changes` sees by it that this was no renewal. A spider's ledger is not watched.
+        """Return the further fields of a write that makes tasks due and is not an outcome."""
+        # They distinguish it from a renewal for `changes`. A spider's ledger is not watched.
         return {"woken": now} if self.kind.tracked else {}
 
     async def aggregate(
@@ -127,7 +126,7 @@ class MongoStore:
         hint: str | Mapping[str, int] = BY_STATUS,
         most: int = 1000,
     ) -> list[dict[str, Any]]:
-        """Return the groups that a pipeline makes of the tasks, fewer than *most*."""
+        """Return the results of a pipeline over the tasks, fewer than *most*."""
         with mapped():
             cursor = self.tasks.aggregate(pipeline, hint=hint, batchSize=most)
             # PyMongo's aggregate is a coroutine, Motor's is not.
@@ -154,7 +153,7 @@ class MongoStore:
         return number
 
     async def estimate(self) -> int:
-        """Return about how many tasks there are: what the server wrote down, without counting."""
+        """Return the approximate number of tasks: the server's statistics, without counting."""
         with mapped():
             answer = await self.database.command({"count": self.name})
         number: int = answer["n"]
@@ -169,7 +168,7 @@ class MongoStore:
         *,
         at_once: int | None = None,
     ) -> AsyncGenerator[T, None]:
-        """Stream by `_id` what *read* makes of each document, and go on where the cursor breaks.
+        """Stream the results of *read* for each document by `_id`; resume after a broken cursor.
 
         A reply of the server has *at_once* documents at most, and 16 MiB; None: 200.
         """

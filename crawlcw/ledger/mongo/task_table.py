@@ -1,7 +1,7 @@
 """The tasks of the port in MongoDB, and the unit of all its tables.
 
-Counts read an index some ten thousand tasks at a time: on a slow server one command for a million
-tasks runs into the driver's time limit, and is sent again, and again.
+Counts read an index in batches: on a slow server one command for a million tasks would exceed the
+driver's time limit, and be repeated for ever.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ from crawlcw.model import values
 from crawlcw.model.task import DONE, Status
 from crawlcw.model.transitions import LOCK
 
-#: The order of answers; with more fields the server would sort the tasks of one time.
+#: Order of results; with more fields the server would sort the tasks of one time.
 ORDER = [("update_time", -1), ("_id", -1)]
 _ORDER_OF_EQUALS = [("_id", -1)]
 _PLACE = {"update_time": 1}
@@ -53,21 +53,20 @@ _INDEX = {
 }
 #: The fields of the index of statuses.
 _IN_INDEX = {"status", "update_time"}
-#: So many tasks are read by one command at most, and for so many seconds. They take it 0.4 us each.
+#: Limits of one command: tasks to read, which take 0.4 us each, and seconds.
 _SCANNED = 5_000_000
 _SCANNED_WITHIN = 5.0
 _AS_THEY_LIE = {"$natural": 1}
-#: How many tasks are counted together, and how many of one status by one command: a second, where
-#: the server is slow.
+#: Tasks in one count, and tasks of one status in one command: a second on a slow server.
 COUNTED = 50_000
 COUNTED_AT_ONCE = 2_000_000
-#: How many tasks are read at once to count their items, and for their items; and the bytes of
-#: items, those set aside included, that end a batch.
+#: Tasks in one read for counting items, and for reading items; and bytes of items, offloaded ones
+#: included, that end a batch.
 _READ = 5_000
 _WITH_ITEMS = 200
 _BATCH_BYTES = 16 << 20
 _NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
-#: Those first that have items, and those last that may only wait for another visit.
+#: Statuses with items first; at the end those that may only wait for another visit.
 _ITEMS_FIRST = (*DONE, Status.FAILED, Status.PROCESSING, Status.TODO)
 _ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
 _Reading = Callable[[Document], Awaitable[list[ItemRow]]]
@@ -94,7 +93,7 @@ class TaskTable(Table):
         super().__init__(store.durable, null=LOCK, hidden=("items",))
         self._store = store
         self._blobs = blobs
-        #: Tasks that may have been deleted without what belongs to them.
+        #: Tasks that may have been deleted without their data.
         self._half_deleted: set[bytes] = set()
 
     async def look(
@@ -103,8 +102,8 @@ class TaskTable(Table):
         """See `port.Tasks.look`."""
         stretch = self.filter({name: where[name] for name in _IN_INDEX if name in where})
         places: list[Cursor] = []
-        # What is of the time of the place, and then what is earlier: each is one stretch of the
-        # index for every status; one filter that says both would not be.
+        # Tasks with the cursor's time, and then earlier ones: each is one index range for
+        # every status; one filter for both would not be.
         for part, order in behind(stretch, after):
             missing = limit - len(places)
             pipeline: list[Any] = [
@@ -128,7 +127,7 @@ class TaskTable(Table):
     async def _nth(
         self, part: Document, order: list[tuple[str, int]], number: int
     ) -> Cursor | None:
-        """Return the place of a task, counted from 1, by the index alone; None: too few."""
+        """Return the cursor of the nth task, by the index; None: there are fewer."""
         with mapped():
             cursor = self.collection.find(part, _PLACE).sort(order).hint(BY_STATUS)
             found = await all_of(cursor.skip(number - 1).limit(1), 1)
@@ -162,8 +161,8 @@ class TaskTable(Table):
             return await self._store.aggregate(pipeline, hint=_INDEX[by], most=most + 1)
         if await self._store.estimate() > _SCANNED:
             return None
-        # Of large documents they are too many as well. A server that is not MongoDB's own may
-        # refuse it, or its operator. Another way is slower, and has an error of its own.
+        # It may fail for large documents, or on servers other than MongoDB. The fallback is
+        # slower, and raises its own error.
         with suppress(LedgerError), pymongo.timeout(_SCANNED_WITHIN):
             return await self._store.aggregate(pipeline, hint=_AS_THEY_LIE, most=most + 1)
         return None
@@ -185,7 +184,7 @@ class TaskTable(Table):
         return None if found is None else sum(int(each["n"]) for each in found)
 
     async def told(self, where: Where) -> int | None:
-        """See `port.Tasks.told`: each is one stretch of an index."""
+        """See `port.Tasks.told`: each is one index range."""
         statuses = where["status"].values
         match sorted(where.keys() - {"status"}):
             case [] | ["update_time"]:
@@ -205,10 +204,10 @@ class TaskTable(Table):
         return None
 
     async def _of_status(self, where: Document) -> int:
-        """Return how many tasks there are of one status, and of some times: so many by a command.
+        """Return the number of tasks of one status, and of some times, in batches.
 
-        To count a stretch of the index takes a quarter of what it takes to group it, and to find
-        where the next one begins about as long.
+        Counting an index range takes a quarter of the time of grouping it, and finding the
+        start of the next range about as long.
         """
         total, after = 0, None
         while True:
@@ -224,12 +223,12 @@ class TaskTable(Table):
                 return total
 
     async def _of_callback(self, name: str, wanted: set[Status]) -> int:
-        """Count what is done and what failed; what waits is what is left of all."""
+        """Count the done and the failed tasks; the rest is waiting."""
         known = wanted if Status.TODO not in wanted else set(Status) - {Status.TODO}
         counted = {status: await self._of_both(name, status) for status in sorted(known)}
         if Status.TODO in wanted:
             total = await self._store.count({"callback": name}, hint=BY_CALLBACK)
-            # Counted one after the other: what changed in between is not counted twice.
+            # Counted one after the other: a task that changed in between must not count twice.
             counted[Status.TODO] = max(total - sum(counted.values()), 0)
         return sum(counted[status] for status in wanted)
 
@@ -237,10 +236,10 @@ class TaskTable(Table):
         where: Document = {"status": int(status), "callback": name}
         if status in DONE:
             return await self._store.count(where, hint=DONE_BY_CALLBACK)
-        # Of those that are leased, few at any time, each is read.
+        # Leased tasks, which are few, are read.
         index = BY_STATUS
         if status is Status.FAILED:
-            # That index is of hosts first.
+            # The host is the first field of that index.
             index = FAILED_BY_HOST
             where["host"] = {"$gte": ""}
         found = await self._store.aggregate([{"$match": where}, {"$count": "n"}], hint=index)
@@ -255,17 +254,17 @@ class TaskTable(Table):
         return int(result.matched_count)
 
     def operators(self, edit: Edit, new: Document) -> Document:
-        """Return what makes a change; one that makes a task due is told to those that watch."""
+        """Return the update of a change; one that makes a task due notifies the watchers."""
         update = super().operators(edit, new)
         if edit.set.get("due") is not None:
             update["$set"] |= self._store.woken(self._store.now())
         return update
 
     async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
-        """See `port.Tasks.delete_all`: the tasks first, and then what belongs to them.
+        """See `port.Tasks.delete_all`: the tasks first, and then their data.
 
-        A crash in between leaves what nothing refers to; where a reply is lost, the next call
-        deletes it.
+        A crash in between leaves unreferenced data; after a lost reply, the next call deletes
+        it.
         """
         await self._forget(list(self._half_deleted))
         try:
@@ -277,7 +276,7 @@ class TaskTable(Table):
         return deleted
 
     async def _forget(self, keys: Sequence[Key]) -> None:
-        """Delete what belongs to those of the tasks that are not there."""
+        """Delete the data of those tasks that no longer exist."""
         if not keys:
             return
         there = await self.read(keys, ("_id",))
@@ -289,7 +288,7 @@ class TaskTable(Table):
         self._half_deleted.difference_update(keys)
 
     async def earliest(self) -> datetime | None:
-        """See `port.Tasks.earliest`: a seek for each priority there is; there are few."""
+        """See `port.Tasks.earliest`: a seek for each existing priority."""
         earliest: datetime | None = None
         below = ANY_PRIORITY
         while True:
@@ -308,7 +307,7 @@ class TaskTable(Table):
         """See `port.Tasks.counts`."""
         redirects = 0
         while True:
-            # Their index has no order to go on behind; what was counted before is skipped.
+            # Their index has no order for a cursor; counted ones are skipped.
             number = await self._store.count(
                 IS_REDIRECT, hint=BY_REASON, most=COUNTED_AT_ONCE, skip=redirects
             )
@@ -333,7 +332,7 @@ class TaskTable(Table):
 
 
 class Results:
-    """The items of tasks, in their documents and beside them."""
+    """The items of tasks, in their documents and offloaded."""
 
     def __init__(self, store: MongoStore, tasks: TaskTable, items: Items) -> None:
         self._store = store
@@ -370,8 +369,8 @@ class Results:
             found = await self._reply({"_id": {"$in": keys}}, _ITEM_FIELDS, most=len(keys))
             if len(found) == len(keys) or len(keys) <= 1:
                 break
-            # The reply was full, and has the first tasks by id instead of by the keys. A task that
-            # was removed meanwhile looks the same, and costs a few reads.
+            # The reply was full, and has the first tasks by id instead of by the keys. A task
+            # deleted meanwhile looks the same, and costs a few reads.
             keys = keys[: max(1, min(len(found), len(keys) // 2))]
         by_key = {each["_id"]: each for each in found}
         return await self._first(self._items.rows, [by_key.get(key) for key in keys])
@@ -396,11 +395,11 @@ class Results:
     async def _reply(
         self, chosen: Document, fields: Sequence[str], *, most: int
     ) -> Sequence[Document]:
-        """Return the first tasks by id, no more than one reply of the server has: 16 MiB."""
+        """Return the first tasks by id, as many as fit into one reply of the server: 16 MiB."""
         with mapped():
             cursor = self._tasks.collection.find(chosen, dict.fromkeys(fields, 1))
-            # A negative limit: the server ends the cursor behind its first reply, which is of 101
-            # documents if it is not told.
+            # A negative limit: the server closes the cursor after its first reply, which has 101
+            # documents by default.
             cursor = cursor.sort([("_id", 1)]).hint("_id_").limit(-most).batch_size(most)
             found: list[Document] = await cursor.to_list(None)
         return found
@@ -408,7 +407,7 @@ class Results:
     async def _first(
         self, read: _Reading, tasks: Sequence[Document | None]
     ) -> tuple[list[ItemRow], int]:
-        """Return the items of the first tasks, and how many tasks; items set aside are large."""
+        """Return the items of the first tasks, and their number; offloaded items are large."""
         rows: list[ItemRow] = []
         size = 0
         for number, task in enumerate(tasks, 1):
@@ -424,9 +423,9 @@ class Results:
 def behind(
     where: Mapping[str, Any], after: Cursor | None
 ) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
-    """Return the filters of what comes behind a place, each with its order.
+    """Return the filters of the tasks after a cursor, each with its order.
 
-    What is of the same time comes first, and then the earlier.
+    Tasks of the same time come first, and then earlier ones.
     """
     if after is None:
         return [(dict(where), ORDER)]
@@ -434,7 +433,7 @@ def behind(
     time = after.update_time
     earlier = {**where, "update_time": {**times, "$lt": min(time, times.get("$lt", time))}}
     if not times.get("$gte", time) <= time < times.get("$lt", datetime.max.replace(tzinfo=UTC)):
-        # Nothing is of that time; the server would look for it, and sort it.
+        # No task has that time, and the server would sort the result.
         return [(earlier, ORDER)]
     equal = {**where, "update_time": time, "_id": {"$lt": after.id}}
     return [(equal, _ORDER_OF_EQUALS), (earlier, ORDER)]

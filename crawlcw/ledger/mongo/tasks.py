@@ -21,7 +21,7 @@ from crawlcw.model.task import Record, Task
 _ADDED_AT_ONCE = 1_000
 #: What grows with a task's results; `page` leaves it out.
 _RESULTS = dict.fromkeys(("errors", "response", "items"), 0)
-#: Of a tracked task, likewise, what it carries.
+#: Likewise for the payload of a tracked task.
 _CARRIED = dict.fromkeys(("trace", *documents.CARRIED_FIELDS), 0)
 
 

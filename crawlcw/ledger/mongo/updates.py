@@ -1,4 +1,4 @@
-"""What writes are made of: filters that say whose a task must still be, and updates."""
+"""Guarded writes: filters for the state that a task must still have, and updates."""
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
@@ -23,7 +23,7 @@ def mine(lease: Lease) -> dict[str, Any]:
 
 
 def unmoved(task: Task) -> dict[str, Any]:
-    """Return the filter of a task that nobody has changed since it was read."""
+    """Return the filter of a task that has not changed since it was read."""
     return {"_id": task.id, "fence": task.fence, "status": int(task.status)}
 
 
@@ -57,7 +57,7 @@ def update_of(change: Change) -> dict[str, Any]:
 
 
 def _progressed(change: Change) -> documents.Document:
-    """Return what a change of a tracked task sets besides, each stage's result by its own path."""
+    """Return the further fields of a change of a tracked task, each result by its own path."""
     fields = documents.progressed(change)
     results = fields.pop("results", {})
     # The stages' names are identifiers, so no path leads anywhere else.
@@ -77,7 +77,7 @@ def bulk_update(
     if change.raises_fence:
         update["$inc"] = {"fence": 1}
     if change.ends_leases:
-        update["$max"] = {"begun": 0}  # a quarantined task keeps what it has
+        update["$max"] = {"begun": 0}  # a quarantined task keeps its value
     return update
 
 

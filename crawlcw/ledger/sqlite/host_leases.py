@@ -111,7 +111,7 @@ class HostLeases:
 
 
 def _my_host(lease: HostLease) -> dict[str, Any]:
-    """Return what a host's row must still say, where it is held by the lease."""
+    """Return the columns that a host's row must still have under the lease."""
     return {"id": lease.host.name, "token": lease.token, "held_epoch": lease.epoch}
 
 

@@ -1,4 +1,4 @@
-"""Claiming tasks, and keeping them: what a worker does between `page` and `commit`."""
+"""Claims of tasks and renewal of leases on SQLite."""
 
 import sqlite3
 from collections import Counter

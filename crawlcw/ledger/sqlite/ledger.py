@@ -1,4 +1,4 @@
-"""The ledger in an SQLite file, put together."""
+"""The ledger in an SQLite file: its facets on one store."""
 
 import sqlite3
 import tempfile
@@ -74,9 +74,8 @@ class SqliteLedger:
     ) -> Self:
         """Return the ledger of *name* in the file at *path*, both made where they do not exist.
 
-        *kind* says whether it holds the tasks of a use case or of a spider;
-        None: whatever is written down there, a spider's where nothing is. Raises
-        `LedgerConfigurationError` for a file that is not such a ledger.
+        *kind* says whether the tasks are a use case's or a spider's; None: as recorded, or a
+        spider's. Raises `LedgerConfigurationError` for a file that is not such a ledger.
         """
         machine = LedgerClock(time_of_day=partial(datetime.now, UTC))
         store = SqliteStore(Path(path), name, clock=clock or machine.now)
@@ -92,10 +91,10 @@ class SqliteLedger:
 
     @classmethod
     async def open_passing(cls, name: str, *, kind: LedgerKind | None = None) -> Self:
-        """Return a new ledger of *name* that is gone when it is closed.
+        """Return a new temporary ledger of *name*, deleted when it is closed.
 
-        It is a file of its own in the system's folder for such files: a database in
-        memory could not be read by one connection while another one writes.
+        It is a file in the system's temporary folder: a database in memory could not be read
+        by one connection while another one writes.
         """
         folder = Path(await to_thread.run_sync(partial(tempfile.mkdtemp, prefix="crawlcw-")))
         ledger = await cls.open(folder / "ledger.db", name, kind=kind)
@@ -111,11 +110,11 @@ class SqliteLedger:
         clock: Callable[[], datetime] | None = None,
         kind: LedgerKind | None = None,
     ) -> Self:
-        """Return the ledger of *name* in the file at *path* as it is, to be examined.
+        """Return the ledger of *name* in the file at *path* unchanged, for inspection.
 
-        Nothing is made or switched; *kind* as for `open`. Raises
-        `LedgerConfigurationError` for a file that is no ledger, or one of
-        another version or kind.
+        Nothing is created or switched; *kind* as for `open`. Raises
+        `LedgerConfigurationError` for a file that is not a ledger, or one of another version
+        or kind.
         """
         machine = LedgerClock(time_of_day=partial(datetime.now, UTC))
         store = SqliteStore(Path(path), name, clock=clock or machine.now)
@@ -147,8 +146,8 @@ class SqliteLedger:
         await self.store.close()
 
     async def _go_on_from_the_latest(self, machine: LedgerClock) -> None:
-        """Set the clock to what a worker has last shown, should that be later than it is."""
-        # The machine's clock was set back since: else what is due would be due much later.
+        """Set the clock to the latest time that a worker has recorded, if that is later."""
+        # The machine's clock was set back since: otherwise due tasks would wait.
         latest = await self.store.reader.run(_latest, self.store.sql, self.store.name)
         reading = machine.monotonic()
         if latest > machine.now():
@@ -156,7 +155,7 @@ class SqliteLedger:
 
 
 def _latest(db: sqlite3.Connection, sql: Statements, name: str) -> datetime:
-    """Return the latest time that a worker has written down."""
+    """Return the latest time that a worker has recorded."""
     if f"{name}.workers" not in names_in(db):
         return EPOCH
     return moment(number_of(db, sql.latest, {}) or 0)

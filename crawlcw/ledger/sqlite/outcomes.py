@@ -61,7 +61,7 @@ class Write(NamedTuple):
     values: Values  #: of the columns that it sets, and of no others
     items: list[dict[str, Any]] | None  #: rows; None keeps those there
     version: int  #: the fence of the visit that the items are from
-    kept_versions: int  #: the items of so many visits are kept
+    kept_versions: int  #: number of visits whose items are kept
     growth: Growth | None
 
 
@@ -122,11 +122,11 @@ class Outcomes:
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
 
     def _replace(self, db: Database, writes: Sequence[tuple[Lease, Write]]) -> list[Lease]:
-        """Write what is as it was read; return the leases of the rest."""
+        """Write the rows that have not changed since; return the leases of the others."""
         guarded = []
         for _, write in writes:
             task = write.task
-            # As it was read: nobody has changed it since.
+            # Unchanged since its read.
             as_read = {"id": task.id, "status": int(task.status), "fence": task.fence}
             guarded.append((write, as_read))
         with transaction(db, durable=True):
@@ -157,7 +157,7 @@ def _rejected(settlement: Settlement, error: Exception) -> tuple[Write, str]:
 
 
 def mine(lease: Lease) -> dict[str, Any]:
-    """Return what a task's row must still say where it is held by the lease."""
+    """Return the columns that a task's row must still have under the lease."""
     return {
         "id": lease.task.id,
         "lock": lease.token,
@@ -207,11 +207,11 @@ def _growth(change: Change) -> Growth:
 def apply_each(
     db: sqlite3.Connection, sql: Statements, writes: Sequence[tuple[Write, Values]]
 ) -> list[bool | Exception]:
-    """Change tasks, each where it still is what its guard says; say of each whether it was.
+    """Change the tasks that still match their guards; return for each whether it did.
 
-    The first in a transaction, which begins anew where some are not as they are to be. The answer
-    is one of `UNHOLDABLE`, and the task is unchanged, where a task cannot hold what is added
-    together with what is there.
+    The first call in a transaction, which it restarts if some tasks do not match. The result is
+    one of `UNHOLDABLE`, and the task is unchanged, if it cannot hold the added values together
+    with the stored ones.
     """
     plain: list[tuple[Values, Values]] = []
     ids = set()
@@ -261,7 +261,7 @@ def _applied_alone(
 def _grown(
     db: sqlite3.Connection, sql: Statements, task_id: bytes, growth: Growth
 ) -> dict[str, Any]:
-    """Return what of a task grows, together with what is there; nothing of one that is gone."""
+    """Return the grown columns of a task, merged with the stored ones; empty for a deleted task."""
     row = db.execute(sql.added_to, (task_id,)).fetchone()
     if row is None:
         return {}
@@ -294,7 +294,7 @@ def insert(db: sqlite3.Connection, table: str, rows: Iterable[Values]) -> int:
         alike.append(({}, row))
         for name in _MAY_BE_LARGE:
             if name in row and len(row[name]) > _LARGE:
-                # A statement keeps what it was given last, so that a large row is alone.
+                # A large row is alone: a cached statement keeps its last parameters.
                 most = 1
     for (_, names), number, parameters in _lots(alike, most=most):
         total += db.execute(_insertion(table, names, number), parameters).rowcount
@@ -304,7 +304,7 @@ def insert(db: sqlite3.Connection, table: str, rows: Iterable[Values]) -> int:
 def _lots(
     rows: Iterable[tuple[Values, Values]], *, most: int
 ) -> Iterator[tuple[Shape, int, list[Any]]]:
-    """Yield rows that are alike, at most so many together: their shape, number and parameters.
+    """Yield rows of one shape, up to *most* together: their shape, number and parameters.
 
     The numbers are few, for each has a statement of its own.
     """
@@ -328,10 +328,10 @@ def _insertion(table: str, names: tuple[str, ...], number: int) -> str:
 
 @cache
 def _update(table: str, shape: Shape, number: int) -> str:
-    """Return the statement that changes so many rows."""
+    """Return the statement that changes *number* rows."""
     guard, names = shape
     width = len(guard) + len(names)
-    # Of one row they are numbered, for what is set comes first in the statement.
+    # For one row they are numbered, since SET comes before WHERE in the statement.
     places = iter([f"?{n}" if number == 1 else f"v.column{n}" for n in range(1, width + 1)])
     wanted = [f"{name} {'<=' if name == 'due' else '='} {next(places)}" for name in guard]
     values = [f"{name} = {next(places)}" for name in names]

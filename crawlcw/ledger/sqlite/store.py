@@ -1,4 +1,4 @@
-"""What every operation stands on: two connections, the statements, the time."""
+"""SQLite connections, statements and time of a ledger."""
 
 import shutil
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class SqliteStore:
 
     kind = LedgerKind.SPIDER  #: known once it is opened
 
-    #: A folder that is taken away when the ledger is closed, with the file in it.
+    #: Folder of a temporary ledger's file, deleted when the ledger is closed.
     passing: Path | None = None
 
     def __init__(self, path: Path, name: str, *, clock: Callable[[], datetime]) -> None:
@@ -41,9 +41,9 @@ class SqliteStore:
         #: Returns this machine's time, which all processes on the file share.
         self.now = clock
         self.writer = Connection(path)
-        # Its own, so that `items` and `counts` do not keep claims waiting.
+        # A separate one, so that `items` and `counts` do not delay claims.
         self.reader = Connection(path)
-        #: What tells each lease of a worker from its others.
+        #: Distinguishes the leases of a worker.
         self.numbers = count(1)
 
     async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -71,7 +71,7 @@ class SqliteStore:
         return unit
 
     def text(self, value: Any) -> str:
-        """Return a value as JSON; raises `LedgerError` where the ledger cannot hold it."""
+        """Return a value as JSON; raises `LedgerError` if the ledger cannot hold it."""
         try:
             return to_json(value)
         except UNHOLDABLE as error:
@@ -80,9 +80,9 @@ class SqliteStore:
             ) from error
 
     async def prepare(self, *, kind: LedgerKind | None) -> None:
-        """Make the tables and indexes that are missing, and check what is there.
+        """Create missing tables and indexes, and check existing ones.
 
-        A file that every user may read, as older versions made it, is closed to them.
+        Removes other users' access to a file of an older version.
         """
         self.kind = await self.writer.run(create, self.tables, self.name, self.path, kind=kind)
         # Not before: until then it may be another program's.
