@@ -102,7 +102,6 @@ class SiteCookies:
         cookie = Cookie(
             name=name,
             value=sent,
-            coded=sent,
             domain=host,
             host_only=True,
             path="/",
@@ -142,7 +141,7 @@ class SiteCookies:
                         path == cookie.path or path.startswith(f"{cookie.path.removesuffix('/')}/")
                     )
                 ):
-                    found.append((-len(cookie.path), rank, cookie.name, cookie.coded))
+                    found.append((-len(cookie.path), rank, cookie.name, cookie.value))
             # Those of the names that the host is below of, too.
             domain = "" if _is_address(host) else domain.partition(".")[2]
         return [(name, value) for *_, name, value in sorted(found)]
@@ -215,7 +214,7 @@ def _is_the_same(known: Cookie | None, cookie: Cookie) -> bool:
 
 
 def _size(cookie: Cookie) -> int:
-    texts = (cookie.name, cookie.value, cookie.coded, cookie.domain, cookie.path)
+    texts = (cookie.name, cookie.value, cookie.domain, cookie.path)
     return sum(map(len, texts))
 
 
@@ -264,7 +263,6 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
     return Cookie(
         name=name,
         value=value,
-        coded=value,
         domain=domain or host,
         host_only=not is_shared,
         path=path,

@@ -5,7 +5,7 @@ A session is the document
     _id          its name
     fence        the number of changes of its state
     state        fresh, ready or retired
-    cookies      {digest: {name, value, coded, domain, host_only, path, port, secure, expires}}
+    cookies      {digest: {name, value, domain, host_only, path, port, secure, expires}}
     headers, origins, proxy, data   as in `Identity`
     score, witness                  what pages have left; the second is `login_probe`
     owner, expires                  the worker that logs it in, and until when; else absent

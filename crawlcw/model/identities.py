@@ -37,8 +37,7 @@ class Cookie:
     """A cookie as it is kept between processes."""
 
     name: str
-    value: str = field(repr=False)
-    coded: str = field(repr=False)  #: as it is sent
+    value: str = field(repr=False)  #: as it is sent
     domain: str  #: the host that set it, or the domain that it is for
     host_only: bool
     path: str

@@ -130,7 +130,6 @@ def session(now: datetime) -> Identity:
     cookie = Cookie(
         name="sid",
         value="1",
-        coded="1",
         domain="a.example",
         host_only=True,
         path="/",

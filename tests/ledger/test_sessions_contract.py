@@ -16,7 +16,6 @@ def cookie(value: str, **changes: object) -> Cookie:
     plain = Cookie(
         name="sid",
         value=value,
-        coded=value,
         domain="a.example",
         host_only=True,
         path="/",
