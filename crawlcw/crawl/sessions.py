@@ -16,7 +16,7 @@ import asyncio
 import logging
 import random
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -38,6 +38,7 @@ from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.sessions import Left
 from crawlcw.model import identities
 from crawlcw.model.counters import FinishReason
+from crawlcw.model.health import remember
 from crawlcw.model.identities import POOLED, Identity
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
@@ -61,7 +62,6 @@ _CANDIDATES = 4
 #: callback has retired its session so often.
 _MOST_REFUSALS = 10
 _MOST_RETIREMENTS = 4
-_REFUSALS_KEPT = 10_000
 #: It has no cookies, and keeps none.
 _NOBODY = Session(identity=Identity(name=""), jar=None)
 
@@ -128,7 +128,7 @@ class Sessions:
         self._since = process.ledger.now()
         self._held: dict[str, _Held] = {}
         #: By task, the fences of the logins after which it was refused.
-        self._refusals: dict[bytes, set[int]] = {}
+        self._refusals: OrderedDict[bytes, frozenset[int]] = OrderedDict()
 
     def are_used_by(self, task: Task) -> bool:
         """Return whether a page may be asked for with a session."""
@@ -198,7 +198,7 @@ class Sessions:
         if probe is not None:
             if probe not in held.candidates:
                 held.candidates.append(probe)
-            if self._refusals.pop(task.id, set()):
+            if self._refusals.pop(task.id, None):
                 # It was refused before the login.
                 held.useful += 1
 
@@ -212,8 +212,9 @@ class Sessions:
         async with held.waiting:
             if not await self._is_current(held, used):
                 return False
-            refusals = self._noted(task.id, used.identity.fence)
-            if refusals >= (_MOST_RETIREMENTS if told else _MOST_REFUSALS):
+            fences = self._refusals.get(task.id, frozenset()) | {used.identity.fence}
+            remember(self._refusals, task.id, fences)
+            if len(fences) >= (_MOST_RETIREMENTS if told else _MOST_REFUSALS):
                 return True
             if not told and await self._is_alive(held, used, task):
                 return True
@@ -221,15 +222,11 @@ class Sessions:
                 await self._replace(held, why)
                 return False
             useful = held.useful + held.identity.score + (len(held.candidates) if told else 0)
-            await self._retire(held, why, useful=useful)
+            known = replace(held.identity, score=useful)
+            now, policy = self._ledger.now(), self._policy
+            new = identities.retired(known, printable(why), now=now, policy=policy)
+            await self._change(held, new, "logged_out", "session %s is logged out: %s")
         return False
-
-    def _noted(self, task_id: bytes, fence: int) -> int:
-        fences = self._refusals.setdefault(task_id, set())
-        fences.add(fence)
-        while len(self._refusals) > _REFUSALS_KEPT:
-            del self._refusals[next(iter(self._refusals))]
-        return len(fences)
 
     async def _is_current(self, held: _Held, used: Session) -> bool:
         """Return whether the session is still the one that was used, and not retired."""
@@ -277,12 +274,6 @@ class Sessions:
             # A hook that wants to stop says so of the next page, too.
             return None
         return False
-
-    async def _retire(self, held: _Held, why: str, *, useful: int) -> None:
-        """Let a session be logged in anew; the caller has its lock."""
-        known, now = replace(held.identity, score=useful), self._ledger.now()
-        new = identities.retired(known, printable(why), now=now, policy=self._policy)
-        await self._change(held, new, "logged_out", "session %s is logged out: %s")
 
     def _check_given_up(self, identity: Identity) -> None:
         if identities.is_given_up(identity, since=self._since):
