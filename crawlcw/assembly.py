@@ -1,6 +1,7 @@
 """Putting the parts together: the only place that chooses a crawl's implementations."""
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,7 +34,7 @@ from crawlcw.engine.stats import Instruments
 from crawlcw.errors import UsageError
 from crawlcw.fetch import pipeline
 from crawlcw.fetch.credentials import Credentials
-from crawlcw.fetch.pipeline import DefaultDownloader, Render, downloader_of, proxy_pool, web
+from crawlcw.fetch.pipeline import DefaultDownloader, Render, downloader_of, web
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
@@ -60,7 +61,7 @@ async def open_crawl(
     settings = settings or spider.settings
     opened = await open_ledger(ledger, spider.name, settings=settings)
     try:
-        proxies = proxy_pool(settings)
+        proxies = ProxyPool(settings, os.environ)
         names = StartNames(opened.notes, has_own_start=has_own_start(spider))
         default = downloader or web(
             spider,

@@ -5,6 +5,7 @@ those of a crawl; delays do not apply.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -33,7 +34,6 @@ from crawlcw.fetch.pipeline import (
     DefaultDownloader,
     Render,
     downloader_of,
-    proxy_pool,
     web,
 )
 from crawlcw.fetch.proxies import ProxyPool
@@ -193,7 +193,7 @@ async def open_trial(
         entry_urls(spider) or [url], headers=settings.headers, auth=settings.auth
     )
     credentials.learn_password(url)
-    proxies = proxy_pool(settings)
+    proxies = ProxyPool(settings, os.environ)
     default = web(spider, settings, also=[url], proxies=proxies, cache=DevCache.of(settings))
     async with downloader_of(spider, default) as way:
         trial = Trial(spider, way, credentials, settings, proxies=proxies, ledger=ledger)

@@ -1,9 +1,8 @@
 """The way of a request through the crawl: the one list of its layers, in their order."""
 
 import importlib
-import os
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from crawlcw.api import own_layers
@@ -39,7 +38,6 @@ from crawlcw.fetch.user_layers import (
     made_by,
 )
 from crawlcw.model import urls
-from crawlcw.model.proxies import ProxyEnvironment
 
 #: The way of a page that a browser renders, beside the ways of the purposes.
 RENDERED = "rendered"
@@ -186,14 +184,6 @@ def web(
     return DefaultDownloader(client, proxies=Proxies(proxies), cache=cache)
 
 
-def proxy_pool(settings: Settings) -> ProxyPool:
-    """Return the proxies of the settings, else those of the environment; raises `SettingsError`."""
-    if not settings.proxy_env:
-        return ProxyPool(settings)
-    read = ProxyEnvironment.exceptions if settings.proxies else ProxyEnvironment.of
-    return ProxyPool(settings, read(os.environ))
-
-
 @asynccontextmanager
 async def downloader_of(spider: Spider, default: Downloader) -> AsyncIterator[DefaultDownloader]:
     """Open the downloader of *spider*, and close it and the *default* one afterwards.
@@ -202,16 +192,12 @@ async def downloader_of(spider: Spider, default: Downloader) -> AsyncIterator[De
     """
     if not isinstance(default, DefaultDownloader):
         default = DefaultDownloader(default)
-    try:
+    async with AsyncExitStack() as closing:
+        closing.push_async_callback(default.close)
         if type(spider).downloader is not Spider.downloader:
             default.own = OwnDownloader(made_by(spider, default))
-        try:
-            yield default
-        finally:
-            if default.own is not None:
-                await default.own.close()
-    finally:
-        await default.close()
+            closing.push_async_callback(default.own.close)
+        yield default
 
 
 class Render:

@@ -12,8 +12,9 @@ import logging
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 
 import yarl
 
@@ -50,13 +51,17 @@ class ProxyPool:
     def __init__(
         self,
         settings: Settings,
-        environment: ProxyEnvironment | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises `SettingsError` where nothing is installed that speaks to one of them."""
+        """Read the environment's proxies, and its exceptions, from *variables*.
+
+        Raises `SettingsError`, also where nothing is installed that speaks to one of them.
+        """
         self.proxies: tuple[Proxy, ...] = tuple(settings.proxies)
-        self._environment = environment or ProxyEnvironment()
+        read = ProxyEnvironment.exceptions if self.proxies else ProxyEnvironment.of
+        self._environment = read(variables if settings.proxy_env else {})
         self._policy = settings.host_policy
         self._clock = clock
         self._health: OrderedDict[Proxy, ProxyBreaker] = OrderedDict()

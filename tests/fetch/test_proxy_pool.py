@@ -9,7 +9,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError, Reason
 from crawlcw.fetch.proxies import ProxyPool
-from crawlcw.model.proxies import Proxy, ProxyEnvironment, parse
+from crawlcw.model.proxies import Proxy, parse
 
 A, B, C = (parse(f"http://{name}:80") for name in "abc")
 PAGE, OTHER = "http://shop.example/1", "http://shop.example/2"
@@ -288,7 +288,7 @@ def test_a_proxy_that_refuses_us_ends_the_crawl_where_there_is_no_other(clock: C
 
 def test_no_proxy_of_the_environment_holds_for_those_of_the_settings_too(clock: Clock):
     settings = Settings(proxies=[A])
-    pool = ProxyPool(settings, ProxyEnvironment.exceptions({"NO_PROXY": "intranet"}), clock=clock)
+    pool = ProxyPool(settings, {"NO_PROXY": "intranet"}, clock=clock)
 
     assert pool.asks_for(PAGE)
     assert not pool.asks_for("http://intranet/")

@@ -2,9 +2,10 @@
 
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.fetch.pipeline import DefaultDownloader
 from crawlcw.fetch.proxies import Proxies, ProxyPool
 from crawlcw.fetch.transport import AiohttpDownloader
-from crawlcw.model.proxies import ProxyEnvironment
 from tests.support import exit_site
 from tests.support.attempts import attempt
 from tests.support.exit_site import ExitSite
@@ -50,13 +50,13 @@ def proxy_of(kind: str, host: str = "127.0.0.1", **options: Any) -> ProxyServer:
 async def through(
     *servers: ProxyServer | str,
     start: str = "",
-    environment: ProxyEnvironment | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
     **settings: Any,
 ) -> AsyncIterator[DefaultDownloader]:
     urls = [each if isinstance(each, str) else each.url for each in servers]
     chosen = Settings(**{**QUICK, "proxies": urls, **settings})
     client = AiohttpDownloader(chosen, start_origins=[start] if start else ())
-    downloader = DefaultDownloader(client, proxies=Proxies(ProxyPool(chosen, environment)))
+    downloader = DefaultDownloader(client, proxies=Proxies(ProxyPool(chosen, variables)))
     try:
         yield downloader
     finally:
@@ -310,8 +310,7 @@ async def test_the_environment_names_proxies_and_hosts_without_one(site: ExitSit
     proxy = proxy_of("http", "127.0.0.2", names={"shop.test": f"127.0.0.1:{site.port}"})
     with proxies(proxy):
         variables = {"HTTP_PROXY": proxy.url, "no_proxy": "10.0.0.0/8,example.com"}
-        environment = ProxyEnvironment.of(variables)
-        async with through(start=site.url[7:], environment=environment) as downloader:
+        async with through(start=site.url[7:], variables=variables) as downloader:
             await get(downloader, "http://shop.test/p/0")
             # This machine is never asked through a proxy of the environment.
             await get(downloader, f"{site.url}/p/0")
