@@ -1,4 +1,4 @@
-"""What can be told of a page's markup before it is parsed, in linear time.
+"""Check of a page's markup before parsing, in linear time.
 
 A few shapes keep lexbor busy for minutes (lexbor issue 340; deep nesting; a tag
 with thousands of attributes), a dense page makes a tree of seventy times its

@@ -1,4 +1,4 @@
-"""How often a duration was how long: counts under fixed bounds, as Prometheus has them. No I/O."""
+"""Histogram of durations, with fixed bounds as in Prometheus. No I/O."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 
 
 class Histogram:
-    """Counts seconds. One that nothing was counted in is as cheap as one that much was."""
+    """Counts durations in seconds, in constant memory."""
 
     __slots__ = ("counts", "seconds")
 

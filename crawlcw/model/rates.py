@@ -1,8 +1,8 @@
-"""What workers show of themselves as time goes by, and the rates that follow from it. No I/O.
+"""Vitals of workers over time, and the rates from them. No I/O.
 
-A worker shows its `Vitals` with every heartbeat, and leaves one `Point` of them a minute in
-the ledger. Points count from the worker's start on: one that could not be written, or was
-dropped with age, makes the next step longer and loses no count.
+A worker writes its `Vitals` with every heartbeat, and one `Point` of them a minute. Points
+count from the worker's start on: if one is missing or was deleted with age, the next step is
+longer, and no count is lost.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,8 +1,8 @@
-"""Whether another attempt is worth making, and when.
+"""Retry policy: decide on another attempt, and its time.
 
 Exponential backoff with full jitter (Brooker, "Exponential Backoff And
-Jitter", 2015); the server's own wait, by Retry-After (RFC 9110, section
-10.2.3) is the least to wait.
+Jitter", 2015); the server's Retry-After (RFC 9110, section 10.2.3) is a lower
+bound.
 """
 
 from collections.abc import Collection

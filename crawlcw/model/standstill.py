@@ -1,7 +1,7 @@
-"""Why nothing moves in a crawl: in memory, for the progress line, and decided without I/O.
+"""Reason of a standstill of a crawl, for the progress line. In memory, no I/O.
 
-A crawl may stand still for minutes and be well: its hosts rest, the network is
-away, other workers have the due tasks. A person who looks at it is told which.
+A healthy crawl may stand still for minutes: its hosts rest, the network is down, or
+other workers have the due tasks. The user sees which.
 """
 
 from collections.abc import Callable, Iterable, Mapping

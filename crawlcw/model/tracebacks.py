@@ -1,4 +1,4 @@
-"""What an exception of the user's own code says, as it is kept in a task's errors."""
+"""Text of exceptions in the user's code, for a task's errors."""
 
 import inspect
 import traceback

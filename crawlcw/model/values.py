@@ -1,12 +1,11 @@
-"""Which values the ledger holds, and how anything a spider hands over becomes one.
+"""Values of the ledger, and the conversion of a spider's values to them.
 
     Value = None | bool | int (64 bits) | float | str | bytes | datetime | [Value] | {str: Value}
 
-One value that a store cannot hold must not take a batch of others with it, so
-everything a spider yields or passes along goes through `clean` before it is
-batched. `clean` never fails on data. An item with a value of no known kind is its spider's
-mistake, and named: a node that was not asked for its text would be stored as
-`<LexborNode h1>`, and the page would count as a success.
+One value that a store cannot hold must not fail a whole batch, so all values from a
+spider go through `clean` before they are batched. `clean` never fails on data. A value
+of an unknown type in an item is a mistake of the spider and is reported: a node without
+`.text()` would be stored as `<LexborNode h1>`, and the page would count as a success.
 """
 
 import base64
