@@ -48,8 +48,6 @@ import aiohappyeyeballs
 import yarl
 from aiohttp import (
     ClientConnectionError,
-    ClientConnectorDNSError,
-    ClientConnectorError,
     ClientPayloadError,
     ClientRequest,
     ClientTimeout,
@@ -103,7 +101,6 @@ _LONGEST_HEAD = 1 << 14
 _INTERIM = re.compile(rb"(?:HTTP/1\.[01] 1(?!01)\d\d\b.*?\n\r?\n)*", re.DOTALL)
 _HEAD_END = re.compile(rb"\n\r?\n")
 _LENGTH = re.compile(rb"\ncontent-length:([^\r\n]*)\r?", re.IGNORECASE)
-_CONTINUED = re.compile(rb"\n[ \t]")
 #: How the parser of aiohttp bounds a head.
 _MAX_LINE = 1 << 16
 _MAX_HEADERS = 1000
@@ -332,8 +329,7 @@ class Listener(ResponseHandler):
         head = data[begin:end]
         values = {value.strip() for each in lengths for value in each.split(b",")}
         value = values.pop()
-        # A line that goes on in the next one would go on in another.
-        if not values and value.isdigit() and not _CONTINUED.search(head):
+        if not values and value.isdigit():
             line = b"\nContent-Length: %s\r\n" % value
             head = _LENGTH.sub(b"", head).replace(b"\n", line, 1)
         return head + data[end:]
@@ -498,46 +494,27 @@ class Connector(TCPConnector):
         return await super()._start_tls_connection(*arguments, **options)
 
     async def _through_socks(self, request: ClientRequest, hop: Hop) -> ResponseHandler:
-        """Return a connection to the origin of *request* through the SOCKS proxy of *hop*."""
-        proxy, host, port = hop.proxy, request.url.raw_host or "", request.port
-        assert proxy is not None
-        assert port is not None
-        target = host
-        if not proxy.resolves_names:
-            try:
-                target = (await self._looked_up(request, host, port))[0]["host"]
-                self._guard.check(target)
-            except OSError as error:
-                raise failure_of(error) from error
-        found = await self._looked_up(request, proxy.host, proxy.port)
-        try:
-            sock = await aiohappyeyeballs.start_connection(self._convert_hosts_to_addr_infos(found))
-        except OSError as error:
-            raise ClientConnectorError(request.connection_key, error) from error
-        hop.stage = Stage.REACHED
-        await self._greeted(hop, proxy, sock, host=target.strip("[]"), port=port)
-        context = self._get_ssl_context(request)
-        _, protocol = await self._wrap_existing_connection(
-            self._factory,
-            timeout=self._timeout,
-            ssl=context,
-            sock=sock,
-            server_hostname=host.rstrip(".") if context else None,
-            req=request,
-        )
-        return protocol
+        """Return a connection to the origin of *request* through the SOCKS proxy of *hop*.
 
-    async def _greeted(
-        self, hop: Hop, proxy: Proxy, sock: socket.socket, *, host: str, port: int
-    ) -> None:
-        """Have a SOCKS proxy connect *sock* to *host*; it is closed on failure.
-
-        Raises `ProxyFailedError` where the proxy refuses us, `FetchError` (`connect`)
-        where it says that it cannot reach the host.
+        Raises `ProxyFailedError` where the proxy refuses us, `FetchError` where it says that it
+        cannot reach the host, or where the host has no address that we may connect to.
         """
         from python_socks import ProxyError, ProxyType
         from python_socks.async_.asyncio.v2 import Proxy as SocksProxy
 
+        proxy, host, port = hop.proxy, request.url.raw_host or "", request.port
+        assert proxy is not None
+        assert port is not None
+        target = host.strip("[]")
+        if not proxy.resolves_names:
+            try:
+                target = (await self._resolve_host(host, port))[0]["host"]
+                self._guard.check(target)
+            except OSError as error:
+                raise failure_of(error) from error
+        found = await self._resolve_host(proxy.host, proxy.port)
+        sock = await aiohappyeyeballs.start_connection(self._convert_hosts_to_addr_infos(found))
+        hop.stage = Stage.REACHED
         # It connects by another proxy, so to speak: the connection is there already.
         reached: Any = _Reached(hop, sock)
         way = SocksProxy.create(
@@ -552,7 +529,7 @@ class Connector(TCPConnector):
         )
         try:
             # The deadline of the whole is the shorter one.
-            await way.connect(host, port, timeout=self._timeout.connect)
+            await way.connect(target, port, timeout=self._timeout.connect)
         except ProxyError as error:
             said = printable(error)
             message = f"the proxy {proxy} says: {said}"
@@ -560,12 +537,16 @@ class Connector(TCPConnector):
                 raise FetchError(Reason.CONNECT, message) from error
             raise ProxyFailedError(message, for_good="authenticat" in said.lower()) from error
         hop.stage = Stage.PASSED
-
-    async def _looked_up(self, request: ClientRequest, host: str, port: int) -> list[ResolveResult]:
-        try:
-            return await self._resolve_host(host, port)
-        except OSError as error:
-            raise ClientConnectorDNSError(request.connection_key, error) from error
+        context = self._get_ssl_context(request)
+        _, protocol = await self._wrap_existing_connection(
+            self._factory,
+            timeout=self._timeout,
+            ssl=context,
+            sock=sock,
+            server_hostname=host.rstrip(".") if context else None,
+            req=request,
+        )
+        return protocol
 
 
 def login_of(proxy: Proxy) -> dict[str, str]:

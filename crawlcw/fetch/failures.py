@@ -50,8 +50,7 @@ def failure_in(error: Exception, hop: Hop) -> FetchError:
         return ProxyFailedError(message, otherwise=None if ungreeted else behind)
     # aiohttp's own sentence names the proxy once more, and the kind of TLS.
     is_tls = found.reason is Reason.TLS
-    why = None if is_tls else getattr(getattr(error, "os_error", None), "strerror", None)
-    why = why or found.message
+    why = (None if is_tls else getattr(error, "strerror", None)) or found.message
     return ProxyFailedError(f"the proxy {proxy} cannot be reached: {printable(why)}")
 
 
@@ -85,8 +84,8 @@ def failure_of(error: Exception) -> FetchError:
 
 def _reason(error: BaseException) -> Reason:
     match error:
-        case aiohttp.ClientConnectorDNSError():
-            known = error.os_error.errno in _NO_SUCH_NAME
+        case aiohttp.ClientConnectorDNSError() | socket.gaierror():
+            known = error.errno in _NO_SUCH_NAME
             return Reason.DNS_NXDOMAIN if known else Reason.DNS_TEMPORARY
         case aiohttp.ClientSSLError() | ssl.SSLError():
             return Reason.TLS

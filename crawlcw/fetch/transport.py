@@ -105,9 +105,6 @@ class AiohttpDownloader:
 
     async def open(self) -> None:
         """Make ready for the first request."""
-        self._opened()
-
-    def _opened(self) -> Connector:
         if self._connector is None:
             self._connector = Connector(self._settings, self._guard)
             if self._settings.cookies:
@@ -115,7 +112,6 @@ class AiohttpDownloader:
                 from crawlcw.fetch.cookies import SiteCookies
 
                 self._jar = SiteCookies()
-        return self._connector
 
     async def close(self) -> None:
         """Close all connections."""
@@ -143,7 +139,9 @@ class AiohttpDownloader:
         """Return the response to *request*, asked for through the proxy of *attempt*."""
         address = urls.locate(request.url).url
         split = address.index("/", _BEFORE_PATH)
-        connector = self._connector or self._opened()
+        if (connector := self._connector) is None:
+            await self.open()
+            return await self.exchange(attempt, request)
         site, path = connector.site(address[:split], attempt.proxy), address[split:]
         hop = Hop(attempt, attempt.proxy, site.url)
         current_hop.set(hop)
