@@ -12,6 +12,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, check, entry_urls, has_own_start
 from crawlcw.api.spider import scope as spider_scope
 from crawlcw.archive.bodies import Bodies
+from crawlcw.browser.layer import Render
 from crawlcw.crawl.callbacks import Runner, Scope
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.committer import Committer, TaskAdder
@@ -34,7 +35,7 @@ from crawlcw.engine.stats import Instruments
 from crawlcw.errors import UsageError
 from crawlcw.fetch import pipeline
 from crawlcw.fetch.credentials import Credentials
-from crawlcw.fetch.pipeline import DefaultDownloader, Render, downloader_of, web
+from crawlcw.fetch.pipeline import DefaultDownloader, downloader_of, web
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger

@@ -16,6 +16,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, callback_named, entry_urls, scope
+from crawlcw.browser.layer import Render
 from crawlcw.crawl.callbacks import Produced, Runner, Scope
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.opening import Admission
@@ -32,7 +33,6 @@ from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.pipeline import (
     RENDERED,
     DefaultDownloader,
-    Render,
     downloader_of,
     web,
 )

@@ -19,6 +19,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, begin, end
 from crawlcw.api.user_code import spider_code
 from crawlcw.archive.bodies import Bodies
+from crawlcw.browser.layer import Render
 from crawlcw.crawl.alarms import Alarms
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.control import Steering
@@ -32,7 +33,6 @@ from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.engine.session import Session
 from crawlcw.errors import LedgerUnavailableError, single_errors
-from crawlcw.fetch.pipeline import Render
 from crawlcw.model.counters import EarlyEnd, FinishReason, Report, failed_pages
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable

@@ -1,9 +1,7 @@
 """The way of a request through the crawl: the one list of its layers, in their order."""
 
-import importlib
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 from crawlcw.api import own_layers
 from crawlcw.api.attempt import (
@@ -23,7 +21,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, entry_urls, logs_in
 from crawlcw.archive.recording import Record
 from crawlcw.engine.watchdog import Watchdog
-from crawlcw.errors import FetchError, UsageError
+from crawlcw.errors import FetchError
 from crawlcw.fetch.addresses import Hop, PublicNames, current_hop
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.file_transfer import SaveFile
@@ -67,7 +65,7 @@ def layers(
     *,
     credentials: Credentials,
     admission: Admission,
-    render: "Render",
+    render: Layer,
     watch: Watchdog,
     keeps_bodies: bool = False,
 ) -> list[Step]:
@@ -198,37 +196,6 @@ async def downloader_of(spider: Spider, default: Downloader) -> AsyncIterator[De
             default.own = OwnDownloader(made_by(spider, default))
             closing.push_async_callback(default.own.close)
         yield default
-
-
-class Render:
-    """The layer of `crawlcw.browser`, an extra that is loaded for the first page that wants it."""
-
-    purposes = frozenset({RENDERED})
-
-    def __init__(self, settings: Settings, admission: Admission) -> None:
-        self._settings = settings
-        self._admission = admission
-        self._loaded: Any = None
-
-    def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
-        """Return the rendered page."""
-        if self._loaded is None:
-            try:
-                rendering = importlib.import_module("crawlcw.browser.rendering")
-            except ImportError:
-                raise UsageError(
-                    "a page is to be rendered in a browser: install `pip install "
-                    "'crawlcw[browser]'`, and a Chromium (`apt-get install chromium`, or "
-                    "`playwright install chromium`)"
-                ) from None
-            self._loaded = rendering.Render(self._settings, self._admission)
-        answer: Awaitable[Response] = self._loaded(attempt, request, call_next)
-        return answer
-
-    async def aclose(self) -> None:
-        """End the browser, if there is one."""
-        if self._loaded is not None:
-            await self._loaded.aclose()
 
 
 class CheckAnswer:

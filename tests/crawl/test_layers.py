@@ -28,6 +28,7 @@ from crawlcw import (
     run_spider,
 )
 from crawlcw.api import spider as spiders
+from crawlcw.browser.layer import Render
 from crawlcw.dev_cache import DevCache
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
@@ -294,7 +295,7 @@ async def test_the_guide_has_the_order_of_the_code():
         default,
         credentials=Credentials(),
         admission=unused,
-        render=pipeline.Render(settings, unused),
+        render=Render(settings, unused),
         watch=Watchdog(Stats(), limit=timedelta(0)),
         keeps_bodies=True,
     )
