@@ -88,7 +88,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     usual = "representatives" if everywhere and not config.option.all else "all"
     config.stash[_CHOICE] = "rest" if config.option.rest else usual
     if everywhere and config.option.numprocesses is None and not config.option.usepdb:
-        # Of the thorough ones two keep a machine with two cores busy.
+        # Two thorough tests keep a machine with two cores busy.
         config.option.numprocesses = 4 if config.stash[_CHOICE] == "representatives" else 2
         config.option.dist = "loadfile"
 
@@ -96,7 +96,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the bytecode of hundreds of processes, and of the tests, where that is switched off.
 
-    Compiling the same modules each time is a third of what a command takes.
+    Compiling the same modules each time is a third of a command's time.
     """
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         kept = str(config.cache.mkdir("bytecode"))

@@ -1,4 +1,4 @@
-"""The cache for development: what is answered from it, and what is never kept."""
+"""The cache for development: cached responses, and responses that are never cached."""
 
 import asyncio
 import os
@@ -248,6 +248,6 @@ def test_pages_that_are_visited_again_come_from_the_cache_and_are_unchanged(
         asked_last = site.asked()
 
     assert (again.pages, again.unchanged, sum(from_cache["hits"].values())) == (10, 10, 0)
-    # Nobody is asked whether a page has changed: what is kept is to be the page.
+    # No conditional requests: the cached response counts as the page.
     assert (anew.pages, anew.unchanged, refreshed["conditional"]) == (10, 8, 0)
     assert (last.unchanged, asked_last) == (10, 0)

@@ -28,7 +28,7 @@ CODE = re.compile(
 @dataclass(frozen=True)
 class Docstring:
     module: str
-    name: str  #: of what it describes, empty for the module
+    name: str  #: of the described object, empty for the module
     text: str
 
     @property
@@ -37,7 +37,7 @@ class Docstring:
 
     @property
     def blocks(self) -> Iterator[str]:
-        """Yield what is indented, without the indentation."""
+        """Yield the indented blocks, without the indentation."""
         for block in re.findall(r"(?:^(?: {4}.*)?\n)+", f"{self.text}\n", flags=re.MULTILINE):
             if block.strip():
                 yield textwrap.dedent(block)

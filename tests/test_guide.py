@@ -311,7 +311,7 @@ def test_the_graces_are_those_of_the_defaults():
     assert work.default == "10s"
 
 
-# What the commands print
+# Output of the commands
 
 
 @pytest.fixture(scope="module")
@@ -323,7 +323,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_demo(folder: Path, *arguments: str) -> str:
-    """Return what a command prints of the demo's ledger."""
+    """Return the output of a command on the demo's ledger."""
     run = invoke(*arguments, "--ledger", f"sqlite:///{folder}/.crawlcw/demo.db")
     assert run.returncode == 0, run.stderr
     return run.stdout

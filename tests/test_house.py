@@ -1,4 +1,4 @@
-"""What keeps the house in order, where no linter looks: classes and functions stay small."""
+"""Rules for the code that no linter checks: classes and functions stay small."""
 
 import ast
 import importlib
@@ -111,7 +111,7 @@ def test_ci_keeps_what_the_tests_in_a_browser_have_seen():
 
 
 def test_nobody_spells_the_waiting_for_a_ledger_but_those_that_must():
-    """What is renewed changes while it waits; the rest is the retrying ledger's."""
+    """Renewed leases change during the wait; all other waits are the retrying ledger's."""
     found = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")

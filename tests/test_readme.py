@@ -1,4 +1,4 @@
-"""What the README and ARCHITECTURE say of the code is true: the spider, the output, the figures."""
+"""README and ARCHITECTURE agree with the code: the spider, the output, the figures."""
 
 import re
 import subprocess
@@ -56,7 +56,7 @@ def test_the_demo_prints_what_the_readme_shows(tmp_path):
     printed = {" ".join(line.split()) for line in demo.stdout.splitlines()}
 
     shown = pages.block(README, "", "Crawling the bookshop").splitlines()
-    differs = ("Crawling", " ...", " elapsed")  # a port, what is left out, a time
+    differs = ("Crawling", " ...", " elapsed")  # a port, omitted lines, a time
     missing = [
         line
         for line in shown

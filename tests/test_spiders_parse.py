@@ -1,4 +1,4 @@
-"""What the spiders that come with crawlcw make of a page."""
+"""The included spiders: items and requests from stored pages."""
 
 import importlib.util
 from pathlib import Path
@@ -134,7 +134,7 @@ class TestBookshop:
                     known.add(canonical)
                     waiting.append(result)
 
-        # The pages, and what has none: 3 broken links, 2 redirects, the basket, another site.
+        # And tasks without a page: 3 broken links, 2 redirects, the basket, another site.
         assert len(known) == len(pages) + 7
         assert len(books) == 240
         assert len({book["url"] for book in books}) == 240

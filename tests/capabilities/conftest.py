@@ -1,4 +1,4 @@
-"""What the tests of the rows share: use cases on each store, and trackers on them."""
+"""Fixtures of the capability tests: use cases on each store, and trackers on them."""
 
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -35,7 +35,7 @@ async def use_cases(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
 
 @pytest.fixture
 async def on_mongodb(seeds_url: str) -> AsyncIterator[UseCases]:
-    """Use cases for what is MongoDB's own."""
+    """Use cases for features of MongoDB."""
     opened = UseCases(seeds_url)
     yield opened
     await opened.close()

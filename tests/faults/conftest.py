@@ -1,4 +1,4 @@
-"""What the tests with faults share: a world for each driver, and short waits."""
+"""Fixtures of the tests with faults: a world for each driver, and short waits."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ LEAVES = 40
 
 @pytest.fixture(scope="module")
 def short_waits() -> Iterator[None]:
-    """Of the modules that ask for it, and of no other."""
+    """Short waits, for the modules that use this fixture."""
     with quick():
         yield
 

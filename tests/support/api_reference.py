@@ -125,7 +125,7 @@ def _class(name: str, kind: type) -> Iterator[str]:
             for field, about in members.fields.items()
         )
     yield from _methods(members)
-    # Of a protocol whose parts are classes: a ledger and its facets.
+    # A protocol whose parts are classes: a ledger and its facets.
     for facet, part in get_type_hints(kind).items() if getattr(kind, "_is_protocol", False) else ():
         if isinstance(part, type) and part.__module__.startswith("crawlcw."):
             yield f"#### {name}.{facet}\n"
@@ -164,7 +164,7 @@ def _listed(lines: Iterator[str]) -> Iterator[str]:
 
 @dataclass
 class _Members:
-    """What a class and its bases of ours have, the class's own first."""
+    """Members of a class and of its bases in crawlcw, the class's own first."""
 
     fields: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, ast.AnnAssign] = field(default_factory=dict)
@@ -216,7 +216,7 @@ def _fields(kind: type, node: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 
 def _setting(value: ast.expr | None) -> str:
-    """Return what a setting is for, from the call that makes it: `Count(3, "attempts")`."""
+    """Return the purpose of a setting, from its declaration: `Count(3, "attempts")`."""
     if not isinstance(value, ast.Call) or len(value.args) < 2:
         return ""
     default, about = value.args[:2]
@@ -226,7 +226,7 @@ def _setting(value: ast.expr | None) -> str:
 
 
 def _arguments(kind: type, members: _Members) -> str:
-    """Return what a dataclass is made of, as its constructor takes it."""
+    """Return the fields of a dataclass as its constructor's arguments."""
     arguments = []
     keyword_only = False
     for parameter in inspect.signature(kind).parameters.values():

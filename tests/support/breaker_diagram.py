@@ -68,7 +68,7 @@ class Driven:
 
     @property
     def strike(self) -> Event:
-        """What the next fault is."""
+        """Kind of the next fault: a fault, or the last strike."""
         is_last = self._breaker.failures + 1 >= self.policy.max_failures
         return Event.LAST_STRIKE if is_last else Event.FAULT
 
@@ -145,7 +145,7 @@ class DrivenOrigin(Driven):
 
 
 class DrivenProxy(Driven):
-    """A proxy; what a host says through it is none of its events."""
+    """A proxy; answers of hosts through it are not its events."""
 
     def __init__(self, policy: Policy) -> None:
         self.proxy = ProxyBreaker()

@@ -104,7 +104,7 @@ class ChangingSite:
         self.ask(f"__latency__?ms={milliseconds}")
 
     def seen(self) -> dict[str, Any]:
-        """Return what was asked for since this was called last."""
+        """Return the requests since the last call."""
         found: dict[str, Any] = json.loads(self.ask("__seen__"))
         return found
 
@@ -115,7 +115,7 @@ class ChangingSite:
 
 @contextmanager
 def served(pages: int) -> Iterator[ChangingSite]:
-    """Serve a site of so many pages for the block."""
+    """Serve a site of *pages* pages within the block."""
     command = [sys.executable, "-m", "tests.support.changing_site", str(pages)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

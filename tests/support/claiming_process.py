@@ -47,7 +47,7 @@ async def main(url: str, use_case: str, claimers: int) -> None:
         await asyncio.to_thread(sys.stdin.readline)
         shares = await asyncio.gather(*(claim_all(tracker) for _ in range(claimers)))
         print(json.dumps([each for share in (first, *shares) for each in share]), flush=True)
-        # What is given back could be claimed once more.
+        # Released tasks could be claimed once more.
         await asyncio.to_thread(sys.stdin.read)
 
 

@@ -1,7 +1,7 @@
 """Commands in the process of the test, as `crawlcw.cli.main` runs them in one of their own.
 
 A process takes most of a second to start, and a command that only asks a ledger
-a few hundredths. Commands that load somebody's code, or are sent signals, want a
+a few hundredths. Commands that load a user's code, or receive signals, need a
 process: `tests.cli.test_cli.crawlcw`.
 """
 
@@ -19,7 +19,7 @@ from crawlcw.cli.main import cli, exit_code
 
 
 def invoke(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
-    """Run `crawlcw` with *arguments*, and *given* on stdin; return what it ends with and writes."""
+    """Run `crawlcw` with *arguments*, and *given* on stdin; return its exit code and output."""
     out, err = _stream(), _stream()
     ends: list[int] = []
 
@@ -66,7 +66,7 @@ def _text(stream: TextIOWrapper) -> str:
 
 @contextmanager
 def _logging_kept() -> Iterator[None]:
-    """Take back what a command has set up."""
+    """Undo a command's log set-up."""
     root = logging.getLogger()
     level, raises = root.level, logging.raiseExceptions
     before = root.handlers[:]

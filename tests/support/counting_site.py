@@ -1,4 +1,4 @@
-"""A tree of pages, and a spider that keeps what it counts in its state.
+"""A tree of pages, and a spider that counts in its state.
 
 Each page of the tree leads to two further ones. The spider counts the pages in three
 ways, numbers them, and hands each page's name to the pages below it by its state.
@@ -62,7 +62,7 @@ class Tree:
 
 @contextmanager
 def served(pages: int, **options: Any) -> Iterator[Tree]:
-    """Serve a tree of so many pages on a port of its own."""
+    """Serve a tree of *pages* pages on its own port."""
     tree = Tree(pages, **options)
     with in_thread(_running(tree)):
         yield tree

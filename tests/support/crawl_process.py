@@ -127,7 +127,7 @@ class Store:
         ]
 
     def is_writable(self) -> bool:
-        """Say whether nobody holds the one write lock that an SQLite file has."""
+        """Return whether the write lock of the SQLite file is free."""
         if self.url.startswith("mongodb"):
             return True
         with _reading(self.url) as database:
@@ -299,7 +299,7 @@ def main() -> None:
     values = dict(text.split("=", 1) for text in arguments.a)
     spider = _SPIDERS[arguments.spider](start_urls=arguments.start, **values)
     if arguments.machine:
-        # What a machine is told by; see `crawlcw.engine.workers`.
+        # The machine's name; see `crawlcw.engine.workers`.
         socket.gethostname = lambda: arguments.machine
     settings = layered(spider.settings, assignments=arguments.s)
     if arguments.on_cue:

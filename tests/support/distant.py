@@ -17,7 +17,7 @@ import uvloop
 
 
 class _Side(asyncio.Protocol):
-    """One end of a relayed connection; what it receives goes to the other, late."""
+    """One end of a relayed connection; received bytes go to the other end, late."""
 
     def __init__(self, delay: float) -> None:
         self._loop = asyncio.get_running_loop()

@@ -106,7 +106,7 @@ class Walked:
 
 @cache
 def walked(name: str, *, fail_every: int = 0) -> Walked:
-    """Walk a documentation breadth first, on a server of its own, and return what was found."""
+    """Walk a documentation breadth first, on its own server, and return the found pages."""
     with served(folder(name), fail_every=fail_every) as site:
         return _walk(site.start)
 
@@ -145,7 +145,7 @@ def _get(url: str) -> tuple[int, str, bytes]:
 
 def _links(url: str, body: bytes) -> Iterable[str]:
     parser = _Anchors()
-    # What a link points at is ASCII on every page here, whatever its text is.
+    # The targets of all links here are ASCII, whatever their text is.
     parser.feed(body.decode("utf-8", errors="replace"))
     return (urldefrag(urljoin(url, href.strip())).url for href in parser.hrefs)
 

@@ -1,7 +1,7 @@
 """What PyMongo's asyncio client leaves to the garbage collector, closed at once.
 
 Where a client is closed while one of its monitors connects, the monitor's task is cancelled, and
-nobody closes the socket. The garbage collector does, later and with a warning that ends whichever
+the socket stays open. The garbage collector closes it, later and with a warning that ends whichever
 test is running then.
 """
 

@@ -102,7 +102,7 @@ class ExitSite:
 def served(
     pages: int = 1, *, certificate: Path | None = None, **options: Any
 ) -> Iterator[ExitSite]:
-    """Serve a site of so many pages on a port of its own."""
+    """Serve a site of *pages* pages on its own port."""
     site = ExitSite(pages, scheme="http" if certificate is None else "https", **options)
     with in_thread(_running(site, certificate)):
         yield site

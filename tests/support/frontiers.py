@@ -1,4 +1,4 @@
-"""A process's frontier, for tests: what the coordinator and the fetchers do to it."""
+"""A process's frontier, for tests: the operations of the coordinator and the fetchers on it."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -80,10 +80,10 @@ class Process:
         return START + timedelta(seconds=self.now + self._offset)
 
     def at(self, seconds: float) -> datetime:
-        """The ledger's time in so many seconds."""
+        """The ledger's time in *seconds* seconds."""
         return self.ledger_now() + timedelta(seconds=seconds)
 
-    # What the coordinator does.
+    # Operations of the coordinator.
 
     def begin(self, name: str = HOST, *, clean: bool = True, **state: Any) -> HeldHost:
         """Lease a host that the ledger has in this *state*."""
@@ -124,7 +124,7 @@ class Process:
     def take_all(self) -> list[Lease]:
         return list(iter(self.take, None))
 
-    # What the fetchers and the committer do.
+    # Operations of the fetchers and the committer.
 
     def fetched(self, lease: Lease) -> None:
         """The request has ended, and its task is still held."""

@@ -1,4 +1,4 @@
-"""Tasks, time and ledgers for the tests of everything that stands on a ledger."""
+"""Tasks, clocks and ledgers for tests."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -51,7 +51,7 @@ class Instead:
 
 
 class FakeClock:
-    """A clock that stands still until a test moves it."""
+    """A frozen clock, which only the test advances."""
 
     def __init__(self) -> None:
         self.time = START
@@ -83,7 +83,7 @@ class Ledgers:
 
 def on_sqlite(folder: Path, *, tracked: bool = False) -> Ledgers:
     path = folder / "ledger.db"
-    # A spider's is what it is by itself.
+    # A spider's ledger is the default.
     kind = LedgerKind.USE_CASE if tracked else None
     return Ledgers(lambda own: SqliteLedger.open(path, "books", clock=own.clock, kind=kind))
 

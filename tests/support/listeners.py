@@ -1,4 +1,4 @@
-"""Servers that are closed while somebody connects."""
+"""Servers that are closed while a client connects."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ _TURNS = 3
 
 
 async def closed(server: asyncio.Server) -> None:
-    """Accept nothing more, bring what was accepted to its handler, and close the server.
+    """Stop accepting, pass accepted connections to their handlers, and close the server.
 
     In Python 3.11 the socket of a connection that was accepted just before `close` is left to the
     garbage collector, whose warning then ends some other test.

@@ -65,7 +65,7 @@ class Host:
     moved: Mapping[str, str] = field(default_factory=dict)  #: paths and where they redirect to
     mute: bool = False  #: it reads requests and never answers
     resets: bool = False  #: it resets every connection
-    refuses: bool = False  #: nobody listens there
+    refuses: bool = False  #: it refuses every connection
     silent: bool = False  #: no connection to it is ever made, and none is refused
     most: int = 0  #: requests it answers `within` seconds, all others get 429; 0: any number
     within: float = 0.0
@@ -145,7 +145,7 @@ def addresses(number: int) -> list[str]:
 
 
 class Server:
-    """All hosts, and what has been asked of them."""
+    """All hosts, and the requests to them."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -193,7 +193,7 @@ class Server:
         self._loop.add_reader(bound, self._accept, host, bound)
 
     def _fall_silent(self, bound: socket.socket) -> None:
-        # One connection that nobody accepts fills the backlog; the kernel drops what comes next.
+        # One unaccepted connection fills the backlog; the kernel drops further ones.
         bound.listen(0)
         filling = socket.create_connection(bound.getsockname())
         self._filling.append(filling)
@@ -235,12 +235,12 @@ class Server:
 
     def _finish(self, connection: "Connection", status: int, answer: bytes) -> None:
         if connection in self._open:
-            # Written down first: whoever has the answer may ask again at once.
+            # Recorded first: the client may send its next request at once.
             self.end(connection, status)
             connection.send(answer)
 
     def end(self, connection: "Connection", status: int | None) -> None:
-        """Note that a connection's request was answered, or that nobody waits for it any more."""
+        """Note that a connection's request was answered, or that its client has left."""
         request = self._open.pop(connection, None)
         if request is None:
             return
@@ -321,7 +321,7 @@ class Connection:
 
 
 def _arrival(ancillary: list[Any]) -> float:
-    """Return when the kernel was given what was just read: this process may have had to wait."""
+    """Return the time when the kernel received the bytes just read, perhaps earlier than now."""
     now = time.monotonic()
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):

@@ -26,15 +26,15 @@ class Media:
     ranges: bool = True  #: whether a Range is obeyed
     checks: bool = True  #: whether If-Range is
     range_from: int | None = None  #: where each range begins, whatever was asked for
-    range_size: int | None = None  #: of how many bytes each range is at the most
-    range_body: int | None = None  #: how many bytes come of each range, whatever it says
+    range_size: int | None = None  #: limit of each range in bytes
+    range_body: int | None = None  #: bytes actually sent of each range
     parts_tell: bool = True  #: whether a part comes with the validators
     parts_total: str = "{}"  #: the total of a range; `{}`: the size
     chunked: bool = False  #: the length is not said
     headers: tuple[str, ...] = ()
     pause: float = 0.0  #: seconds between pieces
     step: int = BLOCK  #: bytes of a piece
-    body: bytes | None = None  #: instead of what is made up
+    body: bytes | None = None  #: instead of the generated one
 
     def piece(self, start: int, end: int) -> bytes:
         if self.body is not None:
@@ -61,12 +61,12 @@ class Media:
 
 @dataclass
 class MediaSite:
-    """What the server has, what it was asked, and what it does next."""
+    """The server's files, its received requests, and its next behaviour."""
 
     files: dict[str, Media] = field(default_factory=dict)
     pages: dict[str, str] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
-    #: After so many bytes of the next bodies nothing comes any more; None: they are whole.
+    #: Sizes at which the next bodies are cut off; None: complete.
     cuts: deque[int | None] = field(default_factory=deque)
     hangs_up: bool = False  #: whether it ends the connection then
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)

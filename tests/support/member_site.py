@@ -51,7 +51,7 @@ class Login:
     """One login, as the server saw it."""
 
     began: float
-    ended: float | None = None  #: None: nobody came back with the form
+    ended: float | None = None  #: None: the form was not sent
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class MemberSite:
     pages: int
     latency: float = 0.0
     login_takes: float = 0.0
-    forbidden: frozenset[int] = frozenset()  #: pages that nobody may see
+    forbidden: frozenset[int] = frozenset()  #: pages that are always forbidden
     base: str = ""
     logins: dict[str, Login] = field(default_factory=dict)
     members: dict[str, str] = field(default_factory=dict)  #: session id -> user
@@ -141,7 +141,7 @@ class MemberSite:
 
 @contextmanager
 def served(pages: int, **options: Any) -> Iterator[MemberSite]:
-    """Serve a site of so many pages on a port of its own."""
+    """Serve a site of *pages* pages on its own port."""
     site = MemberSite(pages, **options)
     with in_thread(_running(site)):
         yield site

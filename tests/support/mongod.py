@@ -81,7 +81,7 @@ def running(folder: Path) -> Iterator[str]:
     log = folder / "mongod.log"
     command = [str(found.binary), "--bind_ip", "127.0.0.1", "--port", str(port)]
     command += ["--dbpath", str(folder), "--logpath", str(log), "--nounixsocket"]
-    # A replica set of one, so that `w: majority` means here what it means in production.
+    # A replica set of one, so that `w: majority` works as in production.
     command += ["--replSet", "tests", "--oplogSize", "64", "--wiredTigerCacheSizeGB", "0.5"]
     server = subprocess.Popen(command, env=os.environ | found.environment)
     try:
@@ -93,7 +93,7 @@ def running(folder: Path) -> Iterator[str]:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return an unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -15,7 +15,7 @@ from tests.support import mongod, needed
 def found() -> mongod.Found:
     """Return the mongod that a test may start for itself."""
     with pytest.MonkeyPatch.context() as patch:
-        # One that runs already is somebody else's, and not to be killed.
+        # A server that runs already belongs to others, and must not be killed.
         patch.delenv(mongod.VARIABLE, raising=False)
         binary = mongod.find()
     if binary is None:

@@ -98,7 +98,7 @@ class Download:
 
 
 class Found:
-    """A cursor over what was found."""
+    """A cursor over the found documents."""
 
     def __init__(self, found: list[dict[str, Any]]) -> None:
         self._found = found
@@ -108,7 +108,7 @@ class Found:
 
 
 class DoubleStore(MongoStore):
-    """What the ledger's facets stand on, on the double."""
+    """The store under the ledger's facets, on the double."""
 
     def bucket(self) -> Bucket:
         bucket: Bucket = self.database.bucket(self.bucket_name)
@@ -130,7 +130,7 @@ class Collection:
         return getattr(self._mocked, name)
 
     async def create_indexes(self, indexes: Sequence[IndexModel]) -> None:
-        # Its own forgets what a document must be to be in an index.
+        # mongomock's own ignores partial filters.
         for each in indexes:
             options = dict(each.document)
             await self._mocked.create_index(list(options.pop("key").items()), **options)
@@ -155,7 +155,7 @@ class Collection:
     async def bulk_write(
         self, operations: Sequence[UpdateOne], *, ordered: bool
     ) -> BulkWriteResult:
-        # The driver has no other name for what an operation is made of.
+        # The driver has no public names for the parts of an operation.
         for operation in operations:
             _encode(operation._doc)
         answer = {"nMatched": 0, "nModified": 0, "nInserted": 0, "nRemoved": 0, "nUpserted": 0}

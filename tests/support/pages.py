@@ -49,7 +49,7 @@ def without_code(text: str) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """Return what is under a heading of the second level, up to the next one."""
+    """Return the text under a heading of the second level, up to the next one."""
     return re.split(r"^## ", text.partition(f"\n## {heading}\n")[2], flags=re.MULTILINE)[0]
 
 

@@ -1,4 +1,4 @@
-"""A real Prometheus, Debian's, that scrapes what a test names."""
+"""A real Prometheus, Debian's, that scrapes a test's targets."""
 
 import json
 import subprocess

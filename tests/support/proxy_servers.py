@@ -24,7 +24,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass(slots=True)
 class ProxyServer:
-    """A proxy, and what it has been asked for; the lists are written by its thread alone."""
+    """A proxy, and its received requests; only its thread writes the lists."""
 
     scheme: str
     host: str
@@ -32,14 +32,14 @@ class ProxyServer:
     login: str | None = None  #: `user:password` that it wants
     certificate: Path | None = None
     port: int = 0
-    refuses_connect: int | None = None  #: the status that CONNECT is answered by
-    hangs: bool = False  #: whether what is asked for is never answered
-    is_silent: bool = False  #: whether it takes connections and says nothing, not even in TLS
-    answers: bytes | None = None  #: what it says itself to plain requests
-    answers_at: str = ""  #: to those alone whose URL has this
+    refuses_connect: int | None = None  #: status of the answer to CONNECT
+    hangs: bool = False  #: whether it never answers requests
+    is_silent: bool = False  #: whether it accepts connections but sends nothing, not even TLS
+    answers: bytes | None = None  #: its own answer to plain requests
+    answers_at: str = ""  #: only for URLs with this part
     asked: list[str] = field(default_factory=list)  #: `host:port` of each connection or request
     logins: list[str] = field(default_factory=list)
-    heads: list[bytes] = field(default_factory=list)  #: what was sent to HTTP proxies
+    heads: list[bytes] = field(default_factory=list)  #: headers sent to HTTP proxies
     connections: int = 0
     _server: asyncio.Server | None = None
     _loop: asyncio.AbstractEventLoop | None = None

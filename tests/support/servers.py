@@ -103,7 +103,7 @@ class ServerProcess:
         return line
 
     def stop(self, signal: int) -> tuple[int, str, str]:
-        """Send a signal; return the exit code, and what it has written besides."""
+        """Send a signal; return the exit code and the output."""
         self.process.send_signal(signal)
         return self.result()
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 def in_thread(server: AbstractAsyncContextManager[T]) -> Iterator[T]:
     """Let *server* run in an event loop of its own until the end of the block."""
     loop = asyncio.new_event_loop()
-    # What is cut off in the middle of a handshake is nobody's concern.
+    # Interrupted handshakes are not errors here.
     loop.set_exception_handler(lambda *_: None)
     entered: Future[T] = Future()
     end = asyncio.Event()
@@ -41,8 +41,8 @@ def in_thread(server: AbstractAsyncContextManager[T]) -> Iterator[T]:
 
 
 async def _end_all() -> None:
-    """End whatever else the loop is at, handshakes of new connections included."""
-    for _ in range(5):  # what is cancelled closes its connections, which end in the loop
+    """End all other tasks of the loop, handshakes of new connections included."""
+    for _ in range(5):  # cancelled tasks close their connections, which end in the loop
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()

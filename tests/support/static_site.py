@@ -78,7 +78,7 @@ class Site:
         return self._pages.get(path) or _answer(404, b"not here", "missing.txt")
 
     def _seen(self) -> dict[str, float]:
-        """Return what is told of a crawl; times in seconds of the system's clock."""
+        """Return the numbers of a crawl; times in seconds of the system's clock."""
         pages = [path for path in self.hits if path in self._pages and path.endswith(".html")]
         return {
             "requests": self._requests,
@@ -131,7 +131,7 @@ class Connection(asyncio.Protocol):
                 self._transport.write(answer)
 
     def _write(self, answer: bytes) -> None:
-        # Whoever asked may be gone by now.
+        # The client may have left by now.
         if not self._transport.is_closing():
             self._transport.write(answer)
 

@@ -25,7 +25,7 @@ _TEXT = "The quick brown fox jumps over the lazy dog. " * 100
 
 @dataclass(slots=True)
 class Tally:
-    """What the site has seen."""
+    """Connections and requests of the site."""
 
     handshakes: int = 0
     pages: int = 0
@@ -54,7 +54,7 @@ class _Connection(asyncio.Protocol):
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Of a connection over TLS this is called when the handshake is done.
+        # Over TLS this is called after the handshake.
         # uvloop does not derive its own from it.
         self._transport = cast("asyncio.Transport", transport)
         self._tally.handshakes += 1

@@ -23,7 +23,7 @@ import crawlcw
 from crawlcw import Settings, Spider, run_spider
 
 _PACKAGE = f"{Path(crawlcw.__file__).parent}/"
-#: The first pages meet what a crawl does once: their ways are not counted.
+#: First pages, which are not counted: they include work that a crawl does once.
 _FIRST = 4
 _PAGES = 20
 
@@ -33,7 +33,7 @@ class Way:
     """What ran between two callbacks."""
 
     functions: Counter[str] = field(default_factory=Counter)  #: calls, by `module:function`
-    #: The source lines of these functions, by module: what a reader opens who follows the way.
+    #: The source lines of these functions, by module: the code that a reader of the way opens.
     lines: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     switches: int = 0  #: calls of a function in another module than the one called before
 

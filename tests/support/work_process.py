@@ -75,7 +75,7 @@ class Working:
         self.process.wait()
 
     def end(self) -> tuple[int, str]:
-        """Wait for the end; return the exit code and what it said of it."""
+        """Wait for the end; return the exit code and the output."""
         output, _ = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, output
 
