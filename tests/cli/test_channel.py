@@ -108,11 +108,11 @@ def test_of_the_hosts_given_up_by_several_workers_a_hundred_are_named():
     ("reasons", "is_empty", "reason"),
     [
         (["drained", "drained"], True, "drained"),
-        # Somebody else has added to it meanwhile.
+        # Another process has added tasks meanwhile.
         (["drained", "drained"], False, "drained"),
         (["drained", "max-pages"], True, "drained"),
         (["drained", "max-pages"], False, "max-pages"),
-        # Nobody knows whether all seeds were added.
+        # It is unknown whether all seeds were added.
         (["max-pages", "max-pages"], True, "max-pages"),
         (["drained", None], True, "drained"),
         (["drained", None], False, "failed"),

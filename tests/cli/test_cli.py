@@ -45,7 +45,7 @@ from tests.support.ledgers import START, FakeClock, make_task
 from tests.support.mongod import with_database
 
 ROOT = Path(__file__).parents[2]
-#: Far more than anything here takes; what is waited for is a condition.
+#: Timeout in seconds of waits for conditions, far above any duration here.
 PATIENCE = 60.0
 
 SPIDER = """\
@@ -410,7 +410,7 @@ BAD = "1 / 0\n"
 TWO = SPIDER + SPIDER.replace("class Pages", "class More").replace('"pages"', '"more"')
 RAISES = SPIDER + "\n    async def opened(self):\n        raise OSError('no luck')\n"
 
-#: What is typed wrongly, the exit code, and what the one line says.
+#: Mistyped arguments, the exit code, and the error line.
 MISTAKES = [
     (["run", "page"], 2, "there is no spider 'page' in ./spiders; did you mean pages?"),
     (["run", "nowhere.py"], 2, "there is no file nowhere.py"),
@@ -497,7 +497,7 @@ def test_the_traceback_of_the_users_file_is_shown_for_debug_only(folder: Path):
 @pytest.mark.thorough
 def test_a_server_that_is_not_there():
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         port = taken.getsockname()[1]
         run = crawlcw("run", "pages", "--ledger", f"mongodb://u:s3cret@127.0.0.1:{port}/x")
 

@@ -1,4 +1,4 @@
-"""`crawlcw check`: what it finds in spiders of Scrapy, and that it finds nothing in ports."""
+"""`crawlcw check`: findings in Scrapy spiders, and none in ported ones."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""`crawlcw copy`: from one ledger to another, and what it refuses."""
+"""`crawlcw copy`: from one ledger to another, and its refusals."""
 
 import asyncio
 import json

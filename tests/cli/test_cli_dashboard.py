@@ -1,4 +1,4 @@
-"""`crawlcw dashboard` as a command: what it refuses in one sentence, and how it ends."""
+"""`crawlcw dashboard` as a command: its refusals in one sentence, and its end."""
 
 import signal
 import urllib.request

@@ -1,4 +1,4 @@
-"""`crawlcw doctor`: what it prints, and what it exits with."""
+"""`crawlcw doctor`: its output and its exit codes."""
 
 import contextlib
 import gc
@@ -156,7 +156,7 @@ def test_a_file_that_does_not_exist_is_not_made(tmp_path: Path):
 
 @pytest.fixture
 def collected() -> Iterator[None]:
-    """Collect garbage after a test, where what it may say is still ignored."""
+    """Collect garbage after a test, while its warnings are still ignored."""
     yield
     gc.collect()
 

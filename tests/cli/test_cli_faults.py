@@ -1,4 +1,4 @@
-"""What is wrong with a crawl that has ended, and its exit code."""
+"""Faults of an ended crawl, and its exit code."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def said(max_failures: int | float | None = None, **fields: Any) -> str:
         ({"given_up": 10}, 1.0, 0),
         ({"pages": 0, "given_up": 0}, 0.0, 0),
         ({"counts": Counts(), "pages": 0, "given_up": 3, "hosts_given_up": DEAD}, 2, 3),
-        # Nobody can tell yet what comes of a crawl that was stopped.
+        # The result of a stopped crawl is still open.
         (
             {"finish_reason": "stopped", "counts": Counts(), "pages": 0, "hosts_given_up": DEAD},
             0,

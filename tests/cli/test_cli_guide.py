@@ -13,7 +13,7 @@ from tests.support.commands import invoke
 
 
 def on_a_terminal(*arguments: str, pager: str) -> str:
-    """Return what the command writes to a terminal of 80 columns, through *pager*."""
+    """Return the command's output on a terminal of 80 columns, through *pager*."""
     parent, child = pty.openpty()
     environment = os.environ | {"PAGER": pager, "COLUMNS": "80", "TERM": "xterm"}
     with subprocess.Popen(
@@ -28,7 +28,7 @@ def on_a_terminal(*arguments: str, pager: str) -> str:
         while True:
             try:
                 piece = os.read(parent, 1 << 16)
-            except OSError:  # Linux ends a terminal that nobody writes to any more like this
+            except OSError:  # Linux raises this after the last writer has closed the terminal
                 break
             if not piece:
                 break

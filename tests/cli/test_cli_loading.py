@@ -23,7 +23,7 @@ class {kind}(Spider):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A current folder with nothing in it; what is loaded from it is forgotten afterwards."""
+    """An empty current folder; modules loaded from it are unloaded afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
     before = set(sys.modules)

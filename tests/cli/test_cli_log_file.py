@@ -1,4 +1,4 @@
-"""`crawlcw run --log-file`, a spider's own logger, and what a line says of a page."""
+"""`crawlcw run --log-file`, a spider's own logger, and the log line of a page."""
 
 import json
 from pathlib import Path

@@ -21,7 +21,7 @@ from tests.support.mongod import free_port
 from tests.support.prometheus import get, scraping
 from tests.support.work_process import Working
 
-#: Far more than anything here takes; what is waited for is a condition.
+#: Timeout in seconds of waits for conditions, far above any duration here.
 ENOUGH = 60.0
 SPIDER = """\
 from crawlcw import Settings, Spider
@@ -98,7 +98,7 @@ class Running:
 
 
 def scraped(port: int) -> dict[str, float]:
-    """Return the numbers by their names and labels; nothing where nobody listens."""
+    """Return the numbers by their names and labels; empty if the port is closed."""
     try:
         status, text = get(f"http://127.0.0.1:{port}/metrics")
     except OSError:

@@ -1,4 +1,4 @@
-"""`crawlcw run` through proxies of which one dies and one is banned, and what it says of them."""
+"""`crawlcw run` through proxies, of which one dies and one is banned, and its messages."""
 
 import json
 import os

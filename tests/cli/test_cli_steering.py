@@ -20,7 +20,7 @@ from tests.support.crawl_process import wait_until
 from tests.support.docs import REPOSITORY
 from tests.support.endless_site import EndlessSite
 
-#: Far more than anything here takes; what is waited for is a condition.
+#: Timeout in seconds of waits for conditions, far above any duration here.
 ENOUGH = 120.0
 LINKS = 30
 SPIDER = """\
@@ -73,7 +73,7 @@ class Crawl:
         return self._log.read_text()
 
     def end(self) -> tuple[int, str]:
-        """Wait for its end; return its exit code and what it has printed."""
+        """Wait for its end; return its exit code and its output."""
         out, _ = self._process.communicate(timeout=ENOUGH)
         return self._process.returncode, out
 
@@ -197,7 +197,7 @@ def test_stop_ends_the_crawls_that_run_and_none_that_begins_later(
 
     began = int(processes_of_it) or 1
     assert told("stop", "pages", "--wait").startswith(f"pages is stopped: {began} worker")
-    # None is at work any more, so nothing is in the way of what comes next.
+    # No worker is left that could disturb the next step.
     assert stats()["workers"] == []
     code, out = crawl.end()
 

@@ -1,4 +1,4 @@
-"""The commands that only look, at a use case: what they show, and that no spider takes its name."""
+"""The commands that only read, on a use case: their output; no spider can take its name."""
 
 import json
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Commands whose standard descriptors are closed: each does what it does with /dev/null there."""
+"""Commands with closed standard descriptors: each behaves as with /dev/null."""
 
 import subprocess
 import sys

@@ -36,7 +36,7 @@ def clock():
 
 
 class Captured:
-    """What was written to stderr so far."""
+    """Captured output of stderr."""
 
     def __init__(self, capsys):
         self._capsys = capsys

@@ -69,7 +69,7 @@ def test_the_help_of_every_command_ends_with_examples_that_can_be_given(
 
 
 def completed(*words: str) -> list[str]:
-    """Return what is offered for the last of *words*."""
+    """Return the completions of the last of *words*."""
     kind = get_completion_class("bash")
     assert kind is not None
     completing = kind(cli, {}, "crawlcw", COMPLETE_VARIABLE)
@@ -95,7 +95,7 @@ def test_what_a_shell_runs_names_the_command(shell: str):
 def test_bash_itself_takes_it_and_completes(folder: Path):
     Path("crawlcw").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m crawlcw "$@"\n')
     Path("crawlcw").chmod(0o755)
-    # As a keystroke does: the function is called, and leaves what is offered in COMPREPLY.
+    # As after a keystroke: the function is called, and sets COMPREPLY to the completions.
     script = invoke("completion", "bash").stdout
     asked = "COMP_WORDS=(crawlcw stats bo) COMP_CWORD=2\n_crawlcw_completion ./crawlcw\n"
 

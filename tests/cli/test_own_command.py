@@ -1,4 +1,4 @@
-"""The command line of workers: that of their supervisor, without what is secret in it."""
+"""The command line of workers: that of their supervisor, without secrets."""
 
 import sys
 

@@ -109,7 +109,7 @@ def span(began: float, ended: float, finished: int) -> Span:
     )
 
 
-# --- what is told
+# --- output
 
 
 def test_a_crawl_that_is_paused_says_so_in_every_form():
@@ -304,7 +304,7 @@ class Terminal:
         self.written = ""
 
     def read_until(self, pattern: str) -> None:
-        """Read until what is shown has the pattern."""
+        """Read until the output has the pattern."""
         deadline = time.monotonic() + PATIENCE
         while not re.search(pattern, ESCAPE.sub("", self.written)):
             assert time.monotonic() < deadline, self.written[-4000:]

@@ -30,7 +30,7 @@ from tests.support.mongod import with_database
 
 pytestmark = pytest.mark.thorough
 
-#: Far more than anything here takes; what is waited for is a condition.
+#: Timeout in seconds of waits for conditions, far above any duration here.
 ENOUGH = 90.0
 
 SPIDER = """\
@@ -92,7 +92,7 @@ class Supervised:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """What was logged: whole lines, and beside errors that end a process, nothing but JSON."""
+        """Log records: whole lines, all JSON except for errors that end a process."""
         *lines, _ = self.log.split("\n")
         return [json.loads(line) for line in lines if not line.startswith("crawlcw: ")]
 
@@ -125,7 +125,7 @@ def is_running(pid: int) -> bool:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
-    # Nobody may have taken notice yet of the end of a process whose parent is gone.
+    # A dead process without a parent may not have been reaped yet.
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
@@ -210,7 +210,7 @@ def test_a_worker_that_is_killed_is_started_again_and_each_page_recorded_once(
     wait_until(at_work(crawl, store))
     killed, other = crawl.pids
 
-    # Its supervisor gives back at once what a dead worker held: look before.
+    # The supervisor releases the tasks of a dead worker at once: read them before.
     os.kill(killed, signal.SIGSTOP)
     held = {row.path for row in store.held_by(killed)}
     os.kill(killed, signal.SIGKILL)
@@ -225,7 +225,7 @@ def test_a_worker_that_is_killed_is_started_again_and_each_page_recorded_once(
     assert {path for path, times in site.hits().items() if times > 1} <= held
     (crash,) = crawl.events("worker_crashed")
     assert "signal 9, Killed; it is started again in 1.0 s" in crash["message"]
-    # What the dead worker did is counted as far as it has told: twice a second.
+    # Pages of the dead worker count up to its last state, sent twice a second.
     assert len(expected.found) / 2 < report["pages"] <= len(expected.found)
     assert not is_running(other)
 
@@ -310,7 +310,7 @@ def test_when_the_supervisor_is_killed_its_workers_end_softly(serve, start, stor
     rows = store.rows()
     assert code == -signal.SIGKILL
     assert_nothing_held(rows)
-    # They gave back what they held, and no page failed for what it printed.
+    # They released their tasks, and no page failed because of its output.
     assert {(row.retry, row.lost) for row in rows} == {(0, 0)}
     assert any(row.status == Status.TODO for row in rows)
     assert {row.path for row in rows if row.status == Status.FINISHED} == site.hits().keys()
@@ -491,7 +491,7 @@ def test_quiet_says_nothing(serve, start, store):
 def test_a_mistake_is_found_before_any_worker_is_started(options, code, said, tmp_path):
     (tmp_path / "docs.py").write_text(SPIDER)
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         port = taken.getsockname()[1]
         run = subprocess.run(
             [sys.executable, "-m", "crawlcw", "run", "--processes", "3"]
@@ -572,7 +572,7 @@ def shell(ended: ExitStack, tmp_path: Path) -> Shell:
     ended.callback(bash.wait)
     ended.callback(bash.kill)
     os.close(theirs)
-    # A terminal whose text nobody reads keeps those who write to it.
+    # A terminal without a reader blocks its writers.
     threading.Thread(target=lambda: list(chunks(ours)), daemon=True).start()
     return Shell(bash.pid, ours)
 

@@ -1,6 +1,6 @@
-"""The doctor on both stores: what is written past the ledger is found, and what is safe is mended.
+"""The doctor on both stores: it finds writes past the ledger, and repairs safe ones.
 
-Without mongomock: what is corrupted here, the server itself shows.
+Without mongomock: only a real server shows this corruption.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class Patient:
     async def found(self, **options: Any) -> dict[Kind, tuple[int, int]]:
         """Return how many of each kind were found, and how many of them were mended.
 
-        What a store is in the tests, a standalone server say, is left out.
+        Notes about the tests' store, such as a standalone server, are left out.
         """
         report = await self.examined(**options)
         return {kind: (f.count, f.mended) for kind, f in report.findings.items()}
@@ -372,7 +372,7 @@ async def test_what_changed_meanwhile_is_left_alone(patient: Patient):
 
 
 class Passing:
-    """A ledger of which the first look shows what the second does not."""
+    """A ledger with findings that disappear before the second check."""
 
     def __init__(self, ledger: Ledger, *, mend: Callable[[], object]) -> None:
         self._ledger = ledger

@@ -1,4 +1,4 @@
-"""The doctor on tracked tasks, on both stores: what they have besides, and what is no fault."""
+"""The doctor on tracked tasks, on both stores: their own fields, and valid states."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -62,7 +62,7 @@ async def orders(
 async def examined(look: Look, **options: Any) -> dict[Kind, tuple[int, int]]:
     """Return how many of each kind were found, and how many of them were mended.
 
-    What a test's server is, and when, is left out.
+    Facts about the tests' server are left out.
     """
     ledger = await look()
     try:

@@ -35,7 +35,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a process sends to the server."""
+    """A command from a process to the server."""
 
     sender: Process
     name: str  #: find, update, findAndModify
@@ -50,7 +50,7 @@ class Command:
 
 @dataclass(slots=True)
 class Reply:
-    """What comes back."""
+    """The reply to a command."""
 
     matched_count: int = 0
     modified_count: int = 0
@@ -78,7 +78,7 @@ class Server:
     def __init__(self, watch: Callable[[Command, Document | None, Document], None]) -> None:
         self.collections: dict[str, dict[Any, Document]] = {}
         self._watch = watch
-        #: What no durable write has followed yet: collection, id, and the document before.
+        #: Writes without a later durable one: collection, id, and the document before.
         self._undurable: list[tuple[str, Any, Document | None]] = []
 
     def documents(self, collection: str) -> dict[Any, Document]:
@@ -93,7 +93,7 @@ class Server:
         return Reply(found=[dict(each) for each in found[command.skip : end]])
 
     def steps(self, command: Command) -> list[tuple[Statement, Any]]:
-        """Return what is to be done one by one: statements, and of which document each."""
+        """Return the statements of a command, each with its document."""
         return [
             (statement, key)
             for statement in command.statements
@@ -120,7 +120,7 @@ class Server:
         documents = self.documents(command.collection)
         before = documents.get(key)
         if before is None and statement.upsert:
-            # What the filter asks to be equal is in the new document, as on a server.
+            # Equality conditions of the filter become fields of the new document, as on a server.
             equal = {n: v for n, v in statement.wanted.items() if not isinstance(v, Mapping)}
             inserted = equal | statement.update.get("$setOnInsert", {})
             documents[key] = updated(inserted, statement.update)
@@ -141,9 +141,9 @@ class Server:
         return True
 
     def roll_back(self, share: float) -> list[tuple[Document, Document | None]]:
-        """Forget a share of what was written last, as a new primary may have never had it.
+        """Undo a share of the last writes, which a new primary may never have received.
 
-        Returns each document that was, and what it is now.
+        Returns each old document with its present version.
         """
         kept = len(self._undurable) - round(share * len(self._undurable))
         forgotten, self._undurable = self._undurable[kept:], []
@@ -194,7 +194,7 @@ def _holds(value: Any, operator: str, operand: Any) -> bool:
 
 
 def updated(before: Document, update: Mapping[str, Any]) -> Document:
-    """Return what an update makes of a document."""
+    """Return a document after an update."""
     after = dict(before)
     for operator, values in update.items():
         match operator:
@@ -239,7 +239,7 @@ class Network:
         self._trace = trace
 
     async def call(self, command: Command) -> Reply:
-        """Send a command and wait for its reply; raises what a driver raises."""
+        """Send a command and wait for its reply; raises a driver's errors."""
         timeline, chance, weather = self._timeline, self._chance.random, self.weather
         answered = Signal()
         timeline.after(TIMEOUT, answered.fail, NetworkTimeout("timed out"))
@@ -295,7 +295,7 @@ class Network:
             if not self._server.apply(command, step, reply):
                 self._trace(command.sender.name, "has no effect on", step[1])
             if number < len(steps) and self._chance.random() < 0.2:
-                # What others send comes in between.
+                # Other processes' commands come in between.
                 rest = steps[number:]
                 self._timeline.after(self._latency(), self._proceed, command, rest, reply, answered)
                 return
@@ -327,7 +327,7 @@ class Database:
 
 
 class Collection:
-    """What the ledger uses of a driver's collection."""
+    """The methods of a driver's collection that the ledger uses."""
 
     def __init__(self, network: Network, process: Process, name: str, *, durable: bool) -> None:
         self.name = name
@@ -360,7 +360,7 @@ class Collection:
         return await self._write("update", Statement(wanted, {"$set": {}}, many=True))
 
     async def bulk_write(self, writes: Sequence[UpdateOne], **_: object) -> Reply:
-        # The driver's own, which has no other name for what a write is made of.
+        # The driver has no public names for the parts of a write.
         statements = (
             Statement(write._filter, write._doc, upsert=bool(write._upsert)) for write in writes
         )

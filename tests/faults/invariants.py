@@ -16,7 +16,7 @@ MAX_LOST = 3
 
 
 def assert_sound(found: Documents) -> None:
-    """Assert what is true of every ledger at every moment."""
+    """Assert the invariants of every ledger at every moment."""
     urls = [task["url"] for task in found["books"].values()]
     assert len(urls) == len(set(urls))
     for task in found["books"].values():

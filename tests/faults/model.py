@@ -89,17 +89,17 @@ def number_of(task_id: bytes) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What a page has to offer."""
+    """Content and behaviour of a page."""
 
     links: tuple[int, ...] = ()
-    fails: int = 0  #: so many fetches fail, and those after them do not
+    fails: int = 0  #: number of fetches that fail before one succeeds
     gone: bool = False  #: it fails for good
-    deadly: bool = False  #: whoever fetches it crashes
+    deadly: bool = False  #: it crashes its process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a schedule is made of."""
+    """Parameters of a schedule."""
 
     pages: tuple[Content, ...]
     workers: int
@@ -110,8 +110,8 @@ class Plan:
     pauses: int = 0
     wrong_clocks: int = 0
     stops: int = 0  #: processes that are told to end, and are replaced
-    retries: int = 0  #: times that somebody brings back what has failed
-    failovers: int = 0  #: another server takes over, which lacks what was not durable
+    retries: int = 0  #: number of `retry-failed` calls
+    failovers: int = 0  #: number of new primaries, which lack non-durable writes
 
     @property
     def faultless(self) -> bool:
@@ -197,7 +197,7 @@ class Checker:
 
     plan: Plan
     timeline: Timeline
-    buried: set[str] = field(default_factory=set)  #: whose leases somebody may end
+    buried: set[str] = field(default_factory=set)  #: dead workers, whose leases others may end
     claims: set[Claim] = field(default_factory=set)
     handed: set[Claim] = field(default_factory=set)  #: those that a process knows of
     fetched: set[Claim] = field(default_factory=set)  #: those that a page was fetched under
@@ -215,7 +215,7 @@ class Checker:
     woken: float = -1.0  #: when a task became something to do that it was not
     writes: int = 0
 
-    # --- what the server does
+    # --- the server
 
     def written(
         self,
@@ -340,7 +340,7 @@ class Checker:
             raise ProtocolError("more than the end of a lease is changed")
         holder = _worker(before["lock"])
         if holder in self.buried:
-            return  # by somebody else, or by itself at its end
+            return  # by another process, or by itself at its end
         if holder != sender:
             raise ProtocolError(f"{sender} changes a lease of {before['lock']}, who lives")
         if after["due"] < before["due"]:
@@ -433,7 +433,7 @@ class Checker:
     # --- the end
 
     def ended(self, tasks: dict[bytes, Document]) -> None:
-        """Check a ledger that nobody has to do anything with any more."""
+        """Check a drained ledger."""
         for found in tasks.values():
             self._sound(found)
             self._ended_well(found)
@@ -497,7 +497,7 @@ def _reason(found: Document) -> Reason | None:
 
 
 class WatchedLedger(MongoLedger):
-    """The ledger, and what it tells the process is checked."""
+    """The ledger, with checks of its replies to the process."""
 
     def __init__(
         self, store: MongoStore, checker: Checker, documents: dict[bytes, Document]
@@ -590,12 +590,12 @@ class Worker(Process):
         self.spawn(self._renew())
 
     def set_clock(self, error: float) -> None:
-        """Let the process measure the ledger's time, wrongly by so many seconds."""
+        """Let the process measure the ledger's time with an error of *error* seconds."""
         now = self.timeline.now
         self.clock.set(START + timedelta(seconds=now + error), asked=now, answered=now)
 
     def stop(self) -> None:
-        """End soon, and give back what is not begun."""
+        """End soon, and release the tasks that have not begun."""
         self.stopping = True
         self._changed.send()
 
@@ -652,7 +652,7 @@ class Worker(Process):
             return False
         lapsed = any(task.status is Status.PROCESSING for task in wanted)
         if self._chance.random() < (0.5 if lapsed else 0.1):
-            # What was paged grows old, while who was late may be back.
+            # The page grows old, while a late holder may return.
             await self.sleep(self._chance.random() * 30.0)
         claimed = await self._insist(
             lambda: self.ledger.leases.claim(
@@ -733,7 +733,7 @@ class Worker(Process):
         return Done(settlements=(settlement,), produced=Produced(tasks=links))
 
     async def _end(self) -> None:
-        """Give back what is held, as a crawl does that was told to end."""
+        """Release the held tasks, as a stopped crawl does."""
         self.stopping = True
         if queued := self._queue:
             self._queue = []
@@ -775,7 +775,7 @@ class Schedule:
         self._failovers = self.plan.failovers
 
     def trace(self, actor: str, what: str, subject: object) -> None:
-        """Note an event, if anybody wants to read it."""
+        """Note an event, if tracing is on."""
         if self._tracing:
             self.events.append(f"{self.timeline.now:10.3f} {actor:>4} {what} {shown(subject)}")
 
@@ -916,7 +916,7 @@ class Schedule:
 
         operator.spawn(work())
 
-    # --- what is written
+    # --- writes
 
     def _written(self, command: Command, before: Document | None, after: Document) -> None:
         if command.collection != "books":

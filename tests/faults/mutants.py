@@ -28,10 +28,10 @@ _LATE = _OPERATIONS + "what_arrives_after_the_operation_was_repeated_changes_not
 
 
 class Edit:
-    """A function, and what is to be replaced in its source by what."""
+    """A function, and the replacements in its source."""
 
     def __init__(self, module: str, function: str, *changes: tuple[str, str]) -> None:
-        """*function* is `Class.method` or `function`; of each change the first is what is there."""
+        """*function* is `Class.method` or `function`; a change is a pair of old and new text."""
         self.module = module
         self._function = function
         self._changes = changes

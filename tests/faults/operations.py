@@ -22,7 +22,7 @@ def _same(answer: Any, expected: Any) -> bool:
 
 
 def _no_more(answer: Any, expected: Any) -> bool:
-    """A number of what was done counts only what the last sending did."""
+    """A returned number counts only the effects of the last sending."""
     return bool(0 <= answer <= expected)
 
 
@@ -35,7 +35,7 @@ class Operation:
     answers: Callable[[Any, Any], bool] = _same  #: by the answer where nothing fails
     writes: bool = True
     deletes: bool = False
-    wakes: bool = False  #: sent again later it may wake hosts once more, which harms nobody
+    wakes: bool = False  #: repeated later it may wake hosts once more, which is harmless
     claims: str = "each"
 
 

@@ -1,4 +1,4 @@
-"""A network between crawlcw and mongod that loses, delays, repeats and breaks what a test says.
+"""A network between crawlcw and mongod with losses, delays, repeats and breaks for tests.
 
 It stands between them as a TCP proxy in a thread of its own, and reads as much of
 MongoDB's wire protocol as it needs: where a message begins and ends, which
@@ -6,7 +6,7 @@ reply belongs to which request, and what a request commands. A `Fault` says what
 happens to one command, a `Plan` which command that is. Besides, the whole network
 can be cut and frozen, until it is mended.
 
-What it lets through is byte for byte what it was given.
+It forwards messages byte for byte.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _BODY = 0
 _MORE_TO_COME = 1 << 1
 #: To linger for no time is to reset.
 _NO_LINGER = struct.pack("ii", 1, 0)
-#: What the driver sends of its own accord: not an operation of anybody.
+#: Commands of the driver itself, not of an operation.
 _OWN = frozenset({"hello", "ismaster", "isMaster", "ping", "endSessions", "killCursors"})
 _ANSWERS_WITHIN = 20.0
 
@@ -51,7 +51,7 @@ class Loss(StrEnum):
 
 
 class End(StrEnum):
-    """What becomes of the connection after a loss."""
+    """State of the connection after a loss."""
 
     SILENCE = "silence"  #: half-open: it stays, and nothing passes any more
     CLOSE = "close"

@@ -34,7 +34,7 @@ class Switchboard:
         self._thread = threading.Thread(target=self._loop.run_forever, name="switchboard")
         self._cut: frozenset[frozenset[int]] = frozenset()
         self._mended = asyncio.Event()
-        #: Who is connected, as far as it is known.
+        #: Known connections, with their ends.
         self._calls: dict[asyncio.Task[None], frozenset[int]] = {}
         self._listeners: list[asyncio.Server] = []
         self.ports: list[int] = []
@@ -56,11 +56,11 @@ class Switchboard:
         self._call(self._set(frozenset(frozenset({server, other}) for other in others)))
 
     def mend(self) -> None:
-        """Let everything pass again, and what was held back first."""
+        """Let all traffic pass again, delayed messages first."""
         self._call(self._set(frozenset()))
 
     def hang_up(self, server: int) -> None:
-        """End the calls of a server that is dead: what it has sent in vain is never sent again."""
+        """End the calls of a dead server: its undelivered messages are dropped."""
         self._call(self._hang_up(server))
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:

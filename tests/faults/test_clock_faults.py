@@ -65,7 +65,7 @@ class Clocks:
         }
 
     def jumping(self, by: Path) -> dict[str, str]:
-        """A time of day that is wrong by what a file says, which is read every second."""
+        """A time of day with the error in a file, which is read every second."""
         return {
             "LD_PRELOAD": str(self._library),
             "FAKETIME_TIMESTAMP_FILE": str(by),
@@ -248,7 +248,7 @@ def test_a_process_that_starts_after_a_jump_ahead_records_nothing_twice(
         before.send(signal.SIGCONT)
         report = before.drained()
 
-    # What was held has lost one holder, and nothing more is said of it.
+    # The held tasks have lost one holder, without counting a crash.
     assert sum(row.lost for row in sqlite_store.rows()) == 0
     assert report["leases_lost"] > 0
     assert fetched_again(site) <= held

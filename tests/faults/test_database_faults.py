@@ -43,7 +43,7 @@ pytestmark = pytest.mark.thorough
 #: For each worker; with the latency of the site about 100 pages a second.
 CONCURRENCY = 10
 LATENCY = 100
-#: What a process holds at the most: under way, claimed ahead, waiting to be written, and three
+#: Limit of a process's tasks: under way, claimed ahead, waiting to be written, and three
 #: groups of those being written.
 HELD = (1 + 2 + 2 + 3 * 2) * CONCURRENCY
 
@@ -120,13 +120,13 @@ class Pulse:
 
 
 def asked_for_more(site: Site, pages: int) -> None:
-    """Wait until the crawl has asked for so many more pages."""
+    """Wait until the crawl has requested *pages* more pages."""
     before = site.hits().total()
     wait_until(lambda: site.hits().total() >= before + pages)
 
 
 def wait_out(seconds: float) -> None:
-    """Let an outage last: how long it takes is what is tested."""
+    """Let an outage last: its duration is part of the test."""
     time.sleep(seconds)
 
 
@@ -137,7 +137,7 @@ def assert_nothing_happened(store: Store, faultless: bytes) -> None:
     assert_as_without_faults(store, faultless)
     rows = store.rows()
     assert {(row.retry, row.lost, row.lock) for row in rows} == {(0, 0, None)}
-    # What is refused is what the site does not have.
+    # Only pages that the site does not have are refused.
     refused = {row.path for row in rows if row.status != Status.FINISHED}
     assert refused == docs.walked("postgresql").refused
 
@@ -271,7 +271,7 @@ def crawled(
     repeated = fetched_again(site)
     print(f"{what}: stood still for {pulse.longest_pause:.1f} s, {repeated} pages fetched again")
     assert_nothing_happened(store, faultless)
-    # Claims of the last moments are those that nobody else has heard of.
+    # Only claims of the last moments were not replicated.
     assert repeated <= number * HELD
 
 
@@ -328,7 +328,7 @@ def test_a_primary_that_is_cut_off_from_the_others_is_replaced(
 def test_a_primary_that_no_client_reaches_is_waited_for(
     members: ReplicaSet, store: Store, site: Site, tmp_path: Path, faultless: bytes
 ):
-    """The members see no fault, and elect nobody else."""
+    """The members see no fault, and elect no other primary."""
     with crawled(store, site, tmp_path, faultless, "cut off from clients for 4 s"):
         primary = members.primary()
         members.isolate(primary, clients=True, members=False)
@@ -337,7 +337,7 @@ def test_a_primary_that_no_client_reaches_is_waited_for(
         members.network.mend()
 
 
-# --- what the write concern is for
+# --- purpose of the write concern
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_only_what_a_majority_has_is_acknowledged(
 ):
     """The primary is cut off while outcomes are recorded, and then it is killed."""
     monkeypatch.setattr(mongo_store, "_DURABLE", concern)
-    # What is shown here must not depend on how soon the primary steps down.
+    # The result must not depend on the time until the primary steps down.
     members.let_elections_wait(milliseconds=60_000)
     primary = members.primary()
     store = Store(store.url, "books")

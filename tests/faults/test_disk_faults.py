@@ -62,7 +62,7 @@ class Limited:
         self._full_for: set[int] = set()
 
     def fill(self, worker: Process) -> None:
-        """Let none of its files grow beyond what they soon are."""
+        """Limit the size of its files to slightly more than their present size."""
         _, most = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (_FULL, most))
         self._full_for.add(worker.pid)
@@ -195,7 +195,7 @@ def test_a_crawl_gives_up_where_nobody_makes_room_and_the_next_one_completes(
 
 @pytest.fixture
 def bound() -> list[str]:
-    """What a command begins with to be bound by the modes of files: root is not."""
+    """Return the prefix that makes a command obey file modes, which root does not."""
     return ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
 
 
@@ -207,12 +207,12 @@ def crawlcw(spider: Path, store: Store, *more: str) -> list[str]:
 
 
 def crawlcw_itself(spider: Path, store: Store, *more: str) -> list[str]:
-    """A crawl in the process that is started, for what is done to that one process."""
+    """A crawl in the started process itself, for faults of that one process."""
     return crawlcw(spider, store, "--processes", "0", *more)
 
 
 def run(command: list[str]) -> tuple[int, str]:
-    """Run a command to its end; return its exit code and what it said on stderr."""
+    """Run a command to its end; return its exit code and its stderr."""
     ended = subprocess.run(
         command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
     )
@@ -286,7 +286,7 @@ def test_a_file_that_is_read_only_in_the_middle_is_waited_for(
     with subprocess.Popen(crawl, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as crawling:
         assert crawling.stderr is not None
         wait_until(lambda: site.hits().total() >= 200)
-        # Not one byte of any file; what it says goes into a pipe.
+        # No byte of any file can be written; the log goes into a pipe.
         _, most = resource.prlimit(crawling.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         waiting = next(line for line in crawling.stderr if WAITING in line)
         if not for_good:

@@ -1,4 +1,4 @@
-"""Claims whose reply was lost: the same claim sent again finds out what became of them."""
+"""Claims whose reply was lost: the repeated claim returns their leases."""
 
 import asyncio
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ async def claim(world: World, tasks: Sequence[Task]) -> list[Lease]:
 
 
 async def claim_in_vain(world: World, tasks: Sequence[Task]) -> None:
-    """Claim once; the server does it, and nobody is told."""
+    """Claim once; the server applies it, and its reply is lost."""
     plan = reply_lost(world)
     world.proxy.plan(plan)
     with pytest.raises(LedgerUnavailableError):
@@ -67,13 +67,13 @@ def test_a_claim_whose_reply_is_lost_for_longer_than_its_lease_costs_nothing(wor
     page = world.run(world.far.tasks.page(limit=50))
     assert todo.id in {task.id for task in page}
 
-    # It has run out by now, as has everything; a coordinator claims what it is shown.
+    # All leases have run out by now; a coordinator claims the tasks of its page.
     leases = world.run(claim(world, page))
 
     (ours,) = [lease for lease in leases if lease.task.id == todo.id]
     found = world.documents()["books"][todo.id]
     assert (found["lost"], found["fence"], found["lock"]) == (0, todo.fence + 1, ours.token)
-    # Nor may anybody else take it over before it is renewed.
+    # Nor may another worker take it over before it is renewed.
     assert found["due"] == ours.expires == world.clock.time + LEASE
 
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.thorough
 SCHEDULES = 3_200
 SCHEDULES_OF_A_SOAK = 100_000
 SHARDS = 32
-#: Without a protection one of so many schedules fails.
+#: Number of schedules, of which at least one fails without a protection.
 ENOUGH = 2_000
 _LEDGER = "crawlcw.ledger.mongo"
 _RECORDED = "if settled.get(lease.task.id) != lease.fence"

@@ -37,7 +37,7 @@ GUARDED = [
     if operation.name
     in ("commit", "renew", "release", "save", "renew_hosts", "save_hosts", "release_hosts")
 ]
-#: What is delivered later, instead of at once or once more.
+#: Messages that are delivered later, instead of at once or once more.
 LATE = {
     "late": Fault(loss=Loss.REQUEST, end=End.RESET, keeps=True),
     "twice": Fault(keeps=True),
@@ -99,7 +99,7 @@ def striking(world: World, operation: Operation, position: int, fault: Fault) ->
 
 
 def leases_of(world: World, operation: Operation, answer: Any) -> tuple[list[Any], list[Any]]:
-    """Return every lease somebody knows of after the operation."""
+    """Return every known lease after the operation."""
     setting = world.setting
     tasks = [*setting.leases, *setting.others]
     hosts = [*setting.hosts, *setting.other_hosts]
@@ -139,7 +139,7 @@ async def _nothing(world: World) -> None:
 
 
 async def _renewed(world: World) -> None:
-    """Who is alive renews what it holds, and says that it is at work."""
+    """Live workers renew their leases, and send a heartbeat."""
     world.clock.advance(seconds=20)
     tasks, hosts = world.held()
     await world.far.leases.renew([e for e in tasks if not e.token.startswith("dead:")], lease=LEASE)
@@ -151,7 +151,7 @@ async def _renewed(world: World) -> None:
 
 
 async def _given_back(world: World) -> None:
-    """Whoever holds something gives it back, and leaves."""
+    """All workers release their leases, and leave."""
     world.clock.advance(seconds=1)
     tasks, hosts = world.held()
     await world.far.outcomes.release([_as_claimed(world, lease) for lease in tasks])
@@ -171,7 +171,7 @@ def _as_claimed(world: World, lease: Lease) -> Lease:
 
 
 async def _taken_over(world: World) -> None:
-    """Every lease runs out, and somebody else has everything."""
+    """Every lease runs out, and another worker takes over all tasks."""
     world.clock.advance(seconds=61)
     page = await world.far.tasks.page(limit=50)
     await world.far.leases.claim(page, worker="b", lease=LEASE, max_lost=3)
@@ -179,7 +179,7 @@ async def _taken_over(world: World) -> None:
 
 
 async def _finished(world: World) -> None:
-    """Somebody else takes everything over, and is done with it."""
+    """Another worker takes over all tasks, and finishes them."""
     await _taken_over(world)
     tasks, hosts = world.held()
     await world.far.outcomes.commit([success(world.far, lease, {"n": "b"}) for lease in tasks])
@@ -197,7 +197,7 @@ _WRITES = ("update", "findAndModify", "insert", "delete")
 
 
 def asleep(found: Documents) -> Documents:
-    """Leave out when hosts are ready that nobody holds."""
+    """Leave out the `ready_at` of hosts without a lease."""
     hosts = {
         name: host if host["owner"] else host | {"ready_at": None}
         for name, host in found["books.hosts"].items()
@@ -236,7 +236,7 @@ def test_what_arrives_after_the_operation_was_repeated_changes_nothing(
             assert found == before
 
 
-# --- what is sent again too late
+# --- operations repeated too late
 
 
 @pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.name)
@@ -251,7 +251,7 @@ def test_an_operation_that_is_sent_again_too_late_changes_nothing(
     answer = world.run(operation.act(world))
 
     found = world.documents()
-    # What a stale commit sets aside is not seen: no task refers to it.
+    # Offloaded items of a stale commit are invisible: no task refers to them.
     assert {**found, "books.items": {}} == {**before, "books.items": {}}
     tasks = {lease.task.id for lease in (*world.setting.leases, world.setting.stale)}
     hosts = {lease.host.name for lease in (*world.setting.hosts, *stale_hosts(world))}

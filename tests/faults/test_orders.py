@@ -78,7 +78,7 @@ def test_every_order_is_finished_once_with_one_accepted_charge(
     recorded = {key: task.results["charge"]["accepted"] for key, task in tasks.items()}
     assert recorded == accepted
     assert {tuple(each.event for each in task.trace) for task in tasks.values()} == {("finish",)}
-    # What was asked for twice had been held by a worker that was killed.
+    # Only tasks of a killed worker were requested twice.
     again = len(book.read_text().splitlines()) - orders
     assert again <= sum(held)
     # Else nothing was interrupted, and nothing is shown.

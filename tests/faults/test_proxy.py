@@ -1,4 +1,4 @@
-"""The proxy does to the driver's commands what it says, on a real server."""
+"""The proxy injects its faults into the driver's commands, on a real server."""
 
 import gc
 import random
@@ -47,7 +47,7 @@ def near(network: tuple[Proxy, str]) -> Iterator[Collection]:
 
 @pytest.fixture
 def hasty(network: tuple[Proxy, str]) -> Iterator[Collection]:
-    """The same, for a client that gives up soon: for what is never answered."""
+    """The same for a client with a short timeout: for commands that are never answered."""
     options = OPTIONS | {"timeoutMS": round(1000 * WAIT), "serverSelectionTimeoutMS": 2000}
     with pymongo.MongoClient(network[1], **options) as client:
         client.admin.command("ping")

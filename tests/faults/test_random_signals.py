@@ -15,7 +15,7 @@ from tests.support.crawl_process import Store, wait_until
 pytestmark = pytest.mark.thorough
 
 SEED = 20_260_411
-#: What is crawled here, two copies of a manual.
+#: Number of crawled pages, two copies of a manual.
 PAGES = 2_339
 WORKERS = 3
 STOPPED_TOGETHER = 5
@@ -51,7 +51,7 @@ def test_a_crawl_outlives_kills_of_random_workers_at_random_moments(
     chance = random.Random(SEED)
     with (
         docs.served(docs.folder("postgresql"), copies=2, latency=latency) as site,
-        # Nobody here waits for a lease to run out: who is dead is found out.
+        # No test waits for a lease to run out: dead workers are detected.
         Crew(
             store,
             site,
@@ -125,7 +125,7 @@ def test_stops_at_random_moments_cost_no_task_an_attempt(
 
         assert under_way
         assert_as_without_faults(store, faultless_twice)
-        # What is under way at a stop is finished: the site is quicker than the grace.
+        # Requests under way at a stop finish: the site is faster than the grace.
         assert fetched_again(site) == crew.held_at_faults == 0
     assert_nothing_is_held_or_spent(store)
     assert "Traceback" not in crew.log

@@ -1,4 +1,4 @@
-"""Workers that freeze, stand still, die of a page, or take long: what the others make of it.
+"""Workers that freeze, block, die of a page, or take long, and the reaction of the others.
 
 Kills and stops at random moments are in `test_random_signals`.
 """
@@ -104,7 +104,7 @@ def test_a_process_that_stood_still_in_a_callback_goes_on_and_has_lost_nothing(
     # Each page is counted by who recorded it.
     assert report["pages"] + others_report["pages"] == finished(rows)
     assert "Traceback" not in crew.log
-    # Its watchdog has renewed what it held, though its event loop could not.
+    # Its watchdog has renewed its leases, though its event loop could not.
     assert report["leases_lost"] == 0
     print(
         f"{len(held)} tasks of {fetched} were held, {again} fetched again; "
@@ -130,7 +130,7 @@ def test_a_page_that_kills_its_process_is_ignored_and_all_others_are_recorded(
             spider="deadly",
             arguments={"pages": ",".join(pages), "marks": marks},
             concurrency=20,
-            # Nobody waits for a lease to run out, nor looks for dead neighbours but at its start.
+            # Leases do not run out, and workers check for dead neighbours only at their start.
             lease="10m",
             max_lost=3,
         ) as crew,
@@ -163,7 +163,7 @@ def crawl_with_restarts(crew: Crew, *, most: int) -> int:
     while crew.workers:
         wait_until(lambda: any(not worker.is_running() for worker in crew.workers))
         gone = [worker for worker in crew.workers if not worker.is_running()]
-        # Noted before the first successor takes back what they held.
+        # Noted before the first successor takes over their tasks.
         ends = [crew.ended(worker) for worker in gone]
         for code, report in ends:
             if code == 0:
@@ -266,7 +266,7 @@ def test_what_a_process_on_another_machine_held_runs_again_within_one_and_a_half
         assert_as_without_faults(store, faultless_star)
         assert fetched_again(site) <= crew.held_at_faults
     print(f"{len(killed.held)} tasks ran again after {took:.2f} s, with leases of {lease:g} s")
-    # Renewed every third, so two thirds were left at least: nobody here can know of the death.
+    # Renewed every third, so at least two thirds were left: the death is not detectable.
     assert lease * 2 / 3 - 0.5 < took <= 1.5 * lease
 
 
@@ -276,7 +276,7 @@ class Killed:
 
     site: Site
     held: frozenset[str]  #: the paths of its tasks
-    hits: Counter[str]  #: what was asked for until then
+    hits: Counter[str]  #: requests until then
     at: float
 
     def until_it_ran_again(self) -> float:

@@ -33,7 +33,7 @@ class Timeline:
         heapq.heappush(self._events, (time, self._number, act, given))
 
     def after(self, seconds: float, act: Callable[..., object], *given: Any) -> None:
-        """Do something in so many seconds."""
+        """Call *act* in *seconds* seconds."""
         self.at(self.now + seconds, act, *given)
 
     def run(self, *, until: float) -> bool:
@@ -46,7 +46,7 @@ class Timeline:
 
 
 class Signal:
-    """What a thread waits for: it comes once, with a value or an error."""
+    """An event for one thread: it comes once, with a value or an error."""
 
     __slots__ = ("_error", "_value", "come", "waiting")
 
@@ -85,7 +85,7 @@ class Thread:
 
     def __init__(self, process: "Process", coroutine: Coroutine[Any, Any, Any]) -> None:
         self.outcome = Signal()
-        self.watched = False  #: somebody waits for the outcome, errors included
+        self.watched = False  #: whether a caller waits for the outcome, errors included
         self._process = process
         self._coroutine = coroutine
         self._awaited: Signal | None = None
@@ -183,7 +183,7 @@ class Process:
         self.paused = True
 
     def resume(self) -> None:
-        """Let it go on with what it believes."""
+        """Continue it with its outdated knowledge."""
         self.paused = False
         postponed, self.postponed = self.postponed, []
         for thread in postponed:
@@ -210,7 +210,7 @@ class Event:
 
 
 class Concurrency:
-    """What the product uses of asyncio and anyio, on a timeline."""
+    """The parts of asyncio and anyio that the product uses, on a timeline."""
 
     Event = Event
 

@@ -47,8 +47,8 @@ COLLECTIONS = (
 TIMEOUT = timedelta(seconds=0.3)
 #: The driver's monitor, where it listens instead, takes half a second to see an error.
 _OPTIONS = f"timeoutMS={round(TIMEOUT.total_seconds() * 1000)}&serverMonitoringMode=poll"
-#: No sending takes longer. The rest is what the driver may wait until it sees
-#: the server again, and what a busy machine takes.
+#: Limit of one sending, with the driver's wait until it sees the server again, and a margin
+#: for a busy machine.
 BOUND = timedelta(seconds=3)
 NOW = START + timedelta(seconds=10)
 LARGE = "x" * 2_000
@@ -56,7 +56,7 @@ LARGE = "x" * 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is under way when an operation begins."""
+    """State of the ledger when an operation begins."""
 
     todo: list[Task]
     nearer: list[Task]  #: found within the limit, and in the ledger as too deep
@@ -238,7 +238,7 @@ TALLY = Counters(pages=3, items=7, fetched=5, bytes=900, links_dropped={"depth":
 
 @contextmanager
 def quick() -> Iterator[None]:
-    """Make the waits short, and what is large small."""
+    """Make waits short, and limits small."""
     with pytest.MonkeyPatch.context() as patch:
         # The driver's monitor looks for the server twice a second otherwise.
         patch.setattr(common, "MIN_HEARTBEAT_INTERVAL", 0.01)

@@ -41,7 +41,7 @@ class Site:
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def wait_for(self, answers: int, *, within: float = 60.0) -> bool:
-        """Return whether there have been so many answers in all, as soon as there are."""
+        """Wait for *answers* answers in all; return whether they came in time."""
         with self._changed:
             return self._changed.wait_for(lambda: self.answered >= answers, within)
 
@@ -91,7 +91,7 @@ class Site:
         return _page(request, f"n-{_number(request)}", kind="moved")
 
     async def member(self, request: web.Request) -> web.StreamResponse:
-        """Show a page to members; anybody else is shown a form that looks like any page."""
+        """Show a page to members, and to others a form that looks like any page."""
         is_member = request.cookies.get("sid") in self.members
         if not is_member or request.headers.get("X-Token") != TOKEN:
             return web.Response(text='<form id="login"></form>', content_type="text/html")
@@ -108,7 +108,7 @@ class Site:
         return response
 
     async def metered(self, request: web.Request) -> web.StreamResponse:
-        """Give each visitor so many pages, and then a captcha."""
+        """Give each visitor a limited number of pages, and then a captcha."""
         visitor = request.cookies.get("visitor") or secrets.token_hex(8)
         self.visitors[visitor] += 1
         if self.visitors[visitor] > QUOTA:
@@ -145,7 +145,7 @@ class Site:
         return web.Response(text=f"<h1>{escape(title)}</h1>{forms}", content_type="text/html")
 
     async def echo(self, request: web.Request) -> web.StreamResponse:
-        """Answer what was sent, as JSON."""
+        """Answer with the request, as JSON."""
         seen = {"method": request.method, "body": await request.text()}
         seen["kind"] = request.headers.get("X-Kind", "")
         seen["cookie"] = request.cookies.get("k", "")

@@ -86,7 +86,7 @@ class Plain(Tree):
 
 
 class Reading(Tree):
-    """What a response offers to read."""
+    """All attributes and methods of a response."""
 
     name = "reading"
     kind = "rich"
@@ -455,7 +455,7 @@ class Rendered(Tree):
 
 
 class Stateful(Tree):
-    """Pages that count themselves, and read what the page that led to them has left."""
+    """Pages that count themselves, and read the state of their parent page."""
 
     name = "stateful"
 

@@ -73,7 +73,7 @@ class Run:
         assert (code, report.get("finish_reason")) == (0, "drained"), crawl.log
 
     def items(self) -> Items:
-        """Return what is recorded."""
+        """Return the recorded items."""
         lines = self.command("export", "-o", "-").splitlines()
         return Counter(json.dumps(json.loads(line), sort_keys=True) for line in lines)
 

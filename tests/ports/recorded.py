@@ -1,4 +1,4 @@
-"""A site on loopback for the ports that writes down what it is asked for."""
+"""A site on loopback for the ports, which records its requests."""
 
 import socket
 from collections import Counter
@@ -13,7 +13,7 @@ from aiohttp import web
 from crawlcw import Report, Settings, Spider, run_spider
 from crawlcw.ledger_opening import open_ledger
 
-#: A page as text, as bytes with their content type, or made of the request.
+#: A page as text, as bytes with their content type, or as a function of the request.
 Page = str | tuple[bytes, str] | Callable[[web.Request], web.Response]
 
 
@@ -65,7 +65,7 @@ async def recorded(pages: Mapping[str, Page], *hosts: str) -> AsyncIterator[Site
 
 @dataclass(frozen=True, kw_only=True)
 class Crawled:
-    """What a crawl came to."""
+    """Result of a crawl."""
 
     report: Report
     items: list[dict[str, Any]]  #: of the whole ledger, sorted

@@ -1,4 +1,4 @@
-"""Ports of spiders that differ in what they make of pages: each on a local site, which is asked."""
+"""Ports of spiders with different items: each on a local site that records its requests."""
 
 import csv
 import gzip
@@ -67,7 +67,7 @@ async def test_rows_of_csv(tmp_path: Path):
 
 
 class Shop(Spider):
-    """Two pipelines: one for prices, which drops, and one that drops what was there already."""
+    """Two pipelines: one for prices, which drops items, and one that drops duplicates."""
 
     name = "shop"
 
@@ -135,7 +135,7 @@ async def test_a_feed_in_several_formats(tmp_path: Path):
 
 
 class Covers(Spider):
-    """ImagesPipeline: the images of pages, and what the pages say of them."""
+    """ImagesPipeline: the images of pages, with their captions."""
 
     name = "covers"
     folder = "covers"

@@ -33,7 +33,7 @@ async def test_pagination_with_a_depth_limit(tmp_path: Path):
 
 
 class Scroll(Spider):
-    """What a page loads while its reader scrolls: JSON, page after page."""
+    """Infinite scrolling: JSON, page after page."""
 
     name = "scroll"
 
@@ -58,7 +58,7 @@ async def test_an_infinite_scroll(tmp_path: Path):
 
 
 class Authors(Spider):
-    """A list and its details, with what the list said of them: cb_kwargs."""
+    """A list and its details, with data from the list: cb_kwargs."""
 
     name = "authors"
 
@@ -187,7 +187,7 @@ async def test_a_broad_crawl_with_a_few_pages_of_each_host(tmp_path: Path):
 
 
 class Fragile(Spider):
-    """Retries, and an errback that tells what was in vain."""
+    """Retries, and an errback for the given-up requests."""
 
     name = "fragile"
     settings = Settings(max_retry=3)

@@ -1,6 +1,6 @@
 """Ports of common Scrapy spiders, as short as there, each run on a local site.
 
-Of each spider no more than `start_urls` is the test's: the site has another port each time.
+The test sets only `start_urls` of each spider: the site has another port each time.
 """
 
 from dataclasses import replace
@@ -258,7 +258,7 @@ async def test_a_development_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     async with served(pages) as home:
         first = await items_of(Cached(start_urls=[home + "/"]), tmp_path / "first.db")
 
-    # Nobody is there any more.
+    # The site is closed.
     again = await items_of(Cached(start_urls=[home + "/"]), tmp_path / "again.db")
 
     assert again == first == [{"title": "One"}, {"title": "Two"}]
