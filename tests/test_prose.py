@@ -49,7 +49,6 @@ ALLOWED = {
     "crawlcw/engine/session.py": 1,
     "crawlcw/engine/stats.py": 1,
     "crawlcw/engine/workers.py": 1,
-    "crawlcw/fetch/connector.py": 1,
     "crawlcw/guide/performance.md": 1,
     "crawlcw/guide/settings.md": 1,
     "crawlcw/ledger/mongo/table.py": 4,
