@@ -20,7 +20,7 @@ from crawlcw.crawl.control import Steering
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.crawl import Crawl, Ending, Parts
 from crawlcw.crawl.fetcher import Fetcher
-from crawlcw.crawl.hosts import Frontier, HostTurns, PageLimit
+from crawlcw.crawl.hosts import Frontier, PageLimit
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.moved import MovedPages
 from crawlcw.crawl.opening import Admission, Opening
@@ -170,7 +170,6 @@ class _Parts(Parts):
             clock=time.monotonic,
             ledger_now=self.now,
         )
-        self.admission.turns = HostTurns(self.robots, self.frontier)
         self.causes = Causes(
             self.frontier,
             self.proxies,
@@ -179,8 +178,7 @@ class _Parts(Parts):
             stats=session.stats,
             rests=self.rests,
         )
-        self.admission.causes = self.causes
-        opening = Opening(
+        self.admission.opening = opening = Opening(
             self.frontier,
             self.robots,
             self.causes,

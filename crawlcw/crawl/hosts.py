@@ -21,13 +21,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
 
-import anyio
-
 from crawlcw.api.host_limits import HostLimit, Limits, limit_of
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.crawl.host_queues import AHEAD, HostQueue, HostQueues
-from crawlcw.crawl.robots import Robots
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Reason
 from crawlcw.model import urls
@@ -35,8 +32,6 @@ from crawlcw.model.health import Origin, Uplink
 from crawlcw.model.hosts import Calls, Host, HostLease, RobotsRecord, SlowStart
 from crawlcw.model.task import Lease, Task
 
-#: Hosts that are not held are forgotten above so many, once their delay has passed.
-_REMEMBERED = 1000
 #: This part of a lease is not used: clocks and the network are not exact.
 _MARGIN = 0.15
 
@@ -445,47 +440,3 @@ class Frontier:
             elif not host.busy and host.opened:
                 host.enter(Phase.SERVING)
         return half_open
-
-
-class HostTurns:
-    """The next turns at the hosts that one process asks: for hops of redirects, and logins."""
-
-    def __init__(self, robots: Robots, frontier: Frontier) -> None:
-        self._robots = robots
-        self._frontier = frontier
-        #: Until when hosts are left alone that this process does not hold.
-        self._free_at: dict[str, float] = {}
-
-    def last(self, host: str) -> float:
-        """Return when *host* was asked last, or will be, as far as is known; `-inf`: never."""
-        held = self._frontier.hosts.get(host)
-        return float("-inf") if held is None else held.queue.began
-
-    def asked(self, url: str) -> None:
-        """Note that *url* was asked for just now."""
-        self._frontier.sent(urls.locate(url).host, at=self._frontier.clock())
-
-    async def wait(self, url: str) -> None:
-        """Take the next turn at the host of *url*, and wait for it."""
-        host, now = urls.locate(url).host, self._frontier.clock()
-        delay = self._frontier.delay(host)
-        if host not in self._frontier.hosts and (rules := self._robots.known(url)) is not None:
-            delay = max(delay, rules.crawl_delay)
-        if not delay:
-            return
-        turn = max(now, self.last(host) + delay, self._free_at.get(host, now))
-        # Before it sleeps: the next request is to keep its distance from this turn.
-        self._take(host, turn, delay)
-        if turn > now:
-            await anyio.sleep(turn - now)
-            # The loop may have been busy.
-            self._take(host, self._frontier.clock(), delay)
-
-    def _take(self, host: str, turn: float, delay: float) -> None:
-        self._frontier.sent(host, at=turn)
-        if host in self._frontier.hosts:
-            return
-        if len(self._free_at) >= _REMEMBERED:
-            now = self._frontier.clock()
-            self._free_at = {name: at for name, at in self._free_at.items() if at > now}
-        self._free_at[host] = max(turn + delay, self._free_at.get(host, turn))

@@ -16,7 +16,7 @@ import anyio.abc
 from crawlcw.api.attempt import Attempt, Purpose
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.causes import Causes
-from crawlcw.crawl.hosts import Frontier, HeldHost, HostTurns
+from crawlcw.crawl.hosts import Frontier, HeldHost
 from crawlcw.crawl.robots import VALID, Robots, origin_of
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
@@ -24,6 +24,8 @@ from crawlcw.model import urls
 from crawlcw.model.health import HOST_FAILURES
 from crawlcw.model.hosts import RobotsRecord
 
+#: Hosts that are not held are forgotten above so many, once their delay has passed.
+_REMEMBERED = 1000
 #: How many sitemaps of a host are noted.
 _SITEMAPS = 100
 
@@ -155,17 +157,16 @@ class Admission:
 
     # Set when they are made: they ask by layers that have this.
     robots: Robots
-    turns: HostTurns | None = None
-    causes: Causes | None = None
+    opening: Opening | None = None
 
     def __init__(self, scope: Scope | None = None) -> None:
         self._scope = scope
+        #: Until when hosts are left alone that this process does not hold.
+        self._free_at: dict[str, float] = {}
 
     async def admit(self, attempt: Attempt, url: str) -> None:
         """See `redirects.Admission.admit`."""
-        if self._scope is not None and attempt.purpose is Purpose.PAGE:
-            self._scope.admit_url(url)
-        await self.robots.admit(url)
+        await self.part(url, is_document=attempt.purpose is Purpose.PAGE)
         # The wait is the crawl's own, and not the server's.
         with attempt.deadline:
             await self.turn(url)
@@ -177,28 +178,52 @@ class Admission:
         await self.robots.admit(url)
 
     async def turn(self, url: str) -> None:
-        """See `redirects.Admission.turn`."""
-        if self.turns is not None:
-            await self.turns.wait(url)
+        """Take the next turn at the host of *url*, and wait for it."""
+        if self.opening is None:
+            return
+        frontier, host = self.opening.frontier, urls.locate(url).host
+        now, delay = frontier.clock(), frontier.delay(host)
+        if host not in frontier.hosts and (rules := self.robots.known(url)) is not None:
+            delay = max(delay, rules.crawl_delay)
+        if not delay:
+            return
+        turn = max(now, self.last(host) + delay, self._free_at.get(host, now))
+        # Before it sleeps: the next request is to keep its distance from this turn.
+        self._take(frontier, host, turn, delay)
+        if turn > now:
+            await anyio.sleep(turn - now)
+            # The loop may have been busy.
+            self._take(frontier, host, frontier.clock(), delay)
+
+    def _take(self, frontier: Frontier, host: str, turn: float, delay: float) -> None:
+        frontier.sent(host, at=turn)
+        if host in frontier.hosts:
+            return
+        if len(self._free_at) >= _REMEMBERED:
+            now = frontier.clock()
+            self._free_at = {name: at for name, at in self._free_at.items() if at > now}
+        self._free_at[host] = max(turn + delay, self._free_at.get(host, turn))
 
     def last(self, host: str) -> float:
-        """Return when a host was asked last, see `HostTurns.last`; `-inf` without turns."""
-        return float("-inf") if self.turns is None else self.turns.last(host)
+        """Return when *host* was asked last, or will be, as far as is known; `-inf`: never."""
+        held = self.opening and self.opening.frontier.hosts.get(host)
+        return held.queue.began if held else float("-inf")
 
     def asked(self, url: str) -> None:
-        """Note that a URL was asked for just now."""
-        if self.turns is not None:
-            self.turns.asked(url)
+        """Note that *url* was asked for just now."""
+        if self.opening is not None:
+            frontier = self.opening.frontier
+            frontier.sent(urls.locate(url).host, at=frontier.clock())
 
     async def is_innocent(self, url: str, error: FetchError, *, began: float) -> bool:
         """Return whether a proxy or our own network may be to blame for the failure of a login."""
-        if self.causes is None:
+        if self.opening is None:
             return False
+        causes, host = self.opening.causes, urls.locate(url).host
         if isinstance(error, ProxiesAwayError):
             return True
-        if self.causes.proxies.may_be_to_blame(error, url, is_fixed=True):
+        if causes.proxies.may_be_to_blame(error, url, is_fixed=True):
             return True
         if error.hop > 1 or error.underlying not in HOST_FAILURES:
             return False
-        host = urls.locate(url).host
-        return await self.causes.is_uplink(host, url, error.underlying, began=began)
+        return await causes.is_uplink(host, url, error.underlying, began=began)

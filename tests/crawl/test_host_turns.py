@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
 from crawlcw.api.request import Request
@@ -14,8 +15,9 @@ from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
-from crawlcw.crawl.hosts import HostTurns
+from crawlcw.crawl.opening import Admission, Opening
 from crawlcw.crawl.robots import Robots
+from crawlcw.engine.watchdog import Watchdog
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.testing import Replay, ReplayDownloader
@@ -37,7 +39,15 @@ class Turns:
         self.robots = Robots(
             way(ReplayDownloader({})), Settings(), clock=lambda: 0.0, now=lambda: START
         )
-        self.turns = HostTurns(self.robots, process.frontier)
+        self.admission = Admission()
+        self.admission.robots = self.robots
+        self.admission.opening = Opening(
+            process.frontier,
+            self.robots,
+            process.causes,
+            at_once=1,
+            watchdog=Watchdog(process.stats, limit=timedelta(0)),
+        )
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -48,7 +58,7 @@ class Turns:
 def by_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Process], Turns]:
     def by_clock(process: Process) -> Turns:
         made = Turns(process)
-        monkeypatch.setattr("crawlcw.crawl.hosts.anyio", SimpleNamespace(sleep=made.sleep))
+        monkeypatch.setattr("crawlcw.crawl.opening.anyio", SimpleNamespace(sleep=made.sleep))
         return made
 
     return by_clock
@@ -64,7 +74,7 @@ async def test_a_request_waits_for_the_delay_and_the_next_task_keeps_its_own(
     assert process.take() is not None
     process.now += 1
 
-    await turns.turns.wait(URL)
+    await turns.admission.turn(URL)
 
     assert turns.slept == [2]
     assert process.resting() == 3
@@ -79,7 +89,7 @@ async def test_the_delay_counts_from_when_a_late_request_is_sent(
     turns.late = 2
 
     for _ in range(3):
-        await turns.turns.wait(url)
+        await turns.admission.turn(url)
 
     assert turns.slept == [3, 3]
 
@@ -89,7 +99,7 @@ async def test_a_host_without_a_delay_is_not_waited_for(by_clock: Callable[[Proc
     turns.process.serve()
 
     for url in (URL, URL, OTHER, OTHER):
-        await turns.turns.wait(url)
+        await turns.admission.turn(url)
 
     assert turns.slept == []
 
@@ -104,11 +114,11 @@ async def test_a_host_that_is_not_held_is_waited_for_by_what_is_known(
         expires=START + timedelta(days=1),
     )
 
-    await turns.turns.wait(OTHER)
-    await turns.turns.wait(OTHER)
+    await turns.admission.turn(OTHER)
+    await turns.admission.turn(OTHER)
     assert turns.robots.known(OTHER, robots) is not None
-    await turns.turns.wait(OTHER)
-    await turns.turns.wait(OTHER)
+    await turns.admission.turn(OTHER)
+    await turns.admission.turn(OTHER)
 
     assert turns.slept == [2, 2, 5]
 
@@ -152,9 +162,11 @@ async def test_hops_and_the_first_page_behind_a_login_wait_for_the_delay(
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        slept.append(seconds)
+        if seconds:
+            slept.append(seconds)
 
-    monkeypatch.setattr("crawlcw.crawl.hosts.anyio", SimpleNamespace(sleep=sleep))
+    own = SimpleNamespace(sleep=sleep, Semaphore=anyio.Semaphore)
+    monkeypatch.setattr("crawlcw.crawl.opening.anyio", own)
     site = "http://a.example"
     web = ReplayDownloader(
         {
