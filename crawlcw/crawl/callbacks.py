@@ -5,7 +5,6 @@ may raise, it may yield a hundred thousand links. The crawl goes on.
 """
 
 import asyncio
-import heapq
 import inspect
 import time
 from collections import Counter
@@ -21,8 +20,6 @@ from collections.abc import (
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
-from itertools import count
 from traceback import FrameSummary
 from types import GeneratorType
 from typing import Any
@@ -72,9 +69,6 @@ _LONGEST_STEP = 1.0
 #: Seconds of callbacks in one turn of the loop: each turn costs about as much as a small page's
 #: bookkeeping, and lets the thread of a ledger take the interpreter's lock.
 _SLICE_SECONDS = 0.03
-_NO_SLICE = float("-inf")
-#: So many callbacks are woken for one slice.
-_MOST_WOKEN = 64
 
 Hook = Callable[[Any, Response | None], Any]
 #: Adds links while a callback runs: those to follow, and those that lie too deep.
@@ -133,267 +127,247 @@ class Scope:
 class Turns:
     """Bounds the time that callbacks take in one turn of the loop, so that all else has its turns.
 
-    A slice of that time begins with a callback; its timer fires in the next turn after its end.
+    The callback that finds a slice of that time over waits for one turn of the loop and begins the
+    next slice. Those that come meanwhile wait for it in their order.
     """
 
     def __init__(self) -> None:
-        self._until = _NO_SLICE  #: the end of the slice
-        self._waiting: list[tuple[int, asyncio.Future[bool]]] = []  #: a heap, the first come first
-        self._order = count()
+        self._until = float("-inf")  #: the end of the slice
+        self._next: asyncio.Event | None = None  #: the beginning of the next one, if it is awaited
 
     async def take(self) -> None:
-        """Wait for a slice with time left, behind those that came before."""
-        now = time.monotonic()
-        if now < self._until and not self._waiting:
+        """Wait for a slice with time left."""
+        while time.monotonic() >= self._until:
+            if self._next is not None:
+                await self._next.wait()
+                continue
+            self._next = asyncio.Event()
+            try:
+                await asyncio.sleep(0)
+            finally:
+                self._until = time.monotonic() + _SLICE_SECONDS
+                self._next.set()
+                self._next = None
+            # In any case: all else may take longer than a slice.
             return
-        loop = asyncio.get_running_loop()
-        if self._until == _NO_SLICE:
-            self._until = now + _SLICE_SECONDS
-            loop.call_later(_SLICE_SECONDS, self._next)
-            return
-        number, is_first = next(self._order), False
-        while not (is_first or time.monotonic() < self._until):
-            turn = loop.create_future()
-            heapq.heappush(self._waiting, (number, turn))
-            is_first = await turn
-
-    def _next(self) -> None:
-        """Begin a slice with those that wait; end the last one where none does."""
-        self._until, woken = time.monotonic() + _SLICE_SECONDS, 0
-        while self._waiting and woken < _MOST_WOKEN:
-            turn = heapq.heappop(self._waiting)[1]
-            if not turn.done():
-                # The first goes on in any case, however long all else has taken.
-                turn.set_result(woken == 0)
-                woken += 1
-        if woken:
-            asyncio.get_running_loop().call_soon(self._next)  # behind them
-        else:
-            self._until = _NO_SLICE
 
 
-@dataclass(frozen=True, kw_only=True)
 class Runner:
     """Runs the methods of one spider."""
 
-    spider: Spider
-    scope: Scope
-    seen: Container[bytes]
-    now: Callable[[], datetime]
-    watch: Watchdog
-    parsing: Parsing
-    state: KeptState
-    write: WriteLinks | None  #: of callbacks that read a list of URLs; None: these are as others
-    turns: Turns = field(default_factory=Turns)
+    def __init__(
+        self,
+        spider: Spider,
+        *,
+        scope: Scope,
+        seen: Container[bytes],
+        now: Callable[[], datetime],
+        watch: Watchdog,
+        parsing: Parsing,
+        state: KeptState,
+        write: WriteLinks | None,
+    ) -> None:
+        """Links to the tasks *seen* are left out, for the ledger has them.
+
+        *write* adds the links of callbacks that read a list of URLs; None: these are as others.
+        """
+        self.spider = spider
+        self.scope = scope
+        self.seen = seen
+        self.now = now
+        self.watch = watch
+        self.state = state
+        self.write = write
+        self.turns = Turns()
+        #: The spider's own `item`, and whether it may wait, by its form.
+        self.hook: Hook | None = spider.item if type(spider).item is not Spider.item else None
+        is_async = inspect.iscoroutinefunction, inspect.isasyncgenfunction
+        self.hook_waits = any(each(self.hook) for each in is_async)
+        self._parsing = parsing
 
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
         """Return the products of the spider's method named *callback* for *arguments*.
 
-        *task* is the one whose page or failure it is about. A `Failed` where the
-        method raises, or the spider has none of that name.
+        The last one is the page of *task*, or its failure. A `Failed` where the method raises, or
+        the spider has none of that name.
         """
         try:
             method = callback_named(self.spider, callback)
         except SpiderError as error:
             name = type(error).__name__
             return Raised(reason=Reason.PARSE_ERROR, message=str(error), error=name)
-        called = Called(name=callback, subject=task.url)
-        # The base class's `on_error` looks at nothing.
-        looks = getattr(method, "__func__", None) is not Spider.on_error
-        is_list = self.write is not None and getattr(method, "is_url_list", False) is True
+        run = CallbackRun(self, method, name=callback, task=task)
         with self.state.running(task) as running:
-            async with self.parsing.ready(arguments if looks else ()) as given:
-                await self.turns.take()
-                self.watch.begun = called
-                produced = await CallbackRun(
-                    # A list is no page: its links lie as deep as the list.
-                    task=replace(task, depth=task.depth - 1) if is_list else task,
-                    scope=self.scope,
-                    now=self.now(),
-                    seen=self.seen,
-                    name=callback,
-                    within=self.watch.limit,
-                    stalled=self.watch.stalled,
-                    spider=self.spider,
-                    turn=self.turns.take,
-                    write=partial(self._written, called) if is_list else None,
-                ).result(method, *(given or arguments))
+            given = arguments[-1] if arguments else None
+            response = given.response if isinstance(given, FetchError) else given
+            # The base class's `on_error` looks at nothing.
+            looks = getattr(method, "__func__", None) is not Spider.on_error
+            if isinstance(response, Response) and looks:
+                async with self._parsing.ready(response) as run.response:
+                    if isinstance(given, FetchError):
+                        given.response = run.response
+                    else:
+                        run.page, arguments = run.response, (*arguments[:-1], run.response)
+                    produced = await run.result(*arguments)
+            else:
+                produced = await run.result(*arguments)
             if isinstance(produced, Produced) and produced.retired is None:
                 produced.state = running.keep()
             return produced
 
-    async def _written(self, called: Called, tasks: list[Task], too_deep: list[Task]) -> None:
-        assert self.write is not None
-        await self.write(tasks, too_deep)
-        await self.turns.take()
-        self.watch.begun = called
 
-
-@dataclass(slots=True, kw_only=True)
 class CallbackRun:
     """One run of a callback, whose yields become items and tasks.
 
-    Requests become tasks one link deeper than *task*; those in *seen* are in
-    the ledger already and are left out. A callback that awaits is cancelled after *within*
-    seconds (0: never), not counting those that the loop has *stalled* since then.
-    One that yields for long waits for its next *turn* now and then, for thousands of links must
-    not keep the loop, and may take as many seconds itself.
+    Requests become tasks one link deeper than *task*. A callback that awaits is cancelled after the
+    watchdog's limit, not counting the seconds that the loop stood still. One that yields for long
+    waits for its next turn now and then, for thousands of links must not keep the loop, and may
+    take as many seconds itself.
 
-    With *write* the callback reads a list of URLs, whose links are not bounded. They are written
-    slice by slice, each of which may take its time: 50,000 links take no more memory than
-    some hundred, and no write counts. The last slice's links are returned: no page of them is
-    taken before it is noted that the callback has ended well. Where it raises, the links
-    before that are written all the same.
+    The links of a callback that reads a list of URLs are not bounded, and lie as deep as the list.
+    They are written slice by slice, each of which may take its time: 50,000 links take no more
+    memory than some hundred. The last slice's links are returned: no page of them is taken before
+    it is noted that the callback has ended well. Where it raises, the links before that are written
+    all the same.
     """
 
-    name: str  #: the callback's, which may be another one than the function's
-    task: Task
-    scope: Scope
-    now: datetime
-    spider: Spider  #: its `item` takes the items, its `rules` follow links besides
-    seen: Container[bytes] = frozenset()
-    within: float = 0.0
-    stalled: Callable[[float], float] = lambda _: 0.0
-    turn: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
-    write: WriteLinks | None = None
-    produced: Produced = field(default_factory=Produced)
-    _hook: Hook | None = None  #: the spider's own `item`
-    _responses: list[Response] = field(default_factory=list)
-    _page: Response | None = None  #: the callback's own, and not an error's
-    _is_writing: bool = False
-    _spent: float = 0.0
-    _over: float = 0.0  #: when it is the turn of all else
-    _things: int = 0  #: of a list of URLs
-    _slice_began: float = 0.0  #: by the loop's clock
-    _links: int = 0
-    _admitted: str = ""  #: the host that was admitted last
-    _yielded: set[bytes] = field(default_factory=set)
-    #: Why each plain link was dropped, by address; None: it was not.
-    _taken: dict[str, str | None] = field(default_factory=dict)
+    def __init__(
+        self, runner: Runner, method: Callable[..., Any], *, name: str, task: Task
+    ) -> None:
+        """*name* is the callback's, which may be another one than the function's."""
+        self.response: Response | None = None  #: the callback's, or that of its error
+        self.page: Response | None = None  #: the callback's own, and not an error's
+        self._runner = runner
+        self._method = method
+        self._task = task
+        self._called = Called(name=name, subject=task.url)
+        is_list = getattr(method, "is_url_list", False) is True
+        self._write = runner.write if is_list else None
+        self._slice = SLICE if self._write is not None else 0  #: how many things; 0: all
+        self._depth = task.depth + (self._write is None)  #: of its links
+        self._now = runner.now()
+        self._produced = Produced()
+        #: Kept: an error while its things are sorted must not end the generator, for its place.
+        self._found: Iterator[object] | AsyncIterator[object] | None = None
+        self._spent = 0.0  #: seconds of the slice
+        self._over = 0.0  #: when it is the turn of all else
+        self._links = 0
+        self._admitted = ""  #: the host that was admitted last
+        self._yielded: set[bytes] = set()
+        #: Why each plain link was dropped, by address; None: it was not.
+        self._taken: dict[str, str | None] = {}
 
     @calls_user_code
-    async def result(self, callback: Callable[..., Any], *arguments: object) -> Produced | Failed:
-        """Return the products of *callback*; a `Failed` where it raises.
+    async def result(self, *arguments: object) -> Produced | Failed:
+        """Return the products of the callback; a `Failed` where it raises.
 
-        Nothing is raised but a cancellation of the running task, and what *write* raises.
+        Nothing is raised but a cancellation of the running task, and what `Runner.write` raises.
         """
         # The watchdog reads it from the frame.
-        called = Called(name=self.name, subject=self.task.url)
-        awaits, page = self._prepare(arguments), self._page
+        called, page, result = self._called, self.page, None
         failed: Failed | None = None
-        cancellation = Cancellation()
-        result: Any = None
-        try:
-            result = callback(*arguments)
-            waits = _may_wait(result)
-            limited = time_limit(called, self.within, stalled=self._unused)
-            async with limited if waits or awaits else nullcontext():
-                await self._sort(result, waits=waits)
-            rules = self.spider.rules if self.write is None else ()
-            if rules and page is not None:
-                await self._sort(requests(rules, page), waits=False)
-            await cancellation.strike()
-        except ParseRefusedError as error:
-            failed = Failed(reason=error.reason, message=error.message)
-        except StopCrawl as told:
-            self.produced.stop = printable(text_of(told))
-        except BaseException as error:  # the spider's code may raise anything
-            if self._is_writing or cancellation.passes(error):
-                raise
-            await cancellation.after(error)
-            failed = _raised(error, callback, result)
+        is_over = False
+        while not is_over and failed is None:
+            await self._flush()
+            await self._rest()
+            cancellation = Cancellation()
+            try:
+                if self._found is None:
+                    result = self._method(*arguments)
+                is_over = await self._sliced(called, result)
+                await cancellation.strike()
+            except ParseRefusedError as error:
+                failed = Failed(reason=error.reason, message=error.message)
+            except StopCrawl as told:
+                self._produced.stop, is_over = printable(text_of(told)), True
+            except BaseException as error:  # the spider's code may raise anything
+                if cancellation.passes(error):
+                    raise
+                await cancellation.after(error)
+                failed = _raised(error, self._method, result)
         if page is not None and page.session.retired:
             return Produced(retired=page.session.retired)
         if failed is not None:
-            if self.write is not None:
-                await self._flush(self.write)
+            await self._flush()
             return failed
-        if page is not None and self.write is None:
+        if page is not None and self._write is None:
             self._take_refresh(page)
-        for response in self._responses:
-            if response.dropped.counts:
-                self.produced.dropped.add(response.dropped)
-        return self.produced
+        if self.response is not None and self.response.dropped.counts:
+            self._produced.dropped.add(self.response.dropped)
+        return self._produced
 
-    def _prepare(self, arguments: tuple[object, ...]) -> bool:
-        """Note the responses and the spider's `item`; return whether that may wait, by its form."""
-        for each in arguments:
-            response = each.response if isinstance(each, FetchError) else each
-            if isinstance(response, Response):
-                self._responses.append(response)
-                self._page = self._page or (response if response is each else None)
-        if type(self.spider).item is Spider.item:
-            return False
-        self._hook = self.spider.item
-        return inspect.iscoroutinefunction(self._hook) or inspect.isasyncgenfunction(self._hook)
+    async def _sliced(self, called: Called, result: Any) -> bool:
+        """Sort the next slice of a callback's *result*; return whether it was the last."""
+        watch, waits = self._runner.watch, _may_wait(result)
+        limited = time_limit(called, watch.limit, stalled=watch.stalled)
+        async with limited if waits or self._runner.hook_waits else nullcontext():
+            if self._found is None:
+                if waits and inspect.isawaitable(result):
+                    result = await result
+                self._found = things(result)
+            is_over = await self._sort(self._found)
+        rules = self._runner.spider.rules if self._write is None else ()
+        if rules and self.page is not None:
+            await self._sort(requests(rules, self.page))
+        return is_over
 
-    async def _sort(self, result: Any, *, waits: bool) -> None:
-        """Sort the things that a callback yields or returns, at once or asynchronously."""
-        self._over = self._over or time.monotonic() + _SLICE
-        if waits and inspect.isawaitable(result):
-            result = await result
-            waits = isinstance(result, AsyncIterator)
-        if waits:
-            async for thing in result:
+    async def _sort(self, found: Iterable[object] | AsyncIterator[object]) -> bool:
+        """Sort the things of one slice; return whether they were the last."""
+        number = 0
+        if isinstance(found, AsyncIterator):
+            async for thing in found:
                 if (kept := self._take(thing)) is not None:
                     await kept
-                if self.write is not None:
-                    await self._end_slice(self.write)
                 # It need not have awaited anything. It has a limit of its own.
                 if time.monotonic() >= self._over:
                     await self._rest()
-            return
-        # A name for it: else an error in here would end the generator, and `_place_of` not find it.
-        found = things(result)
+                number += 1
+                if number == self._slice:
+                    return False
+            return True
+        within = self._runner.watch.limit
         for thing in found:
             if (kept := self._take(thing)) is not None:
                 await kept
-            if self.write is not None:
-                await self._end_slice(self.write)
             if (now := time.monotonic()) >= self._over:
                 self._spent += min(now - self._over + _SLICE, _LONGEST_STEP)
-                if self.within and self._spent > self.within:
-                    raise TimeoutError(f"{self.name} did not end within {self.within:g} s")
+                if within and self._spent > within:
+                    raise TimeoutError(f"{self._called.name} did not end within {within:g} s")
                 await self._rest()
-
-    async def _end_slice(self, write: WriteLinks) -> None:
-        self._things += 1
-        if self._things % SLICE == 0:
-            await self._flush(write)
-
-    async def _flush(self, write: WriteLinks) -> None:
-        """Write the links so far; the next ones have the time of a callback anew."""
-        produced, self._is_writing = self.produced, True
-        await write(produced.tasks, produced.too_deep)
-        produced.tasks, produced.too_deep, self._is_writing = [], [], False
-        self._yielded.clear()
-        self._taken.clear()
-        self._spent, self._over = 0.0, time.monotonic() + _SLICE
-        self._slice_began = asyncio.get_running_loop().time()
-
-    def _unused(self, began: float) -> float:
-        """Return how many seconds since *began* are no time of the slice, see `time_limit`."""
-        now = asyncio.get_running_loop().time()
-        since = now if self._is_writing else max(began, self._slice_began)
-        return since - began + self.stalled(since)
+            number += 1
+            if number == self._slice:
+                return False
+        return True
 
     async def _rest(self) -> None:
-        await self.turn()
+        await self._runner.turns.take()
+        self._runner.watch.begun = self._called
         self._over = time.monotonic() + _SLICE
+
+    async def _flush(self) -> None:
+        """Write the links of a list of URLs so far; the next ones have a callback's time anew."""
+        if self._write is not None and self._found is not None:
+            await self._write(self._produced.tasks, self._produced.too_deep)
+            self._produced.tasks, self._produced.too_deep = [], []
+            self._yielded.clear()
+            self._taken.clear()
+            self._spent = 0.0
 
     def _take(self, thing: object) -> Awaitable[None] | None:
         """Make a task or an item of a yielded thing, or drop it; return the rest to be awaited."""
         if not isinstance(thing, Request):
-            if self._hook is not None and thing is not None:
-                return self._hooked(self._hook, thing)
-            if thing is not None:
-                self._keep(thing)
+            if thing is None:
+                return None
+            if (hook := self._runner.hook) is not None:
+                return self._hooked(hook, thing)
+            self._keep(thing)
             return None
         self._links += 1
-        if self._links >= self.scope.max_links and self.write is None:
-            for response in self._responses:
-                response.following.is_over = True
-            if self._links > self.scope.max_links:
+        most = self._runner.scope.max_links
+        if self._links >= most and self._write is None:
+            if self.response is not None:
+                self.response.following.is_over = True
+            if self._links > most:
                 self._drop(thing, TOO_MANY_LINKS)
                 return None
         # Most links of a page stand there several times.
@@ -412,7 +386,7 @@ class CallbackRun:
         if refresh is None or refresh.after > LONGEST_REFRESH:
             return
         if response.following.obey_robots and response.robots.nofollow:
-            self.produced.dropped.note(NOFOLLOW, refresh.url)
+            self._produced.dropped.note(NOFOLLOW, refresh.url)
             return
         self._take(response.request.elsewhere(refresh.url))
 
@@ -420,45 +394,44 @@ class CallbackRun:
         """Take a request, or drop it; return why it is dropped each time that it is yielded."""
         # A page that is parsed again yields its requests in the same order,
         # so the number makes the same task of the same request.
-        salt = b"%s %d" % (self.task.id, self._links) if request.dont_filter else b""
+        salt = b"%s %d" % (self._task.id, self._links) if request.dont_filter else b""
         place = request.place(salt)
         if isinstance(place, Refusal):
             return self._drop(request, place.reason, where=place.message)
         location, task_id = place
+        scope = self._runner.scope
         # Most links of a page lead to one host; those admitted once stay so.
         if location.host != self._admitted:
-            if not urls.in_scope(location.host, self.scope.hosts):
+            if not urls.in_scope(location.host, scope.hosts):
                 return self._drop(request, Reason.REFUSED_SCOPE)
             self._admitted = location.host
         # Before traps are looked for: a start URL may look as it likes.
         # One that is known may have changed, which the ledger tells.
-        if task_id in self._yielded or (request.changed is None and task_id in self.seen):
+        if task_id in self._yielded or (request.changed is None and task_id in self._runner.seen):
             return None
-        trap = self.scope.traps.why(location.canonical)
+        trap = scope.traps.why(location.canonical)
         if trap is not None:
             return self._drop(request, trap)
-        if location.host in self.scope.full:
+        if location.host in scope.full:
             return self._drop(request, Reason.HOST_FULL)
         self._yielded.add(task_id)
-        task = request.task(
-            now=self.now, depth=self.task.depth + 1, parent=self.task.id, identity=place
-        )
+        task = request.task(now=self._now, depth=self._depth, parent=self._task.id, identity=place)
         own = request.options.max_depth
-        if own is None and (own := self.task.options.max_depth) is not None:
+        if own is None and (own := self._task.options.max_depth) is not None:
             task = replace(task, options=replace(task.options, max_depth=own))
-        deepest = self.scope.max_depth if own is None else own
+        deepest = scope.max_depth if own is None else own
         if deepest is None or task.depth <= deepest:
-            self.produced.tasks.append(task)
+            self._produced.tasks.append(task)
             return None
         self._drop(request, Reason.REFUSED_DEPTH)
         if own is None:
             # No deeper crawl is to fetch a link that the request itself forbids.
-            self.produced.too_deep.append(too_deep(task))
+            self._produced.too_deep.append(too_deep(task))
         return None
 
     def _drop(self, request: Request, reason: str, *, where: str = "") -> str:
         """Count a link that is not followed; *where* tells of one that has no text of its own."""
-        self.produced.dropped.note(reason, request.url or where)
+        self._produced.dropped.note(reason, request.url or where)
         return reason
 
     async def _hooked(self, hook: Hook, thing: object) -> None:
@@ -466,25 +439,25 @@ class CallbackRun:
 
         Raises `InvalidItemError`, unless such items are dropped; and whatever the hook raises.
         """
-        count = 0
+        is_empty = True
         try:
-            result = hook(thing, self._page)
+            result = hook(thing, self.page)
             if inspect.isawaitable(result):
                 result = await result
-            if isinstance(result, AsyncIterator):
-                async for each in result:
-                    count += 1
-                    self._keep(each)
-            elif result is None:
+            if result is None:
                 # To forget the `return` would lose every item without a word.
                 why = 'item() returned None: return the item, or raise DropItem("why")'
                 return self._refuse(InvalidItemError(why))
-            else:
-                single = is_item(result) or isinstance(result, str | bytes)
-                for each in result if not single and isinstance(result, Iterable) else (result,):
-                    count += 1
+            found = things(result)
+            if isinstance(found, AsyncIterator):
+                async for each in found:
+                    is_empty = False
                     self._keep(each)
-            if not count:
+            else:
+                for each in found:
+                    is_empty = False
+                    self._keep(each)
+            if is_empty:
                 self._drop_item(_NOTHING_GIVEN)
         except DropItem as told:
             self._drop_item(text_of(told))
@@ -493,18 +466,18 @@ class CallbackRun:
         if isinstance(thing, Request):
             raise SpiderError("item() gave a Request: yield it in the callback")
         try:
-            self.produced.items.append(cleaned_item(thing))
+            self._produced.items.append(cleaned_item(thing))
         except InvalidItemError as error:
             self._refuse(error)
 
     def _refuse(self, error: InvalidItemError) -> None:
-        if self.spider.invalid_items != "item":
+        if self._runner.spider.invalid_items != "item":
             raise error
         self._drop_item(text_of(error))
 
     def _drop_item(self, reason: str) -> None:
         reason = printable(reason, limit=_LONGEST_REASON) or "no reason given"
-        count_dropped(self.produced.items_dropped, reason)
+        count_dropped(self._produced.items_dropped, reason)
 
 
 def _may_wait(result: object) -> bool:
@@ -538,15 +511,17 @@ def _place_of(result: Any) -> FrameSummary | None:
     return FrameSummary(code.co_filename, code.co_firstlineno, code.co_name)
 
 
-def things(result: Any) -> Iterable[object]:
-    """Return the things in a callback's result."""
-    if result is None:
-        return ()
+def things(result: Any) -> Iterator[object] | AsyncIterator[object]:
+    """Return an iterator over the things in what a callback, or the spider's `item`, returns."""
     if isinstance(result, GeneratorType | Generator):
         return _to_its_end(result)
-    if isinstance(result, Request) or is_item(result) or not isinstance(result, Iterable):
-        return (result,)
-    return result
+    if isinstance(result, AsyncIterator):
+        return result
+    if result is None:
+        return iter(())
+    if isinstance(result, Request | str | bytes) or is_item(result):
+        return iter((result,))
+    return iter(result if isinstance(result, Iterable) else (result,))
 
 
 def _to_its_end(generator: Generator[object, None, object]) -> Iterator[object]:

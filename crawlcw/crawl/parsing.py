@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -31,7 +31,7 @@ from crawlcw.api.page_head import product_token
 from crawlcw.api.response import Following, Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl import parser_child
-from crawlcw.errors import FetchError, ParseRefusedError
+from crawlcw.errors import ParseRefusedError
 from crawlcw.fetch.body import MemoryBudget, Share
 from crawlcw.model.sanitize import printable
 
@@ -73,34 +73,16 @@ class Parsing:
         return self._trees.used
 
     @asynccontextmanager
-    async def ready(self, arguments: Iterable[object]) -> AsyncIterator[list[object]]:
-        """Yield the arguments of a callback: responses with their trees.
-
-        In the block the memory for the trees is held. A response may be that of an error.
-        """
-        shares: list[Share] = []
-        responses: list[Response] = []
-        given: list[object] = []
+    async def ready(self, response: Response) -> AsyncIterator[Response]:
+        """Yield a response with its trees; in the block their memory is held."""
+        share, trees = await self._prepared(response)
+        following = Following(robot=self._robot, obey_robots=self._obey_robots)
+        response = replaced(response, trees=trees, following=following)
         try:
-            for each in arguments:
-                response = each.response if isinstance(each, FetchError) else each
-                if not isinstance(response, Response):
-                    given.append(each)
-                    continue
-                # One by one: each share is given back, should the next one fail.
-                share, trees = await self._prepared(response)
-                shares.append(share)
-                following = Following(robot=self._robot, obey_robots=self._obey_robots)
-                response = replaced(response, trees=trees, following=following)
-                responses.append(response)
-                if isinstance(each, FetchError):
-                    each.response = response
-                given.append(each if isinstance(each, FetchError) else response)
-            yield given
+            yield response
         finally:
-            self._selecting |= any("selector" in vars(response) for response in responses)
-            for share in shares:
-                share.shrink(0)
+            self._selecting |= "selector" in vars(response)
+            share.shrink(0)
 
     async def _prepared(self, response: Response) -> tuple[Share, Trees | None]:
         """Return the memory for a response's trees, and those of a process; None: no look."""

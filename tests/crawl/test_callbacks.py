@@ -14,11 +14,12 @@ from crawlcw.api.response import TOO_MANY_LINKS, Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.api.user_code import Raised
-from crawlcw.crawl.callbacks import CallbackRun, Produced, Scope
+from crawlcw.crawl.callbacks import Produced, Scope, Turns
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.model import urls
 from crawlcw.model.task import Task
 from crawlcw.model.transitions import Failed
+from tests.support.callbacks import run_callback
 from tests.support.ledgers import START, make_task
 
 pytestmark = pytest.mark.quick
@@ -37,10 +38,8 @@ def scope(*hosts: str, **settings: Any) -> Scope:
 async def run(
     callback: Callable[..., Any], *arguments: object, **options: Any
 ) -> Produced | Failed:
-    name = getattr(callback, "__name__", "")
-    given = {"name": name, "task": PAGE, "scope": scope(), "now": START, "spider": Pages()}
-    given |= options
-    return await CallbackRun(**given).result(callback, *arguments)
+    given = {"task": PAGE, "scope": scope(), "spider": Pages()} | options
+    return await run_callback(callback, *arguments, **given)
 
 
 async def ran(
@@ -58,7 +57,7 @@ async def of_things(*things: object, **options: Any) -> Produced:
 
 
 async def failed(callback: Callable[..., Any]) -> Failed:
-    result = await run(callback, task=PAGE, scope=scope(), now=START)
+    result = await run(callback)
     assert isinstance(result, Failed), result
     return result
 
@@ -124,7 +123,7 @@ async def test_a_callback_may_return_one_thing():
 
 
 async def test_a_callback_gets_its_arguments():
-    produced = await run(lambda a, b: {"a": a, "b": b}, 1, 2, task=PAGE, scope=scope(), now=START)
+    produced = await run(lambda a, b: {"a": a, "b": b}, 1, 2)
 
     assert isinstance(produced, Produced)
     assert produced.items == [{"a": 1, "b": 2}]
@@ -194,7 +193,7 @@ async def test_what_a_generator_returns_is_not_lost_without_a_word(callback: Cal
 
 
 async def test_what_returned_too_much_is_named_by_its_first_line():
-    result = await run(yields_and_returns, task=PAGE, scope=scope(), now=START)
+    result = await run(yields_and_returns)
 
     assert isinstance(result, Raised)
     assert result.where == f"{__file__}:{yields_and_returns.__code__.co_firstlineno}"
@@ -345,9 +344,7 @@ async def test_links_beyond_those_allowed_are_counted_and_not_even_resolved(
     produced = await run(
         lambda page: page.follow_all("a"),
         response,
-        task=PAGE,
         scope=scope(max_links_per_page=4),
-        now=START,
     )
 
     assert isinstance(produced, Produced)
@@ -375,10 +372,11 @@ async def test_what_yields_for_long_waits_for_its_turn_and_ends_in_time(
     ticks = 0
     calls = 0
 
-    async def turn() -> None:
-        nonlocal calls
-        calls += 1
-        await asyncio.sleep(0)
+    class Counted(Turns):
+        async def take(self) -> None:
+            nonlocal calls
+            calls += 1
+            await asyncio.sleep(0)
 
     async def tick() -> None:
         nonlocal ticks
@@ -387,15 +385,13 @@ async def test_what_yields_for_long_waits_for_its_turn_and_ends_in_time(
             ticks += 1
 
     beside = asyncio.create_task(tick())
-    result = await run(
-        callback, task=PAGE, scope=scope(), now=START, name="parse", within=1.2, turn=turn
-    )
+    result = await run(callback, within=1.2, turns=Counted())
     beside.cancel()
 
     assert isinstance(result, Failed)
     assert result.message == "TimeoutError: parse did not end within 1.2 s"
     # However long one step takes on a busy machine, a second of it counts.
-    assert calls >= 1
+    assert calls >= 2, "once before it begins"
     assert ticks >= 1
 
 
@@ -435,7 +431,7 @@ async def test_what_a_response_left_out_counts_with_the_rest():
         yield from response.follow_all(["mailto:me@a.example", "tel:1"])
         yield response.follow("javascript:void(0)")
 
-    result = await run(parse, page, task=PAGE, scope=scope(), now=START)
+    result = await run(parse, page)
 
     assert isinstance(result, Produced)
     assert result.dropped.counts == {"refused-scheme": 3}

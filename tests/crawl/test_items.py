@@ -12,7 +12,6 @@ from crawlcw.api.user_code import Raised
 from crawlcw.crawl.callbacks import (
     MOST_REASONS,
     OTHER_REASONS,
-    CallbackRun,
     Produced,
     Scope,
 )
@@ -20,8 +19,9 @@ from crawlcw.errors import Reason, SpiderError
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.transitions import Failed
 from crawlcw.testing import ReplayDownloader
+from tests.support.callbacks import run_callback
 from tests.support.commands import invoke
-from tests.support.ledgers import START, make_task
+from tests.support.ledgers import make_task
 
 HOME = "http://a.example/"
 PAGE = make_task(HOME)
@@ -41,15 +41,14 @@ class Teas(Spider):
 async def ran(spider: Spider) -> Produced | Failed:
     response = Response(HOME, request=Request(HOME), body=b"<h1>Tea</h1>")
     check(spider)
-    run = CallbackRun(
-        name="parse",
+    return await run_callback(
+        spider.parse,
+        response,
+        spider=spider,
         task=PAGE,
         scope=Scope.of(["a.example"], Settings()),
-        now=START,
-        spider=spider,
         within=10.0,
     )
-    return await run.result(spider.parse, response)
 
 
 async def produced_by(spider: Spider) -> Produced:

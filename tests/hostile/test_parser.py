@@ -88,8 +88,7 @@ def pids() -> list[int]:
 @asynccontextmanager
 async def ready(parsing: Parsing, response: Response) -> AsyncIterator[Response]:
     """Give a response to the block as a callback gets it."""
-    async with parsing.ready([response]) as (given,):
-        assert isinstance(given, Response)
+    async with parsing.ready(response) as given:
         yield given
 
 
@@ -297,7 +296,7 @@ from crawlcw.crawl.parsing import Parsing
 
 async def parse(parsing, body):
     url = "http://a.example/"
-    async with parsing.ready([Response(url, request=Request(url), body=body)]):
+    async with parsing.ready(Response(url, request=Request(url), body=body)):
         pass
 
 async def main():

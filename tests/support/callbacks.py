@@ -1,0 +1,46 @@
+"""Runs of callbacks without a crawl around them."""
+
+from collections.abc import Callable, Container
+from datetime import timedelta
+from typing import Any
+
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
+from crawlcw.crawl.callbacks import CallbackRun, Produced, Runner, Scope, Turns
+from crawlcw.crawl.kept_state import KeptState
+from crawlcw.crawl.parsing import Parsing
+from crawlcw.engine.stats import Stats
+from crawlcw.engine.watchdog import Watchdog
+from crawlcw.model.task import Task
+from crawlcw.model.transitions import Failed
+from tests.support.ledgers import START
+
+
+async def run_callback(
+    method: Callable[..., Any],
+    *arguments: object,
+    spider: Spider,
+    task: Task,
+    scope: Scope,
+    name: str = "parse",
+    seen: Container[bytes] = frozenset(),
+    within: float = 0.0,
+    turns: Turns | None = None,
+) -> Produced | Failed:
+    """Return what comes of *method*, which need not be one of the spider's, for its arguments."""
+    runner = Runner(
+        spider,
+        scope=scope,
+        seen=seen,
+        now=lambda: START,
+        watch=Watchdog(Stats(), limit=timedelta(seconds=within)),
+        parsing=Parsing(Settings()),
+        state=KeptState(spider, None),
+        write=None,
+    )
+    runner.turns = turns or Turns()
+    run = CallbackRun(runner, method, name=name, task=task)
+    if arguments and isinstance(arguments[0], Response):
+        run.response = run.page = arguments[0]
+    return await run.result(*arguments)
