@@ -4,29 +4,16 @@ Without a crawl, as in a test of a callback, it is a mapping in memory.
 """
 
 import math
-from collections.abc import Iterator, MutableMapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
 
 from crawlcw.errors import InvalidItemError
 from crawlcw.model import values
 from crawlcw.model.sanitize import printable
-from crawlcw.model.spider_state import History, Kind, Value, is_number
+from crawlcw.model.spider_state import History, Kind, Page, is_number
 from crawlcw.model.values import frozen
 
 _LARGEST_INTEGER = (1 << 63) - 1
-
-
-class StateKeeper(Protocol):
-    """Where a state is kept."""
-
-    def get(self, name: str) -> Value | None:
-        """Return the value of a name; None: there is none."""
-
-    def names(self) -> Iterator[str]:
-        """Yield the names that have a value."""
-
-    def change(self, name: str, kind: Kind, value: Any = None) -> None:
-        """Change a name; raises `SpiderError` where that cannot be."""
 
 
 class State(MutableMapping[str, Any]):
@@ -38,15 +25,16 @@ class State(MutableMapping[str, Any]):
     assign another one, `self.state["seen"] += [url]`.
     """
 
-    def __init__(self, keeper: StateKeeper | None = None) -> None:
-        self._keeper: StateKeeper = _Memory() if keeper is None else keeper
+    def __init__(self) -> None:
+        self.keep_in(History(clock=lambda: 0), page=lambda: None)
 
-    def keep_in(self, keeper: StateKeeper) -> None:
-        """Have the state of a crawl from here on."""
-        self._keeper = keeper
+    def keep_in(self, history: History, *, page: Callable[[], Page | None]) -> None:
+        """Have the state of a crawl from here on; *page* returns the page whose callback runs."""
+        self._history = history
+        self._page = page
 
     def __getitem__(self, name: str) -> Any:
-        found = self._keeper.get(name)
+        found = self._history.get(self._page(), name)
         if found is None:
             raise KeyError(name)
         return found.value
@@ -56,18 +44,18 @@ class State(MutableMapping[str, Any]):
             values.check({name: value})
         except InvalidItemError as error:
             raise TypeError(f"self.state cannot keep it: {error}") from None
-        self._keeper.change(_checked(name), Kind.SET, frozen(values.clean(value)))
+        self._history.change(self._page(), _checked(name), Kind.SET, frozen(values.clean(value)))
 
     def __delitem__(self, name: str) -> None:
-        if self._keeper.get(name) is None:
+        if self._history.get(self._page(), name) is None:
             raise KeyError(name)
-        self._keeper.change(name, Kind.DELETE)
+        self._history.change(self._page(), name, Kind.DELETE)
 
     def __iter__(self) -> Iterator[str]:
-        return self._keeper.names()
+        return self._history.names(self._page())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._keeper.names())
+        return sum(1 for _ in self._history.names(self._page()))
 
     def add(self, name: str, number: float = 1) -> None:
         """Add *number* to a value, 0 where there is none: exact in any number of processes.
@@ -76,14 +64,14 @@ class State(MutableMapping[str, Any]):
         """
         if not is_number(number) or not math.isfinite(number):
             raise TypeError(f"self.state.add() takes a number, not {printable(repr(number))}")
-        held = self._keeper.get(name)
+        held = self._history.get(self._page(), name)
         if held is not None and not is_number(held.value):
             kind = type(held.value).__name__
             raise TypeError(f"self.state[{printable(repr(name))}] is no number but {kind}")
         total = number if held is None else held.value + number
         if isinstance(total, int) and abs(total) > _LARGEST_INTEGER:
             raise OverflowError(f"self.state[{printable(repr(name))}] would have over 64 bits")
-        self._keeper.change(_checked(name), Kind.ADD, number)
+        self._history.change(self._page(), _checked(name), Kind.ADD, number)
 
     def __repr__(self) -> str:
         return f"State({dict(self)!r})"
@@ -94,22 +82,3 @@ def _checked(name: object) -> str:
         kind = printable(type(name).__name__)
         raise TypeError(f"a name in self.state is text, and {printable(repr(name))} is {kind}")
     return values.text(name)
-
-
-class _Memory:
-    """A state that ends with its process."""
-
-    def __init__(self) -> None:
-        self._history = History(clock=lambda: 0)
-
-    def get(self, name: str) -> Value | None:
-        """See `StateKeeper.get`."""
-        return self._history.get(None, name)
-
-    def names(self) -> Iterator[str]:
-        """See `StateKeeper.names`."""
-        return self._history.names(None)
-
-    def change(self, name: str, kind: Kind, value: Any = None) -> None:
-        """See `StateKeeper.change`."""
-        self._history.change(None, name, kind, value)

@@ -21,7 +21,7 @@ from crawlcw.api.state import State
 from crawlcw.errors import SpiderError
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
-from crawlcw.model.spider_state import NO_PAGE, History, Kind, Page, Value
+from crawlcw.model.spider_state import NO_PAGE, History, Page
 from crawlcw.model.task import DONE, Lease, Status, Task
 from crawlcw.model.transitions import Settlement
 
@@ -33,37 +33,21 @@ class KeptState:
 
     def __init__(self, spider: Spider, ledger: Ledger | None) -> None:
         self._ledger = ledger
-        self._history = History(clock=self._microseconds)
+        self._history = History(
+            clock=lambda: 0 if ledger is None else int(ledger.now().timestamp() * 1_000_000)
+        )
         self._writing = asyncio.Lock()
-        #: Whether it is looked at before each batch of pages.
+        #: Whether it is read before each batch of pages.
         self._is_used = False
         state = spider.state
         # A spider may have an attribute of its own of that name.
         if isinstance(state, State):
-            state.keep_in(self)
+            state.keep_in(self._history, page=self._page)
             self._is_used = _names_state(type(spider))
 
-    def _microseconds(self) -> int:
-        return int(self._ledger.now().timestamp() * 1_000_000) if self._ledger is not None else 0
-
-    # What callbacks do.
-
-    def get(self, name: str) -> Value | None:
-        """See `StateKeeper.get`."""
-        self._is_used = True
-        return self._history.get(self._page(), name)
-
-    def names(self) -> Iterator[str]:
-        """See `StateKeeper.names`."""
-        self._is_used = True
-        return self._history.names(self._page())
-
-    def change(self, name: str, kind: Kind, value: Any = None) -> None:
-        """See `StateKeeper.change`."""
-        self._is_used = True
-        self._history.change(self._page(), name, kind, value)
-
     def _page(self) -> Page | None:
+        """Return the page whose callback uses the state; None: no callback does."""
+        self._is_used = True
         running = _RUNNING.get()
         if running is None:
             return None
