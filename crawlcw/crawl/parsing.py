@@ -18,6 +18,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -49,7 +50,7 @@ _LONGER = 12
 #: So many deaths are the page's fault: a process may be killed by chance.
 _DEATHS = 2
 _ORDINARY = Trees()
-_NO_ROOM = ParseRefusedError("its tree for XPath takes over what memory_budget leaves for it")
+_NO_ROOM = "its tree for XPath takes over what memory_budget leaves for it"
 
 
 class Parsing:
@@ -139,30 +140,23 @@ class Parsing:
         size = await self._measured(source, room=room, by="lexbor")
         if size is None:
             return None
-        refusal: ParseRefusedError | None = None
-        if self._selecting:
-            refusal = await self._selector_refusal(response, source, room - size)
-            if refusal is _NO_ROOM and room < most:
-                return None
         run = partial(to_thread.run_sync, limiter=self._thread, abandon_on_cancel=True)
-        tree = await run(LexborHTMLParser, source)
-        if not self._selecting or refusal is not None:
-            return Trees(tree=tree, selector_refusal=refusal)
-        make = partial(xpath.selector, source, kind=response.selector_kind, url=response.url)
-        return Trees(tree=tree, selector=await run(make))
-
-    async def _selector_refusal(
-        self, response: Response, source: bytes, room: int
-    ) -> ParseRefusedError | None:
-        """Return why a page has no tree of parsel's; `_NO_ROOM`: it takes more than *room*."""
-        kind = response.selector_kind
-        try:
-            xpath.screen(source, kind)
-            read = xpath.whole(source, kind)
-            size = await self._measured(read, room=room, by=kind)
-        except ParseRefusedError as refusal:
-            return refusal.with_traceback(None)  # it would keep the response
-        return _NO_ROOM if size is None else None
+        trees = Trees()
+        if self._selecting:
+            kind = response.selector_kind
+            try:
+                xpath.screen(source, kind)
+                read = xpath.whole(source, kind)
+                if await self._measured(read, room=room - size, by=kind) is None:
+                    if room < most:
+                        return None
+                    raise ParseRefusedError(_NO_ROOM)
+                make = partial(xpath.selector, source, kind=kind, url=response.url)
+                trees = Trees(selector=await run(make))
+            except ParseRefusedError as refusal:
+                # Its traceback would keep the response.
+                trees = Trees(selector_refusal=refusal.with_traceback(None))
+        return replace(trees, tree=await run(LexborHTMLParser, source))
 
     async def _measured(self, source: bytes, *, room: int, by: str) -> int | None:
         """Return how many bytes the tree of a page in UTF-8 takes *by* a parser.

@@ -300,7 +300,7 @@ def fingerprint(spider: Spider) -> str | None:
             module = sys.modules[kind.__module__]
             told += [kind.__qualname__, _plain(Path(str(module.__file__)).read_bytes())]
             told += [_named(vars(module)), _named(vars(kind))]
-    except (_NotPlainError, AttributeError, KeyError, OSError):
+    except (TypeError, AttributeError, KeyError, OSError):
         return None
     told.append(_named(vars(spider)))
     urls = spider.start_urls
@@ -309,14 +309,10 @@ def fingerprint(spider: Spider) -> str | None:
     return blake2b(repr(told).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-class _NotPlainError(Exception):
-    """A value that may change without looking different."""
-
-
 def _plain(value: object) -> object:
     """Return a plain value in a form whose `repr` is the same in every process.
 
-    Raises `_NotPlainError` for any other value.
+    Raises `TypeError` for any other value: it may change without looking different.
     """
     match value:
         case Mapping():
@@ -330,7 +326,7 @@ def _plain(value: object) -> object:
             return "set", sorted(repr(_plain(each)) for each in value)
         case _ if isinstance(value, _PLAIN):
             return value
-    raise _NotPlainError
+    raise TypeError(type(value))
 
 
 def _named(named: Mapping[str, object]) -> list[object]:
@@ -340,7 +336,7 @@ def _named(named: Mapping[str, object]) -> list[object]:
         if not name.startswith("__"):
             try:
                 told += [name, _plain(value)]
-            except _NotPlainError:
+            except TypeError:
                 told += [name, type(value).__name__]
     return told
 
