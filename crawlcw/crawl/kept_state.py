@@ -166,12 +166,9 @@ class KeptState:
         for settlement in settlements:
             lease = settlement.lease
             run = (lease.task.id, lease.fence)
-            page = self._history.page_of(run)
-            if page is None or page.is_void:
-                continue
             if lease.task.id in lost:
-                self._history.undo(page)
-            else:
+                self.undo(lease)
+            elif (page := self._history.page_of(run)) is not None and not page.is_void:
                 self._history.settle(run)
 
 

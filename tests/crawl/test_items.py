@@ -103,6 +103,17 @@ async def test_it_may_split_an_item_and_none_that_come_of_it_are_counted(item: C
     assert produced.items_dropped == {"item() yielded nothing": 1}
 
 
+async def test_what_a_hook_that_yields_returns_besides_is_not_lost_without_a_word():
+    def both(self: Spider, item: Any, response: Response) -> Any:
+        yield item
+        return {"lost": True}
+
+    failed = await ran(spider_with(both))
+
+    assert isinstance(failed, Failed)
+    assert "cannot return something as well" in failed.message
+
+
 def drop(self: Spider, item: Any, response: Response) -> Any:
     if item["n"] > 1:
         raise DropItem("too many\x1b[31m")
