@@ -512,7 +512,7 @@ def _place_of(result: Any) -> FrameSummary | None:
 
 
 def things(result: Any) -> Iterator[object] | AsyncIterator[object]:
-    """Return an iterator over the things in what a callback, or the spider's `item`, returns."""
+    """Return an iterator over the things in the result of a callback, or of the spider's `item`."""
     if isinstance(result, GeneratorType | Generator):
         return _to_its_end(result)
     if isinstance(result, AsyncIterator):
