@@ -174,15 +174,12 @@ class ProxyPool:
             if proxy not in (None, tried):
                 self._strike(tried)
 
-    def failed(self, proxy: Proxy, error: ProxyFailedError) -> None:
-        """Note that a proxy could not be used, by its own fault."""
-        self._fault(proxy, error.message, for_good=error.for_good)
-
     def _strike(self, proxy: Proxy) -> None:
         why = f"the proxy {proxy} fails where another one gets through"
-        self._fault(proxy, why, tolerated=_TOLERATED)
+        self.failed(proxy, why, tolerated=_TOLERATED)
 
-    def _fault(self, proxy: Proxy, why: str, *, tolerated: int = 1, for_good: bool = False) -> None:
+    def failed(self, proxy: Proxy, why: str, *, tolerated: int = 1, for_good: bool = False) -> None:
+        """Note a fault of a proxy; it rests after *tolerated* in a row."""
         breaker, now = self.health(proxy), self._clock()
         if not breaker.fault(
             why, now=now, policy=self._policy, tolerated=tolerated, for_good=for_good
@@ -214,8 +211,7 @@ class ProxyPool:
         if proxy is None:
             return None
         if error.reason is Reason.TIMEOUT_TOTAL and not self.health(proxy).has_worked:
-            message = f"the proxy {proxy} got nothing through in time: {error.message}"
-            self.failed(proxy, ProxyFailedError(message))
+            self.failed(proxy, f"the proxy {proxy} got nothing through in time: {error.message}")
             return 0.0
         if proxy not in self.proxies:
             return None
@@ -335,7 +331,7 @@ class Proxies:
                     raise failure.otherwise from None
                 # Nothing was sent to the server, so another one may do it.
                 attempt.proxy = attempt.kept_proxy = None
-                self._pool.failed(proxy, failure)
+                self._pool.failed(proxy, failure.message, for_good=failure.for_good)
                 tried.add(proxy)
                 continue
             except FetchError as error:

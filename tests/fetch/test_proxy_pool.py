@@ -7,13 +7,13 @@ import pytest
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError, Reason
+from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.model.proxies import Proxy, parse
 
 A, B, C = (parse(f"http://{name}:80") for name in "abc")
 PAGE, OTHER = "http://shop.example/1", "http://shop.example/2"
-DOWN = ProxyFailedError("it cannot be reached")
+DOWN = "it cannot be reached"
 
 
 @dataclass
@@ -104,7 +104,7 @@ def test_where_two_proxies_fail_alike_neither_is_to_blame(clock: Clock):
 
 def test_with_one_proxy_nobody_else_can_tell(clock: Clock):
     pool = pool_of(clock, A, B)
-    pool.failed(B, ProxyFailedError("HTTP 407", for_good=True))
+    pool.failed(B, "HTTP 407", for_good=True)
 
     assert pool.another_in(failure(A), PAGE, is_fixed=False) is None
     assert pool_of(clock, A).another_in(failure(A), PAGE, is_fixed=False) is None
@@ -278,9 +278,9 @@ def test_a_proxy_that_refuses_us_ends_the_crawl_where_there_is_no_other(clock: C
     pool = pool_of(clock, A, B)
     pool.on_lost = told.append
 
-    pool.failed(A, ProxyFailedError("HTTP 407", for_good=True))
+    pool.failed(A, "HTTP 407", for_good=True)
     assert told == []
-    pool.failed(B, ProxyFailedError("HTTP 407", for_good=True))
+    pool.failed(B, "HTTP 407", for_good=True)
 
     assert told == ["the proxies (all 2) do not work: HTTP 407"]
     assert pool.is_lost
