@@ -47,8 +47,13 @@ class Alarms:
         self._standstill = standstill
         self._stop = stop
         self._clock = clock
-        self._stall = StallAlarm(settings.stall_after.total_seconds())
-        self._failures = FailureAlarm(settings.failure_alarm)
+        self._stall_after = settings.stall_after.total_seconds()  # 0: never
+        self._still_since: float | None = None
+        self._told_of_stall = False
+        self._most = settings.failure_alarm  #: the share that may fail; None: any
+        #: The counts at each look, the oldest first: attempts, and those that failed.
+        self._looks: deque[tuple[int, int]] = deque([(0, 0)])
+        self._told_of_failures = False
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -59,9 +64,7 @@ class Alarms:
     async def look(self) -> None:
         """Give the alarms whose time has come."""
         standstill = self._standstill()
-        # Where others have the due tasks, the crawl goes on.
-        stands = standstill is not None and not standstill.others
-        seconds = self._stall.look(stands=stands, now=self._clock())
+        seconds = self._stalled(standstill)
         if standstill is not None and seconds is not None:
             logger.warning(
                 "nothing has moved for %s%s",
@@ -74,8 +77,7 @@ class Alarms:
                 },
             )
             await self._call("on_stall", standstill)
-        failed = sum(n for why, n in self._stats.failures.items() if why in FAILURE_REASONS)
-        rate = self._failures.look(attempts=self._stats.pages + failed, failed=failed)
+        rate = self._failing()
         if rate is not None:
             logger.warning(
                 "%.0f %% of the last %d attempts or more have failed",
@@ -95,45 +97,29 @@ class Alarms:
             # The one who is to be told may be away; the pages are worth more.
             logger.warning("%s", printable(error), extra={"event": "hook_failed", "hook": name})
 
-
-class StallAlarm:
-    """Nothing has moved for some time. Times are in seconds, of any clock that runs forward."""
-
-    def __init__(self, after: float) -> None:
-        """Give an alarm *after* seconds without a move; 0: never."""
-        self._after = after
-        self._since: float | None = None
-        self._given = False
-
-    def look(self, *, stands: bool, now: float) -> float | None:
-        """Return for how long nothing has moved where it is time to say so, else None."""
-        if not stands:
-            self._since, self._given = None, False
+    def _stalled(self, standstill: Standstill | None) -> float | None:
+        """Return for how many seconds nothing has moved where it is time to say so, else None."""
+        # Where others have the due tasks, the crawl goes on.
+        if standstill is None or standstill.others:
+            self._still_since, self._told_of_stall = None, False
             return None
-        if self._since is None:
-            self._since = now
-        if self._given or not self._after or now - self._since < self._after:
+        now = self._clock()
+        if self._still_since is None:
+            self._still_since = now
+        seconds = now - self._still_since
+        if self._told_of_stall or not self._stall_after or seconds < self._stall_after:
             return None
-        self._given = True
-        return now - self._since
+        self._told_of_stall = True
+        return seconds
 
-
-class FailureAlarm:
-    """More than a share of the last attempts has failed."""
-
-    def __init__(self, share: float | None) -> None:
-        """Give an alarm where more than *share* failed, a number from 0 to 1; None: never."""
-        self._share = share
-        #: The counts at each look, the oldest first: attempts, and those that failed.
-        self._looks: deque[tuple[int, int]] = deque([(0, 0)])
-        self._given = False
-
-    def look(self, *, attempts: int, failed: int) -> float | None:
-        """Return the share where it is time to say so, else None; both were counted from the start.
+    def _failing(self) -> float | None:
+        """Return the share that has failed where it is time to say so, else None.
 
         It is over when the share has fallen to half of the allowed one.
         """
-        if self._share is None or attempts == self._looks[-1][0]:
+        failed = sum(n for why, n in self._stats.failures.items() if why in FAILURE_REASONS)
+        attempts = self._stats.pages + failed
+        if self._most is None or attempts == self._looks[-1][0]:
             return None
         self._looks.append((attempts, failed))
         # The oldest look that has enough attempts behind it, and none older than that.
@@ -143,8 +129,6 @@ class FailureAlarm:
         if attempts - since < _ATTEMPTS:
             return None
         rate = (failed - failed_then) / (attempts - since)
-        if self._given:
-            self._given = rate > self._share / 2
-            return None
-        self._given = rate > self._share
-        return rate if self._given else None
+        was_told = self._told_of_failures
+        self._told_of_failures = rate > (self._most / 2 if was_told else self._most)
+        return rate if self._told_of_failures and not was_told else None

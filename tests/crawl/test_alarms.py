@@ -81,6 +81,65 @@ async def test_waiting_for_other_workers_is_no_stall():
     assert spider.heard == []
 
 
+async def test_a_crawl_that_stands_still_is_told_of_once_until_it_moves(
+    caplog: pytest.LogCaptureFixture,
+):
+    crawl = Watched(Told(), stall_after="10s")
+    looks = [(True, 0), (True, 9), (True, 3), (True, 38), (False, 10), (True, 1), (True, 10)]
+
+    told = []
+    for stands, later in looks:
+        crawl.standstill = Standstill(start=True) if stands else None
+        caplog.clear()
+        await crawl.after(later)
+        told.append([record.seconds for record in caplog.records])
+
+    assert told == [[], [], [12], [], [], [], [10]]
+
+
+async def test_without_a_time_no_standstill_is_told():
+    spider = Told()
+    crawl = Watched(spider, stall_after="0s")
+    crawl.standstill = Standstill(start=True)
+
+    await crawl.after(0)
+    await crawl.after(1_000_000)
+
+    assert spider.heard == []
+
+
+async def rates(share: float | None, *looks: tuple[int, int]) -> list[Any]:
+    """The shares that a spider is told, after each look at attempts and those that failed."""
+    told, spider = [], Told()
+    crawl = Watched(spider, failure_alarm=share)
+    for attempts, failed in looks:
+        spider.heard.clear()
+        crawl.stats.pages = attempts - failed
+        crawl.stats.failures[Reason.CONNECT] = failed
+        await crawl.after(1)
+        told.append(spider.heard[0] if spider.heard else None)
+    return told
+
+
+async def test_a_rate_is_that_of_the_last_hundred_attempts_at_least():
+    assert await rates(0.5, (60, 60), (99, 99), (100, 99)) == [None, None, 0.99]
+    # A thousand good ones lie too far back to be counted.
+    assert await rates(0.5, (1_000, 0), (1_050, 50), (1_101, 100)) == [None, None, 100 / 101]
+
+
+async def test_it_is_told_once_and_again_after_it_was_half_of_that():
+    told = await rates(0.5, (100, 60), (200, 160), (300, 200), (400, 220), (500, 290))
+
+    assert told == [0.6, None, None, None, 0.7]
+
+
+async def test_without_attempts_or_a_share_nothing_is_told():
+    assert await rates(None, (100, 100)) == [None]
+    assert await rates(0.5, (100, 100), (100, 100)) == [1.0, None]
+    # Exactly what is allowed is allowed.
+    assert await rates(0.5, (100, 50)) == [None]
+
+
 async def test_the_spider_is_told_how_much_fails(caplog: pytest.LogCaptureFixture):
     spider = Told()
     crawl = Watched(spider, failure_alarm="20%")
