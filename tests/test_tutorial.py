@@ -5,47 +5,54 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import pages
 
-TUTORIAL = pages.guide("tutorial")
 SERVE = "crawlcw demo --serve"
 
 
+def port_of_the_shop() -> int:
+    """Return the tutorial's port, or any free one if another program has that."""
+    with socket.socket() as probe:
+        taken = probe.connect_ex(("127.0.0.1", 8000)) == 0
+    with socket.create_server(("127.0.0.1", 0 if taken else 8000), reuse_port=True) as server:
+        return server.getsockname()[1]
+
+
 @pytest.fixture
-def folder(tmp_path: Path):
-    """A folder beside which the bookshop is open, as the tutorial has it in a second terminal."""
-    with socket.socket() as taken:
-        if taken.connect_ex(("127.0.0.1", 8000)) == 0:
-            pytest.skip("another program has port 8000, which the tutorial names")
-    shop = subprocess.Popen(
-        [sys.executable, "-m", *SERVE.split()], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    )
+def port(tmp_path: Path) -> Iterator[int]:
+    """Keep the bookshop open, as the tutorial does in a second terminal."""
+    port = port_of_the_shop()
+    command = [sys.executable, "-m", *SERVE.split(), "--port", str(port)]
+    shop = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     assert shop.stdout is not None
     try:
-        assert shop.stdout.readline() == pages.block(TUTORIAL, "", "is open at").lstrip()
-        yield tmp_path
+        said = pages.block(pages.guide("tutorial"), "", "is open at")
+        assert shop.stdout.readline() == said.replace("8000", str(port))
+        yield port
     finally:
         shop.send_signal(signal.SIGINT)
         assert shop.wait(timeout=30) == 0
         shop.stdout.close()
 
 
-def test_the_tutorial_works_from_its_first_to_its_last_step(folder: Path) -> None:
-    install, *blocks = pages.blocks(TUTORIAL, "sh")
+def test_the_tutorial_works_from_its_first_to_its_last_step(port: int, tmp_path: Path) -> None:
+    tutorial = pages.guide("tutorial").replace("8000", str(port))
+    install, *blocks = pages.blocks(tutorial, "sh")
     assert install == "pip install -e .\n"
     blocks.remove(f"{SERVE}\n")
-    (folder / "spiders").mkdir()
-    (folder / "spiders" / "books.py").write_text(pages.block(TUTORIAL, "python", "class Books"))
+    (tmp_path / "spiders").mkdir()
+    (tmp_path / "spiders" / "books.py").write_text(pages.block(tutorial, "python", "class Books"))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
     finished = subprocess.run(
         ["bash", "-euc", "".join(blocks)],
-        cwd=folder,
-        env={"HOME": str(folder), "PATH": path},
+        cwd=tmp_path,
+        env={"HOME": str(tmp_path), "PATH": path},
         capture_output=True,
         text=True,
         timeout=120,
@@ -54,6 +61,6 @@ def test_the_tutorial_works_from_its_first_to_its_last_step(folder: Path) -> Non
 
     assert finished.returncode == 0, finished.stderr
     assert "books: no mistake found" in finished.stdout
-    assert "GET http://127.0.0.1:8000/category/fog-and-weather/" in finished.stdout
-    assert len((folder / "books.csv").read_text().splitlines()) == 1 + 240
+    assert f"GET http://127.0.0.1:{port}/category/fog-and-weather/" in finished.stdout
+    assert len((tmp_path / "books.csv").read_text().splitlines()) == 1 + 240
     assert "3 tasks will be tried again by `crawlcw run books`" in finished.stdout
