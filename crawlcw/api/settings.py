@@ -61,7 +61,7 @@ class Settings:
     obey_robots: Flag = Flag(True, "obey robots.txt, its Crawl-delay included")
     user_agent: Text = Text(
         "crawlcw/0.1 (+https://pypi.org/project/crawlcw/)",
-        "what the crawler calls itself; robots.txt is matched against its first word",
+        "the name of the crawler; robots.txt is matched against its first word",
     )
     headers: Headers = Headers(
         {},

@@ -1,1 +1,1 @@
-"""One crawl: what is asked for next, how it is fetched, and what comes of it."""
+"""One crawl: choice of the next page, its fetch, and its outcome."""

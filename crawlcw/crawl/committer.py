@@ -1,4 +1,4 @@
-"""Writing back what the fetchers did, many outcomes at a time.
+"""Group commit of the fetchers' outcomes.
 
 The order of writes, and what remains where the process dies after each:
 
@@ -62,7 +62,7 @@ class SeenFilter(dict[bytes, None]):
 
 @dataclass(slots=True, kw_only=True)
 class TaskAdder:
-    """Adds what is found to the ledger of one crawl: start requests, links, targets of redirects.
+    """Adds tasks to the ledger of one crawl: start requests, links, targets of redirects.
 
     Known tasks may be to be done after all: links that were kept as too deep and lie nearer now,
     and pages that have changed since they were done.
@@ -111,7 +111,7 @@ class TaskAdder:
         return new
 
     async def put(self, tasks: dict[bytes, Task]) -> int:
-        """Add tasks and wake no host; what the store cannot hold is taken out of *tasks*.
+        """Add tasks and wake no host; tasks that the store cannot hold are taken out of *tasks*.
 
         Returns how many are to be done that were not before.
         """
@@ -126,7 +126,7 @@ class TaskAdder:
                 number += await self.ledger.tasks.admit_nearer(due)
             changed = [task for task in due if isinstance(task, ChangedTask)]
             if changed and (began := self.began) is not None:
-                # What was done in this run is not done again, whatever is said of it: a date in
+                # A page that was done in this run is not done again, whatever its date: one in
                 # the future would let two sitemaps that lead to one another go on for ever.
                 changed = [task.before(began) for task in changed]
                 number += await self.ledger.tasks.reopen_changed(changed)
@@ -134,7 +134,7 @@ class TaskAdder:
 
 
 class Committer:
-    """Drains the queue of what is done into the ledger."""
+    """Drains the queue of results into the ledger."""
 
     def __init__(
         self,
@@ -146,9 +146,9 @@ class Committer:
         bodies: Bodies | None,
         end: End,
     ) -> None:
-        """Write for the process of *session*; *coordinator* and *state* learn what is recorded.
+        """Write for the process of *session*; *coordinator* and *state* learn the outcomes.
 
-        *bodies* are what the outcomes name of files; where these fail, *end* is told.
+        *bodies* are the files that the outcomes name; if they fail, *end* ends the crawl.
         """
         self._ledger = session.ledger
         self._held = session.held
@@ -161,7 +161,7 @@ class Committer:
         self._end = end
 
     async def run(self, done: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
-        """Write what is *done* until cancelled; at once while *workers_wait* for tasks."""
+        """Write results that are *done* until cancelled; at once while *workers_wait* for tasks."""
         await write_in_groups(done, self._write, workers_wait=workers_wait)
 
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
@@ -187,7 +187,7 @@ class Committer:
                 self._held.orphans += leases
                 return
             self._state.settling(settlements)
-            # Even without links: it writes what the pages have changed, before the outcomes.
+            # Even without links: it writes the changes of the pages' state before the outcomes.
             added = await self._adder.add(links, too_deep)
             await self._commit(settlements)
         self._held.end(leases)

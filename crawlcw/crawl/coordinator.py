@@ -45,7 +45,8 @@ _HOSTS_A_PAGE = 100
 _PREFETCH = 2
 #: The least number of tasks for a host without limits.
 _TURN = 8
-#: Of many hosts, so many tasks of each may be held beyond the prefetch, and so often that in all.
+#: Tasks of each host, if there are many, that may be held beyond the prefetch, and their bound in
+#: all, in prefetches.
 _A_FEW = 8
 _MOST_HELD = 4
 #: Seconds without work until an idle process looks for lost wake-ups.
@@ -185,7 +186,7 @@ class Coordinator:
         self._changed.set()
 
     def follow(self, *, paused: datetime | None, concurrency: int) -> None:
-        """Begin with nothing while *paused*, and let so many fetchers work."""
+        """Begin with nothing while *paused*, and let *concurrency* fetchers work."""
         self._paused = paused
         self.pool.resize(concurrency)
         self.host_leaser.resize(concurrency)
@@ -256,7 +257,7 @@ class Coordinator:
             return Standstill(paused_since=self._paused)
         known = self._opening.causes.rests.standstill(self._ledger.now())
         if known.away_since is not None:
-            return known  # what is under way are questions whether it is back
+            return known  # the requests under way ask whether it is back
         if self.pool.dispatched or time.monotonic() - self._moved_at < _A_MOMENT:
             return None
         return known if known.hosts or known.proxies else self._waits_for or known
@@ -304,7 +305,7 @@ class Coordinator:
         return self._room() >= max(1, _PREFETCH * self.pool.size // 2)
 
     async def _hold_nothing(self, background: anyio.abc.TaskGroup) -> None:
-        """Give back all that nobody has begun with, and wait for a change or a moment."""
+        """Give back all tasks that no fetcher has begun with, and wait for a change or a moment."""
         self._session.starving(False)
         await self.give_back_undispatched()
         await self.host_leaser.leave_all(background)
@@ -330,7 +331,7 @@ class Coordinator:
         return await self._drained()
 
     async def give_back_undispatched(self) -> int:
-        """Give back what no fetcher has begun with; return how many tasks went back."""
+        """Give back the tasks that no fetcher has begun with; return how many went back."""
         leases = self.pool.take_back()
         for lease in leases:
             self.fetched(lease)
@@ -358,10 +359,10 @@ class Coordinator:
         hosts = heapq.nsmallest(_HOSTS_A_PAGE, hungry, key=_feeding_order)
         asked = dict[str, int]()
         for host in hosts:
-            # Before the page is read: what is added from here on may be missing in it,
+            # Before the page is read: tasks that are added from here on may be missing in it,
             # and the one that adds it sets this again.
             host.look = False
-            # Two turns, by what it may be asked for now: the room is for others as well.
+            # Two turns, by the requests that it may be sent now: the room is for others as well.
             turns = 1 if host.queue.delay else 2 * host.queue.allowed or _TURN
             asked[host.name] = min(room, self._queues.room(host.name), max(share, turns))
         found: dict[str, list[Task]] = {name: [] for name in asked}
@@ -426,7 +427,7 @@ class Coordinator:
             )
             # At once: a lease that is not in here is neither renewed nor given back.
             self._held.add(claimed.leases)
-            # After the claim: what the page of a link has changed was written before the link.
+            # After the claim: a page's change was written before its links.
             await self._state.refresh()
             stats.claims += len(some)
             stats.claims_missed += claimed.missed
@@ -498,7 +499,7 @@ class Coordinator:
 
     async def _drained(self) -> bool:
         """Return whether nothing is left, here or in the ledger; else note when to look again."""
-        # What is done about a host in the background counts until it has ended.
+        # Background work on a host counts until it has ended.
         if self._held or any(host.busy for host in self.frontier.hosts.values()):
             self._session.starving(False)
             self._waits_for = None
@@ -517,7 +518,7 @@ class Coordinator:
         starves = others_work and not self.frontier.leased and idle >= _HUNGRY_FROM
         self._session.starving(starves)
         if others_work:
-            # What is ready already is not for us: another process leases it just now, or all
+            # A host that is ready already is not for us: another process leases it just now, or all
             # the hosts that we may hold wait for their turns.
             until = await self._ledger.hosts.next_ready()
             if idle >= _SWEEP_FROM:
@@ -534,7 +535,7 @@ class Coordinator:
         return False
 
     def _rest(self, seconds: float) -> None:
-        """Look at the whole ledger, and for hosts, in so many seconds, and then more seldom."""
+        """Look at the whole ledger, and for hosts, after *seconds*, and then more seldom."""
         self._look_at = time.monotonic() + max(seconds, _SHORTEST_IDLE)
         self.host_leaser.lease_at = self._look_at
         self._idle = min(self._idle * 2, _LONGEST_IDLE)
@@ -545,7 +546,7 @@ class Coordinator:
         if horizon is None and not self.frontier.page_limit.seeded:
             return Standstill(start=True)
         workers, _ = await self._session.neighbours()
-        # What others hold is leased for no longer, and renewed.
+        # The leases of others end by then, or are renewed.
         if workers > 1 and (until is None or until <= now + self._settings.lease):
             return Standstill(others=True)
         return Standstill(until=until if until is not None and until > now else None)

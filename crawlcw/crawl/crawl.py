@@ -243,8 +243,8 @@ class Crawl:
         # From the fetchers to the committer. A slow ledger must not let results pile up: fetchers
         # wait for room.
         done: asyncio.Queue[Done] = asyncio.Queue(2 * self.settings.concurrency)
-        # Two groups: when the fetchers have ended, what they have handed on still needs the
-        # committer, and until it is written its leases need the renewer.
+        # Two groups: after the fetchers have ended, their results still need the committer, and
+        # until they are written their leases need the renewer.
         async with anyio.create_task_group() as background:
             renewing = partial(
                 self._session.keep_up, on_lost=coordinator.lost, announce=coordinator.announce

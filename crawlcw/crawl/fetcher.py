@@ -1,4 +1,4 @@
-"""From a lease to an answer: ask for the page, and hand on what came of it.
+"""From a lease to an answer: ask for the page, and hand its result on.
 
 N of these drain the queue. Nothing that happens to a page ends one: every failure of a
 page becomes an outcome of that page alone, see `Outcomes`. An error of crawlcw's own is
@@ -89,7 +89,7 @@ class Fetcher:
                             try:
                                 await done.put(result)
                             except BaseException:
-                                # Of a page in hand the lease would be renewed for ever.
+                                # The lease of a page in hand would be renewed for ever.
                                 leases = [each.lease for each in result.settlements]
                                 held.orphans += filter(held.holds, leases)
                                 raise
@@ -107,7 +107,7 @@ class Fetcher:
         """Return what to write of one task; None where it does not count, and is put back.
 
         No other place makes results of exceptions. The host's slot is freed as soon as the answer
-        is there and what it shows of the host is noted, or not here at all.
+        is there and the host's breaker has noted it, or not here at all.
         """
         task, outcomes, frontier = lease.task, self._outcomes, self._coordinator.frontier
         try:
@@ -137,7 +137,7 @@ class Fetcher:
         except Defer as deferred:
             self._put_back(lease, deferred)
         except (LedgerError, UsageError):
-            # The last: what is not installed is missing for every page.
+            # The last: a package that is not installed is missing for every page.
             raise
         except Exception as error:
             self._put_back(lease, self._coordinator.internal_errors.deferred(lease, error))
@@ -159,7 +159,7 @@ class Fetcher:
         self._coordinator.put_back(lease, to_ledger=to_ledger)
 
     async def _page(self, attempt: PageAttempt) -> Done:
-        """Return what came of a page's answer; raises what comes of none."""
+        """Return the result of a page's answer; raises the failure if there is none."""
         request, outcomes = attempt.request, self._outcomes
         response = await self._answer(attempt)
         # Before the page is parsed: that takes time as well, and is not its host's.
@@ -205,8 +205,8 @@ class Fetcher:
             and self._settings.cache == "off"
             and (task.stored is not None or not self._keeps_pages)
         ):
-            # Of a page that scripts make, the document alone says nothing. A 304 has no body to be
-            # kept, nor one for a cache for development.
+            # The document of a page that scripts make tells nothing by itself. A 304 has no body
+            # to be kept, nor one for a cache for development.
             asked = conditional(asked, task)
             attempt.is_conditional = asked is not attempt.request
         # Its turn came before it waited in the queue, and for the loop.

@@ -13,7 +13,7 @@ from itertools import count
 
 from crawlcw.model.task import Lease
 
-#: Seconds: leases for so much of a delayed host's time are held for it.
+#: Seconds of a delayed host's time for which leases are held.
 AHEAD = 5.0
 _MOST_BONUS = 10
 

@@ -50,7 +50,7 @@ class LinkChecks:
         return None
 
     async def refusal_now(self, url: str, ledger: Ledger) -> Refusal | None:
-        """Return the same with what the ledger knows of the host, and of links not followed."""
+        """Return the same, with the ledger's knowledge of the host and of links not followed."""
         if (refusal := self.refusal(url)) is not None:
             return refusal
         location = urls.locate(url)

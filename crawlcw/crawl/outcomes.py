@@ -116,7 +116,7 @@ class Outcomes:
         self._retries = settings.retry_policy
 
     def settled(self, lease: Lease, outcome: Outcome) -> Settlement:
-        """Return what a task becomes by its outcome, and log it."""
+        """Return the change of a task by its outcome, and log it."""
         options, policy = lease.task.options, self._retries
         settlement = settle(
             lease,
@@ -178,7 +178,7 @@ class Outcomes:
         return Done(settlements=(self.settled(lease, outcome),), produced=produced)
 
     async def unchanged(self, attempt: PageAttempt, response: Response) -> Done:
-        """Record that a page is what it was: its callback has nothing new to read."""
+        """Record that a page is unchanged: its callback has nothing new to read."""
         task, stored = attempt.lease.task, None
         if task.stored is None and response.status != NOT_MODIFIED:
             stored = await self.keep(attempt)
@@ -341,8 +341,8 @@ class Outcomes:
             return Done(settlements=(settlement,))
         if produced.stop is not None:
             self._end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
-        # A page that was there once keeps what it gave, unless there is something instead.
-        # Nothing of the task tells of that: what is done anew has no visit any more.
+        # A page that was finished once keeps its items, unless there are others instead. The task
+        # does not tell: one that is done anew has no visit any more.
         change = replace(settlement.change, items=tuple(produced.items) or None)
         return Done(settlements=(replace(settlement, change=change),), produced=produced)
 
@@ -388,7 +388,7 @@ class Revisits:
         assert last is not None
         visit = replace(last, time=now)
         if response is not None:
-            # A 304 may leave out what is as it was.
+            # A 304 may leave out unchanged headers.
             etag = _validator(task, response, "etag") or last.etag
             modified = _validator(task, response, "last-modified") or last.last_modified
             visit = replace(visit, etag=etag, last_modified=modified)
@@ -435,7 +435,7 @@ def info_of(response: Response) -> ResponseInfo:
 
 
 def _log(lease: Lease, settlement: Settlement) -> None:
-    """Write a line about what became of a task: with the answer where all is logged."""
+    """Log the outcome of a task, with the answer at the level of debugging."""
     change, url, callback = settlement.change, lease.task.url, lease.task.callback
     words, told = printable(callback), dict[str, int | str]()
     if (response := change.response) is not None:
@@ -457,7 +457,7 @@ def _log(lease: Lease, settlement: Settlement) -> None:
     )
 
 
-#: A callback that raises on so many pages, and on all so far, is broken.
+#: A callback that raises on this number of pages, and on all so far, is broken.
 BROKEN_FROM = 20
 #: So many different errors are told: the rest is in the ledger.
 _MOST_TOLD = 100
@@ -510,7 +510,8 @@ class CallbackErrors:
         return words
 
 
-#: A crawl ends without a page that so many attempts in this process have come to nothing with.
+#: Attempts of a page in this process that ended in internal errors, after which a crawl ends
+#: without the page.
 _ENOUGH = 3
 _FIRST_WAIT = timedelta(seconds=1)
 #: So long that even a large crawl is through with all such pages before the first is due again.

@@ -58,8 +58,8 @@ _READ_EVERY = 2.0
 _KEPT_UNUSED = 300.0
 #: So many pages that were answered well are remembered, to find a login probe among them.
 _CANDIDATES = 4
-#: A page that was answered as logged out after so many logins has failed by itself; or whose
-#: callback has retired its session so often.
+#: Logins after which a page that is still answered as logged out has failed by itself, and times
+#: that its callback may retire its session.
 _MOST_REFUSALS = 10
 _MOST_RETIREMENTS = 4
 #: It has no cookies, and keeps none.

@@ -102,8 +102,8 @@ class Gathering(Generic[T]):
         Raises the exceptions of both. Things that were read until then, or until this is
         cancelled, and are not written are left for `finish`.
         """
-        # In a task of its own, for AnyIO cancels again and again: what a source awaits to
-        # close its connections would be cancelled as well.
+        # In a task of its own, for AnyIO cancels again and again: a source that closes
+        # its connections would be cancelled as well.
         reading = asyncio.create_task(self._read(source))
         try:
             await self._write_lots()

@@ -81,7 +81,7 @@ class Pool:
 
         Where it is not drained *give_back* is awaited first: leases without a worker
         others may take while the rest finishes. *grace* returns what bounds the wait for
-        the rest; what is at work after that is cancelled. Raises `UsageError` where
+        the rest; work that is left after that is cancelled. Raises `UsageError` where
         other code cancels a worker's task: it would be missing from now on.
         """
         async with anyio.create_task_group() as workers:
@@ -134,7 +134,7 @@ class RunAlone:
         self._free = anyio.Event()
 
     async def enter(self, lease: Lease) -> bool:
-        """Return whether to begin with a task now; what has begun is to `leave`.
+        """Return whether to begin with a task now; a begun task is to `leave`.
 
         False: another one had to end first, which it has, and the turn that the
         task's host had is over. Where the lease turns out to be lost, the

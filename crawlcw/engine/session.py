@@ -207,8 +207,8 @@ class Session:
 
         Raises `LedgerUnavailableError`; then the next process on this machine finds it out.
         """
-        # While it is on the list its leases are its own, and what it has counted last is
-        # kept when it leaves.
+        # While it is on the list its leases are its own, and its last counters are kept when it
+        # leaves.
         if self.hosts is not None:
             await self.hosts.leave()
         await self.beat(over=self.ledger)

@@ -94,7 +94,7 @@ UNSEEN: AbstractContextManager[Seen | None] = nullcontext()
 
 
 class Instruments(Protocol):
-    """What is told of each step. A block that an exception leaves has failed for that."""
+    """Observer of each step. A block that an exception leaves has failed for that."""
 
     def fetch(self, lease: Lease) -> AbstractContextManager[Seen]:
         """Enter the block of one attempt at a page."""

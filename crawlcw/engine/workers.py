@@ -86,7 +86,7 @@ def _exists(pid: int) -> bool:
 async def reap_dead_workers(ledger: Ledger) -> int:
     """End the leases of workers that are no more; return how many leases of tasks.
 
-    Of other machines' workers nobody knows that but by a very long silence;
+    Other machines' workers count as dead only after a very long silence;
     their leases have run out before.
     """
     ended = 0
