@@ -14,6 +14,7 @@ stored as another page. Nothing in HTTP/1.1 tells a late answer from a right one
       an endpoint with as many                             none
       any endpoint of a folder that has shown
       `CLEAN_ENDPOINTS` clean ones (`/wiki/Crawler`)       none
+      an origin that broke the rules of HTTP               REST
       an origin that spoke without being asked             never used again
 
   A server that answers without being asked does so by an endpoint that is broken: others at
@@ -21,9 +22,13 @@ stored as another page. Nothing in HTTP/1.1 tells a late answer from a right one
   seconds after an answer. An endpoint is a path without the numbers in it, and without the
   values of its query: `/page/7?id=3` and `/page/8?id=4` are one.
 - **Before a request** the socket is looked at for bytes that the event loop has not delivered.
+- **After it** the first bytes of the answer must come when the server's kernel has acknowledged
+  the whole request, for the segment that carries an answer acknowledges its request (Linux;
+  requests without a body). Bytes that come sooner were sent before: the connection is closed,
+  and an idempotent request goes out once more.
 
 Not guaranteed: an endpoint that is trusted, and then answers twice, the second time after our
-next request is sent; and half a TLS record, which neither the socket nor aiohttp shows. The
+next request has arrived; and half a TLS record, which neither the socket nor aiohttp shows. The
 page that could be mistaken is of the same origin. HTTP/2 is not offered: aiohttp has none.
 
 aiohttp opens the connections, and its parser reads the answers. Interim responses and framing,
@@ -131,16 +136,18 @@ class Site:
     url: yarl.URL
     is_admitted: bool = False  #: whether the address guard lets requests through
     idle: list["Listener"] = field(default_factory=list)  #: the longest idle first
+    waiting: int = 0  #: requests that wait for a connection to have rested
     opening: float = 0.0  #: the fewest seconds that a new connection took; 0: none yet
-    speaks_unasked: bool = False  #: no connection is used again
+    least_rest: float = 0.0  #: seconds after any answer; infinite: no connection is used again
     _clean: dict[int, int] = field(default_factory=dict)  #: the latest last
 
     def rest_after(self, endpoint: tuple[int, int]) -> float:
         """Return for how many seconds a connection rests after an answer of *endpoint*."""
         folder, name = endpoint
         known = self._clean.get
-        is_trusted = known(name, 0) >= CLEAN_RESTS or known(folder, 0) >= CLEAN_ENDPOINTS
-        return 0.0 if is_trusted else REST
+        if known(name, 0) >= CLEAN_RESTS or known(folder, 0) >= CLEAN_ENDPOINTS:
+            return self.least_rest
+        return max(self.least_rest, REST)
 
     def rested(self, endpoint: tuple[int, int]) -> None:
         """Note that a connection was silent for `REST` seconds after an answer of *endpoint*."""
@@ -150,9 +157,9 @@ class Site:
             if len(self._clean) > _COUNTS:
                 del self._clean[next(iter(self._clean))]
 
-    def distrust(self) -> None:
-        """Use no connection twice from now on."""
-        self.speaks_unasked = True
+    def distrust(self, rest: float) -> None:
+        """Let connections rest for at least *rest* seconds from now on, and close the idle ones."""
+        self.least_rest = max(self.least_rest, rest)
         for each in self.idle:
             each.close()
 
@@ -164,7 +171,7 @@ class Listener(ResponseHandler):
     # longer.
     __slots__ = (
         *("site", "endpoint", "released", "ready_at", "sent_at", "is_answered"),
-        *("message", "content", "_descriptor", "_wire", "_head", "_among"),
+        *("message", "content", "_can_be_told", "_descriptor", "_wire", "_head", "_among"),
     )
 
     message: RawResponseMessage  #: head of the answer
@@ -180,6 +187,8 @@ class Listener(ResponseHandler):
         self.sent_at = 0.0
         self.is_answered = False  #: whether a head has come since the request
         self.content: StreamReader = EMPTY_PAYLOAD  #: body of the answer
+        #: Whether the acknowledged bytes of the request tell the next bytes from its answer.
+        self._can_be_told = False
         self._descriptor = -1
         self._wire = 0  #: bytes that have come since the request
         #: Bytes of a head that has no end yet; None: no head is awaited.
@@ -207,13 +216,22 @@ class Listener(ResponseHandler):
         super().connection_lost(exc)
 
     async def ask(
-        self, request: bytes, endpoint: tuple[int, int], *, is_head: bool, patience: float
+        self,
+        request: bytes,
+        endpoint: tuple[int, int],
+        *,
+        answered_when_read: bool,
+        is_head: bool,
+        patience: float,
     ) -> None:
         """Send a request, and wait for the head of its answer.
 
-        The server may be silent for *patience* seconds. The answer to a HEAD has no body.
+        Where *answered_when_read*, none comes before the request is read. The server may be
+        silent for *patience* seconds. The answer to a HEAD has no body.
         """
         self.endpoint = endpoint
+        # Over a new connection a server may say that it is too busy to read.
+        self._can_be_told = answered_when_read and self.is_answered
         self.is_answered, self.content = False, EMPTY_PAYLOAD
         self._head, self._wire = b"", 0
         self.set_response_params(
@@ -249,10 +267,13 @@ class Listener(ResponseHandler):
         if self._reading_paused or self._buffer_paused:
             super().resume_reading(resume_parser)
 
-    def has_unread(self) -> bool:
-        """Return whether the socket holds bytes to be read; false where that is not known."""
+    def holds(self, which: int) -> bool:
+        """Return whether the socket holds bytes; false where that is not known.
+
+        *which*: `FIONREAD`, those to be read; `TIOCOUTQ`, those not acknowledged (tcp(7)).
+        """
         try:
-            return any(fcntl.ioctl(self._descriptor, termios.FIONREAD, bytes(4)))
+            return any(fcntl.ioctl(self._descriptor, which, bytes(4)))
         except (OSError, ValueError):
             return False
 
@@ -264,13 +285,11 @@ class Listener(ResponseHandler):
             return
         try:
             if data:
-                if self.is_answered and self.content.is_eof():
-                    if not data.startswith(_GOODBYES):
-                        site.distrust()
-                    # Not one byte is kept: a server could send them for as long as it stands.
-                    if self.transport is not None:
-                        self.transport.close()
+                is_resting = self.is_answered and self.content.is_eof()
+                if is_resting or (self._can_be_told and self.holds(termios.TIOCOUTQ)):
+                    self._hang_up(site, data)
                     return
+                self._can_be_told = False
                 self._wire += len(data)
             parsed = data if self._head is None else self._looked_at(self._head + data)
             messages, self._upgraded, _ = parser.feed_data(parsed)
@@ -278,7 +297,7 @@ class Listener(ResponseHandler):
                 if self.is_answered:
                     # A second one answers no request. Dropped, for there may be thousands; the
                     # first is still good.
-                    site.distrust()
+                    site.distrust(math.inf)
                     self.force_close()
                     break
                 self.is_answered, self.message = True, message
@@ -295,8 +314,21 @@ class Listener(ResponseHandler):
         elif data and not self._reading_paused:
             self._reschedule_timeout()
 
+    def _hang_up(self, site: Site, data: bytes) -> None:
+        """End the connection of a server that spoke unasked, or without having read all of it."""
+        if not data.startswith(_GOODBYES):
+            site.distrust(math.inf)
+        if not self.is_answered:
+            # The request is repeated, if it may be, on a new connection.
+            self.set_exception(ServerDisconnectedError("an answer before the request"))
+        # Not one byte is kept: a server could send them for as long as the connection stands.
+        if self.transport is not None:
+            self.transport.close()
+
     def _refuse(self, error: HttpProcessingError) -> None:
         """End the connection after an answer that is no HTTP."""
+        if self.site is not None:
+            self.site.distrust(REST)
         if self.transport is not None:
             self.transport.close()
         if self._payload is not None and not self._payload.is_eof():
@@ -392,48 +424,50 @@ class Connector(TCPConnector):
 
         It is to be given to `release`.
         """
-        found = self._rested(site)
-        if found is None and site.idle:
-            wait = site.idle[0].ready_at - monotonic()
-            if wait < _OPENING_COSTS * site.opening:
+        has_waited = False
+        while site.idle:
+            now = monotonic()
+            for found in [*site.idle]:
+                if found.ready_at > now:
+                    continue
+                site.idle.remove(found)
+                del self._idle[found]
+                rested = now - found.released
+                if found.should_close or rested > _KEEPALIVE or not found.is_connected():
+                    found.close()
+                # What waits to be read the event loop will deliver, and so end the connection.
+                elif not found.holds(termios.FIONREAD):
+                    if rested >= REST:
+                        site.rested(found.endpoint)
+                    hop.stage = max(hop.stage, Stage.REACHED)
+                    return found
+            # Those that wait already take the ones before.
+            if has_waited or site.waiting >= len(site.idle):
+                break
+            wait = site.idle[site.waiting].ready_at - now
+            if wait >= _OPENING_COSTS * site.opening:
+                break
+            has_waited = True
+            site.waiting += 1
+            try:
                 await asyncio.sleep(wait + _TIMER_STEP)
-                found = self._rested(site)
-        if found is not None:
-            hop.stage = max(hop.stage, Stage.REACHED)
-            return found
+            finally:
+                site.waiting -= 1
         opened = await self._open(site, hop)
         opened.site = site
         return opened
-
-    def _rested(self, site: Site) -> Listener | None:
-        """Take the longest idle connection that may be used, if there is one."""
-        now = monotonic()
-        for found in [*site.idle]:
-            if found.ready_at > now:
-                continue
-            site.idle.remove(found)
-            del self._idle[found]
-            rested = now - found.released
-            if found.should_close or rested > _KEEPALIVE or not found.is_connected():
-                found.close()
-            # Of unread bytes the event loop will tell the connection, which ends then.
-            elif not found.has_unread():
-                if rested >= REST:
-                    site.rested(found.endpoint)
-                return found
-        return None
 
     def release(self, found: Listener) -> None:
         """Keep a connection whose answer has ended for the next request, and close any other."""
         site = found.site
         assert site is not None
+        rest = site.rest_after(found.endpoint)
         is_over = found.is_answered and not found.should_close and not found.writing_paused
-        is_kept = not (self.closed or site.speaks_unasked)
-        if not is_over or not is_kept or len(site.idle) >= self._idle_per_host:
+        if self.closed or not is_over or rest > REST or len(site.idle) >= self._idle_per_host:
             found.close()
             return
         found.released = monotonic()
-        found.ready_at = found.released + site.rest_after(found.endpoint)
+        found.ready_at = found.released + rest
         site.idle.append(found)
         self._idle[found] = None
         if len(self._idle) > _IDLE_IN_TOTAL:

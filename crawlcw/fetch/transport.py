@@ -205,6 +205,8 @@ class AiohttpDownloader:
                 await answer.ask(
                     sent,
                     endpoint_of(request.url),
+                    # A server may refuse a body before it has read all of it.
+                    answered_when_read=not body,
                     is_head=method == "HEAD",
                     # One that may take longer than `read_timeout` may be silent for as long.
                     patience=max(self._read_timeout, request.options.timeout or 0.0),

@@ -1,5 +1,6 @@
 """How long connections rest, decided without any connection."""
 
+import math
 from collections.abc import AsyncIterator
 
 import pytest
@@ -84,6 +85,24 @@ def test_many_clean_endpoints_prove_a_folder_and_no_other(end: str) -> None:
 
     assert origin.rest_after(endpoint(f"/wiki/Crawler{end}")) == 0
     assert origin.rest_after(endpoint(f"/Crawler{end}")) == REST
+
+
+def test_an_origin_that_broke_http_is_never_trusted() -> None:
+    origin = site()
+    clean(origin, "/page/1")
+    origin.distrust(REST)
+    clean(origin, "/page/1")
+
+    assert origin.rest_after(endpoint("/page/1")) == REST
+
+
+def test_an_origin_that_spoke_unasked_is_never_trusted_whatever_else_it_does() -> None:
+    origin = site()
+    origin.distrust(math.inf)
+    origin.distrust(REST)
+    clean(origin, "/page/1")
+
+    assert origin.rest_after(endpoint("/page/1")) == math.inf
 
 
 async def test_what_is_remembered_is_bounded(

@@ -1,7 +1,9 @@
 """Which connections are used again, and which never: against real sockets."""
 
 import asyncio
+import math
 import ssl
+import termios
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -12,6 +14,7 @@ import pytest
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
+from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch import connector as connector_module
 from crawlcw.fetch.connector import CLEAN_RESTS, REST, Connector, Listener, Site
 from crawlcw.fetch.transport import AiohttpDownloader
@@ -79,11 +82,16 @@ def site_of(downloader: AiohttpDownloader, server: HostileServer) -> Site:
 
 
 def spoke_unasked(downloader: AiohttpDownloader, server: HostileServer) -> bool:
-    return site_of(downloader, server).speaks_unasked
+    return math.isinf(site_of(downloader, server).least_rest)
 
 
 def idle(downloader: AiohttpDownloader) -> list[Listener]:
     return list(connector_of(downloader)._idle)
+
+
+def unacknowledged(_: Listener, which: int) -> bool:
+    """Stands for `holds` while no request has been acknowledged."""
+    return which == termios.TIOCOUTQ
 
 
 async def test_connections_of_a_clean_origin_are_used_again_at_once(
@@ -181,6 +189,19 @@ async def test_a_server_that_says_goodbye_may_be_asked_over_other_connections(
     assert (await get(downloader, server.url("/ok"))).body == PAGE
 
 
+async def test_an_origin_that_breaks_http_is_not_trusted_any_more(
+    downloader: AiohttpDownloader, server: HostileServer, clock: Clock
+) -> None:
+    await trusted(downloader, clock, server.url("/ok"))
+    with pytest.raises(FetchError):
+        await get(downloader, server.url("/ssh"))
+    before = server.connections
+    for _ in range(3):
+        await get(downloader, server.url("/ok"))
+
+    assert server.connections == before + 3
+
+
 async def test_bytes_that_the_loop_has_not_delivered_yet_are_seen(
     downloader: AiohttpDownloader, server: HostileServer, clock: Clock
 ) -> None:
@@ -192,7 +213,7 @@ async def test_bytes_that_the_loop_has_not_delivered_yet_are_seen(
     # As if the loop were busy.
     connection.transport.pause_reading()
     connection.transport.write(b"x")
-    while not connection.has_unread():
+    while not connection.holds(termios.FIONREAD):
         await asyncio.sleep(0)
 
     assert (await get(downloader, server.url("/ok"))).body == PAGE
@@ -201,6 +222,44 @@ async def test_bytes_that_the_loop_has_not_delivered_yet_are_seen(
     while connection.is_connected():
         await asyncio.sleep(0)
     assert spoke_unasked(downloader, server)
+
+
+async def test_an_answer_that_was_sent_before_the_request_arrived_is_recognised(
+    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connector_module, "REST", 0.0)
+    await get(downloader, server.url("/cue"))
+    # More than the server's kernel takes while the server does not read.
+    large = {"X-Large": "x" * (16 << 20)}
+    with pytest.raises(FetchError) as caught:
+        await get(downloader, server.url("/ok"), method="POST", headers=large)
+
+    assert caught.value.reason is Reason.DISCONNECTED
+    assert spoke_unasked(downloader, server)
+    assert (await get(downloader, server.url("/ok"))).body == PAGE
+
+
+async def test_a_request_answered_too_early_is_repeated_where_that_is_safe(
+    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connector_module, "REST", 0.0)
+    monkeypatch.setattr(Listener, "holds", unacknowledged)
+    await get(downloader, server.url("/cue"))
+
+    assert (await get(downloader, server.url("/ok"))).body == PAGE
+    assert server.connections == 2
+
+
+async def test_a_body_may_be_refused_before_it_is_read(
+    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connector_module, "REST", 0.0)
+    monkeypatch.setattr(Listener, "holds", unacknowledged)
+    await get(downloader, server.url("/ok"))
+    refused = await get(downloader, server.url("/status-404"), method="POST", body=b"body")
+
+    assert refused.status == 404
+    assert server.connections == 1
 
 
 async def test_a_request_waits_for_a_rest_that_ends_sooner_than_a_connection_opens(
@@ -215,6 +274,7 @@ async def test_a_request_waits_for_a_rest_that_ends_sooner_than_a_connection_ope
 
     # Only one of two can have the one connection.
     assert (after_one, server.connections) == (1, 2)
+    assert site_of(downloader, server).waiting == 0
 
 
 async def test_a_request_waits_as_well_where_a_connection_opens_only_a_little_sooner(
@@ -235,6 +295,16 @@ async def test_a_request_does_not_wait_where_a_connection_opens_much_sooner(
     await get(downloader, server.url("/ok"))
 
     assert server.connections == 2
+
+
+async def test_a_new_connection_may_be_answered_before_the_request_is_read(
+    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is too busy says so at once."""
+    monkeypatch.setattr(Listener, "holds", unacknowledged)
+
+    assert (await get(downloader, server.url("/ok"))).body == PAGE
+    assert not spoke_unasked(downloader, server)
 
 
 async def test_all_of_this_holds_over_tls(tmp_path: Path, clock: Clock) -> None:
@@ -258,7 +328,7 @@ async def test_all_of_this_holds_over_tls(tmp_path: Path, clock: Clock) -> None:
         assert connection.transport is not None
         connection.transport.pause_reading()
         connection.transport.write(b"x")
-        while not connection.has_unread():
+        while not connection.holds(termios.FIONREAD):
             await asyncio.sleep(0)
         body = (await get(downloader, f"{base}/ok")).body
         connection.transport.resume_reading()
@@ -267,4 +337,4 @@ async def test_all_of_this_holds_over_tls(tmp_path: Path, clock: Clock) -> None:
         site = connector_of(downloader).site(base, None)
 
     assert (reused, served.connections, body) == (1, 2, PAGE)
-    assert site.speaks_unasked
+    assert math.isinf(site.least_rest)
