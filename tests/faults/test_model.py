@@ -115,7 +115,7 @@ WITHOUT |= {
             "links-are-known-before-they-are-there",
             "crawlcw.crawl.committer",
             "TaskAdder.add",
-            ("    added, new = await", "    self.seen.add(fresh)\n    added, new = await"),
+            ("    new = await", "    self.seen.add(fresh)\n    new = await"),
         ),
         (
             "work-begins-unwritten",
