@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from crawlcw.errors import LedgerError
 from crawlcw.ledger import documents
 from crawlcw.ledger.choosing import beginning_with
 from crawlcw.ledger.documents import Document
@@ -425,3 +426,28 @@ def test_a_store_answers_as_the_model_does(
             check()
         finally:
             runner.run(ledgers.close())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_what_no_store_can_hold_is_refused_and_takes_nothing_with_it(
+    backend: str, request: pytest.FixtureRequest, tmp_path: pathlib.Path
+):
+    request.param = backend
+    ledgers = on_backend(request, tmp_path)
+    store = (await ledgers.open()).store
+    ada = {"_id": "ada", "fence": 1, "state": "ready", "score": 0, "cookies": {}}
+    await store.writing(Call("sessions", "insert", ([ada],), {}).on)
+    half = "\ud800"
+    calls = [
+        Call("sessions", "insert", ([{**ada, "_id": "bob", "data": half}],), {}),
+        Call("sessions", "change", ([Write("ada", {}, Edit(set={"data": half}))],), {}),
+        Call("state", "change", ([Write("state", {}, Edit(merge={"values": {"a": half}}))],), {}),
+    ]
+
+    for call in calls:
+        with pytest.raises(LedgerError):
+            await store.writing(call.on)
+
+    found = await store.reading(Call("sessions", "scan", ({},), {"limit": 9}).on)
+    assert found == [without_nothing(ada)]
+    await ledgers.close()

@@ -3,11 +3,13 @@
 import base64
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+from crawlcw.errors import LedgerError
 from crawlcw.ledger import documents
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,6 +97,15 @@ def _check_size(value: str | bytes) -> None:
 def describe_sqlite_error(error: Exception) -> str:
     """Return why a value has no place in a row."""
     return str(error) or type(error).__name__
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Raise `LedgerError` where a value is encoded that has no place in a row."""
+    try:
+        yield
+    except UNHOLDABLE as error:
+        raise LedgerError(f"The ledger cannot hold it: {describe_sqlite_error(error)}.") from error
 
 
 def document_of(row: sqlite3.Row | Mapping[str, Any]) -> documents.Document:

@@ -8,7 +8,7 @@ from typing import Any
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import Key, Not, Where, Write
 from crawlcw.ledger.sqlite.connection import Database, begin
-from crawlcw.ledger.sqlite.rows import from_json, to_json
+from crawlcw.ledger.sqlite.rows import from_json, refusing, to_json
 
 _PARTS = ("values", "pending")
 
@@ -23,7 +23,10 @@ class StateTable:
     async def insert(self, documents: Sequence[Document]) -> int:
         """See `port.Documents.insert`."""
         (new,) = documents
-        rows = _rows({"revision": {"": new["revision"]}, **{name: new[name] for name in _PARTS}})
+        with refusing():
+            rows = _rows(
+                {"revision": {"": new["revision"]}, **{name: new[name] for name in _PARTS}}
+            )
         begin(self._db)
         if self._field("revision") is not None:
             return 0
@@ -44,7 +47,8 @@ class StateTable:
         (write,) = writes
         edit = write.edit
         # Before the transaction begins, which keeps all others waiting.
-        rows = _rows(edit.merge)
+        with refusing():
+            rows = _rows(edit.merge)
         begin(self._db)
         if not self._passes(write.where):
             return 0

@@ -10,13 +10,12 @@ from typing import Any
 
 from anyio import to_thread
 
-from crawlcw.errors import LedgerError
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.port import P, T, Work
 from crawlcw.ledger.sqlite.connection import Connection, Database, snapshot, transaction
 from crawlcw.ledger.sqlite.file_modes import shut_out_others
 from crawlcw.ledger.sqlite.marker import create, forget
-from crawlcw.ledger.sqlite.rows import UNHOLDABLE, describe_sqlite_error, to_json
+from crawlcw.ledger.sqlite.rows import refusing, to_json
 from crawlcw.ledger.sqlite.schema import Tables
 from crawlcw.ledger.sqlite.statements import Statements
 from crawlcw.ledger.sqlite.table import driven
@@ -72,12 +71,8 @@ class SqliteStore:
 
     def text(self, value: Any) -> str:
         """Return a value as JSON; raises `LedgerError` if the ledger cannot hold it."""
-        try:
+        with refusing():
             return to_json(value)
-        except UNHOLDABLE as error:
-            raise LedgerError(
-                f"The ledger {self.path} cannot hold it: {describe_sqlite_error(error)}."
-            ) from error
 
     async def prepare(self, *, kind: LedgerKind | None) -> None:
         """Create missing tables and indexes, and check existing ones.

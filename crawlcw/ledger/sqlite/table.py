@@ -28,7 +28,14 @@ from crawlcw.ledger.port import (
     Write,
 )
 from crawlcw.ledger.sqlite.connection import Database, begin
-from crawlcw.ledger.sqlite.rows import documents_of, from_json, milliseconds, row_of, to_json
+from crawlcw.ledger.sqlite.rows import (
+    documents_of,
+    from_json,
+    milliseconds,
+    refusing,
+    row_of,
+    to_json,
+)
 
 _T = TypeVar("_T")
 #: A function of SQL takes 127 values: one is the JSON, and each path has one or two.
@@ -69,10 +76,10 @@ class Table:
 
     async def insert(self, documents: Sequence[Document]) -> int:
         """See `port.Documents.insert`."""
-        return sum(
-            self._execute(f"{text} ON CONFLICT DO NOTHING", values)
-            for text, values in map(self._insertion, documents)
-        )
+        # Encoded before the transaction begins, which keeps all others waiting.
+        with refusing():
+            rows = [*map(self._insertion, documents)]
+        return sum(self._execute(f"{text} ON CONFLICT DO NOTHING", values) for text, values in rows)
 
     def _insertion(self, document: Document) -> tuple[str, list[Any]]:
         row = row_of({name: v for name, v in document.items() if self._is_column(name)})
@@ -115,18 +122,20 @@ class Table:
 
     async def change(self, writes: Sequence[Write]) -> int:
         """See `port.Documents.change`: a statement each."""
-        return sum(map(self._change, writes))
+        with refusing():
+            statements = [*map(self._update, writes)]
+        return sum(self._execute(*each) for each in statements)
 
-    def _change(self, write: Write) -> int:
+    def _update(self, write: Write) -> tuple[str, list[Any]]:
         changes, values = self._changes(write.edit)
         if write.new is None:
             tests, tested = self._tests({"_id": write.key, **write.where})
             statement = f"UPDATE {self._name} SET {changes} WHERE {tests}"
-            return self._execute(statement, [*values, *tested])
+            return statement, [*values, *tested]
         insertion, new = self._insertion(write.new)
         tests, tested = self._tests(write.where)
         known = f"ON CONFLICT ({', '.join(self._key)}) DO UPDATE SET {changes} WHERE {tests}"
-        return self._execute(f"{insertion} {known}", [*new, *values, *tested])
+        return f"{insertion} {known}", [*new, *values, *tested]
 
     def _changes(self, edit: Edit) -> tuple[str, list[Any]]:
         """Return the assignments of a statement, and their values."""
@@ -181,7 +190,6 @@ class Table:
         return self._execute(f"DELETE FROM {self._name} WHERE {tests}", values)
 
     def _execute(self, statement: str, values: Sequence[Any]) -> int:
-        # The values are encoded by now: a transaction keeps all others waiting.
         begin(self._db)
         self._db.unsynced |= self._durable
         return self._db.execute(statement, values).rowcount
