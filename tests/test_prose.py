@@ -35,8 +35,6 @@ GENERATED = ("crawlcw/guide/api.md",)
 ALLOWED = {
     "CONTRIBUTING.md": 1,
     "crawlcw/ARCHITECTURE.md": 2,
-    "crawlcw/ledger/mongo/table.py": 4,
-    "crawlcw/ledger/port.py": 5,
 }
 
 

@@ -1,6 +1,6 @@
 """Port of a store (Ports and Adapters): tables of documents, and guarded writes that are data.
 
-The facets of a ledger are written once above it. A store compiles what it is given; it knows no
+The facets of a ledger are written once above it. A store compiles the writes; it knows no
 status and decides nothing. Every operation may raise `LedgerUnavailableError`; whether it was
 applied is then unknown.
 """
@@ -43,7 +43,7 @@ class AsFound(NamedTuple):
 class Within(NamedTuple):
     """The test of a value from *first* on and before *end*, of which one may be None.
 
-    Of a key each may be its beginning.
+    Each may be the beginning of a key.
     """
 
     first: Any  #: None: from the first on
@@ -206,7 +206,7 @@ class Results(Protocol):
     async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
         """Return the items of the first tasks, in the order of the keys, and how many tasks.
 
-        Of each of them all items. It ends behind the task with which they fill a batch.
+        Each task has all its items. It ends behind the task with which they fill a batch.
         """
 
     async def items(self, after: Key) -> tuple[list[ItemRow], Key | None]:
@@ -268,14 +268,14 @@ class Store(Protocol):
     """
 
     name: str  #: of the spider or use case
-    kind: LedgerKind  #: what the tasks are
+    kind: LedgerKind  #: of the tasks
 
     @property
     def now(self) -> Callable[[], datetime]:
         """The function that returns the ledger's time, see `Ledger.now`."""
 
     async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a unit of work that writes nothing has read."""
+        """Return the result of a unit of work that writes nothing."""
 
     async def writing(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a unit of work."""

@@ -1,4 +1,4 @@
-"""The port's tables in MongoDB: what they are asked for, as commands."""
+"""The port's tables in MongoDB: each primitive as a command."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -36,7 +36,7 @@ class Update(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What became of a bulk of updates."""
+    """Result of a bulk of updates."""
 
     matched: int = 0
     inserted: int = 0
@@ -177,10 +177,10 @@ class Table:
                 case Among(values):
                     found[name] = {"$in": list(values)}
                 case AsFound(value):
-                    # No value is taken for an operator; null equals what is absent.
+                    # No value is taken for an operator; null equals an absent field.
                     found[name] = {"$eq": value}
                 case Containing(text, within):
-                    # Escaped: what a person types is no pattern.
+                    # Escaped: a person's text is no pattern.
                     found |= self.filter({name: within})
                     found[name] = {"$regex": re.escape(text), **found[name]}
                 case alternatives if name == OR:
