@@ -186,6 +186,7 @@ class Origin(Breaker):
     given_up: Reason | None = None  #: why its waiting tasks were ignored, if they were: it is dead
     probe: _Probe | None = None
     cleared: bool = False  #: whether a probe for refused pages was answered
+    has_refused: bool = False  #: whether it has answered, if only to refuse pages
 
     def __post_init__(self) -> None:
         """Begin as the ledger has kept it."""
@@ -282,6 +283,7 @@ class Origin(Breaker):
         that the host's other origin answers.
         """
         reason, asked, faults = error.underlying, error.retry_after, 1
+        self.has_refused = self.has_refused or reason is Reason.HTTP_STATUS
         if self.is_counted(sent):
             more = policy.rest(self.failures, retry_after=asked, chance=chance) if asked else 0.0
             self.until = max(self.until or now, now + more)
@@ -299,7 +301,8 @@ class Origin(Breaker):
             last = failures >= most and now - since >= LONGEST_OUTAGE
         else:
             closed = reason is Reason.DNS_NXDOMAIN or (beside and reason in PAST_THE_NAME)
-            if closed and self.good_at is None:
+            # A port that refuses pages (429) is no closed one.
+            if closed and self.good_at is None and not self.has_refused:
                 most = min(most, _FEW_FAILURES)
             last = failures - self.nameless >= most
         self.resolved = self.resolved or reason not in _DNS_FAILURES

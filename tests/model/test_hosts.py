@@ -215,6 +215,19 @@ def test_a_closed_port_beside_one_that_answers_is_given_up_alone_and_lets_the_ho
     assert twice.lost_origins == {"https://example.com": Reason.HOST_UNREACHABLE}
 
 
+def test_a_port_that_has_refused_pages_is_not_closed_for_one_outage():
+    host = succeeded(HOST, latency=0.1, policy=POLICY, sent=NOW)
+    for _ in range(2):
+        host = failed(host, Reason.HTTP_STATUS, status=429, scheme="https")
+
+    host = failed(host, Reason.CONNECT, scheme="https")
+    twice = failed(host, Reason.CONNECT, scheme="https")
+    last = failed(twice, Reason.CONNECT, scheme="https")
+
+    assert [lost(each, "https") for each in (host, twice)] == [None, None]
+    assert lost(last, "https") is Reason.HOST_UNREACHABLE
+
+
 def test_where_the_other_origin_has_not_answered_the_whole_host_rests():
     host = failed(HOST, Reason.TLS, scheme="https")
 
