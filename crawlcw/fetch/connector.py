@@ -106,6 +106,7 @@ _LONGEST_HEAD = 1 << 14
 _INTERIM = re.compile(rb"(?:HTTP/1\.[01] 1(?!01)\d\d\b.*?\n\r?\n)*", re.DOTALL)
 _HEAD_END = re.compile(rb"\n\r?\n")
 _LENGTH = re.compile(rb"\ncontent-length:([^\r\n]*)\r?", re.IGNORECASE)
+_CONTINUED = re.compile(rb"\n[ \t]")
 #: How the parser of aiohttp bounds a head.
 _MAX_LINE = 1 << 16
 _MAX_HEADERS = 1000
@@ -361,7 +362,8 @@ class Listener(ResponseHandler):
         head = data[begin:end]
         values = {value.strip() for each in lengths for value in each.split(b",")}
         value = values.pop()
-        if not values and value.isdigit():
+        # A folded line would be joined to another header once its first part is gone.
+        if not values and value.isdigit() and not _CONTINUED.search(head):
             line = b"\nContent-Length: %s\r\n" % value
             head = _LENGTH.sub(b"", head).replace(b"\n", line, 1)
         return head + data[end:]

@@ -112,6 +112,7 @@ async def test_an_interim_response_is_never_the_answer(pieces: list[bytes]) -> N
         b"Content-Length: 4\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n",
         b"Content-Length: +4\r\nContent-Length: +4\r\n",
         b"Content-Length: 4\r\nContent-Length:\r\n 4\r\n",
+        b"Content-Length: 4\r\nX-A: b\r\nContent-Length: 4\r\n 5\r\n",
     ],
 )
 async def test_any_others_are_refused(head: bytes) -> None:
