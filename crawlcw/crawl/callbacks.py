@@ -5,6 +5,7 @@ may raise, it may yield a hundred thousand links. The crawl goes on.
 """
 
 import asyncio
+import heapq
 import inspect
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ from collections.abc import (
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import count
 from traceback import FrameSummary
 from types import GeneratorType
 from typing import Any
@@ -69,6 +71,9 @@ _LONGEST_STEP = 1.0
 #: Seconds of callbacks in one turn of the loop: each turn costs about as much as a small page's
 #: bookkeeping, and lets the thread of a ledger take the interpreter's lock.
 _SLICE_SECONDS = 0.03
+_NO_SLICE = float("-inf")
+#: The most callbacks that are woken for one slice.
+_MOST_WOKEN = 64
 
 Hook = Callable[[Any, Response | None], Any]
 #: Adds links while a callback runs: those to follow, and those that lie too deep.
@@ -127,29 +132,43 @@ class Scope:
 class Turns:
     """Bounds the time that callbacks take in one turn of the loop, so that all else has its turns.
 
-    The callback that finds a slice of that time over waits for one turn of the loop and begins the
-    next slice. Those that come meanwhile wait for it in their order.
+    A slice of that time begins with a callback; its timer fires in the next turn after its end.
     """
 
     def __init__(self) -> None:
-        self._until = float("-inf")  #: the end of the slice
-        self._next: asyncio.Event | None = None  #: the beginning of the next one, if it is awaited
+        self._until = _NO_SLICE  #: the end of the slice
+        self._waiting: list[tuple[int, asyncio.Future[bool]]] = []  #: a heap, the first come first
+        self._order = count()
 
     async def take(self) -> None:
-        """Wait for a slice with time left."""
-        while time.monotonic() >= self._until:
-            if self._next is not None:
-                await self._next.wait()
-                continue
-            self._next = asyncio.Event()
-            try:
-                await asyncio.sleep(0)
-            finally:
-                self._until = time.monotonic() + _SLICE_SECONDS
-                self._next.set()
-                self._next = None
-            # In any case: all else may take longer than a slice.
+        """Wait for a slice with time left, behind those that came before."""
+        now = time.monotonic()
+        if now < self._until and not self._waiting:
             return
+        loop = asyncio.get_running_loop()
+        if self._until == _NO_SLICE:
+            self._until = now + _SLICE_SECONDS
+            loop.call_later(_SLICE_SECONDS, self._next)
+            return
+        number, is_first = next(self._order), False
+        while not (is_first or time.monotonic() < self._until):
+            turn = loop.create_future()
+            heapq.heappush(self._waiting, (number, turn))
+            is_first = await turn
+
+    def _next(self) -> None:
+        """Begin a slice with those that wait; end the last one where none does."""
+        self._until, woken = time.monotonic() + _SLICE_SECONDS, 0
+        while self._waiting and woken < _MOST_WOKEN:
+            turn = heapq.heappop(self._waiting)[1]
+            if not turn.done():
+                # The first goes on in any case, however long all else has taken.
+                turn.set_result(woken == 0)
+                woken += 1
+        if woken:
+            asyncio.get_running_loop().call_soon(self._next)  # behind them
+        else:
+            self._until = _NO_SLICE
 
 
 class Runner:
