@@ -311,7 +311,7 @@ def _lots(
     alike: dict[Shape, list[list[Any]]] = {}
     for guard, values in rows:
         shape = (tuple(guard), tuple(values))
-        alike.setdefault(shape, []).append([*guard.values(), *values.values()])
+        alike.setdefault(shape, []).append([*values.values(), *guard.values()])
     for shape, parameters in alike.items():
         start = 0
         while left := len(parameters) - start:
@@ -331,10 +331,10 @@ def _update(table: str, shape: Shape, number: int) -> str:
     """Return the statement that changes *number* rows."""
     guard, names = shape
     width = len(guard) + len(names)
-    # For one row they are numbered, since SET comes before WHERE in the statement.
-    places = iter([f"?{n}" if number == 1 else f"v.column{n}" for n in range(1, width + 1)])
-    wanted = [f"{name} {'<=' if name == 'due' else '='} {next(places)}" for name in guard]
+    # Values before the guard, as in the parameters of a row.
+    places = iter(["?" if number == 1 else f"v.column{n}" for n in range(1, width + 1)])
     values = [f"{name} = {next(places)}" for name in names]
+    wanted = [f"{name} {'<=' if name == 'due' else '='} {next(places)}" for name in guard]
     source = "" if number == 1 else f" FROM (VALUES {_places(width, number)}) AS v"
     return f"UPDATE {table} SET {', '.join(values)}{source} WHERE {' AND '.join(wanted)}"
 
