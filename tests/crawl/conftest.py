@@ -1,4 +1,4 @@
-"""Crawls of an exit site through three proxies; the site is the test file's own."""
+"""Crawls of an exit site through three proxies; each test file serves its own site."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

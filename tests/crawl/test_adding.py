@@ -1,4 +1,4 @@
-"""Tasks that are known and to be done after all: which of them, and how often in a run."""
+"""Adding of known tasks: due again at most once in a run."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What a spider and its log are told while its crawl does badly."""
+"""Alarms to the spider and the log: stalls and high failure rates."""
 
 import logging
 from datetime import timedelta
@@ -33,8 +33,8 @@ class Told(Books):
         self.heard.append(rate)
 
 
-class Watched:
-    """The alarms of a crawl that is only said to be so."""
+class FakeCrawl:
+    """Alarms over the numbers of a crawl that does not run; the test sets them."""
 
     def __init__(self, spider: Books, **settings: Any) -> None:
         self.clock = FakeClock()
@@ -57,7 +57,7 @@ class Watched:
 
 async def test_the_spider_is_told_why_nothing_moves(caplog: pytest.LogCaptureFixture):
     spider = Told()
-    crawl = Watched(spider, stall_after="1m")
+    crawl = FakeCrawl(spider, stall_after="1m")
     crawl.standstill = Standstill(hosts=2, until=START, why="429, Retry-After")
 
     for seconds in (0, 59, 1, 60):
@@ -72,7 +72,7 @@ async def test_the_spider_is_told_why_nothing_moves(caplog: pytest.LogCaptureFix
 
 async def test_waiting_for_other_workers_is_no_stall():
     spider = Told()
-    crawl = Watched(spider, stall_after="1m")
+    crawl = FakeCrawl(spider, stall_after="1m")
     crawl.standstill = Standstill(others=True)
 
     await crawl.after(0)
@@ -84,7 +84,7 @@ async def test_waiting_for_other_workers_is_no_stall():
 async def test_a_crawl_that_stands_still_is_told_of_once_until_it_moves(
     caplog: pytest.LogCaptureFixture,
 ):
-    crawl = Watched(Told(), stall_after="10s")
+    crawl = FakeCrawl(Told(), stall_after="10s")
     looks = [(True, 0), (True, 9), (True, 3), (True, 38), (False, 10), (True, 1), (True, 10)]
 
     told = []
@@ -99,7 +99,7 @@ async def test_a_crawl_that_stands_still_is_told_of_once_until_it_moves(
 
 async def test_without_a_time_no_standstill_is_told():
     spider = Told()
-    crawl = Watched(spider, stall_after="0s")
+    crawl = FakeCrawl(spider, stall_after="0s")
     crawl.standstill = Standstill(start=True)
 
     await crawl.after(0)
@@ -109,9 +109,12 @@ async def test_without_a_time_no_standstill_is_told():
 
 
 async def rates(share: float | None, *looks: tuple[int, int]) -> list[Any]:
-    """The shares that a spider is told, after each look at attempts and those that failed."""
+    """Return the failure rate that the spider hears after each look.
+
+    A look is a pair: the attempts so far, and how many of them failed.
+    """
     told, spider = [], Told()
-    crawl = Watched(spider, failure_alarm=share)
+    crawl = FakeCrawl(spider, failure_alarm=share)
     for attempts, failed in looks:
         spider.heard.clear()
         crawl.stats.pages = attempts - failed
@@ -123,7 +126,7 @@ async def rates(share: float | None, *looks: tuple[int, int]) -> list[Any]:
 
 async def test_a_rate_is_that_of_the_last_hundred_attempts_at_least():
     assert await rates(0.5, (60, 60), (99, 99), (100, 99)) == [None, None, 0.99]
-    # A thousand good ones lie too far back to be counted.
+    # A thousand good attempts are too old to count.
     assert await rates(0.5, (1_000, 0), (1_050, 50), (1_101, 100)) == [None, None, 100 / 101]
 
 
@@ -136,16 +139,16 @@ async def test_it_is_told_once_and_again_after_it_was_half_of_that():
 async def test_without_attempts_or_a_share_nothing_is_told():
     assert await rates(None, (100, 100)) == [None]
     assert await rates(0.5, (100, 100), (100, 100)) == [1.0, None]
-    # Exactly what is allowed is allowed.
+    # A rate equal to the limit raises no alarm.
     assert await rates(0.5, (100, 50)) == [None]
 
 
 async def test_the_spider_is_told_how_much_fails(caplog: pytest.LogCaptureFixture):
     spider = Told()
-    crawl = Watched(spider, failure_alarm="20%")
+    crawl = FakeCrawl(spider, failure_alarm="20%")
     crawl.stats.pages = 70
     crawl.stats.failures[Reason.CONNECT] = 30
-    # Unwanted pages have not failed.
+    # Unwanted pages do not count as failures.
     crawl.stats.failures[Reason.REFUSED_ROBOTS] = 1_000
 
     await crawl.after(1)
@@ -160,7 +163,7 @@ async def test_what_a_hook_raises_is_logged_and_ends_nothing(caplog: pytest.LogC
         def on_failure_rate(self, rate: float) -> None:
             raise OSError("the pager is away")
 
-    crawl = Watched(Broken(), failure_alarm=0.5)
+    crawl = FakeCrawl(Broken(), failure_alarm=0.5)
     crawl.stats.failures[Reason.CONNECT] = 100
 
     await crawl.after(1)

@@ -1,4 +1,4 @@
-"""Callbacks of every kind, and what becomes of what they yield."""
+"""Callbacks of every kind, and the items and requests that they yield."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -45,14 +45,14 @@ async def run(
 async def ran(
     callback: Callable[..., Any], *, task: Task = PAGE, within: Scope | None = None, **options: Any
 ) -> Produced:
-    """What came of a callback that does not fail."""
+    """Return the result of a callback that succeeds."""
     result = await run(callback, task=task, scope=within or scope(), **options)
     assert isinstance(result, Produced), result
     return result
 
 
-async def of_things(*things: object, **options: Any) -> Produced:
-    """What came of a callback that yields *things*."""
+async def yielding(*things: object, **options: Any) -> Produced:
+    """Return the result of a callback that yields *things*."""
     return await ran(lambda: iter(things), **options)
 
 
@@ -145,7 +145,7 @@ class Model(pydantic.BaseModel):
 
 @pytest.mark.parametrize("thing", [{"n": 1}, Data(1), Attrs(1), Model(n=1)])
 async def test_an_item_may_be_any_thing_with_named_parts(thing: object):
-    assert (await of_things(thing)).items == [{"n": 1}]
+    assert (await yielding(thing)).items == [{"n": 1}]
     assert (await ran(lambda: thing)).items == [{"n": 1}], "returned by itself"
 
 
@@ -163,7 +163,7 @@ async def test_what_is_no_item_is_a_failure_that_says_what_to_do(thing: object):
     lines = (result.traceback or "").splitlines()
     line = parse.__code__.co_firstlineno + 2
     assert lines[1:3] == [f'  File "{__file__}", line {line}, in parse', "    yield thing"]
-    assert len(lines) == 4, "of our own frames nobody can change anything"
+    assert len(lines) == 4, "frames of crawlcw do not help the author of a spider"
 
 
 async def test_one_thing_returned_that_is_no_item_is_a_failure_too():
@@ -278,7 +278,7 @@ async def test_a_page_that_would_hang_the_parser_is_not_the_spiders_fault():
 async def test_a_link_becomes_a_task_one_link_deeper():
     request = Request("http://a.example/1", "parse_book", context={"a": 1}, priority=3)
 
-    (task,) = (await of_things(request)).tasks
+    (task,) = (await yielding(request)).tasks
 
     assert (task.depth, task.parent) == (3, PAGE.id)
     assert (task.callback, task.context, task.priority) == ("parse_book", {"a": 1}, 3)
@@ -286,7 +286,7 @@ async def test_a_link_becomes_a_task_one_link_deeper():
 
 
 async def test_links_out_of_scope_are_counted_and_not_followed():
-    produced = await of_things(
+    produced = await yielding(
         Request("http://a.example/1"),
         Request("http://www.a.example/2"),
         Request("http://a.example:8080/3"),
@@ -299,14 +299,14 @@ async def test_links_out_of_scope_are_counted_and_not_followed():
 
 
 async def test_a_star_allows_every_host():
-    produced = await of_things(Request("http://b.example/4"), within=scope("*"))
+    produced = await yielding(Request("http://b.example/4"), within=scope("*"))
 
     assert len(produced.tasks) == 1
 
 
 @pytest.mark.parametrize(("depth", "followed"), [(0, 1), (1, 1), (2, 0), (3, 0)])
 async def test_links_are_followed_down_to_the_depth_allowed(depth: int, followed: int):
-    produced = await of_things(
+    produced = await yielding(
         {"n": 1},
         Request("http://a.example/1"),
         task=make_task("http://a.example/", depth=depth),
@@ -315,14 +315,14 @@ async def test_links_are_followed_down_to_the_depth_allowed(depth: int, followed
 
     assert len(produced.tasks) == followed
     assert produced.dropped.counts == ({} if followed else {"refused-depth": 1})
-    assert produced.items == [{"n": 1}], "the page itself counts"
+    assert produced.items == [{"n": 1}], "the page's own items are recorded"
 
 
 async def test_no_more_links_of_a_page_are_followed_than_allowed():
     """HOSTILE 3.20, 8.4."""
     things = [Request(f"http://a.example/{n}") for n in range(10)]
 
-    produced = await of_things(*things, {"n": 1}, within=scope(max_links_per_page=4))
+    produced = await yielding(*things, {"n": 1}, within=scope(max_links_per_page=4))
 
     assert [task.url[-1] for task in produced.tasks] == ["0", "1", "2", "3"]
     assert produced.dropped.counts == {TOO_MANY_LINKS: 6}
@@ -332,7 +332,7 @@ async def test_no_more_links_of_a_page_are_followed_than_allowed():
 async def test_links_beyond_those_allowed_are_counted_and_not_even_resolved(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """HOSTILE 3.20, 8.4: a page may have hundreds of thousands."""
+    """HOSTILE 3.20, 8.4: a page may have hundreds of thousands of links."""
     resolved = []
     resolve = urls.resolver(PAGE.url)
     monkeypatch.setattr(
@@ -349,7 +349,7 @@ async def test_links_beyond_those_allowed_are_counted_and_not_even_resolved(
 
     assert isinstance(produced, Produced)
     assert [task.url[-1] for task in produced.tasks] == ["0", "1", "2", "3"]
-    # One that stands there twice counts twice: that is not looked at either.
+    # A repeated link counts twice: links beyond the limit are not compared.
     assert produced.dropped.counts == {TOO_MANY_LINKS: 7}
     assert len(resolved) == 4
 
@@ -368,7 +368,7 @@ async def endless_async() -> AsyncIterator[Any]:
 async def test_what_yields_for_long_waits_for_its_turn_and_ends_in_time(
     callback: Callable[..., Any],
 ):
-    """HOSTILE 8.2: thousands of links do not keep the loop, nor does what never ends."""
+    """HOSTILE 8.2: neither thousands of links nor an endless callback block the event loop."""
     ticks = 0
     calls = 0
 
@@ -390,13 +390,13 @@ async def test_what_yields_for_long_waits_for_its_turn_and_ends_in_time(
 
     assert isinstance(result, Failed)
     assert result.message == "TimeoutError: parse did not end within 1.2 s"
-    # However long one step takes on a busy machine, a second of it counts.
-    assert calls >= 2, "once before it begins"
+    # Two calls show that it waits between steps, however slow the machine is.
+    assert calls >= 2, "one call before the callback begins, one after"
     assert ticks >= 1
 
 
 async def test_links_that_are_none_to_fetch_are_counted_by_reason():
-    produced = await of_things(
+    produced = await yielding(
         Request("mailto:me@a.example"),
         Request("http://["),
         Request.refused("", FetchError(Reason.URL_INVALID, "no link")),
@@ -416,7 +416,7 @@ async def test_links_that_are_none_to_fetch_are_counted_by_reason():
 async def test_three_different_links_are_kept_of_each_reason():
     hosts = ("b", "b", "c", "d", "e")
 
-    produced = await of_things(*(Request(f"http://{host}.example/") for host in hosts))
+    produced = await yielding(*(Request(f"http://{host}.example/") for host in hosts))
 
     assert produced.dropped.counts == {"refused-scope": 5}
     assert produced.dropped.examples == {
@@ -453,7 +453,7 @@ async def test_links_that_look_like_traps_are_counted_by_reason(dont_filter: boo
     """HOSTILE 4.16."""
     links = [Request(url, dont_filter=dont_filter) for url in TRAPS]
 
-    produced = await of_things(*links, links[2], Request("http://a.example/good"))
+    produced = await yielding(*links, links[2], Request("http://a.example/good"))
 
     assert [task.url for task in produced.tasks] == ["http://a.example/good"]
     assert produced.dropped.counts == dict.fromkeys(TRAPS.values(), 1) | {
@@ -470,15 +470,15 @@ async def test_a_trap_is_where_the_settings_say_it_is():
     )
     strict = scope(max_path_segments=1)
 
-    assert len((await of_things(*map(Request, TRAPS), within=free)).tasks) == len(TRAPS)
-    produced = await of_things(Request("http://a.example/a/"), within=strict)
+    assert len((await yielding(*map(Request, TRAPS), within=free)).tasks) == len(TRAPS)
+    produced = await yielding(Request("http://a.example/a/"), within=strict)
     assert produced.dropped.counts == {"trap-path-segments": 1}
 
 
 async def test_a_start_url_that_looks_like_a_trap_is_none_when_pages_link_to_it():
     seen = {make_task(url).id for url in TRAPS}
 
-    produced = await of_things(*map(Request, TRAPS), seen=seen)
+    produced = await yielding(*map(Request, TRAPS), seen=seen)
 
     assert (produced.tasks, produced.dropped.counts) == ([], {})
 
@@ -498,7 +498,7 @@ def test_any_other_redirect_is_admitted():
 
 
 async def test_a_link_counts_once_however_it_is_written():
-    produced = await of_things(
+    produced = await yielding(
         Request("http://a.example/1"),
         Request("http://A.example:80/1#part"),
         Request("http://a.example/1", "parse_book"),
@@ -510,7 +510,7 @@ async def test_a_link_counts_once_however_it_is_written():
 async def test_links_that_the_ledger_has_are_left_out():
     seen = {make_task("http://a.example/1").id}
 
-    produced = await of_things(
+    produced = await yielding(
         Request("http://a.example/1"), Request("http://a.example/2"), seen=seen
     )
 
@@ -530,17 +530,17 @@ async def test_unfiltered_links_are_tasks_of_their_own_and_the_same_when_parsed_
     ids = [task.id for task in first.tasks]
     assert len(set(ids)) == 3
     assert [task.id for task in again.tasks] == ids
-    assert len({task.id for task in elsewhere.tasks} & set(ids)) == 1, "the filtered one"
+    assert len({task.id for task in elsewhere.tasks} & set(ids)) == 1, "that of the filtered one"
 
 
 async def test_unfiltered_links_are_still_kept_in_scope():
-    produced = await of_things(Request("http://b.example/", dont_filter=True))
+    produced = await yielding(Request("http://b.example/", dont_filter=True))
 
     assert produced.tasks == []
     assert produced.dropped.counts == {"refused-scope": 1}
 
 
 async def test_items_are_cleaned_before_they_are_handed_on():
-    produced = await of_things({"n": 1 << 70, 2: "\ud800", "inf": float("inf")})
+    produced = await yielding({"n": 1 << 70, 2: "\ud800", "inf": float("inf")})
 
     assert produced.items == [{"n": str(1 << 70), "2": "\ufffd", "inf": None}]

@@ -1,4 +1,4 @@
-"""Writing back in groups: what is written, in which order, and who is told."""
+"""Group commits: their content, the order of writes, and the announcements."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.quick
 
 
 class Journal(SqliteLedger):
-    """Writes down what it is given, and can hold the first write back."""
+    """Ledger that logs its writes and can block the first one."""
 
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
@@ -65,11 +65,11 @@ class Journal(SqliteLedger):
 
 
 class KilledError(Exception):
-    """The process comes to its end."""
+    """Stands for the death of the process."""
 
 
 class Writing:
-    """A committer on a ledger, with all that is around it; and who follows what it writes."""
+    """A committer with its collaborators, and a log of its announcements."""
 
     def __init__(self, ledger: Journal) -> None:
         self.ledger = ledger
@@ -112,7 +112,7 @@ class Writing:
         await self._committer.run(self.done, lambda: True)
 
     async def write(self, *done: Done) -> None:
-        """Write all of these, as one group if they fit."""
+        """Write all outcomes, as one group if they fit."""
         for each in done:
             self.done.put_nowait(each)
         running = asyncio.create_task(self.run())
@@ -192,7 +192,7 @@ async def test_links_that_are_known_cost_nothing(writing: Writing):
 
 
 async def test_links_that_the_ledger_has_already_are_announced_and_no_news(writing: Writing):
-    """Whoever added them may have been killed before anybody was told."""
+    """The process that added them may have been killed before it announced them."""
     (lease,) = await writing.leases(1)
 
     await writing.write(done(writing, lease, lease.task))

@@ -1,4 +1,4 @@
-"""What is written down for crawls that run: read, and followed."""
+"""Commands to running crawls: read from the ledger, and obeyed."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -76,7 +76,7 @@ class Books(Spider):
 
 
 class Web(ReplayDownloader):
-    """Keeps the requests too, and can hold back what a test names until it lets them go."""
+    """Downloader that keeps the requests and holds back the answers of *held* until `go` is set."""
 
     def __init__(self, answers: dict[str, Any], *, held: Sequence[str] = ()) -> None:
         super().__init__(answers)
@@ -215,7 +215,7 @@ async def test_what_is_recorded_of_a_page(ledger: SqliteLedger):
     assert (home.response.status, home.response.final_url) == (200, HOME)
     assert (home.response.bytes, home.response.elapsed) == (len(links("/1")), 1.5)
     assert (home.response.content_type, home.response.last_modified) == ("text/html", "yesterday")
-    assert home.response.etag == r'"x\x1b"', "nothing of a server's that a terminal would obey"
+    assert home.response.etag == r'"x\x1b"', "no control characters of a server reach a terminal"
     assert (home.task.due, home.task.lock, home.task.fence, home.task.settled) == (None, None, 1, 1)
     child = await record(ledger, f"{HOME}1")
     assert (child.task.depth, child.task.parent) == (1, home.task.id)
@@ -230,12 +230,12 @@ async def test_no_more_is_under_way_than_allowed(ledger: SqliteLedger):
     await crawled(Books(start_urls=hosts), web, ledger, concurrency=5, per_host_concurrency=2)
 
     assert len(set(web.pages)) == 64
-    assert web.most["all"] <= 5 + len(hosts), "fetchers, and robots.txt of each host"
+    assert web.most["all"] <= 5 + len(hosts), "one for each fetcher, and robots.txt of each host"
     assert all(web.most[f"{name}.example"] <= 2 for name in "abcd")
 
 
 async def test_pages_that_are_throttled_among_others_cost_these_nothing(ledger: SqliteLedger):
-    """HOSTILE 2.17: their host neither rests nor is slowed down."""
+    """HOSTILE 2.17: the host neither rests nor is slowed down."""
     busy = [f"{HOME}busy{n}" for n in range(5)]
     answers: dict[str, Any] = {HOME: links(*itertools.chain(*zip(busy, numbered(5), strict=True)))}
     answers |= dict.fromkeys(numbered(5), "a page") | dict.fromkeys(busy, down(429))
@@ -244,7 +244,7 @@ async def test_pages_that_are_throttled_among_others_cost_these_nothing(ledger: 
     report = await crawled(Books(), web, ledger, host_backoff_base=0.2, per_host_concurrency=2)
 
     asked = Counter(web.pages)
-    assert {asked[url] for url in busy} == {1 + 3}, "once for nothing, and three attempts"
+    assert {asked[url] for url in busy} == {1 + 3}, "a free one and three attempts"
     last = max(web.pages.index(url) for url in numbered(5))
     assert Counter(url for url in web.pages[:last] if url in busy).most_common(1)[0][1] == 1
     assert report.host_failures == {}
@@ -256,7 +256,7 @@ async def test_pages_that_are_throttled_among_others_cost_these_nothing(ledger: 
 async def test_a_host_is_asked_for_the_next_page_while_the_last_one_is_worked_on(
     ledger: SqliteLedger, second: str
 ):
-    """Its limit is of requests, and what a callback does is none."""
+    """The limit counts requests, and a callback is no request."""
 
     class Slow(Books):
         start_urls = [f"{HOME}1", f"{HOME}2", f"{HOME}3"]
@@ -353,7 +353,7 @@ async def test_a_page_that_fails_first_is_tried_again(ledger: SqliteLedger, fail
 
     home = await record(ledger, HOME)
     assert (home.task.status, home.task.retry, home.task.reason) == (Status.FINISHED, 2, None)
-    assert [error.attempt for error in home.errors] == [1, 2], "what went wrong is still known"
+    assert [error.attempt for error in home.errors] == [1, 2], "the errors are kept"
     assert web.pages == [HOME] * 3
     assert spider.given_up == []
     assert (report.pages, sum(report.failures.values())) == (1, 2)
@@ -435,7 +435,7 @@ async def test_a_host_that_fails_and_fails_is_given_up_with_all_its_tasks(
     web = Web(up | dict.fromkeys(numbered(21), failure))
     spider = Books(start_urls=[*numbered(21), *up])
 
-    # Without robots.txt: had it been answered, a name without an address would have its hour.
+    # After an answered robots.txt, a name without an address would get an hour's grace.
     settings = {"host_max_failures": 3, "auto_throttle": False, "obey_robots": False}
     report = await crawled(spider, web, ledger, **settings)
 
@@ -471,7 +471,7 @@ async def test_on_error_is_called_for_each_page_of_a_host_that_is_given_up(ledge
     one = await record(ledger, pages[7])
     assert (one.task.retry, list(one.items)) == (0, [{"lost": pages[7]}])
     assert report.hosts_given_up == {"http://a.example": "host-unreachable"}
-    assert 2 <= sum(url in pages for url in web.pages) <= 2 + 8, "nothing is asked after that"
+    assert 2 <= sum(url in pages for url in web.pages) <= 2 + 8, "no requests after that"
 
 
 async def test_an_errback_is_called_and_what_has_none_is_given_up_at_once(ledger: SqliteLedger):
@@ -498,7 +498,7 @@ async def test_an_errback_is_called_and_what_has_none_is_given_up_at_once(ledger
 
     assert sorted(Some.lost) == sorted(numbered(14)[10:])
     assert (report.items, report.given_up) == (4, 14)
-    # Only those that are called for are claimed after that.
+    # After that, only pages that a caller waits for are claimed.
     assert report.failures == {"host-unreachable": 4}
     assert await ledger.queries.reasons() == {"host-unreachable": 14}
 
@@ -506,7 +506,7 @@ async def test_an_errback_is_called_and_what_has_none_is_given_up_at_once(ledger
 async def test_a_page_that_waits_for_another_attempt_is_called_for_without_that(
     ledger: SqliteLedger,
 ):
-    """Its host is given up meanwhile: the crawl does not go on for it alone."""
+    """The host is given up meanwhile: the crawl does not continue for this page alone."""
     late = f"{HOME}late"
     answers = {late: down(500), f"{HOME}1": FetchError(Reason.CONNECT, "refused")}
     web = Web(answers, held=[f"{HOME}1"])
@@ -552,7 +552,7 @@ async def test_links_to_a_host_that_was_given_up_are_ignored_without_asking(ledg
 
 
 async def test_a_server_that_names_a_time_is_asked_no_earlier(ledger: SqliteLedger):
-    # The home page is asked once more, for it may be that one page only which is away.
+    # The home page is requested again as a probe: perhaps only the other page is unavailable.
     home = [links("/busy", "/1"), down(503, **{"Retry-After": "1"})]
     web = Web({HOME: home, f"{HOME}busy": down(503, **{"Retry-After": "1000"})})
     spider = Books()
@@ -588,7 +588,7 @@ async def test_a_body_of_another_length_than_promised_is_tried_again(ledger: Sql
     "error",
     [
         RuntimeError("a downloader may not do this"),
-        # What a downloader calls an exception that it does not know.
+        # A downloader reports an unknown exception like this.
         FetchError(Reason.INTERNAL, "a downloader may not do this"),
     ],
     ids=["raised", "told"],
@@ -895,7 +895,7 @@ async def test_a_page_that_many_redirects_lead_to_at_once_is_asked_for_once(ledg
     report = await crawled(Books(), web, ledger, per_host_concurrency=0)
 
     assert web.pages.count(f"{HOME}new") == 1
-    assert web.most["all"] > 2, "nothing was at once"
+    assert web.most["all"] > 2, "no two requests at once"
     assert report.counts.by_status == {Status.FINISHED: 10}
     assert await urls_of_items(ledger) == [HOME, f"{HOME}new"]
 
@@ -907,7 +907,7 @@ async def test_a_page_that_fails_behind_redirects_fails_once_and_by_itself(ledge
 
     report = await crawled(Books(), web, ledger, backoff_base="10ms")
 
-    # Its attempts are its own: what leads there is not asked for again.
+    # The target has attempts of its own: the redirecting pages are not requested again.
     assert Counter(web.pages) == {HOME: 1, f"{HOME}1": 1, f"{HOME}2": 1, new: 3}
     assert report.counts.by_status == {Status.FINISHED: 4}
     assert await urls_of_items(ledger) == [HOME, new]
@@ -954,7 +954,7 @@ async def test_linked_pages_that_lead_to_one_another_at_once_end(ledger: SqliteL
 
     await asyncio.gather(let_go(), crawled(Books(), web, ledger, per_host_concurrency=0))
 
-    # The last of them sees the loop only where the others' results are written by then.
+    # The last page sees the loop only if the other results have been written.
     reasons = [(await record(ledger, url)).task.reason for url in answers]
     assert set(reasons) <= {Reason.REDIRECT, Reason.REDIRECT_LOOP}
     assert reasons.count(Reason.REDIRECT) >= 2
@@ -970,7 +970,7 @@ async def test_a_redirect_loop_is_given_up(ledger: SqliteLedger):
     assert (await record(ledger, HOME)).task.reason is Reason.REDIRECT
 
 
-# What is not fetched
+# Pages that are not fetched
 
 
 async def test_what_robots_txt_disallows_is_never_requested(ledger: SqliteLedger):
@@ -1089,7 +1089,7 @@ async def test_links_that_lay_too_deep_are_followed_under_a_higher_limit(ledger:
     assert web.pages == [HOME, *numbered(4)]
     assert report.links_dropped == {"refused-depth": 1}
     await crawled(Books(), web, ledger)
-    # Behind the last page of the chain there is none.
+    # The chain has no page after the last one.
     assert web.pages[:7] == [HOME, *numbered(6)]
     assert await ledger.queries.reasons() == {"http-status": 1}
 
@@ -1141,7 +1141,7 @@ async def test_exactly_as_many_pages_are_finished_as_asked_for(ledger: SqliteLed
     assert (report.finish_reason, report.pages, report.drained) == ("max-pages", 17, False)
     assert report.counts[Status.FINISHED] == 17
     assert report.counts[Status.PROCESSING] == 0
-    assert report.counts[Status.TODO] > 0, "the rest is there for the next run"
+    assert report.counts[Status.TODO] > 0, "the next run does the rest"
 
 
 async def test_a_redirected_page_counts_as_one_of_those_asked_for(ledger: SqliteLedger):
@@ -1167,7 +1167,7 @@ async def test_a_site_smaller_than_the_number_of_pages_asked_for_is_drained(
     assert (report.finish_reason, report.pages) == ("drained", 0)
 
 
-# What a request asks for
+# Options of a request
 
 
 async def test_higher_priorities_go_first(ledger: SqliteLedger):
@@ -1277,7 +1277,7 @@ async def test_a_page_does_not_wait_for_the_seeds_after_it(ledger: SqliteLedger)
 
         async def start(self) -> AsyncIterator[Request]:
             yield Request(HOME)
-            await self.parsed.wait()  # a queue that is filled by what was crawled
+            await self.parsed.wait()  # a queue that callbacks fill
             yield Request("http://b.example/")
 
         def parse(self, response: Response) -> Iterator[Any]:
@@ -1379,7 +1379,7 @@ async def test_a_crawl_that_ends_writes_the_seeds_that_it_has_read(
         read = asyncio.Event()
 
         async def start(self) -> AsyncIterator[Request]:
-            yield Request(last)  # out of a queue that does not give it twice
+            yield Request(last)  # from a queue that hands it out only once
             self.read.set()
             await asyncio.Event().wait()
 
@@ -1408,7 +1408,7 @@ async def test_more_seeds_than_one_batch(ledger: SqliteLedger, monkeypatch: pyte
     assert report.pages == 11
 
 
-# The spider's own beginning and end
+# Start and end of the spider
 
 
 async def test_a_spider_may_be_opened_and_closed_by_plain_functions(ledger: SqliteLedger):
@@ -1481,7 +1481,7 @@ async def test_a_spider_that_cannot_run_is_refused_before_anything_is_done(
 
 
 class Slow(SqliteLedger):
-    """Commits nothing until the test lets it."""
+    """Ledger whose commits wait for the test."""
 
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
@@ -1530,7 +1530,7 @@ async def test_stopping_gives_back_at_once_what_is_not_begun_with(ledger: Sqlite
         while (await ledger.queries.counts())[Status.PROCESSING] > web.under_way["all"]:
             await asyncio.sleep(0)
 
-    assert not running.done(), "others can go on while this process finishes its pages"
+    assert not running.done(), "others can take the tasks while this process finishes its pages"
     web.go.set()
     await running
 
@@ -1567,7 +1567,7 @@ async def test_after_the_grace_everything_is_given_back(ledger: SqliteLedger):
     assert report.counts.by_status == {Status.FINISHED: 1, Status.TODO: 30}
     for url in web.cancelled:
         task = (await record(ledger, url)).task
-        assert (task.retry, task.lost, task.lock) == (0, 0, None), "nothing was its fault"
+        assert (task.retry, task.lost, task.lock) == (0, 0, None), "a stop costs a page no attempt"
     assert await ledger.workers.all() == []
 
 
@@ -1594,8 +1594,8 @@ async def test_who_stops_wakes_the_hosts_of_others_whose_tasks_it_gives_back(
     running = asyncio.create_task(crawl.run())
     await web.reached.wait()
     await claimed_are(31, neighbour)
-    # The owner has no more to do there than to wait for what the crawl has leased. It is woken
-    # once more where the crawl tells of its first page only after that is claimed.
+    # The owner only waits for the tasks that the crawl has leased. It is woken once more if
+    # the crawl reports its first page after the claim.
     async with asyncio.timeout(10):
         leased = [owned]
         while leased:
@@ -1604,7 +1604,7 @@ async def test_who_stops_wakes_the_hosts_of_others_whose_tasks_it_gives_back(
 
     crawl.stop()
 
-    # Of what has begun at the end; of the others at once, while those finish.
+    # Hosts of running pages are released at the end, the other hosts at once.
     async with asyncio.timeout(10):
         while not await neighbour.host_leases.lease(worker="neighbour", limit=1, lease=hour):
             await asyncio.sleep(0)
@@ -1615,7 +1615,7 @@ async def test_who_stops_wakes_the_hosts_of_others_whose_tasks_it_gives_back(
 
 
 class HostKeeping(SqliteLedger):
-    """Is away when hosts are to be given back."""
+    """Ledger that is unavailable for the release of hosts."""
 
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
@@ -1640,7 +1640,7 @@ async def test_what_was_given_back_counts_where_the_ledger_is_away_afterwards(
     report = await running
 
     assert report.counts.by_status == {Status.FINISHED: 1, Status.TODO: 6}
-    assert web.cancelled, "some go back before the end, and the others at it"
+    assert web.cancelled, "some tasks are released before the end, the others at the end"
     assert report.released == 6
     await ledger.close()
 
@@ -1715,7 +1715,7 @@ async def test_a_lost_lease_stops_its_page_and_drops_its_result(ledger: SqliteLe
 async def test_a_lease_lost_in_the_middle_of_a_redirected_page_leaves_nothing_behind(
     ledger: SqliteLedger, path: Path
 ):
-    """The process then holds the target's lease, and nobody works on it."""
+    """Otherwise the process would hold the target's lease without working on it."""
     parsing = asyncio.Event()
     never = asyncio.Event()
 
@@ -1769,11 +1769,11 @@ async def test_leases_are_renewed_for_as_long_as_a_page_takes(ledger: SqliteLedg
     assert (report.pages, report.leases_lost) == (1, 0)
 
 
-# A ledger that is away, and the order of writes
+# An unavailable ledger, and the order of writes
 
 
 class Away(SqliteLedger):
-    """Does not answer some calls of one operation."""
+    """Ledger that fails some calls of one operation."""
 
     fails = ""
     calls = 0.0
@@ -1861,7 +1861,7 @@ async def test_a_crawl_that_could_not_be_counted_has_ended_well(path: Path):
 
 
 class Countless(SqliteLedger):
-    """Never comes to the end of a count."""
+    """Ledger whose counts never end."""
 
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
@@ -1894,7 +1894,7 @@ async def test_a_second_crawl_that_finds_nothing_to_do_knows_what_was_finished(p
 
 
 class Journal(SqliteLedger):
-    """Writes down in which order it is written to."""
+    """Ledger that logs the order of its writes."""
 
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
@@ -1931,11 +1931,11 @@ async def test_the_links_of_a_page_are_in_the_ledger_before_the_page_is_committe
 
 
 class Timed(ReplayDownloader):
-    """Says how long an answer took by the clock, as a downloader from the web does."""
+    """Downloader that measures the time of each answer, as the HTTP downloader does."""
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         began = time.monotonic()
-        # The others are under way while the first page is parsed.
+        # The other requests are under way while the first page is parsed.
         await asyncio.sleep(0.1 if url.endswith("/0") else 0.3)
         response = await super().fetch(request, url=url)
         response.elapsed = timedelta(seconds=time.monotonic() - began)
@@ -1952,7 +1952,7 @@ async def test_answers_that_waited_for_the_loop_do_not_slow_their_host_down(
 
         def parse(self, response: Response) -> Iterator[Any]:
             if response.url.endswith("/0"):
-                time.sleep(1.0)  # all of the event loop
+                time.sleep(1.0)  # blocks the event loop
             yield {"url": response.url}
 
     report = await crawled(

@@ -1,8 +1,8 @@
-"""Several processes together are as polite and as fair as one: the crawled hosts say so.
+"""Politeness and fairness of several processes, measured by the crawled hosts.
 
-Each crawl is any number of processes on one ledger. What is asserted of hosts
-and times was written down by the server that was crawled, see
-`tests.support.many_hosts`; each test prints what it measured.
+Each crawl is any number of processes on one ledger. The assertions about hosts
+and times use the log of the crawled server, see `tests.support.many_hosts`.
+Each test prints its measurements.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from tests.support.many_hosts import Hit, Host, HostsSpider, Served, addresses
 pytestmark = pytest.mark.thorough
 
 ROBOTS = "/robots.txt"
-#: A label of more than 63 characters: no DNS has to be asked to know.
+#: A label of more than 63 characters: it fails without a DNS query.
 NO_SUCH_NAME = f"{'no-such-name' * 6}.invalid"
 #: Enough for a process to begin, on a busy machine.
 WELL_BELOW_A_LEASE = 150.0
 
-#: Of so many gaps of 0.1 s a missing one leaves a mean of 0.08 s.
+#: Of this many gaps of 0.1 s, a missing one leaves a mean of 0.08 s.
 _IN_A_ROW = 5
 
 Serve = Callable[..., Served]
@@ -52,7 +52,7 @@ def store(ledger_url: str) -> Store:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Store:
-    """A store for what is not about several processes."""
+    """A store for crawls of one process."""
     return Store(f"sqlite:///{tmp_path}/ledger.db", HostsSpider.name)
 
 
@@ -66,7 +66,7 @@ def serve(processes: ExitStack) -> Serve:
 
 @pytest.fixture
 def start(processes: ExitStack, tmp_path: Path) -> Start:
-    """Start a crawl by a number of processes, each with a user agent of its own."""
+    """Start a crawl of several processes, each with its own user agent."""
     numbers = itertools.count()
 
     def start(
@@ -102,12 +102,11 @@ def by_host(requests: Iterable[Hit]) -> dict[str, list[Hit]]:
 
 
 def smallest_gap(requests: Iterable[Hit]) -> float:
-    """Return the least time between the arrivals of requests at one host, a few in a row.
+    """Return the smallest mean gap between the arrivals of a few successive requests at one host.
 
-    A request arrives later than it was begun by what connecting took, which differs on
-    a busy machine: that makes one gap longer, and the next one shorter by as much. A
-    request that did not wait for its turn makes one shorter and no other longer, and so
-    is seen in the mean of any few.
+    The time to connect differs on a busy machine: it makes one gap longer, and the
+    next one shorter by as much. A request that did not wait for its turn makes one
+    gap shorter and no other longer, so the mean of a few gaps shows it.
     """
     return min(
         (later.arrived - earlier.arrived) / number
@@ -143,10 +142,10 @@ def owner_of(name: str, store: Store, crawls: Iterable[Process]) -> Process | No
 def freeze_while_it_waits_for_an_answer(
     site: Served, store: Store, crawls: Sequence[Process]
 ) -> Process:
-    """Stop the process that has the only host, and that does not hold SQLite's write lock.
+    """Stop the process that has the only host and does not hold SQLite's write lock.
 
-    Who is stopped between its last look at its lease and the sending of a
-    request sends that when it goes on: no client can help it.
+    A process that is stopped between the check of its lease and the sending of a
+    request sends that request when it resumes: no client can prevent that.
     """
     frozen: list[Process] = []
 
@@ -187,13 +186,13 @@ async def put(store: Store, wanted: Iterable[Request]) -> None:
 
 
 def retry_failed(store: Store) -> str:
-    """Do what the command does; return what it says."""
+    """Run `crawlcw retry-failed`; return its output."""
     command = [sys.executable, "-m", "crawlcw", "retry-failed", store.spider, "--ledger", store.url]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-# The host that limits its requests takes minutes, nearly all of which are
-# waiting: its crawl is begun before all other tests.
+# The crawl of the host with a request limit takes minutes, nearly all of them
+# waiting: it starts before all other tests.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,7 +359,7 @@ def test_dead_hosts_do_not_hold_up_healthy_ones(file: Store, serve: Serve, start
 
     print(f"40 hosts took {alone:.2f} s alone and {beside:.2f} s beside 4 dead ones")
     assert {request.host for request in site.requests(dead[:2])} == {"127.13.0.1", "127.13.0.2"}
-    # One that is mute holds up who waits for it for 30 s.
+    # A host that never answers delays its robots.txt for 30 s.
     assert beside <= 1.5 * alone + 5.0
 
 
@@ -428,7 +427,7 @@ def test_a_giant_host_does_not_hold_up_small_ones(store: Store, serve: Serve, st
         f"which was asked {len(asked_of_it)} times, never less than "
         f"{smallest_gap(asked_of_it):.3f} s apart"
     )
-    # Where they had to wait for it, they would for hours; the machine may be slower by half.
+    # Behind the big host they would wait for hours; a factor of two allows for a busy machine.
     assert beside <= 2 * alone + 5.0
     assert smallest_gap(asked_of_it) >= 0.9
 
@@ -487,7 +486,7 @@ def test_within_a_host_higher_priorities_go_first(file: Store, serve: Serve, sta
 def test_a_host_of_low_priority_waits_but_not_for_ever(file: Store, serve: Serve, start: Start):
     site = serve(*(Host(address=each, pages=1000, latency=0.02) for each in addresses(7)))
     low, *high = site.names
-    # One fetcher, whose time is not enough for what goes before it.
+    # One fetcher: the pages of higher priority would take all of its time.
     asyncio.run(
         put(
             file,
@@ -505,8 +504,8 @@ def test_a_host_of_low_priority_waits_but_not_for_ever(file: Store, serve: Serve
     others = sum(request.arrived - since < times[-1] for request in pages(site.requests(high)))
     print(f"asked after {', '.join(f'{t:.1f}' for t in times)} s, beside {others} pages of others")
     assert others >= 20 * len(times)
-    # A priority counts like ten seconds of waiting at the most, and then it is its turn
-    # among the others; without that it would wait for all of their 5,994 pages.
+    # A priority counts for at most ten seconds of waiting. Without that limit, the host
+    # would wait for all 5,994 pages of the others.
     assert max(later - earlier for earlier, later in pairwise([0.0, *times])) < 30.0
 
 

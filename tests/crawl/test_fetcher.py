@@ -1,4 +1,4 @@
-"""A fetcher whose lease is lost while its result waits for room."""
+"""A fetcher whose lease is lost while its result waits for room in the committer."""
 
 import asyncio
 from pathlib import Path

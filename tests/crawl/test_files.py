@@ -41,7 +41,7 @@ SETTINGS = Settings(delay="0s", auto_throttle=False, backoff_base="0s", backoff_
 
 
 class Films(Spider):
-    """Saves what the start page links to."""
+    """Saves the files that the start page links to."""
 
     name = "films"
     settings = SETTINGS
@@ -398,7 +398,7 @@ def test_a_file_goes_on_where_a_killed_process_left_it(
     (film,) = whole_files(folder)
     assert film.name == f"{media.sha256}-film.mp4"
     assert film.stat().st_size == media.size
-    # What a crash costs is bounded.
+    # A crash repeats a bounded part of the transfer.
     assert site.sent <= media.size + 17 * MIB
     assert site.ranges()[-1] is not None
     assert [path.name for path in (folder / ".parts").iterdir()] == ["lock"]

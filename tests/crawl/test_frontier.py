@@ -1,4 +1,4 @@
-"""The hosts of one process: taken charge of, served, left, and what the ledger is told of them."""
+"""The hosts of one process: begun, served and left, and their state in the ledger."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -49,7 +49,7 @@ def test_a_host_is_served_once_it_is_open_until_it_is_left():
 
 
 def test_a_host_is_looked_at_when_it_is_open():
-    """What was looked at before is not claimed."""
+    """Tasks that were read before that are not claimed."""
     process = Process()
     host = process.begin()
     host.look = False
@@ -79,7 +79,7 @@ def test_the_longest_of_all_delays_counts(
 
 
 def test_the_delay_counts_from_when_a_request_was_sent():
-    """Its turn was earlier, where connecting took long or the loop was busy."""
+    """The turn was earlier if connecting took long or the loop was busy."""
     process = Process(delay=2)
     process.serve(finished=100)
     process.claim(2)
@@ -92,7 +92,7 @@ def test_the_delay_counts_from_when_a_request_was_sent():
     process.now += 1.5
     assert process.take() is not None
     process.frontier.sent(HOST, at=process.now - 10)
-    assert process.resting() == 2, "no turn comes earlier for that"
+    assert process.resting() == 2, "an old time brings no turn forward"
 
 
 def test_a_host_without_delay_does_not_rest_when_a_request_was_sent():
@@ -149,7 +149,7 @@ def test_a_host_that_was_asked_for_its_robots_txt_rests_one_delay():
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_what_was_not_released_rests_one_delay_first(clean: bool):
-    """Its owner before may have asked it just now."""
+    """Its previous owner may have sent a request just now."""
     process = Process(delay=2)
 
     process.serve(clean=clean)
@@ -216,7 +216,7 @@ def test_a_host_without_limits_may_be_shared(concurrency: int, delay: float, sha
 def test_a_host_whose_pages_are_limited_is_its_owners_alone(
     most: int | None, unlimited: list[str], shared: bool
 ):
-    """Nobody else's pages are counted."""
+    """A limit on pages counts those of one process only."""
     process = Process(concurrency=0, max_pages=most, unlimited=unlimited)
 
     assert process.frontier.shares(HOST) == shared
@@ -249,7 +249,7 @@ def test_a_shared_host_becomes_owned_with_what_is_under_way():
     assert host.state.finished == 40
     assert len(process.take_all()) == 2
     process.now += USABLE
-    assert not process.may_ask(), "from now on it is a lease that counts"
+    assert not process.may_ask(), "from now on the host needs a lease"
 
 
 @pytest.mark.parametrize(("state", "seconds"), [({"delay": 3.0}, 3), ({"failures": 1}, 0), ({}, 0)])
@@ -286,7 +286,7 @@ def test_a_shared_host_that_fails_is_left_alone_by_visitors_for_its_rest(retry_a
 
 
 def test_a_visitor_that_becomes_the_owner_knows_of_its_rest():
-    """Nobody else does: a visitor writes nothing of a host."""
+    """The ledger does not know the rest: a visitor writes no state of a host."""
     process = Process(concurrency=0)
     process.frontier.visit(Host(name=HOST))
     process.open()
@@ -300,7 +300,7 @@ def test_a_visitor_that_becomes_the_owner_knows_of_its_rest():
 
 
 def test_a_visited_host_is_idle_when_nothing_of_it_is_under_way():
-    """To be visited anew: its owner may have learned that it is to be asked slowly."""
+    """The next visit reads its state again: the owner may have slowed the host down."""
     process = Process(concurrency=0)
     process.frontier.visit(Host(name=HOST))
     process.open()
@@ -346,7 +346,7 @@ def test_each_answer_counts_at_once(latency: float, expected: list[int]):
         for lease in leases:
             process.work(lease, latency=latency)
 
-    # Of a slow host ten pages are a step; of any there are three at once until 24 are finished.
+    # A slow host rises a step every ten pages; any host stays at three until 24 are finished.
     assert at_once == expected
 
 
@@ -445,7 +445,7 @@ def test_a_host_that_fails_rests_and_is_left_where_that_takes_long(
     process.fetched(lease)
 
     assert process.resting() == retry_after
-    assert host in process.frontier.unsaved, "other processes are to know it at once"
+    assert host in process.frontier.unsaved, "other processes must learn it at once"
     assert (host.phase is Phase.LEAVING) == leaves
     assert host.queue.delay == 0.5
 
@@ -547,7 +547,7 @@ def test_failures_of_hosts_are_counted_by_reason(owned: bool):
     assert process.failures == {Reason.CONNECT: 2, Reason.HTTP_STATUS: 1}
 
 
-# --- what the ledger is to know at once
+# --- state that is saved at once
 
 
 def test_a_robots_txt_is_told_at_once_where_others_may_take_part():
@@ -666,7 +666,7 @@ def test_a_raised_limit_revives_no_host_that_is_dead():
 def test_a_host_is_idle_when_nothing_is_under_way_and_nothing_to_be_looked_at():
     process = Process()
     host = process.serve()
-    assert process.idle() == [], "nobody has looked yet"
+    assert process.idle() == [], "the ledger has not been read yet"
 
     host.look = False
     assert process.idle() == [HOST]
@@ -687,7 +687,7 @@ def test_a_host_is_idle_when_nothing_is_under_way_and_nothing_to_be_looked_at():
 
 
 def test_a_host_of_which_a_lost_task_is_still_asked_for_is_not_idle():
-    """Who leased it next would ask it beside this request."""
+    """The next owner would send requests beside this one."""
     process = Process(concurrency=1)
     host = process.serve()
     host.look = False
@@ -887,7 +887,7 @@ def test_a_host_that_is_leased_again_rests_as_the_next_owner_has_learned(
     assert (host.phase is Phase.LEAVING) == leaves
 
 
-# --- whose fault a throttling is
+# --- throttling of one page or of the host
 
 
 def throttled(
@@ -959,7 +959,7 @@ def test_at_a_host_that_is_well_a_throttling_is_nobodys_until_another_page_was_a
     assert fault.until >= process.ledger_now() + timedelta(seconds=3), "behind the others"
     assert (host.state.failures, host.state.delay, process.resting()) == (0, 0.0, 0.0)
     assert host.probe_url() == GOOD_PAGE
-    assert process.take() is None, "that page is asked first"
+    assert process.take() is None, "the probe goes first"
 
 
 def test_where_that_page_is_answered_its_host_goes_on_as_before_and_the_throttled_one_pays():
@@ -1006,7 +1006,7 @@ def test_where_that_page_is_throttled_too_the_host_rests_as_long_as_any_of_them_
     assert host.state.failures == 1
     assert host.state.delay == 0.5
     assert 4 <= process.resting() <= 4.4
-    assert host.probe_url() == GOOD_PAGE, "it is asked after the rest"
+    assert host.probe_url() == GOOD_PAGE, "the probe comes after the rest"
 
 
 def test_a_host_that_has_failed_just_before_pays_at_once():
@@ -1031,7 +1031,7 @@ def test_a_new_host_has_the_short_rest_that_it_asks_for_before_another_page_is_a
     process.now += 3
     process.failed(reason=Reason.HTTP_STATUS, retry_after=3)
 
-    assert (host.state.failures, host.state.delay) == (2, 1.0), "it was not enough"
+    assert (host.state.failures, host.state.delay) == (2, 1.0), "the first rest was too short"
     assert 6 <= process.resting() <= 6.6
 
 
@@ -1063,7 +1063,7 @@ def test_a_new_host_rests_before_that_until_it_was_cleared_once():
 
 
 def test_a_host_with_a_delay_is_slowed_down_though_another_page_is_answered():
-    """Its limit may be reached now and then: no further than for pages that fail, though."""
+    """A rate limit may be reached now and then: slow down no further than for failed pages."""
     process = Process(concurrency=4)
     host = well(process, delay=1.5)
     (lease,) = process.claim()
@@ -1078,7 +1078,7 @@ def test_a_host_with_a_delay_is_slowed_down_though_another_page_is_answered():
 
 @pytest.mark.parametrize(("number", "delay"), [(2, 0), (3, 0.5)])
 def test_pages_that_are_throttled_one_and_all_slow_their_host_down(number: int, delay: float):
-    """Its limit may let the next page in again."""
+    """The rate limit of the host may admit the next page again."""
     process = Process(concurrency=4)
     host = well(process)
     sent = process.ledger_now()
@@ -1116,7 +1116,7 @@ def test_a_page_that_is_slow_while_others_are_not_slows_nobody():
     assert host.state.delay == 0.0
 
     process.answered(latency=6.0, sent=quickly)
-    assert host.state.delay == 0.5, "nothing that was sent later was answered before"
+    assert host.state.delay == 0.5, "no later request was answered before this one"
 
 
 def test_a_page_pays_where_another_was_answered_well_since_its_last_throttling():
@@ -1128,7 +1128,7 @@ def test_a_page_pays_where_another_was_answered_well_since_its_last_throttling()
     assert throttled(process, lease) is not None
     answered_since(process)
     assert throttled(process, lease) is None
-    assert throttled(process, lease) is None, "it stays so where it is the last one"
+    assert throttled(process, lease) is None, "the last one keeps its state"
 
 
 def test_a_page_is_not_to_blame_any_more_where_others_are_throttled_too():
@@ -1161,7 +1161,7 @@ def limited(process: Process) -> tuple[HeldHost, Lease, Lease]:
 
 
 def test_at_a_host_with_a_delay_it_is_open_whether_a_page_pays_until_another_is_asked():
-    """One page after the other may come too early, and all would pay."""
+    """Each page in turn may come too early, and each would lose an attempt."""
     process = Process(concurrency=4)
     host, first, second = limited(process)
 
@@ -1169,7 +1169,7 @@ def test_at_a_host_with_a_delay_it_is_open_whether_a_page_pays_until_another_is_
     assert host.probe_url() == GOOD_PAGE
     process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
 
-    assert host.state.delay == pytest.approx(1.0, rel=0.01), "what is answered else does as well"
+    assert host.state.delay == pytest.approx(1.0, rel=0.01), "a throttled probe does as well"
     assert host.state.failures == 1
     assert throttled(process, second) is not None
 
@@ -1183,9 +1183,9 @@ def test_at_a_host_with_a_delay_a_page_pays_once_another_came_in_time():
 
     assert throttled(process, first) is None
     process.now += 1
-    assert throttled(process, first) is None, "once is enough to ask"
-    assert host.state.delay <= 2, "its limit may be reached now and then"
-    assert throttled(process, second) is not None, "for each page"
+    assert throttled(process, first) is None, "one probe is enough"
+    assert host.state.delay <= 2, "a rate limit may be reached now and then"
+    assert throttled(process, second) is not None, "each page needs a probe of its own"
 
 
 def test_what_was_known_of_a_page_before_its_host_had_a_delay_is_asked_again():

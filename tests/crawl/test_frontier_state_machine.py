@@ -33,7 +33,7 @@ CRAWL_DELAYS = {"asks.example": 4.0}
 #: Times are whole microseconds in the ledger.
 EXACT = 0.001
 
-#: Who owns what a dead process has left.
+#: The owner of tasks that a dead process has left.
 NOBODY = -1
 
 some_process = st.integers(0, 1)
@@ -42,14 +42,14 @@ some_seconds = st.sampled_from([0.0, 0.25, 1.0, 2.0, 5.0])
 
 @dataclass
 class Row:
-    """A host in the ledger, and what was really done to it."""
+    """A host in the ledger, with the times of its real requests."""
 
     state: Host
     owner: int | None = None  #: the number of its process
     expires: float = 0.0
     started: float = float("-inf")
-    gap: float = 0.0  #: what is to lie between the last request and the next
-    rests: float = 0.0  #: until when, as the ledger was told
+    gap: float = 0.0  #: the least time between the last request and the next
+    rests: float = 0.0  #: the end of its rest in the ledger
 
     @property
     def expires_at(self) -> datetime:
@@ -84,7 +84,7 @@ class FrontierMachine(RuleBasedStateMachine):
     def base(self, name: str) -> float:
         return max(LIMITS[name].delay, CRAWL_DELAYS.get(name, 0.0))
 
-    # Each rule does much, or too little would come together in one run.
+    # Each rule does much, or a run would reach too few states.
 
     @rule(number=some_process, wanted=st.integers(1, 4), seconds=some_seconds)
     def work(self, number, wanted, seconds):
@@ -97,7 +97,7 @@ class FrontierMachine(RuleBasedStateMachine):
             host = process.frontier.leased.get(name)
             if host is not None and host.phase is not Phase.LEAVING:
                 process.claim(max(0, wanted - process.held.of_host[name]), host=name)
-                process.frontier.hosts[name].busy = wanted == 2  # something else is done about it
+                process.frontier.hosts[name].busy = wanted == 2  # another operation runs
         while (lease := process.take()) is not None:
             self.begun(number, lease)
 
@@ -114,7 +114,7 @@ class FrontierMachine(RuleBasedStateMachine):
         if ready_at is None or ready_at > self.moment():
             return
         if not clean:
-            # What its owner has learned and not saved is lost with it.
+            # State that the owner has not saved is lost with it.
             row.gap = self.base(name)
         row.owner, row.expires = number, self.time + LEASE.total_seconds()
         row.state = replace(row.state, epoch=row.state.epoch + 1, ready_at=None)
@@ -126,7 +126,7 @@ class FrontierMachine(RuleBasedStateMachine):
             process.open(name, crawl_delay=CRAWL_DELAYS.get(name, 0.0))
 
     def begun(self, number: int, lease: Lease) -> None:
-        """A request has started: see whether it might."""
+        """Check that the request was allowed to start."""
         process, name = self.processes[number], lease.task.host
         row, host = self.rows[name], process.frontier.hosts[name]
         assert self.owns(number, name)
@@ -162,7 +162,7 @@ class FrontierMachine(RuleBasedStateMachine):
                 process.answered(name, latency=latency, page=outcome != "no-page")
             process.frontier.sent(name, at=process.now)
             if self.owns(number, name) and process.frontier.delay(name):
-                # Later than its turn came. Of who has lost the host nobody is told that.
+                # The request was sent later than its turn; only the host's owner records that.
                 self.rows[name].started = self.time
             self.what_is_to_be_done_is_what_a_look_at_all_hosts_would_find()
             process.fetched(lease)
@@ -180,7 +180,7 @@ class FrontierMachine(RuleBasedStateMachine):
         row.rests = (host.state.not_before - START).total_seconds()
 
     def is_current(self, number: int, host: HeldHost) -> bool:
-        """Say whether the lease that a process believes in is the ledger's."""
+        """Return whether the process still holds the lease of the host."""
         row = self.rows[host.name]
         return host.lease is not None and (number, host.lease.epoch) == (row.owner, row.state.epoch)
 

@@ -1,4 +1,4 @@
-"""What a spider does around a download: hooks, and a downloader of its own."""
+"""Hooks of a spider around a download, and a downloader of its own."""
 
 import asyncio
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ ROBOTS = "http://a.example/robots.txt"
 
 
 class Web(ReplayDownloader):
-    """Keeps what it was sent, and counts how often it was closed."""
+    """Downloader that keeps its requests and counts its closings."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
         super().__init__(answers)
@@ -228,7 +228,7 @@ async def test_a_hook_may_end_the_crawl(place: str):
 
     assert (report.finish_reason, report.detail) == (FinishReason.STOPPED_BY_SPIDER, "enough")
     assert items == []
-    assert report.counts.by_status.keys() == {0}, "the page is still to be done"
+    assert report.counts.by_status.keys() == {0}, "the page is not finished"
 
 
 async def test_a_hook_that_hangs_is_ended_and_its_time_is_not_the_servers(place: str):
@@ -249,7 +249,7 @@ async def test_a_hook_that_hangs_is_ended_and_its_time_is_not_the_servers(place:
 
 
 class Counting:
-    """Wraps another."""
+    """Wraps another downloader."""
 
     def __init__(self, inner: Downloader) -> None:
         self.inner = inner

@@ -1,4 +1,4 @@
-"""Hosts on their way through a process: what becomes of a lease that ends meanwhile."""
+"""Leases of hosts that end while the process opens, serves or gives up the host."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ from tests.support.ledgers import FakeClock, Instead, make_task
 
 
 class GivingUpLedger(SqliteLedger):
-    """Takes its time over the tasks of a host that is given up."""
+    """Ledger that is slow to give up the tasks of a host."""
 
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
@@ -56,13 +56,13 @@ async def leaser_of(ledger: SqliteLedger, process: Process) -> HostLeaser:
 
 
 async def look(leaser: HostLeaser) -> bool:
-    """Look as a coordinator does, and wait for what that has begun in the background."""
+    """Look as a coordinator does, and wait for its background tasks."""
     async with anyio.create_task_group() as background:
         return await leaser.look(background, hungry=True)
 
 
 async def test_a_host_that_is_lost_while_it_is_given_up_is_parted_with(ledger: GivingUpLedger):
-    """Or it could never be leased and served by this process again."""
+    """Otherwise this process could never lease and serve it again."""
     process = Process()
     host_leaser = await leaser_of(ledger, process)
     for _ in range(5):

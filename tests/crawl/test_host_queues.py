@@ -1,4 +1,4 @@
-"""HostQueues: whose turn it is, decided without a clock and without a loop."""
+"""HostQueues: the order of turns, without a clock and without an event loop."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ def begin(
     next_start: float = 0.0,
     deadline: float = FOREVER,
 ) -> HostQueue:
-    """Begin a host that may have as many requests at once as it ever may."""
+    """Begin a host at its full concurrency."""
     queue = queues.begin(host, limit=limit, next_start=next_start, deadline=deadline)
     queues.pace(host, delay=delay, allowed=limit, now=0)
     return queue
@@ -40,7 +40,7 @@ def queues_of(
     deadline: float = FOREVER,
     half_lease: float = 1800,
 ) -> HostQueues:
-    """HostQueues of open hosts, host A among them, which hold a lease for each URL since time 0."""
+    """Return HostQueues of open hosts, host A among them, with a lease for each URL at time 0."""
     queues = HostQueues(half_lease=half_lease)
     leases = [lease(url) for url in urls]
     for host in dict.fromkeys([A, *(each.task.host for each in leases)]):
@@ -56,7 +56,7 @@ def numbered(number: int, *, host: str = A) -> list[str]:
 
 
 def taken(queues: HostQueues, *, now: float) -> list[str]:
-    """The URLs of all leases whose turn has come."""
+    """Take all leases whose turn has come; return their URLs."""
     urls = []
     while (found := queues.take(now=now)) is not None:
         urls.append(found.task.url)
@@ -64,7 +64,7 @@ def taken(queues: HostQueues, *, now: float) -> list[str]:
 
 
 def taken_one(queues: HostQueues, *, now: float) -> str | None:
-    """The URL of the next lease, as if one fetcher were free."""
+    """Take the next lease, as for one free fetcher; return its URL."""
     found = queues.take(now=now)
     return None if found is None else found.task.url
 
@@ -361,7 +361,7 @@ def test_what_waits_for_hosts_with_a_delay_is_counted_apart():
 
 
 def test_of_each_host_one_turn_comes_soon():
-    """What more it has waiting keeps no fetcher busy."""
+    """Its further tasks occupy no fetcher."""
     queues = queues_of(*numbered(5), *numbered(2, host=B), limit=3)
 
     assert counts(queues) == (7, 5)
@@ -371,10 +371,10 @@ def test_of_each_host_one_turn_comes_soon():
     assert counts(queues) == (7, 7)
     queues.pace(A, delay=0, allowed=2, now=0)
     assert taken_one(queues, now=0) == f"http://{A}/0"
-    assert counts(queues) == (6, 4), "the fetcher that took it may take the next one"
+    assert counts(queues) == (6, 4), "the fetcher of the first may take the next one"
 
 
-# --- whose turn is first
+# --- order of turns
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_of_each_host_one_turn_comes_soon():
         (0, 3, 2.9, B),
         (0, 3, 3.1, A),
         (0, 10, 9.9, B),
-        (0, 100, 9.9, B),  # no more than ten count
+        (0, 100, 9.9, B),  # at most ten seconds count
         (0, 100, 10.1, A),
         (-3, 0, 2.9, B),
         (-3, 0, 3.1, A),
@@ -447,30 +447,30 @@ def test_where_fetchers_are_few_no_host_starves():
         queues.add(lease(f"http://{A}/{n}", priority=-100), now=0)
         queues.add(lease(f"http://{B}/{n}", priority=100), now=0)
 
-    # One fetcher, which takes a second for each page.
+    # One fetcher; each page takes a second.
     urls = [taken_one(queues, now=now) for now in range(200)]
 
     low = [second for second, url in enumerate(urls) if url and A in url]
-    # It waits since its last turn, the other one since a second ago.
+    # It has waited since its last turn, the other one for a second.
     assert low[:3] == [21, 42, 63]
     assert None not in urls
-    assert len(low) == 9, "all others were of the higher priority"
+    assert len(low) == 9, "all other pages had the higher priority"
 
 
-# --- what is worth holding
+# --- number of tasks held for a host
 
 
 @pytest.mark.parametrize(
     ("limit", "delay", "half_lease", "room"),
     [
-        (0, 0, 30, 1 << 30),  # nothing limits it
+        (0, 0, 30, 1 << 30),  # no limit
         (8, 0, 30, 32),  # a few turns
         (1, 0, 30, 4),
-        (0, 1, 30, 5),  # what is served in five seconds
+        (0, 1, 30, 5),  # the number served in five seconds
         (8, 2, 30, 2),
         (8, 0.1, 30, 32),
         (0, 1, 2, 2),  # or in half a lease
-        (8, 100, 30, 1),  # a host slower than that gets one all the same
+        (8, 100, 30, 1),  # an even slower host gets one
     ],
 )
 def test_room_is_what_a_host_can_serve_soon(limit: int, delay: float, half_lease: float, room: int):
@@ -532,7 +532,7 @@ def test_a_host_that_is_worth_one_lease_is_hungry_without_it():
     assert queues.by_host[A].is_low()
 
 
-# --- what leaves the queues
+# --- removal from the queues
 
 
 def test_lost_leases_are_dropped_from_their_host_queues():

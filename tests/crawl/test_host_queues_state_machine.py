@@ -1,4 +1,4 @@
-"""HostQueues in any order of events: hosts are served politely, and every lease comes out once."""
+"""HostQueues in any order of events: hosts are served politely, and each lease is taken once."""
 
 from dataclasses import dataclass, field
 
@@ -25,11 +25,11 @@ HOSTS = ["a.example", "b.example"]
 
 @dataclass
 class Expected:
-    """What is to be true of one host."""
+    """The expected state of one host."""
 
     allowed: int
     delay: float
-    earliest: float  #: no request starts before
+    earliest: float  #: no request may start before this time
     deadline: float
     opened: bool = False
     active: int = 0
@@ -83,7 +83,7 @@ class HostQueuesMachine(RuleBasedStateMachine):
 
     @rule(host=some_host, limit=some_limit, delay=some_delay, rest=some_seconds, lease=some_seconds)
     def end_and_begin_again(self, host, limit, delay, rest, lease):
-        # As the frontier does: not before all requests have ended.
+        # Like the frontier: not before all requests have ended.
         self.finish(host, self.hosts[host].active)
         self.leave(self.hosts[host], self.queues.end(host))
         self.begin(host, limit, delay, rest, lease)
@@ -134,7 +134,7 @@ class HostQueuesMachine(RuleBasedStateMachine):
         assert host.is_free
         assert host.earliest <= self.now < host.deadline
         assert self.now - host.started >= host.gap
-        assert found.task.id in host.waiting, "no lease comes out twice"
+        assert found.task.id in host.waiting, "no lease is taken twice"
         host.waiting.remove(found.task.id)
         self.gone.add(found.task.id)
         host.active += 1
@@ -185,7 +185,7 @@ class HostQueuesMachine(RuleBasedStateMachine):
                 pass
         assert not any(host.waiting for host in self.hosts.values())
         assert self.queues.next_turn() is None
-        # Or nothing would ever be past its deadline from here on.
+        # Otherwise no lease could pass its deadline from here on.
         for host in self.hosts:
             self.extend(host, 30.0)
 
@@ -204,7 +204,7 @@ class HostQueuesMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_turn_that_will_come_is_announced(self):
-        """Who sleeps until the next turn misses none."""
+        """A fetcher that sleeps until the announced turn misses none."""
         turns = [
             max(host.earliest, self.now)
             for host in self.hosts.values()

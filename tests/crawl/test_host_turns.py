@@ -1,4 +1,4 @@
-"""Requests outside the host queues keep their host's delay: hops of redirects, and logins."""
+"""Delays of requests outside the host queues: redirects and logins."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
@@ -30,12 +30,12 @@ OTHER = "http://other.example/"
 
 
 class Turns:
-    """The turns of a process, by its own clock, which sleeping moves."""
+    """The turns of a process on a clock that sleeping advances."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self.slept: list[float] = []
-        self.late = 0.0  #: so much longer it sleeps
+        self.late = 0.0  #: seconds that each sleep overruns
         self.robots = Robots(
             way(ReplayDownloader({})), Settings(), clock=lambda: 0.0, now=lambda: START
         )
@@ -158,7 +158,7 @@ async def test_hops_and_the_first_page_behind_a_login_wait_for_the_delay(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """By sleeps of 30 s that are not slept: each is 30 s longer than the one before."""
+    """Each wait is 30 s longer than the one before; the clock skips them."""
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -187,12 +187,12 @@ async def test_hops_and_the_first_page_behind_a_login_wait_for_the_delay(
         await ledger.close()
 
     assert found == [{"url": f"{site}/3"}]
-    # The login's first request waits for the turn that its page had.
+    # The login's first request takes the turn of its page.
     assert [round(seconds / 30) for seconds in slept] == list(range(1, waits + 1))
 
 
 async def test_the_wait_for_a_turn_is_not_part_of_a_pages_timeout(tmp_path: Path):
-    # A form is followed within one attempt, and the delay of its host outlasts that.
+    # A form is submitted within one attempt, and the host's delay is longer than that.
     site = "http://a.example"
     web = ReplayDownloader({f"{site}/post": to("/done", 303), f"{site}/done": "done"})
     settings = Settings(obey_robots=False, delay="1.2s", timeout="1s", max_retry=1)

@@ -1,4 +1,4 @@
-"""Incremental crawls in processes of their own: what has not changed costs next to nothing."""
+"""Incremental crawls in processes of their own: unchanged pages cost one conditional request."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -53,7 +53,7 @@ async def texts(store: Store) -> dict[str, str]:
 
 
 def expected(*, versions: int) -> dict[str, str]:
-    """Return the item of each page, where every hundredth has changed so many times."""
+    """Return the item of each page; every hundredth page has changed *versions* times."""
     found = {str(n): versions if n % EVERY == EVERY - 1 else 0 for n in range(PAGES)}
     found[""] = found.pop("0")
     return {path: f"page {path or 0}, version {n}" for path, n in found.items()}
@@ -76,7 +76,7 @@ async def test_a_second_crawl_asks_for_all_pages_and_parses_those_that_changed(
     assert (second["pages"], second["items"], second["unchanged"]) == (PAGES, 20, PAGES - 20)
     assert await texts(store) == expected(versions=1)
 
-    # Nothing is to be visited again before its hour is over.
+    # No page is due again before its hour is over.
     third = start(revisit="1h").drained()
 
     assert (third["pages"], site.seen()["hits"]) == (0, {})
@@ -95,7 +95,7 @@ async def test_a_second_crawl_that_is_killed_loses_nothing(
     killed.kill()
     rows = store.rows()
 
-    # What is to be visited, or is being so, has its items still.
+    # Pages that are due or under way keep their items.
     assert {row.items for row in rows} == {1}
     assert len(rows) == PAGES
     finished = sum(row.status == Status.FINISHED for row in rows)
@@ -109,7 +109,7 @@ async def test_a_second_crawl_that_is_killed_loses_nothing(
     seen = site.seen()
     assert last["pages"] == PAGES - finished
     assert set(seen["hits"]) == {f"/{n or ''}" for n in range(PAGES)}
-    # Only what was under way is asked for twice, and nothing without its validators.
+    # Only pages under way are requested twice, and each request carries its validators.
     again = sum(seen["hits"].values()) - PAGES
     assert 0 <= again <= held
     assert seen["conditional"] == PAGES + again

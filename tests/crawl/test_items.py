@@ -1,4 +1,4 @@
-"""The spider's `item`: what it changes, splits, drops and refuses, on the way to the ledger."""
+"""The spider's `item` hook: items changed, split, dropped and refused before they are recorded."""
 
 import json
 from collections.abc import Callable

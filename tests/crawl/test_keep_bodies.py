@@ -1,4 +1,4 @@
-"""Crawls that keep their pages: which records there are, and which one each task names."""
+"""Crawls that keep their pages: the WARC records, and the record that each task names."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.task import Record, Status, StoredPage
 from crawlcw.testing import Replay, ReplayDownloader
 
-#: On MongoDB with the thorough ones: the contract of ledgers is what tells.
+#: MongoDB runs with the thorough tests: the contract suite of ledgers covers the store.
 pytestmark = [pytest.mark.thorough, pytest.mark.representative("sqlite")]
 
 HOME = "http://a.example/"
@@ -70,10 +70,10 @@ async def stored(ledger_url: str, folder: Path, url: str = HOME) -> Answer:
 
 
 def records(folder: Path) -> list[tuple[str, str]]:
-    """Return kind and URL of all records, in their order, every digest compared."""
+    """Return kind and URL of all records in order; check their digests."""
     seen = []
     for path in sorted(folder.iterdir()):
-        assert path.name.endswith(".warc.gz"), "it was not closed"
+        assert path.name.endswith(".warc.gz"), "the file was not closed"
         with path.open("rb") as stream:
             for record in ArchiveIterator(stream, check_digests="raise"):
                 record.raw_stream.read()
@@ -131,7 +131,7 @@ async def test_redirects_are_records_and_the_page_behind_them_is_named(
 
     assert {url for kind, url in records(folder) if kind == "response"} == {"", "1", "2"}
     assert (await stored(ledger_url, folder, f"{HOME}2")).body == b"two"
-    # It has no body of its own to be parsed.
+    # A redirect has no body to parse.
     assert (await found(ledger_url)).task.stored is None
 
 
@@ -171,7 +171,7 @@ async def test_a_page_whose_callback_raises_is_kept(
 
 
 class Hooked(Pages):
-    """Signs its requests, and unwraps what it is given."""
+    """Signs its requests, and unwraps the answers."""
 
     def before_request(self, request: Request) -> Request:
         signed = Request(f"{request.url}?signature=s3cret", headers=request.headers)
@@ -265,7 +265,7 @@ async def test_a_page_that_has_changed_has_a_new_record(
 
 
 class Asked(ReplayDownloader):
-    """Notes with which validators it is asked."""
+    """Downloader that logs the validators of its requests."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
         super().__init__(answers)
@@ -330,7 +330,7 @@ async def test_a_full_disk_ends_the_crawl_and_costs_no_task_anything(
     assert report.failures == {}
     again = await crawled(answers, ledger_url, settings)
     assert (again.finish_reason, again.failures) == (FinishReason.DRAINED, {})
-    # None twice, and none lost.
+    # No record twice, and none lost.
     assert again.pages > 0
     assert report.pages + again.pages == 10
     assert [(await found(ledger_url, f"{HOME}{n}")).task.retry for n in range(9)] == [0] * 9

@@ -1,8 +1,7 @@
 """Processes that are killed, stopped and frozen in the middle of a crawl.
 
-Each crawl is a process of its own on a real site, and what it leaves is read
-from its store by the store's own client. All of it is run on MongoDB and on
-SQLite.
+Each crawl is a process of its own on a real site. The store's own client reads
+the result. All tests run on MongoDB and on SQLite.
 """
 
 import signal
@@ -22,7 +21,7 @@ from tests.support.docs import Site
 
 pytestmark = pytest.mark.thorough
 
-#: Enough for a crawl that waits for nobody, on a busy machine: a neighbour looks after 200 s.
+#: Enough for a crawl that waits for no other process; other workers look after 200 s.
 WELL_BELOW_A_LEASE = 150.0
 
 Start = Callable[..., Process]
@@ -47,8 +46,8 @@ def start(processes: ExitStack, store: Store, tmp_path: Path) -> Start:
 
     def start(site: Site, *, on_cue: bool = False, **settings: Any) -> Process:
         log = tmp_path / "crawls.log"
-        # Who waits for a lease to run out, or for the next look at the neighbours a
-        # third of a lease later, is found out: no crawl here takes as long.
+        # A crawl that waits for a lease to end, or for the next look at other workers a
+        # third of a lease later, exceeds the limit: no crawl here takes that long.
         chosen = {"concurrency": 40, "lease": "10m"} | settings
         return processes.enter_context(Process(store, [site.start], log, on_cue=on_cue, **chosen))
 
@@ -60,7 +59,7 @@ def asked(site: Site, *, for_pages: int) -> Callable[[], bool]:
 
 
 def assert_complete(store: Store) -> None:
-    """Check that the store has what a walk finds, each page with one item, and nothing held."""
+    """Check that the store has each page of the site with one item, and no lease."""
     expected = docs.walked("postgresql")
     rows = store.rows()
     assert Counter(row.path for row in rows if row.status == Status.FINISHED) == Counter(
@@ -69,7 +68,7 @@ def assert_complete(store: Store) -> None:
     assert {row.path for row in rows if row.status == Status.IGNORED} == expected.refused
     assert {row.path: row.items for row in rows if row.items} == dict.fromkeys(expected.pages, 1)
     assert_nothing_held(rows)
-    # Whatever happened to a process is not a failed attempt at a page.
+    # The death of a process costs its pages no attempt.
     assert {row.retry for row in rows if row.status == Status.FINISHED} == {0}
 
 
@@ -105,11 +104,11 @@ def test_a_crawl_that_is_killed_goes_on_at_once_with_the_same_command(
 
     assert_locks_are_where_work_is(left)
     assert_complete(store)
-    # Only what the dead process had under way is asked for again.
+    # Only pages that the dead process had under way are requested again.
     repeated = pages_asked_for_again(site)
     assert repeated <= held
     print(f"its tasks ran again after {waited:.2f} s; {len(repeated)} of them were fetched twice")
-    assert {row.lost for row in store.rows()} == {0}, "it was nobody's fault"
+    assert {row.lost for row in store.rows()} == {0}, "one kill does not count against a page"
 
 
 def test_a_crawl_that_is_killed_again_and_again_completes(
@@ -149,7 +148,7 @@ def test_processes_on_one_ledger_share_the_work_and_record_each_page_once(
 def test_when_one_of_two_processes_is_killed_the_other_completes_the_crawl(
     serve: Callable[..., Site], start: Start, store: Store
 ):
-    # Slow enough for both to be seen at work, on a machine that is busy as well.
+    # Slow enough to see both at work, also on a busy machine.
     site = serve(latency=100)
     # A process looks for dead neighbours every third of a lease.
     crawls = [start(site, on_cue=True, concurrency=10, lease="60s") for _ in range(2)]
@@ -157,7 +156,7 @@ def test_when_one_of_two_processes_is_killed_the_other_completes_the_crawl(
         crawl.cue()
     wait_until(asked(site, for_pages=100))
     wait_until(lambda: all(store.held_by(crawl.pid) for crawl in crawls))
-    # What is taken back is due last: not too much may be left before it.
+    # Tasks of the killed process are due last: few others may be left before them.
     wait_until(asked(site, for_pages=900))
     killed, other = crawls
 
@@ -170,7 +169,7 @@ def test_when_one_of_two_processes_is_killed_the_other_completes_the_crawl(
 
     assert held
     assert_complete(store)
-    # Leases alone end after two thirds of their time, or later.
+    # Without a look at dead workers, leases end after two thirds of their time or later.
     assert taken_over < 40.0
     assert pages_asked_for_again(site) <= held
     assert report["leases_lost"] == 0
@@ -200,7 +199,7 @@ def test_sigterm_lets_what_is_under_way_finish_and_gives_back_the_rest(
     start(site).drained(within=WELL_BELOW_A_LEASE)
 
     assert_complete(store)
-    # Nothing that was finished within the grace was asked for a second time.
+    # Pages that were finished within the grace period were not requested again.
     assert site.hits() == Counter(expected.found | expected.refused)
 
 

@@ -1,4 +1,4 @@
-"""Pages that are linked directly and by a URL that redirects to them, recorded once each."""
+"""Pages with a direct link and a redirect to them: recorded once each."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -88,7 +88,7 @@ async def test_a_page_that_a_redirect_leads_to_is_asked_for_once(
 
 @pytest.mark.thorough
 async def test_a_page_that_redirects_in_place_lead_to_is_recorded_once(tmp_path: Path):
-    """With cookies the way may matter, so each is asked for, and one of them has the items."""
+    """With cookies, the redirect may matter: each URL is requested, and one task has the items."""
     url = f"sqlite:///{tmp_path}/ledger.db"
     async with served(lambda n: [f"/to/{n}", f"/page/{n}"]) as (home, _):
         spider = Pages(start_urls=[home])

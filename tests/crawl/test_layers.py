@@ -1,4 +1,4 @@
-"""Layers of the user's own: what they see, what they may do, and what their errors become."""
+"""Layers of the user: the requests and responses they see, their rights, and their errors."""
 
 import asyncio
 import itertools
@@ -42,7 +42,7 @@ HOME = "http://a.example/"
 
 
 class Seen:
-    """Notes what passes."""
+    """Layer that logs the requests and responses."""
 
     def __init__(self, *, wire: bool = False) -> None:
         self.wire = wire
@@ -131,7 +131,7 @@ async def test_a_layer_that_asks_again_waits_for_the_turn_of_the_host(tmp_path: 
                 await call_next(attempt, request)
             return await call_next(attempt, request)  # type: ignore[no-any-return]
 
-    # The waits are longer than the page may take, and are no part of that.
+    # The waits are longer than the page's time limit, which does not count them.
     await crawled(
         crawler(Again()),
         Web({HOME: "page"}),

@@ -1,4 +1,4 @@
-"""What a crawl would say to a link, by its spider and by what the ledger knows."""
+"""Verdicts on a link: the rules of the spider, and the state of the ledger."""
 
 from datetime import timedelta
 
@@ -34,7 +34,7 @@ def checks(spider: Spider | None = None, *, seeds: tuple[str, ...] = ()) -> Link
 
 
 async def known(ledger: Ledger, **state: object) -> None:
-    """Let the ledger know something of the host books.test."""
+    """Save a state of the host books.test in the ledger."""
     await ledger.hosts.wake({"books.test": ledger.now()})
     (lease,) = await ledger.host_leases.lease(worker="a", limit=1, lease=LEASE)
     await ledger.host_leases.release([(lease, Host(name="books.test", **state))])

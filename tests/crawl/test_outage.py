@@ -1,4 +1,4 @@
-"""A MongoDB that goes away in the middle of a crawl: frozen, killed and restarted, or gone."""
+"""Outages of MongoDB in the middle of a crawl: frozen, killed and restarted, or gone for good."""
 
 import time
 from collections import Counter
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.thorough
 #: Long enough for operations to time out and be sent again, see `Server.uri`.
 OUTAGE = 4.0
 CONCURRENCY = 40
-#: What a process holds at the most: under way, claimed ahead, and not yet written.
+#: The most tasks of one process: under way, claimed ahead, and not yet written.
 HELD = CONCURRENCY + 2 * CONCURRENCY + 2 * CONCURRENCY
 
 
@@ -60,7 +60,7 @@ def assert_nothing_was_lost_or_failed(server: Server) -> None:
 
 
 def wait_out(seconds: float) -> None:
-    """Let an outage last: how long it takes is what is tested."""
+    """Let an outage last: its length is part of the test."""
     time.sleep(seconds)
 
 
@@ -97,7 +97,7 @@ def test_a_crawl_waits_for_a_server_that_is_killed_and_restarted_and_loses_nothi
         report = crawling.drained(within=60)
 
     assert_nothing_was_lost_or_failed(server)
-    # A claim is not journaled: one that the server has forgotten is a repeated fetch.
+    # A claim is not journaled: if the server loses it, the page is fetched again.
     repeated = site.hits().total() - len(site.hits())
     assert repeated <= report["leases_lost"] <= HELD
 

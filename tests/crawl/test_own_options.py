@@ -1,4 +1,4 @@
-"""What a request asks for instead of the settings, and what an errback is told of its answer."""
+"""Options of one request that override the settings, and the arguments of an errback."""
 
 import time
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ HOME = "http://a.example/"
 
 
 class Pages(Spider):
-    """Records each page with its status, and each failure with what its answer was."""
+    """Records each page with its status, and each failure with its answer."""
 
     name = "pages"
     start_urls = [HOME]
@@ -59,7 +59,7 @@ def to(location: str) -> Replay:
 async def crawled(
     ledger: Ledger, answers: dict[str, Any], *, spider: Spider | None = None, **settings: Any
 ) -> tuple[Report, list[str]]:
-    """Crawl, and return the report and which pages were asked for, in order."""
+    """Crawl; return the report and the requested pages in order."""
     web = ReplayDownloader(answers)
     quick = {"backoff_base": 0, "host_backoff_base": 0.001, "obey_robots": False}
     report = await assemble(
@@ -159,7 +159,7 @@ async def test_the_depth_of_a_request_holds_for_all_that_its_page_leads_to(ledge
     _, asked = await crawled(ledger, chain, spider=asking(max_depth=2), max_depth=1)
     assert asked == [HOME, f"{HOME}1", f"{HOME}2"]
 
-    # Nor does a crawl that goes deeper by its settings fetch what the request forbids.
+    # A crawl with a deeper limit does not override the request's own limit either.
     _, asked = await crawled(ledger, chain, spider=asking(max_depth=2), max_depth=9)
     assert asked == []
 
@@ -229,7 +229,7 @@ async def test_what_is_a_page_to_a_spider_is_none_for_robots_txt(ledger: Ledger)
 
 @pytest.fixture
 def slow() -> Iterator[str]:
-    """The URL of a page that begins only when several read timeouts are over."""
+    """The URL of a page whose first byte comes after several read timeouts."""
 
     def answer(_: Asked) -> Answer:
         time.sleep(0.4)

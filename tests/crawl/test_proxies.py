@@ -1,4 +1,4 @@
-"""Crawls through real proxies: some die, some are banned, and nobody else pays for it."""
+"""Crawls through real proxies: dead and banned ones cost no page an attempt."""
 
 import asyncio
 from collections import Counter
@@ -45,7 +45,7 @@ async def test_every_request_goes_through_a_proxy_and_each_has_its_share(
 
 
 class Killer(ExitSpider):
-    """Lets a proxy die in the middle of the crawl."""
+    """Kills a proxy in the middle of the crawl."""
 
     kill: Callable[[], None] | None = None
 
@@ -70,7 +70,7 @@ async def test_a_proxy_that_dies_and_one_that_is_banned_cost_nobody_an_attempt(
     assert report.counts[Status.FINISHED] == 15
     assert (report.failures, report.host_failures) == ({}, {})
     assert [record.task.retry for record in await tasks(ledger_url)] == [0] * 15
-    # Once or a few at the same time, and then it is left aside.
+    # It gets one request, or a few at the same time, and is set aside then.
     assert 1 <= site.exits["127.0.0.3"] <= 4
 
 
@@ -200,7 +200,7 @@ async def test_the_delay_is_the_hosts_whatever_the_proxy(
     await crawl(three, delay="50ms", max_pages=6)
 
     times = [each.at for each in site.visits]
-    # The proxies may take longer for one of them than for another.
+    # The proxies may take longer for one request than for another.
     assert times[-1] - times[0] >= (len(times) - 2) * 0.05
     assert len(site.exits) == 3
 
@@ -258,7 +258,7 @@ def test_a_request_with_what_is_no_proxy_is_refused_without_its_password(proxy: 
 
 
 CERTIFICATE = Path(__file__).parents[1] / "hostile" / "certificates" / "trusted.pem"
-#: Settings of crawls through proxies that say nothing.
+#: Settings of crawls through proxies that never answer.
 BRIEF: dict[str, Any] = {"connect_timeout": "200ms", "read_timeout": "200ms"}
 
 
@@ -275,7 +275,7 @@ async def test_a_page_whose_own_proxy_says_nothing_fails_by_it_and_its_host_is_c
 ):
     class Own(ExitSpider):
         async def start(self) -> Any:
-            # By https nothing is asked of the site: no connection to it is made.
+            # With https the site gets no request: the proxy makes no connection to it.
             url = f"https://127.0.0.1:{site.port}/p/0" if tls else f"{site.url}/p/0"
             yield Request(url, proxy=proxy.url)
             yield Request(f"{site.url}/p/14")
@@ -355,7 +355,7 @@ async def test_proxies_that_answer_themselves_cost_no_page_an_attempt(
     assert report.counts[Status.FINISHED] == 200
     assert (report.failures, report.host_failures) == ({}, {})
     assert {record.task.retry for record in await tasks(ledger_url)} == {0}
-    # Each has a strike or a few, and rests then.
+    # Each proxy has one strike or a few, and rests then.
     assert sum(len(each.heads) for each in servers[:bad]) < 100 * bad
 
 

@@ -21,7 +21,10 @@ class Site:
     """Serves `/` with links, redirects and pages; a host is any name of loopback."""
 
     def __init__(self, moved: Mapping[str, str], *, linked: Iterable[str] | None = None) -> None:
-        """*moved*: where a URL leads; `A` and `B` are two hosts. *linked*: None is all of them."""
+        """Serve redirects: *moved* has the target of each URL; `A` and `B` are two hosts.
+
+        The home page links to *linked*; None stands for all URLs.
+        """
         site, linked = self, list(moved if linked is None else linked)
 
         class Handler(BaseHTTPRequestHandler):
@@ -75,7 +78,7 @@ def served(moved: Mapping[str, str], *, linked: Iterable[str] | None = None) -> 
 
 
 class Crawled:
-    """What `crawlcw run` on a site has left."""
+    """The ledger and report after `crawlcw run` on a site."""
 
     def __init__(self, site: Site, folder: Path, ledger: str, *options: str) -> None:
         self._site, self._folder, self._ledger = site, folder, ("--ledger", ledger)
@@ -146,13 +149,13 @@ def test_pages_that_redirect_to_one_another_are_a_loop(
 
     outcomes = crawled.outcomes()
     found = [outcomes[place] for place in loop]
-    # The one whose redirect closes the circle.
+    # The page whose redirect closes the loop.
     assert found == [*[REDIRECT] * (len(loop) - 1), LOOP], outcomes
     assert (outcomes["A/"], outcomes["B/"]) == (PAGE, PAGE)
     stats = crawled.stats()
     assert stats["counts"]["finished"] == 2
     assert stats["total"] == 2 + stats["counts"]["ignored"]
-    # Whichever page it is asked for, what became of it is said.
+    # `crawlcw show` names the reason for each page of the loop.
     for place in loop:
         assert "redirect-loop" in crawled.show(place)
 

@@ -1,4 +1,4 @@
-"""Redirects: followed, bounded, asked about, and told no secrets."""
+"""Redirects: limits, checks of each target, and secrets that stay with their origin."""
 
 import asyncio
 from datetime import timedelta
@@ -32,7 +32,7 @@ def to(location: str | None, *, status: int = 302) -> Replay:
 
 
 class Recorder(ReplayDownloader):
-    """Also keeps the requests as they would have been sent."""
+    """Downloader that keeps the requests as they would have been sent."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
         super().__init__(answers)

@@ -1,4 +1,4 @@
-"""Pages that are visited again, by crawls of one process: answers from memory, a real ledger."""
+"""Revisits in crawls of one process: answers from memory, a real ledger."""
 
 import subprocess
 import sys
@@ -45,7 +45,7 @@ class Pages(Spider):
 
 
 class Web(ReplayDownloader):
-    """Keeps the conditions of each request, and answers 304 where a page's ETag is named."""
+    """Downloader that keeps the conditional headers, and answers 304 to a matching ETag."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
         super().__init__(answers)
@@ -178,7 +178,7 @@ async def test_a_page_that_is_gone_keeps_its_items_and_is_asked_for_again(ledger
 
 
 class Changing(Pages):
-    """Says that its pages have changed, as a sitemap does."""
+    """Reports a change of its pages, as a sitemap does."""
 
     def parse(self, response: Response) -> Iterator[Any]:
         self.parsed.append(response.url)
@@ -207,7 +207,7 @@ async def test_a_page_that_was_reopened_and_is_gone_keeps_its_items(
     report, web, _ = await crawled(ledger, {HOME: page("home")}, Falling(), revisit="never")
 
     gone = await record(ledger, HOME + "a")
-    assert web.requested == [HOME, HOME + "a"], "both are done again"
+    assert web.requested == [HOME, HOME + "a"], "both pages are visited again"
     assert (gone.task.status, report.failures) == (Status.IGNORED, {"http-status": 1})
     assert gone.items == ({"text": other or "a"},)
 

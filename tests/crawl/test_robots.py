@@ -1,4 +1,4 @@
-"""robots.txt: asked once, obeyed, and never guessed at while nobody knows it."""
+"""robots.txt: requested once, obeyed, and never guessed while it is unknown."""
 
 import asyncio
 from datetime import timedelta
@@ -31,7 +31,7 @@ NO_PRIVATE = Replay(body="User-agent: *\nDisallow: /private/\n")
 
 
 class FakeTime:
-    """The clock of the rules' validity."""
+    """Clock for the validity of rules."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -41,7 +41,7 @@ class FakeTime:
 
 
 class Held(ReplayDownloader):
-    """Answers nothing until the test lets it."""
+    """Downloader whose answers wait for the test."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
         super().__init__(answers)
@@ -163,7 +163,7 @@ async def test_while_nobody_knows_the_rules_nothing_is_fetched(answer: Any):
     assert await refused(robots, PAGE) is Reason.ROBOTS_UNAVAILABLE
     assert robots.known(PAGE) is None
 
-    # Its host rests after that, so whoever comes next is to ask again.
+    # The host rests after that, so the next caller requests it again.
     await robots.admit(PAGE)
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
     assert web.requested == [ROBOTS, ROBOTS]
@@ -186,7 +186,7 @@ async def test_any_other_error_is_remembered_for_half_a_minute(error: Exception,
             await robots.admit(PAGE)
         assert caught.value is error
         assert robots.known(PAGE) is None
-    assert web.requested == [ROBOTS], "not for every page"
+    assert web.requested == [ROBOTS], "one request, not one a page"
 
     time.seconds = 31
     await robots.admit(PAGE)
@@ -286,7 +286,7 @@ async def test_what_another_process_has_fetched_needs_no_request(time: FakeTime)
     assert rules is not None
     assert rules.crawl_delay == 3
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
-    assert robots.known("http://b.example/", theirs) is None, "nobody else's"
+    assert robots.known("http://b.example/", theirs) is None, "not of another user agent"
     time.seconds = 59
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
     assert web.requested == []
@@ -460,7 +460,7 @@ async def test_rules_are_for_the_whole_product_token(named: str, is_ours: bool):
     ],
 )  # fmt: skip
 def test_what_is_no_rule_does_not_part_two_names_of_a_group(between: str):
-    """RFC 9309, sections 2.2.1 and 2.2.4: it interferes with no other line."""
+    """RFC 9309, sections 2.2.1 and 2.2.4: an unknown line has no effect on other lines."""
     for agents in ("crawlcw", "news"), ("news", "crawlcw"), ("*", "news"):
         one, two = agents
         body = f"User-agent: {one}\n{between}\nUser-agent: {two}\nDisallow: /private/\n"

@@ -1,4 +1,4 @@
-"""Rules of a spider, in whole crawls: which links they follow, and from which pages."""
+"""Rules of a spider in whole crawls: the links that they follow, and the pages they start from."""
 
 import re
 from typing import Any
@@ -32,7 +32,7 @@ SITE: dict[str, str | Replay] = {
 
 
 class Shop(Spider):
-    """Lists lead to items, and items only where `follow` says so."""
+    """Lists link to items; an item's links are followed only with `follow`."""
 
     name = "shop"
     start_urls = [HOME]
@@ -65,9 +65,9 @@ async def test_rules_hold_for_start_urls_and_for_pages_that_are_to_be_followed(l
 
     report = await run_spider(Shop(), ledger=ledger_url, downloader=downloader)
 
-    # item/5 stands on a page that is not to be followed, and so does item/6.
+    # item/5 and item/6 are linked from a page whose links are not followed.
     assert await items(ledger_url) == EXPECTED
-    assert report.failures == {}, "nothing else was asked for"
+    assert report.failures == {}, "no other requests"
 
 
 async def test_a_crawl_that_goes_on_in_another_process_follows_the_same(ledger_url: str):
@@ -92,7 +92,7 @@ async def test_rules_hold_beside_a_parse_of_the_spiders_own(tmp_path: Any):
     await run_spider(Own(), ledger=url, downloader=ReplayDownloader(SITE))
 
     expected = {"", "list/1", "item/1", "item/2", "last"}
-    assert {item for item, _ in await items(url)} == expected, "rules do not hold for `last`"
+    assert {item for item, _ in await items(url)} == expected, "rules do not apply to `last`"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a spider starts with, as it is told apart, and whether a crawl goes deeper than the last."""
+"""Start requests: recognition of unchanged ones, and of a crawl deeper than the last."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A bounded memory of what the ledger has."""
+"""Bounded memory of tasks that are in the ledger."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Pools of sessions: each with its own cookies and its own proxy, kept over runs and processes."""
+"""Session pools: each session keeps its cookies and its proxy over runs and processes."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ def exits_by_visitor(site: ExitSite) -> dict[str, set[str]]:
 async def test_requests_are_spread_over_sessions_with_cookies_and_proxies_of_their_own(
     site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
 ):
-    # Not as many as proxies: whoever takes turns with both would meet the same again.
+    # Not the number of proxies: a plain rotation of both would repeat the same pairs.
     report = await crawl(three, sessions=4)
 
     assert report.counts[Status.FINISHED] == 31

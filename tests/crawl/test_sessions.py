@@ -1,4 +1,4 @@
-"""Crawls that are logged in: one login at a time, kept, and repeated after a logout."""
+"""Crawls with a login: one at a time, kept, and repeated after a logout."""
 
 import asyncio
 import stat
@@ -132,7 +132,7 @@ async def test_a_session_that_the_server_ends_is_logged_in_anew_and_no_page_is_l
 
 
 class Leaver(Members):
-    """Has the server log everybody out at a page, once."""
+    """Has the server log out all sessions at one page, once."""
 
     leave: Callable[[], None]
 
@@ -154,7 +154,7 @@ async def test_pages_that_are_refused_after_a_logout_wait_unspent(
     assert report.counts[Status.FINISHED] == 15
     assert (report.failures, report.host_failures) == ({}, {})
     assert len(site.logins) == 2
-    assert site.refused, "somebody must have found out"
+    assert site.refused, "at least one request met the logout"
 
 
 async def test_a_page_that_nobody_may_see_fails_by_itself(
@@ -230,7 +230,7 @@ async def test_a_site_that_ends_sessions_often_is_crawled_to_its_end(
     report = await crawl(Often(), max_logins=2)
 
     assert report.counts[Status.FINISHED] == 15
-    # More often than logins in a row may be of no use.
+    # More often than the limit of useless logins in a row.
     assert len(site.logins) > 2
 
 
@@ -257,7 +257,7 @@ async def test_pages_that_anybody_may_see_are_no_probes_of_a_login(
 
 
 class ByRequest(Members):
-    """Asks for each page as somebody of its own."""
+    """Requests each page in a session of its own."""
 
     async def start(self) -> Any:
         for number, name in enumerate(("ada", "bob")):

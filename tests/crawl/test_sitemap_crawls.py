@@ -1,4 +1,4 @@
-"""Crawls of long sitemaps in processes of their own: killed in the middle, and in flat memory."""
+"""Crawls of long sitemaps in processes of their own: kills in the middle, and bounded memory."""
 
 import asyncio
 from pathlib import Path
@@ -42,7 +42,7 @@ async def test_a_crawl_that_is_killed_within_a_sitemap_loses_no_link_of_it(
             await asyncio.to_thread(again.end)
 
     found = await counts(ledger_url)
-    assert before < 2 + URLS, "it was killed too late to show anything"
+    assert before < 2 + URLS, "the kill came too late for this test"
     assert found.total == 2 + URLS
     ledger = await open_ledger(ledger_url, FrontierSpider.name)
     finished = await ledger.queries.find(TaskFilter(statuses=[Status.FINISHED]), limit=100)

@@ -1,4 +1,4 @@
-"""Crawls that begin with sitemaps: what they find, and what the next run takes anew."""
+"""Crawls that begin with sitemaps: the pages found, and the pages visited again by the next run."""
 
 import asyncio
 import gzip
@@ -55,7 +55,7 @@ class Docs(SitemapSpider):
 
 
 class Crawls:
-    """Crawls of one ledger, and what each of them asked for."""
+    """Crawls on one ledger, with the requests of each."""
 
     def __init__(self, ledger_url: str) -> None:
         self.ledger_url = ledger_url
@@ -63,7 +63,7 @@ class Crawls:
         self.failures: dict[str, int] = {}
 
     async def asked(self, spider: Spider, pages: dict[str, str | bytes | Replay]) -> list[str]:
-        """Crawl a site of these pages and return the paths that were asked for, sorted."""
+        """Crawl a site of these pages; return the requested paths, sorted."""
         downloader = ReplayDownloader({f"{SITE}{path}": page for path, page in pages.items()})
         report = await run_spider(spider, ledger=self.ledger_url, downloader=downloader)
         assert report.finish_reason == "drained"
@@ -100,7 +100,7 @@ async def test_the_next_run_takes_anew_what_is_newer_than_its_last_visit(crawls:
     changed = changed.replace("</urlset><urlset>", "")
     assert await crawls.asked(Docs(), pages | {"/a.xml.gz": changed}) == ["/3", *sitemaps]
 
-    # What is said to change in the future changes once a run.
+    # A page with a future change date is visited once a run.
     changed = changed.replace("/2</loc>", "/2</loc><lastmod>2999-01-01</lastmod>")
     changed += "<!-- -->"
     for _ in range(2):
@@ -130,7 +130,7 @@ async def test_a_page_behind_a_redirect_is_taken_anew_with_what_leads_there(craw
         "/2": "two",
     }
     for _ in range(2):
-        # Who claims a page that a redirect has led to, this fetcher or another, is a race.
+        # Either fetcher may claim the target of the redirect first.
         assert {*await crawls.asked(Docs(), pages)} == {"/1", "/2", "/new.xml", "/sitemap.xml"}
 
 
@@ -315,13 +315,13 @@ async def test_the_links_of_a_list_of_urls_are_not_bounded_and_written_in_slices
         downloader=ReplayDownloader(answers),
     )
 
-    # The last ones come with the page's outcome, where there is a good one.
+    # The last slice is committed with the outcome of the page, if that is a success.
     assert written == [SLICE, SLICE, *([7] if kind is Raising else [])]
     ledger = await open_ledger(crawls.ledger_url, "lists")
     counts = await ledger.queries.counts()
     depths = {record.task.depth for record in await ledger.queries.find(TaskFilter(), limit=50)}
     await ledger.close()
-    # What was yielded before an error stays, and none lies deeper than the list.
+    # Requests yielded before an error stay, and none is deeper than the list.
     assert counts.total == 1 + kind.number
     assert depths == {0}
     assert counts[Status.IGNORED] >= (kind is Raising)

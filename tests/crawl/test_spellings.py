@@ -1,4 +1,4 @@
-"""A server that tells spellings of its addresses apart: each page is had by the one it links to."""
+"""A server that distinguishes spellings of a URL: each page is requested by its link's spelling."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.hostile.raw_server import response, serving
 from tests.support.commands import invoke
 from tests.support.site_threads import in_thread
 
-#: By the request target of its page, the link to it.
+#: The link to each page, by the request target of the page.
 LINKS = {
     "/p%26q": "/p%26q",
     "/p%3Aq": "/p%3Aq",
@@ -29,7 +29,7 @@ LINKS = {
     "/empty?": "/empty?",
     "/slash/x": "\\slash\\x",
 }
-#: By the target that a link leads to, the Location of the answer.
+#: The Location of each redirect, by its request target.
 MOVED = {
     "/a:b": "/a%3Ab",
     "/c%2Cd": "/c,d",
@@ -52,7 +52,7 @@ class Spellings(Spider):
 
 
 def pages() -> dict[str, bytes]:
-    """Return the answers by request target; any other spelling is not found."""
+    """Return the answers by request target; any other spelling is 404."""
     links = "".join(f'<a href="{href}">x</a>' for href in [*LINKS.values(), *MOVED])
     html = b"Content-Type: text/html; charset=utf-8\r\n"
     answers = {path: response(path.encode(), headers=html) for path in [*LINKS, *MOVED.values()]}

@@ -1,4 +1,4 @@
-"""A spider's state over kills, failures and processes: what callbacks change counts once."""
+"""A spider's state over kills, failures and processes: each callback's change counts once."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ BASE = "https://a.example/"
 
 
 async def state_of(ledger_url: str, name: str) -> dict[str, Any]:
-    """Return the values that a ledger has, and see that nothing of them is pending."""
+    """Return the values in a ledger; check that no change is pending."""
     ledger = await open_ledger(ledger_url, name)
     try:
         found = await ledger.spider_state.read()
@@ -93,7 +93,7 @@ async def test_a_crawl_that_is_killed_at_random_moments_counts_each_page_once(
 
 @pytest.fixture
 def crawl(ledger_url: str) -> Callable[..., Any]:
-    """Crawl pages of which each is a text of links."""
+    """Crawl pages that are lists of links."""
 
     async def crawl(spider: Spider, pages: dict[str, str], **settings: Any) -> Report:
         answers = {BASE + path: Replay(body=body, headers=HTML) for path, body in pages.items()}
@@ -351,7 +351,7 @@ class Counting(Base):
 """
 
 
-@pytest.mark.thorough  # two processes of which one is killed are above
+@pytest.mark.thorough  # the test above kills one of two processes
 @pytest.mark.parametrize("number", [1, 2])
 async def test_commands_whose_processes_are_all_killed_count_each_page_once(
     number: int, processes: ExitStack, ledger_url: str, tmp_path: Path
@@ -371,7 +371,7 @@ async def test_commands_whose_processes_are_all_killed_count_each_page_once(
         enough = tree.asked + chance.randint(1, PAGES // 6)
         killed = start()
         wait_until(lambda enough=enough: tree.asked >= enough)
-        # Workers are in sessions of their own, out of reach of a terminal.
+        # Workers have their own process sessions, so a terminal's signals do not reach them.
         for pid in (killed.pid, *children_of(killed.pid)):
             os.kill(pid, signal.SIGKILL)
         killed.wait()
@@ -389,6 +389,6 @@ async def test_commands_whose_processes_are_all_killed_count_each_page_once(
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the processes that a process has started, and that are there."""
+    """Return the running child processes of a process."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(each) for each in found]

@@ -1,4 +1,4 @@
-"""Following what the ledger tells a crawl, in the process of the test."""
+"""Commands in the ledger to a running crawl, in the process of the test."""
 
 import resource
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Callbacks that take long leave all else its turns of the loop, and begin in their order."""
+"""Turns of long callbacks: the event loop stays responsive, and callbacks start in order."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ def test_callbacks_that_take_longer_than_a_slice_are_a_turn_of_the_loop_apart():
             await turns.take()
             order.append(number)
             ticks.append(passed)
-            time.sleep(0.04)  # it keeps the loop
+            time.sleep(0.04)  # blocks the loop
 
         async with asyncio.TaskGroup() as group:
             for number in range(4):
