@@ -174,8 +174,8 @@ class Downloader(Protocol):
         returned, not followed (their `location` header comes from its raw
         bytes). A body over the limit is cut, and `truncated` says so. Every
         status is a response. The body of a request with `options.save_to` may
-        be streamed to `Response.file`, see `FileTransfers`; one that is returned in
-        memory is saved by the crawl. Raises `FetchError`, and nothing else, for
+        be streamed to `Response.file`; one that is returned in memory is saved by
+        the crawl. Raises `FetchError`, and nothing else, for
         whatever goes wrong; cancellation passes through.
         """
 

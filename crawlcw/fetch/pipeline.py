@@ -24,7 +24,6 @@ from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError
 from crawlcw.fetch.addresses import Hop, PublicNames, current_hop
 from crawlcw.fetch.credentials import Credentials
-from crawlcw.fetch.file_transfer import SaveFile
 from crawlcw.fetch.proxies import Proxies, ProxyPool
 from crawlcw.fetch.redirects import Admission, FollowRedirects
 from crawlcw.fetch.transport import AiohttpDownloader
@@ -35,6 +34,7 @@ from crawlcw.fetch.user_layers import (
     before_request,
     made_by,
 )
+from crawlcw.files.saving import FileTransfers, SaveFile
 from crawlcw.model import urls
 
 #: The way of a page that a browser renders, beside the ways of the purposes.
@@ -178,7 +178,12 @@ def web(
 ) -> DefaultDownloader:
     """Return the downloader that a crawl of *spider* uses; *also* are URLs beside its own."""
     origins = {urls.locate(url).host for url in [*entry_urls(spider), *also]}
-    client = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
+    client = AiohttpDownloader(
+        settings,
+        start_origins=origins,
+        public_names=public_names,
+        save=FileTransfers(settings).save,
+    )
     return DefaultDownloader(client, proxies=Proxies(proxies), cache=cache)
 
 

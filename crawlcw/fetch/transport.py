@@ -9,12 +9,12 @@ import asyncio
 import errno
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import Self
+from typing import Protocol, Self
 from urllib.parse import quote_from_bytes
 
 import aiohttp
@@ -39,7 +39,6 @@ from crawlcw.fetch.body import (
 )
 from crawlcw.fetch.connector import Connector, Listener, Site, endpoint_of, login_of
 from crawlcw.fetch.failures import failure_in, login_refused
-from crawlcw.fetch.file_transfer import FileTransfers
 from crawlcw.fetch.redirects import REDIRECTS
 from crawlcw.model import urls
 
@@ -64,14 +63,39 @@ _FREE_BODY = 256 << 10
 _DESCRIPTOR_PAUSE = 0.05
 
 
+class Sink(Protocol):
+    """Takes the body of one answer piece by piece, so that it is not in memory."""
+
+    async def begin(
+        self, status: int, headers: Mapping[str, str], *, length: int | None, coded: bool
+    ) -> bool:
+        """Make ready for a body of the announced *length*; return False to have it as a page.
+
+        *coded*: the pieces are decoded, and *length* is not theirs. Raises `FetchError`.
+        """
+
+    def came(self, size: int) -> None:
+        """Note that *size* bytes came from the server."""
+
+    async def take(self, data: bytes) -> None:
+        """Add decoded bytes; raises `FetchError`."""
+
+
+#: Return the response to a request with `save_to`, by exchanges with the headers that it chooses.
+Save = Callable[
+    [Attempt, Request, Callable[[Sequence[tuple[str, str]], Sink], Awaitable[Response]]],
+    Awaitable[Response],
+]
+
+
 class AiohttpDownloader:
     """A `Downloader` on aiohttp's client.
 
     *start_origins* are the `Location.host` of the start URLs: these hosts, and
     those of `settings.allow_private`, may be at private addresses, see
-    `AddressGuard`, which has *public_names* too. To be opened inside of the
-    running loop, by `open`, `async with` or the first `fetch`; who opens it
-    closes it.
+    `AddressGuard`, which has *public_names* too. *save* streams bodies to
+    files; without it they are in memory. To be opened inside of the running
+    loop, by `open`, `async with` or the first `fetch`; who opens it closes it.
     """
 
     def __init__(
@@ -80,12 +104,13 @@ class AiohttpDownloader:
         *,
         start_origins: Iterable[str] = (),
         public_names: PublicNames | None = None,
+        save: Save | None = None,
     ) -> None:
         self._settings = settings
+        self._save = save
         self._budget = MemoryBudget(settings.memory_budget // BUDGET_IN_BODIES)
         # All fetchers together take no more than a sixteenth of the whole budget.
         self._free_body = min(_FREE_BODY, settings.memory_budget // 16 // settings.concurrency)
-        self._files = FileTransfers(settings, buffer=self._free_body)
         self._read_timeout = settings.read_timeout.total_seconds()
         self._guard = AddressGuard(
             start_origins=start_origins,
@@ -151,8 +176,9 @@ class AiohttpDownloader:
                 if not site.is_admitted:
                     await self._guard.admit(site.url, hop.proxy)
                     site.is_admitted = True
-                if request.options.save_to is not None:
-                    return await self._saved(connector, hop, request, site, path)
+                if request.options.save_to is not None and self._save is not None:
+                    ask = partial(self._streamed, connector, hop, request, site, path)
+                    return await self._save(attempt, request, ask)
                 answer = await self._asked(connector, hop, request, site, path, request.headers)
                 try:
                     return await self._page(answer, hop, request)
@@ -330,43 +356,35 @@ class AiohttpDownloader:
                 attempt.keep(share)
         return body, waited
 
-    async def _saved(
-        self, connector: Connector, hop: Hop, request: Request, site: Site, path: str
+    async def _streamed(
+        self,
+        connector: Connector,
+        hop: Hop,
+        request: Request,
+        site: Site,
+        path: str,
+        headers: Sequence[tuple[str, str]],
+        sink: Sink,
     ) -> Response:
-        """Return the response to a request for a file, its body on the disk."""
-        async with self._files.transfer(hop.attempt, request) as transfer:
-            while True:
-                asked = transfer.headers(request.headers)
-                answer = await self._asked(connector, hop, request, site, path, asked)
-                try:
-                    status, headers = answer.message.code, headers_of(answer.message.headers)
-                    if transfer.is_contradicted(status, headers):
-                        continue
-                    if not 200 <= status < 300:
-                        # A page that says why there is no file.
-                        return await self._page(answer, hop, request)
-                    elapsed = timedelta(seconds=monotonic() - answer.sent_at)
-                    codings = [name for name in codings_of(headers) if name != "identity"]
-                    decoder = BodyDecoder(codings)
-                    length = None if codings else _length(headers)
-                    await transfer.begin(status, headers, length=length, coded=bool(codings))
-                    async for data in answer.content.iter_any():
-                        transfer.came(len(data))
-                        for piece in decoder.pieces(data):
-                            await transfer.take(piece)
-                    if decoder.missing:
-                        raise FetchError(Reason.PAYLOAD_TRUNCATED, decoder.missing)
-                finally:
-                    connector.release(answer)
-                response = Response(
-                    request.url,
-                    request=request,
-                    # It is whole, whichever part of it has come by this answer.
-                    status=200 if status == 206 else status,
-                    headers=headers,
-                    elapsed=elapsed,
-                )
-                return await transfer.kept(response)
+        """Return the response to a request with these *headers*, its body in a *sink*."""
+        answer = await self._asked(connector, hop, request, site, path, headers)
+        try:
+            status, told = answer.message.code, headers_of(answer.message.headers)
+            elapsed = timedelta(seconds=monotonic() - answer.sent_at)
+            codings = [name for name in codings_of(told) if name != "identity"]
+            length = None if codings else _length(told)
+            if not await sink.begin(status, told, length=length, coded=bool(codings)):
+                return await self._page(answer, hop, request)
+            decoder = BodyDecoder(codings)
+            async for data in answer.content.iter_any():
+                sink.came(len(data))
+                for piece in decoder.pieces(data):
+                    await sink.take(piece)
+            if decoder.missing:
+                raise FetchError(Reason.PAYLOAD_TRUNCATED, decoder.missing)
+        finally:
+            connector.release(answer)
+        return Response(request.url, request=request, status=status, headers=told, elapsed=elapsed)
 
 
 def _lines(headers: Iterable[tuple[str, str]]) -> str:

@@ -27,7 +27,7 @@ from crawlcw import (
     run_spider,
 )
 from crawlcw.errors import SpiderError
-from crawlcw.fetch.file_transfer import SaveFile
+from crawlcw.files.saving import SaveFile
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import media_site

@@ -1,13 +1,14 @@
-"""The body of one request on its way to a file: resumed where that is safe, and never cut.
+"""Bodies of requests with `save_to`, streamed to files: resumed where that is safe, never cut.
 
-What an earlier attempt has left is gone on with where the part that answers has the
-same strong validator (RFC 9110, sections 13.1.5 and 15.3.7.3); whatever answers
-otherwise begins anew. Disk and checksum are worked on in threads.
+The transport knows a file as a `fetch.transport.Sink`. An attempt resumes the bytes of an
+earlier one if the answer is a part with the same strong validator (RFC 9110, sections 13.1.5
+and 15.3.7.3); after any other answer the file begins anew. Disk and checksum are worked on in
+threads.
 """
 
 import errno
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
@@ -29,7 +30,12 @@ from crawlcw.files.partial import PartialFile
 
 T = TypeVar("T")
 
+#: Make one exchange with these headers; the body of a file goes to the transfer.
+Ask = Callable[[Sequence[tuple[str, str]], "FileTransfer"], Awaitable[Response]]
+
 _THREADS = 4
+#: Bytes of a file that are in memory before they are written.
+_BUFFER = 256 << 10
 #: So many bytes of a file are looked at before it is saved.
 _LOOK = 1 << 16
 #: Bytes a second: a download that is faster than that makes progress.
@@ -50,14 +56,25 @@ _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 class FileTransfers:
     """All files of one downloader; in its event loop."""
 
-    def __init__(self, settings: Settings, *, buffer: int) -> None:
-        """Let each file have *buffer* bytes in memory before they are written."""
+    def __init__(self, settings: Settings) -> None:
         self.max_file = settings.max_file
         self.window = settings.timeout.total_seconds()
-        self.buffer = buffer
+        # All files together take no more than a sixteenth of the whole budget.
+        self.buffer = min(_BUFFER, settings.memory_budget // 16 // settings.concurrency)
         self._folders: dict[str, Folder] = {}
         # Its own, so that nothing else waits for a slow disk.
         self._limiter = anyio.CapacityLimiter(_THREADS)
+
+    async def save(self, attempt: Attempt, request: Request, ask: Ask) -> Response:
+        """Return the response to *request*, its body in a file; see `fetch.transport.Save`."""
+        async with self.transfer(attempt, request) as transfer:
+            while True:
+                try:
+                    response = await ask(transfer.headers(request.headers), transfer)
+                except PartRefusedError:
+                    continue
+                # Otherwise it is a page that says why there is no file.
+                return await transfer.kept(response) if transfer.is_begun else response
 
     async def in_thread(self, attempt: Attempt, place: str, work: Callable[[], T]) -> T:
         """Return the result of *work* on the disk or the store at a *place*.
@@ -107,8 +124,12 @@ class FileTransfers:
                 await to_thread.run_sync(close, limiter=self._limiter)
 
 
+class PartRefusedError(FetchError):
+    """An answer to a range cannot complete the file, which begins anew."""
+
+
 class FileTransfer:
-    """One file, from the request for it to its place."""
+    """One file, from the request for it to its place; a `fetch.transport.Sink`."""
 
     def __init__(
         self,
@@ -128,6 +149,7 @@ class FileTransfer:
         #: The last byte of an answer that goes on with this file, and the size of the whole.
         self._rest: tuple[int, int] | None = None
         self._since_mark = 0
+        self.is_begun = False  #: whether an answer is the file
         # A file that is whole already is asked for as well: it may have changed.
         whole = part.total is not None and part.size >= part.total
         self._offset = part.size - 1 if whole else part.size
@@ -140,20 +162,6 @@ class FileTransfer:
         if self._offset and self._part.validator is not None:
             asked += [("Range", f"bytes={self._offset}-"), ("If-Range", self._part.validator)]
         return tuple(asked)
-
-    def is_contradicted(self, status: int, headers: Mapping[str, str]) -> bool:
-        """Return whether an answer to a range is of no use; the file begins anew then."""
-        self._rest = None
-        if not self._offset:
-            return False
-        if status == 206:
-            self._rest = self._rest_in(headers)
-            if self._rest is not None:
-                return False
-        elif status != 416:
-            return False
-        self._offset = 0
-        return True
 
     def _rest_in(self, headers: Mapping[str, str]) -> tuple[int, int] | None:
         match = _CONTENT_RANGE.match(headers.get("content-range", ""))
@@ -176,12 +184,18 @@ class FileTransfer:
 
     async def begin(
         self, status: int, headers: Mapping[str, str], *, length: int | None, coded: bool
-    ) -> None:
-        """Make ready for the body of an answer that is the file.
+    ) -> bool:
+        """Make ready for the body of an answer; return False for a page that is no file.
 
         *length* is the announced size of the body in bytes, *coded* whether it is to be decoded.
         Raises `FetchError`.
         """
+        self._rest = self._rest_in(headers) if status == 206 and self._offset else None
+        if status in (206, 416) and self._offset and self._rest is None:
+            self._offset = 0
+            raise PartRefusedError(Reason.PROTOCOL, "a part came that cannot complete the file")
+        if not 200 <= status < 300:
+            return False
         if status in _CONTENTLESS:
             message = f"HTTP {status}: there is no file"
             raise FetchError(Reason.HTTP_STATUS, message, status=status)
@@ -197,6 +211,8 @@ class FileTransfer:
         self._check_size(total or 0)
         await self._in_thread(begin)
         self._mark()
+        self.is_begun = True
+        return True
 
     async def take(self, data: bytes) -> None:
         """Add decoded bytes; raises `FetchError`."""
@@ -217,7 +233,7 @@ class FileTransfer:
             self._mark()
 
     async def kept(self, response: Response) -> Response:
-        """Return *response* with its file in its place; its body has ended.
+        """Return *response*, whose body has ended, with its file in its place.
 
         An answer that is not to be saved, see `Attempt.accepts_file`, is returned with its first
         bytes as its body, and no file. Raises `FetchError`.
@@ -227,6 +243,9 @@ class FileTransfer:
         if expected is not None and size != expected:
             message = f"{size:,} bytes of {expected:,} came"
             raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
+        if response.status == 206:
+            # The file is whole, though this answer was a part of it.
+            response = replaced(response, status=200)
         accepts = self._attempt.accepts_file
         if accepts is not None:
             body = await self._in_thread(partial(self._part.start, _LOOK))
@@ -303,7 +322,7 @@ class SaveFile:
     purposes = frozenset({Purpose.PAGE, Purpose.LOGIN})
 
     def __init__(self, settings: Settings) -> None:
-        self._files = FileTransfers(settings, buffer=1 << 18)
+        self._files = FileTransfers(settings)
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         """Return the response, its body in a file where that is asked for."""
