@@ -41,6 +41,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
 from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.standstill import Rests
+from crawlcw.telemetry.alarms import Alarms
 from crawlcw.telemetry.meter import Meter
 
 
@@ -97,6 +98,7 @@ def assemble(
     parts.make_hosts()
     parts.make_writers()
     parts.make_fetcher()
+    parts.make_beside()
     return Crawl(parts)
 
 
@@ -267,6 +269,19 @@ class _Parts(Parts):
                 session, outcomes, adder=self.adder, robots=self.robots, scope=self.scope
             ),
         )
+
+    def make_beside(self) -> None:
+        """Make the list of what runs beside the pages."""
+        alarms = Alarms(
+            self.spider,
+            self.settings,
+            self.session.stats,
+            standstill=self.coordinator.standstill,
+            stop=self.ending.wished,
+        )
+        self.beside = [self.sessions.run, alarms.run, self.steering.run]
+        if self.bodies is not None:
+            self.beside.append(self.bodies.mend)
 
 
 def _instruments(settings: Settings, meter: Meter | None) -> Instruments | None:

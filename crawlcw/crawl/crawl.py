@@ -8,10 +8,11 @@ Everything that is started here ends here: nothing outlives `Crawl.run`.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing, nullcontext
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import anyio
 
@@ -20,7 +21,6 @@ from crawlcw.api.spider import Spider, begin, end
 from crawlcw.api.user_code import spider_code
 from crawlcw.archive.bodies import Bodies
 from crawlcw.browser.layer import Render
-from crawlcw.crawl.alarms import Alarms
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.control import Steering
 from crawlcw.crawl.coordinator import Coordinator
@@ -120,6 +120,8 @@ class Parts:
     bodies: Bodies | None  #: where pages are kept, if they are
     meter: Meter | None  #: of a crawl that is measured
     rests: Rests
+    #: Each is run until the crawl ends.
+    beside: Sequence[Callable[[], Coroutine[Any, Any, None]]]
 
 
 class Crawl:
@@ -139,13 +141,6 @@ class Crawl:
         self._parts = parts
         self._ending = parts.ending
         self._released = 0  #: leases that were given back
-        self._alarms = Alarms(
-            self.spider,
-            self.settings,
-            self.stats,
-            standstill=parts.coordinator.standstill,
-            stop=self._ending.wished,
-        )
 
     @property
     def held(self) -> int:
@@ -251,11 +246,8 @@ class Crawl:
             )
             background.start_soon(renewing)
             background.start_soon(parts.committer.run, done, pool.has_idle_workers)
-            background.start_soon(parts.sessions.run)
-            background.start_soon(self._alarms.run)
-            background.start_soon(parts.steering.run)
-            if parts.bodies is not None:
-                background.start_soon(parts.bodies.mend)
+            for each in parts.beside:
+                background.start_soon(each)
             background.start_soon(partial(parts.seeder.run, state, seeded=seeded))
             reason = await pool.run(
                 partial(parts.fetcher.run, done),

@@ -1,1 +1,1 @@
-"""Telemetry for other systems: metrics, traces, and a webhook at the end of a crawl."""
+"""Telemetry for others: metrics, traces, alarms, and a webhook at the end of a crawl."""

@@ -9,13 +9,13 @@ import pytest
 
 from crawlcw import Settings, StopCrawl
 from crawlcw.assembly import assemble
-from crawlcw.crawl import alarms
-from crawlcw.crawl.alarms import Alarms
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, Reason, SettingsError
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.standstill import Standstill
+from crawlcw.telemetry import alarms
+from crawlcw.telemetry.alarms import Alarms
 from crawlcw.testing import Replay
 from tests.crawl.test_crawl import HOME, Books, Web, links
 from tests.support.ledgers import START, FakeClock
