@@ -1,1 +1,1 @@
-"""Crawls of servers that mean no good."""
+"""Crawls of hostile servers."""

@@ -1,8 +1,8 @@
-"""What becomes of every page of the hostile server: the rows of the catalogue, and their outcomes.
+"""Expected outcome of every page of the hostile server, by the rows of the catalogue.
 
-The catalogue of what servers, pages and databases do to a crawler has numbered rows;
-`ROWS` are those of its sections 1 to 8. Of sections 1 to 4 a server can perform most:
-`ENDPOINTS` has for each path the rows that it performs, and how its task ends.
+The catalogue lists attacks and faults of servers, pages and databases in numbered
+rows; `ROWS` has those of its sections 1 to 8. The server performs most rows of
+sections 1 to 4: `ENDPOINTS` has for each path its rows and the outcome of its task.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ ROWS = tuple(
     f"{section}.{row}" for section, last in _LAST_ROWS.items() for row in range(1, last + 1)
 )
 HEALTHY = 100
-#: Rows whose pages are large, or come without end: they take seconds.
+#: Rows with large or endless pages, which take seconds.
 _LARGE = frozenset({"1.9", "2.10", "3.1", "3.2", "3.11", "3.20", "4.13"})
 
 
@@ -32,16 +32,16 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One page of the server, and what is to come of it."""
+    """One page of the server, and its expected outcome."""
 
     path: str
     rows: tuple[str, ...]
-    outcome: Outcome  #: of a single attempt, and of a crawl but for `or_else`
+    outcome: Outcome  #: of a single attempt; of a crawl as well, without `or_else`
     or_else: Outcome | None = None
-    """Of a crawl, where a redirect's target is a task of its own."""
+    """Outcome in a crawl, where the target of a redirect is a task of its own."""
 
     def allows(self, outcome: Outcome) -> bool:
-        """Return whether a crawl may end the page so."""
+        """Return whether a crawl may end the page with this outcome."""
         return outcome in (self.outcome, self.or_else)
 
 
@@ -54,7 +54,7 @@ CUT_AND_UNPARSED = Outcome(Status.IGNORED, Reason.PARSE_KILLED, "bytes")
 
 
 def gone(reason: Reason) -> Outcome:
-    """Return the outcome of a task that was given up, or is unwanted."""
+    """Return the outcome of a task that was given up or is unwanted."""
     return Outcome(Status.IGNORED, reason)
 
 
@@ -197,14 +197,14 @@ _TABLE: tuple[tuple[str, Outcome, str], ...] = (
     ("4.16", WHOLE, "/growing-path/ /calendar"),
 )
 
-#: Redirects have done their part in a crawl; where they lead ends as it does.
+#: In a crawl, these end as redirects; their targets have outcomes of their own.
 _MOVED = """
     /301 /302 /303 /307 /308 /302-with-endless-body /ping /pong /endless-redirects /ten-redirects
     /to-404 /to-204 /to-silent /to-disallowed /to-fragment /relative-location /two-locations
     /latin-1-location /utf-8-location /quoted-location
 """
 _OR_ELSE = dict.fromkeys([*_MOVED.split(), *(f"/alias-{n}" for n in range(50))], MOVED) | {
-    # Where its body comes with it: see /204-with-body.
+    # If the body arrives with the head, like /204-with-body.
     "/204-and-a-body-later": PROTOCOL,
 }
 
@@ -221,12 +221,12 @@ ENDPOINTS = tuple(
 
 
 def healthy_paths() -> list[str]:
-    """Return the paths of the pages that mean well."""
+    """Return the paths of the healthy pages."""
     return [f"/healthy?{number}" for number in range(HEALTHY)]
 
 
 def quick_endpoints() -> list[Endpoint]:
-    """Return a page for each row and outcome that needs no deadline and no large page."""
+    """Return one page for each row and outcome that needs neither a deadline nor a large page."""
     found: dict[object, Endpoint] = {}
     for each in ENDPOINTS:
         if each.outcome.reason not in (Reason.TIMEOUT_READ, Reason.TIMEOUT_TOTAL):
@@ -236,11 +236,11 @@ def quick_endpoints() -> list[Endpoint]:
 
 @page("/index")
 async def _index(exchange: Exchange) -> object:
-    """Links to the pages that mean well, and to what the query names: `all`, `quick` or none."""
+    """Links to the healthy pages, and to the pages of the query: `all`, `quick` or none."""
     paths = healthy_paths()
     chosen = {"all": ENDPOINTS, "quick": quick_endpoints()}.get(exchange.query, ())
     others = [endpoint.path for endpoint in chosen]
-    # Spread evenly among them.
+    # Spread the other pages evenly among the healthy ones.
     every = len(others) / len(paths)
     for number in reversed(range(len(paths))):
         paths[number:number] = others[int(number * every) : int((number + 1) * every)]

@@ -2,7 +2,7 @@
 
     python -m tests.hostile.commands LEDGER START_URL FOLDER
 
-A line `== ARGUMENTS == CODE` follows what each has printed.
+A line `== ARGUMENTS == CODE` follows the output of each command.
 """
 
 import json
@@ -14,18 +14,18 @@ from tests.hostile.evil import EVIL
 SPIDER = "spiders/hostile.py"
 
 
-#: Those that look at a page, or load a file, and at no ledger; and one that is told of two.
+#: Commands without --ledger: they read a page or a file, or name two ledgers.
 _WITHOUT_LEDGER = ("list", "fetch", "parse", "copy")
 _PAGES = ("", "reason", "type", "location", "protocol", "header")
-#: In each form.
+#: One file of each format.
 _EXPORTS = ("items.jsonl", "items.csv", "items.json", "items.parquet", "items.csv.gz")
 
 
 def commands(ledger: str, start: str, folder: str) -> list[list[str]]:
-    """Return the arguments of the commands, those that crawl and work first."""
+    """Return the arguments of each command, those that crawl and work first."""
     run = ["run", SPIDER, "-a", f"start_url={start}", "--log-level", "debug", "--processes", "0"]
     files = [option for name in _EXPORTS for option in ("-o", f"{folder}/{name}")]
-    # A page's body goes to a pipe as it is, like that of any other program.
+    # `fetch` writes a body to a pipe unchanged, as other programs do.
     bodies = [["fetch", f"{start}line"]] if sys.stdout.isatty() else []
     return [
         [*run, "-o", "-"],
@@ -105,12 +105,12 @@ def commands(ledger: str, start: str, folder: str) -> list[list[str]]:
 
 
 def main(ledger: str, start: str, folder: str) -> None:
-    """Run them all."""
+    """Run all commands."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # as `main` does
     for arguments in commands(ledger, start, folder):
         told = [] if arguments[0] in _WITHOUT_LEDGER else ["--ledger", ledger]
-        # Workers are told the same as who starts them.
+        # Worker processes are started with the same arguments.
         sys.argv = ["crawlcw", *arguments, *told]
         sys.orig_argv = [sys.executable, "-m", *sys.argv]
         code = exit_code(

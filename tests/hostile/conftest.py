@@ -1,4 +1,4 @@
-"""The hostile server, and a downloader that may ask it."""
+"""The hostile server, and a downloader that may connect to it."""
 
 from collections.abc import AsyncIterator
 

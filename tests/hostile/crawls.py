@@ -1,4 +1,4 @@
-"""Whole crawls of the hostile server by the real command, and what can be seen of them."""
+"""Whole crawls of the hostile server by the real command, with their report, log and tasks."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from crawlcw.model.task import Status
 from tests.blame.crawl_command import children_of, environment
 from tests.hostile.catalogue import Outcome
 
-#: Far more than any of these crawls takes.
+#: Far longer than any of these crawls.
 _ENOUGH = 900.0
 _SPIDER = '''
 import asyncio
@@ -64,7 +64,7 @@ class Seen:
     """One task as it ended."""
 
     outcome: Outcome
-    attempts: int  #: those that failed
+    attempts: int  #: failed ones
     elapsed: float | None  #: seconds from the request to the end of its answer
     ended: float  #: seconds since the first task was added
     title: str | None
@@ -78,7 +78,7 @@ class Crawled:
     code: int
     report: dict[str, Any]
     seconds: float
-    lag: float  #: of the event loop, at the most
+    lag: float  #: the longest of the event loop, in seconds
     peak: int  #: MiB of the largest of its processes
     tasks: dict[str, Seen]  #: by path
     log: str
@@ -99,7 +99,7 @@ def crawled(folder: Path, url: str, *settings: str) -> Crawled:
         )
         try:
             while process.poll() is None:
-                assert time.monotonic() - began < _ENOUGH, "it does not end by itself"
+                assert time.monotonic() - began < _ENOUGH, "the crawl does not end by itself"
                 for pid in (process.pid, *children_of(process.pid)):
                     peak = max(peak, _peak_of(pid))
                 with suppress(subprocess.TimeoutExpired):
@@ -126,7 +126,7 @@ def crawled(folder: Path, url: str, *settings: str) -> Crawled:
 
 
 def _peak_of(pid: int) -> int:
-    """Return the most memory that a process had, in KiB; 0 where it has ended."""
+    """Return the peak memory of a process in KiB; 0 if it has ended."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM"):

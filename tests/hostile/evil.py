@@ -4,8 +4,8 @@ import json
 
 from tests.hostile.raw_server import response
 
-#: Escape sequences (title, clipboard, clear, a link of a terminal), C1, NUL, marks that turn
-#: text, line ends of all kinds, markup, formats, a formula, an emoji's name.
+#: Terminal escape sequences (title, clipboard, clear, a link), C1, NUL, bidirectional marks,
+#: line ends of all kinds, markup, formats, a formula, the name of an emoji.
 EVIL = (
     "\x1b]8;;http://evil.example/\x1b\\link\x1b]8;;\x07\0\u200f\u061c"
     "\x1b[2J\x1b]0;pwned\x07\x1b]52;c;cHduZWQ=\x07\x9b31m\x9d0;x\x9c\x7f\x08\u202e\u2066\x85FORGED"
@@ -61,7 +61,7 @@ class Hostile(Spider):
         yield {"error": str(error), "request": repr(request)}
 '''
 
-#: Works on the tasks of `evil`: what is returned, raised and logged is theirs.
+#: A use case whose results, errors and log lines are made from the tasks of `evil`.
 USE_CASE = """\
 import logging
 
@@ -122,6 +122,6 @@ SITE = {
     "/header": _raw(b"200 OK", b"X-Evil: " + _IN_A_HEADER + b"\xff\xfe\r\n", b"x"),
     "/json": response(_json(), headers=b"Content-Type: application/json\r\n"),
     "/many": response(EVIL.encode()),
-    # A body's lines are shown as lines, so none of these is one.
+    # The lines of a body are shown as lines, so no line end is part of it.
     "/line": response(EVIL.replace("\n", " ").encode()),
 }

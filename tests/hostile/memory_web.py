@@ -1,4 +1,4 @@
-"""A crawl over prepared pages, and what its ledger says of every URL at the end."""
+"""A crawl of prepared pages, and the records of every URL in its ledger at the end."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Everything(Spider):
 
 @dataclass(kw_only=True)
 class Crawled:
-    """What came of a crawl."""
+    """The result of a crawl."""
 
     report: Report
     requested: list[str]  #: without robots.txt
@@ -46,13 +46,13 @@ class Crawled:
     items: list[dict[str, Any]] = field(default_factory=list)
 
     def outcome(self, url: str = HOME) -> str:
-        """Return `finished`, or why the task of *url* is ignored."""
+        """Return `finished`, or the reason why the task of *url* is ignored."""
         task = self.records[url].task
         return str(task.reason) if task.status is Status.IGNORED else task.status.name.lower()
 
     @property
     def pages(self) -> list[str]:
-        """The URLs that have given an item, sorted."""
+        """Return the URLs with an item, sorted."""
         return sorted(item["url"] for item in self.items)
 
 
@@ -64,7 +64,7 @@ async def crawl(
     start: str = HOME,
     **settings: Any,
 ) -> Crawled:
-    """Crawl prepared *pages* from *start* on and return what came of it."""
+    """Crawl prepared *pages* from *start* on; return the result."""
     downloader = ReplayDownloader(pages)
     spider = spider or Everything(start_urls=[start])
     url = f"sqlite:///{folder}/ledger.db"
@@ -81,7 +81,7 @@ async def crawl(
 
 
 async def looked_up(ledger: Ledger, report: Report) -> Crawled:
-    """Return what a ledger says of a crawl."""
+    """Return the result of a crawl as its ledger has it."""
     records = await ledger.queries.find(TaskFilter(statuses=tuple(Status)), limit=10_000)
     items = [row.item async for row in ledger.queries.items()]
     found = {record.task.url: record for record in records}

@@ -1,9 +1,9 @@
-"""How pages of the hostile server are written: as bytes, or as functions of an `Exchange`.
+"""Pages of the hostile server: fixed bytes, or functions of an `Exchange`.
 
-A page is a function of an `Exchange`, registered under its path. It writes
-whatever bytes it likes and returns; the connection is closed then, unless it
-returns KEEP. Nothing here sleeps to wait for a client: a page that hangs
-waits until the client hangs up, or until the server is closed.
+A page is a function of an `Exchange`, registered under its path. It writes any
+bytes and returns. The server then closes the connection, unless the page
+returns KEEP. No page sleeps to wait for a client: a page that hangs waits until
+the client hangs up or the server is closed.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class Exchange:
     body: bytes
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    number: int  #: how often this target was asked for, this time included
+    number: int  #: requests for this target so far, this one included
 
     @property
     def query(self) -> str:
@@ -38,12 +38,12 @@ class Exchange:
         await self.writer.drain()
 
     async def hang(self) -> None:
-        """Wait until the client has hung up."""
+        """Wait until the client hangs up."""
         while await self.reader.read(1 << 16):
             pass
 
     async def taken(self) -> None:
-        """Wait until all is sent, so that what follows is a segment of its own."""
+        """Wait until everything is sent, so that the next bytes are a segment of their own."""
         transport = self.writer.transport
         transport.set_write_buffer_limits(high=0)
         await self.writer.drain()
@@ -52,7 +52,7 @@ class Exchange:
             await asyncio.sleep(0)
 
     async def pause(self, seconds: float) -> bool:
-        """Keep the pace of a slow page; return whether the client is still there."""
+        """Wait as a slow page does; return whether the client is still connected."""
         try:
             return bool(await asyncio.wait_for(self.reader.read(1), seconds))
         except TimeoutError:
@@ -80,12 +80,12 @@ def chunked(*chunks: bytes, headers: bytes = b"", end: bytes = b"0\r\n\r\n") -> 
 
 
 def _register(path: str, function: Page) -> None:
-    assert path not in PAGES, f"{path} is another page already"
+    assert path not in PAGES, f"{path} is registered already"
     PAGES[path] = function
 
 
 def page(path: str) -> Callable[[Page], Page]:
-    """Register a page that is written out in code."""
+    """Register a function as the page of *path*."""
 
     def register(function: Page) -> Page:
         _register(path, function)
@@ -97,10 +97,10 @@ def page(path: str) -> Callable[[Page], Page]:
 def fixed(
     path: str, data: bytes | Callable[[], bytes], *, keep: bool = False, reset: bool = False
 ) -> None:
-    """Register a page that sends *data*, or what that returns, whatever was asked."""
+    """Register a page that sends *data*, or its result if it is a function."""
 
     async def send(exchange: Exchange) -> object:
-        # A bomb takes seconds to make, on a busy machine, and others are not to wait for it.
+        # In a thread: a bomb takes seconds to make, and other pages must not wait for it.
         await exchange.send(await asyncio.to_thread(data) if callable(data) else data)
         if reset:
             exchange.reset()
@@ -110,7 +110,7 @@ def fixed(
 
 
 def hanging(path: str, data: bytes) -> None:
-    """Register a page that sends *data* and then says nothing more."""
+    """Register a page that sends *data* and then hangs."""
 
     async def send(exchange: Exchange) -> object:
         await exchange.send(data)
@@ -140,7 +140,7 @@ def endless(path: str, head: bytes, again: bytes) -> None:
         await exchange.send(head)
         while True:
             await exchange.send(again)
-            # A drain that need not wait does not let others run.
+            # A drain with room in its buffer does not yield to other tasks.
             await asyncio.sleep(0)
 
     _register(path, send)
@@ -159,13 +159,13 @@ def dripping(path: str, head: bytes, again: bytes, *, pace: float = 0.05) -> Non
 
 
 def unasked(path: str, late: bytes, *, after: float = 0.0) -> None:
-    """Register a page that answers, and *after* some seconds sends what nobody asked for."""
+    """Register a page that answers, and sends an unsolicited answer *after* some seconds."""
 
     async def send(exchange: Exchange) -> object:
         await exchange.send(response(b"asked for"))
         await exchange.taken()
         if after:
-            await asyncio.sleep(after)  # the pace of the page: it is late by that
+            await asyncio.sleep(after)  # the delay that the page is about
         await exchange.send(late)
         return KEEP
 

@@ -1,4 +1,4 @@
-"""The smallest web server there is: raw bytes for each path, on a real socket of 127.0.0.1."""
+"""A minimal web server: raw bytes for each path, on a real socket of 127.0.0.1."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ class Endless:
 
 @dataclass(slots=True)
 class RawServer:
-    """The running server, and what it was asked for."""
+    """The running server, and its requests."""
 
     port: int
     requested: list[str] = field(default_factory=list)
@@ -30,7 +30,7 @@ class RawServer:
 
 @contextlib.asynccontextmanager
 async def serving(pages: Mapping[str, bytes | Endless]) -> AsyncIterator[RawServer]:
-    """Serve *pages*; anything else is a 404. Every connection serves one request."""
+    """Serve *pages*; any other path is a 404. Each connection serves one request."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -61,7 +61,7 @@ async def serving(pages: Mapping[str, bytes | Endless]) -> AsyncIterator[RawServ
 
 
 async def _listening(answer: object) -> asyncio.Server:
-    # A port of the web's own: others are refused.
+    # A usual port of web servers: a crawl refuses others.
     for port in range(8000, 9000):
         with contextlib.suppress(OSError):
             return await asyncio.start_server(answer, "127.0.0.1", port)  # type: ignore[arg-type]  # the callback of a stream

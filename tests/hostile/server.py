@@ -3,7 +3,7 @@
     python -m tests.hostile.server
 
 serves until its standard input ends, and prints its port as a line. The pages are
-in `endpoints`, and what a crawl makes of each in `catalogue`.
+in `endpoints`, and their expected outcomes in `catalogue`.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _NOT_FOUND = response(b"no such page", status="404 Not Found")
 
 @dataclass
 class HostileServer:
-    """The running server: where it is, and what it has seen."""
+    """The running server: its port, and a log of its requests and connections."""
 
     port: int = 0
     requests: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class HostileServer:
     seen_bodies: dict[str, bytes] = field(default_factory=dict)
     connections: int = 0
     open_connections: int = 0
-    #: How many there had been, and how many requests, when a page was first asked for.
+    #: Connections and requests before the first request for each page.
     before: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
@@ -88,7 +88,7 @@ class HostileServer:
         self.seen_bodies[target] = body
         path = target.partition("?")[0]
         self.before.setdefault(path, (self.connections, len(self.requests)))
-        # A folder may answer for all below it.
+        # The page of a folder also answers for the paths below it.
         page = PAGES.get(path) or PAGES.get(path[: path.find("/", 1) + 1])
         if page is None:
             writer.write(_NOT_FOUND)
@@ -127,7 +127,7 @@ async def running() -> AsyncIterator[HostileServer]:
 async def _listening(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> asyncio.Server:
-    # A port of the web's own, so that two hosts on it differ in nothing but
+    # A usual port of web servers, so that two hosts on it differ only in
     # their names.
     for port in range(8000, 9000):
         with contextlib.suppress(OSError):
@@ -137,7 +137,7 @@ async def _listening(
 
 @contextlib.contextmanager
 def in_a_process() -> Iterator[tuple[int, "subprocess.Popen[str]"]]:
-    """Run the server in a process of its own, which costs a crawl no turn of its loop."""
+    """Run the server in a process of its own, so that it does not slow down the crawl's loop."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.hostile.server"],
         cwd=REPOSITORY,

@@ -1,4 +1,4 @@
-"""One page of the hostile server by itself: what an attempt at it comes to."""
+"""Single attempts at pages of the hostile server, and their outcomes."""
 
 from dataclasses import replace
 
@@ -14,8 +14,8 @@ from crawlcw.model.task import Status
 from tests.hostile.catalogue import ENDPOINTS, Outcome, gone
 from tests.support.attempts import attempt
 
-#: Deadlines that a test can wait for. An attempt has as long as a busy machine may need,
-#: but for pages that are meant to take for ever.
+#: Deadlines that a test can wait for. An attempt has enough time for a busy machine;
+#: endless pages get `IMPATIENT`.
 SETTINGS = Settings(timeout="10s", read_timeout="1s", connect_timeout="5s")
 IMPATIENT = replace(SETTINGS, timeout="2s")
 _WAITS = (Reason.TIMEOUT_READ, Reason.TIMEOUT_TOTAL)
@@ -23,9 +23,9 @@ _REPRESENTATIVES = ("/silent", "/drip")
 
 
 def of_section(section: int) -> list[ParameterSet]:
-    """Return the pages that perform rows of a section and of none before it, for a test each.
+    """Return the pages whose first row is in the section, as parameters of a test.
 
-    Of those that wait for a deadline only a few are tested in every run.
+    Most pages that wait for a deadline are thorough tests.
     """
     return [
         pytest.param(
@@ -43,7 +43,7 @@ def of_section(section: int) -> list[ParameterSet]:
 async def outcome_of(
     downloader: AiohttpDownloader, url: str, *, settings: Settings = SETTINGS
 ) -> tuple[Outcome, Response | None]:
-    """Return what one attempt comes to, as a fetcher takes it, and the response."""
+    """Return the outcome of one attempt, as a fetcher decides it, and the response."""
     try:
         response = await attempt(Request(url), downloader=downloader, settings=settings)
     except FetchError as failure:
@@ -58,7 +58,7 @@ async def outcome_of(
 
 
 async def settled(downloader: AiohttpDownloader, url: str, expected: Outcome) -> Outcome:
-    """Return what one attempt comes to, under the deadline that the page is expected to need."""
+    """Return the outcome of one attempt, with a short deadline if a timeout is expected."""
     slow = expected.reason is Reason.TIMEOUT_TOTAL
     found, response = await outcome_of(downloader, url, settings=IMPATIENT if slow else SETTINGS)
     assert response is None or b"POISON" not in response.body

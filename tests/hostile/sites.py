@@ -1,4 +1,4 @@
-"""Plain web servers on threads, which keep what every request has told them."""
+"""Plain web servers on threads, which log every request."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +12,7 @@ Answer = tuple[int, dict[str, str], str]
 
 @dataclass
 class Asked:
-    """One request, as its server has seen it."""
+    """One request, as its server received it."""
 
     path: str
     headers: dict[str, str]  #: by lower-case name
@@ -35,7 +35,7 @@ class Site:
 
 @contextmanager
 def site(answer: Callable[[Asked], Answer]) -> Iterator[Site]:
-    """Run a server on a port of the web's own; `/robots.txt` is a 404 without being asked."""
+    """Run a server on a usual port of web servers; `/robots.txt` is a 404 and is not logged."""
     running: Site
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""What crawlcw does not use at all, so that no page can abuse it."""
+"""Modules that crawlcw does not use, so that no page can abuse them."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "crawlcw"
-#: Modules, and why crawled text never meets them.
+#: Modules, and the reason why crawled text never reaches them.
 ABSENT = {
     "selectolax.parser": "HOSTILE 3.13: the Modest backend is gone from selectolax 1.0",
     "html.parser": "HOSTILE 3.15: it is quadratic",
@@ -20,8 +20,8 @@ ABSENT = {
     "telnetlib": "HOSTILE 5.16: a crawl has no console of its own",
     "code": "HOSTILE 5.16: as above; the shell is a person's, at its own terminal",
 }
-#: A worker and its own child talk by pickles, on a socket that nobody else has; the shell; and
-#: the one reader of XML, see tests/api/test_xml_records.py.
+#: Exceptions: pickles between a worker and its own child on a private socket; the shell; the
+#: only reader of XML, see tests/api/test_xml_records.py.
 _PRIVATE = {
     ("pickle", "cli/processes/messages.py"),
     ("code", "cli/commands/shell.py"),
@@ -59,7 +59,7 @@ def test_nothing_imports_it(absent: str) -> None:
 
 
 def test_nothing_that_is_crawled_is_run() -> None:
-    """HOSTILE 5.14: callbacks are found by the name that a request was made with."""
+    """HOSTILE 5.14: callbacks are looked up by the name in their request."""
     called = {
         (path.relative_to(PACKAGE).as_posix(), node.func.id)
         for path in PACKAGE.rglob("*.py")

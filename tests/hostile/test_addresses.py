@@ -1,7 +1,7 @@
 """No crawl connects to private, link-local or metadata addresses, asserted at the socket.
 
-Two servers on the loopback stand for the web and for what lies inside: 127.0.0.2 is
-taken for a public address, and 127.0.0.1 for what it is. All names are resolved here.
+Two loopback servers stand for the web and for the internal network: 127.0.0.2 counts
+as a public address, 127.0.0.1 as the private one that it is. `Dns` resolves all names.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ from tests.support.ledgers import Ledgers
 
 OUTSIDE, INSIDE = "127.0.0.2", "127.0.0.1"
 
-#: HOSTILE 5.1, 5.4-5.6: all of these are addresses of the inside, of a
-#: cloud's metadata, or of nothing that a crawl should ask.
+#: HOSTILE 5.1, 5.4-5.6: private, reserved and cloud metadata addresses, in many
+#: spellings.
 SPELLINGS = (
     *("127.0.0.1", "127.0.0.53", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.0.1"),
     *("100.64.0.1", "169.254.169.254", "168.63.129.16", "100.100.100.200", "224.0.0.1"),
@@ -46,7 +46,7 @@ SPELLINGS = (
 
 @dataclass
 class Dns:
-    """Resolves `*.example`; what is written as an address is left to the system."""
+    """Resolves `*.example`; the system parses numeric addresses."""
 
     names: dict[str, list[str]] = field(
         default_factory=lambda: {
@@ -64,7 +64,7 @@ class Dns:
                 host = "127.0.0.1"
             if not _is_number(host):
                 raise socket.gaierror(socket.EAI_NONAME, "no such name")
-            # The network is asked for nothing, whatever the system takes for a name.
+            # No DNS query reaches the network, whatever the system takes for a name.
             options["flags"] = options.get("flags", 0) | socket.AI_NUMERICHOST
             return list(self._real(host, port, **options))
         return [
@@ -79,13 +79,13 @@ def _is_number(host: str) -> bool:
 
 @dataclass
 class Net:
-    """The servers outside and inside, the names, and the sockets that were made."""
+    """The servers outside and inside, the names, and the sockets that were opened."""
 
     port: int
     dns: Dns
-    outside: list[str] = field(default_factory=list)  #: what was asked for, with its host
+    outside: list[str] = field(default_factory=list)  #: requests, with their hosts
     inside: int = 0  #: connections
-    sockets: list[str] = field(default_factory=list)  #: the addresses they were made for
+    sockets: list[str] = field(default_factory=list)  #: their addresses
     pages: dict[str, bytes] = field(default_factory=dict)
 
     def url(self, host: str, path: str = "/") -> str:
@@ -96,7 +96,7 @@ class Net:
 async def net(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Net]:
     dns = Dns()
     monkeypatch.setattr(socket, "getaddrinfo", dns)
-    # Each connection is a look-up of its own, so that nothing is remembered of the last one.
+    # Without the cache of names, each connection resolves its name again.
     monkeypatch.setattr(connector, "NAMES_KEPT", 0)
     real = addresses.is_public
     monkeypatch.setattr(addresses, "is_public", lambda each: each == OUTSIDE or real(each))
@@ -223,7 +223,7 @@ def turning(net: Net) -> Net:
 
 
 class Turning(Anywhere):
-    """Lets the name lead elsewhere once the first page has come."""
+    """Changes the address of the name after the first page."""
 
     net: Net
     to: str
@@ -290,7 +290,7 @@ async def test_a_name_that_is_inside_when_the_crawl_starts_is_crawled(
 
 
 class Intranet(Anywhere):
-    """Says only in `start` where it begins."""
+    """Names its start URL only in `start`."""
 
     host: str
 
@@ -367,7 +367,7 @@ async def test_another_process_asks_for_the_hosts_of_a_start_that_it_has_not_run
 
     server = await asyncio.start_server(answer, INSIDE, 0)
     port = server.sockets[0].getsockname()[1]
-    assert port not in range(8000, 9000), "a usual port"
+    assert port not in range(8000, 9000), "the port must not be a usual one"
     home = f"http://{INSIDE}:{port}"
     one = replace(Anywhere.settings, max_pages=1, concurrency=1, obey_robots=False)
     async with server:

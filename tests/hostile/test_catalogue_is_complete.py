@@ -1,4 +1,4 @@
-"""Every row of the catalogue of what a hostile web does is named by a test, or explained."""
+"""Every row of the hostile catalogue is named by a test or explained in the README."""
 
 import re
 import subprocess
@@ -55,7 +55,7 @@ def test_no_row_is_named_that_is_not_there() -> None:
 
 
 def test_every_page_of_the_server_has_an_outcome_in_the_table() -> None:
-    # Where others lead, or what only a single test asks for.
+    # Targets of other pages, or pages of a single test.
     besides = {"/index", "/healthy", "/robots.txt", "/ok", "/to", "/head"}
     besides |= {"/synspr%F8ve", "/synspr%C3%B8ve"}
 
@@ -66,7 +66,7 @@ def test_every_page_of_the_server_has_an_outcome_in_the_table() -> None:
 
 
 def _served() -> set[str]:
-    """Return the pages of the server, without those that other tests have added here."""
+    """Return the pages of the server, without those that other tests have registered."""
     code = "from tests.hostile import server, pages; print(*pages.PAGES, sep='\\n')"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True

@@ -1,8 +1,8 @@
-"""Certificates that are expired, another's or nobody's, on real TLS sockets: HOSTILE 1.15.
+"""Expired, mismatched and self-signed certificates on real TLS sockets: HOSTILE 1.15.
 
-Those in `certificates/` are signed by `authority.pem`, whose key was thrown away:
-`openssl ca -startdate 20240101000000Z -enddate 20250101000000Z` dates one, and its
-name is that of the request's `subjectAltName`. The others are good until 2125.
+Those in `certificates/` are signed by `authority.pem`, whose key was thrown away.
+`openssl ca -startdate 20240101000000Z -enddate 20250101000000Z` dates one; its
+name is the request's `subjectAltName`. The others are valid until 2125.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _SERVERS |= {
     "trusted": _CERTIFICATES / "trusted.pem",
     "self_signed": Path(__file__).with_name("self_signed.pem"),
 }
-#: What OpenSSL calls what is wrong, with the words of crawlcw before it.
+#: Error messages: a prefix of crawlcw, and OpenSSL's name of the fault.
 REFUSALS = {
     "expired": "the certificate is not trusted: certificate has expired",
     "not_yet": "the certificate is not trusted: certificate is not yet valid",
@@ -55,7 +55,7 @@ class Servers:
 
     def __init__(self) -> None:
         self.urls: dict[str, str] = {}
-        self.requests: list[str] = []  #: which have been asked for something, through TLS
+        self.requests: list[str] = []  #: servers that received a request through TLS
 
     async def start(self, name: str) -> asyncio.Server:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -82,11 +82,11 @@ async def servers() -> AsyncIterator[Servers]:
 
 
 async def crawlcw(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    """Run a command that trusts the tests' authority; return its code and what it printed."""
+    """Run a command that trusts the tests' authority; return its exit code and output."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "crawlcw", *arguments,
         cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        # The contexts of aiohttp live as long as the process.
+        # In a process of its own: aiohttp caches its TLS contexts.
         env=environment() | {"SSL_CERT_FILE": os.fspath(_CERTIFICATES / "authority.pem")},
     )  # fmt: skip
     out, err = await process.communicate()
@@ -99,7 +99,7 @@ async def crawl(folder: Path, servers: Servers, *options: str) -> tuple[dict[str
     (folder / "pages.py").write_text(_SPIDER.format(urls=[*servers.urls.values()]))
     ledger_url = f"sqlite:///{folder}/ledger.db"
     options = ("--ledger", ledger_url, "--log-format", "json", *options)
-    # Equal lines of the log would be counted instead, from the sixth on.
+    # Otherwise the log would only count equal lines from the sixth on.
     options += ("-s", "host_max_failures=1")
     _, _, log = await crawlcw(folder, "run", "pages.py", *options)
     ledger = await open_ledger(ledger_url, "pages")
@@ -112,7 +112,7 @@ async def crawl(folder: Path, servers: Servers, *options: str) -> tuple[dict[str
 async def test_an_origin_whose_certificate_is_not_right_is_given_up_for_a_reason_that_is_told(
     servers: Servers, tmp_path: Path
 ):
-    """HOSTILE 1.15: nothing is asked of it, and the others are crawled."""
+    """HOSTILE 1.15: it gets no request, and the others are crawled."""
     records, log = await crawl(tmp_path, servers)
 
     trusted = records.pop("trusted")
@@ -162,7 +162,7 @@ async def test_a_client_of_the_spider_s_own_trusts_the_same(servers: Servers, tm
 async def test_any_certificate_is_accepted_where_the_user_asks_for_it(
     servers: Servers, tmp_path: Path
 ):
-    """HOSTILE 1.15: `insecure`, and nothing else."""
+    """HOSTILE 1.15: only the setting `insecure` allows that."""
     records, _ = await crawl(tmp_path, servers, "-s", "insecure=true")
 
     assert {record.task.status for record in records.values()} == {Status.FINISHED}

@@ -1,4 +1,4 @@
-"""Bodies that are bombs, lies and pictures: HOSTILE section 3, by real crawls on a real socket."""
+"""Bombs, false types and images as bodies: HOSTILE section 3, by real crawls on a real socket."""
 
 import ast
 import gzip
@@ -25,14 +25,14 @@ from tests.hostile.raw_server import Endless, RawServer, response, serving
 
 MIB = 1 << 20
 PAGE = b"<html><title>a page</title></html>"
-#: Not NULs, with which the parser is busy for seconds: that is another matter.
+#: Not NULs: they keep the parser busy for seconds, which other tests cover.
 SPACES = b" " * (32 * MIB)
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(1000)
 
 
 class Bodies(Spider):
-    """Records what every page came as."""
+    """Records size, text and encoding of every page."""
 
     name = "bodies"
 
@@ -86,7 +86,7 @@ def of(found: Crawled, path: str) -> dict[str, Any]:
 
 
 async def test_bodies_without_end_are_cut_and_not_read_on(tmp_path: Path):
-    """HOSTILE 3.1, HOSTILE 3.9: at `max_body`, whatever length is announced."""
+    """HOSTILE 3.1, HOSTILE 3.9: bodies are cut at `max_body`, whatever length is announced."""
     length = b"HTTP/1.1 200 OK\r\nContent-Length: 1%s\r\n\r\n" % (b"0" * 18)
     pages = {
         "/endless": Endless(head=HEAD, again=b"x" * (1 << 16)),
@@ -102,7 +102,7 @@ async def test_bodies_without_end_are_cut_and_not_read_on(tmp_path: Path):
 
 
 def bombs() -> dict[str, bytes]:
-    """Return pages of nothing that are large; to make them takes seconds."""
+    """Return compressed pages of spaces or NULs; making them takes seconds."""
     return {
         "/gzip": coded(gzip.compress(SPACES, 6), "gzip"),
         "/deflate": coded(zlib.compress(SPACES), "deflate"),
@@ -116,9 +116,9 @@ def bombs() -> dict[str, bytes]:
 
 @pytest.mark.thorough
 async def test_bombs_are_cut_and_cost_little_memory(tmp_path: Path):
-    """HOSTILE 3.2: decoded bytes are counted, of all members together."""
+    """HOSTILE 3.2: the limit counts decoded bytes, of all gzip members together."""
     pages = bombs()
-    # The modules of a crawl, which take 20 MiB themselves where no test has loaded them.
+    # Load the modules of a crawl first: they take 20 MiB.
     (tmp_path / "first").mkdir()
     await crawled({"/": coded(gzip.compress(PAGE), "gzip")}, tmp_path / "first")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -194,7 +194,7 @@ async def test_a_coded_body_is_whole_or_marked_or_no_page(
     else:
         assert texts == ([PAGE.decode()] if outcome in ("finished", "checksum") else [])
     assert {item["truncated"] for item in found.items} <= {mark}
-    # Only what is cut may be whole the next time.
+    # Only a cut body is requested again: it may be whole the next time.
     assert len(server.requested) == (2 if outcome == "payload-truncated" else 1)
 
 
@@ -204,7 +204,7 @@ async def test_a_coded_body_is_whole_or_marked_or_no_page(
 async def test_where_no_length_is_said_only_what_has_all_of_its_content_is_a_page(
     cut: int, outcome: str, tmp_path: Path
 ):
-    """HOSTILE 1.11, HOSTILE 3.4: else a connection that breaks would end pages."""
+    """HOSTILE 1.11, HOSTILE 3.4: otherwise a broken connection would pass for the end of a page."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\n"
 
     found, _ = await crawled({"/": head + gzip.compress(PAGE)[:-cut]}, tmp_path)
@@ -224,7 +224,7 @@ async def test_a_coding_that_is_cut_off_is_no_page_where_nothing_may_be_cut(tmp_
 
 @pytest.mark.parametrize(("cut", "is_crawled"), [(8, True), (20, False)])
 async def test_half_a_robots_txt_allows_nothing(cut: int, is_crawled: bool, tmp_path: Path):
-    """HOSTILE 3.4: what is missing may disallow most, but a checksum disallows nothing."""
+    """HOSTILE 3.4: missing rules may disallow pages; a missing checksum cannot."""
     rules = b"User-agent: *\nDisallow: /a\nDisallow: /b\n"
     pages = {"/robots.txt": coded(gzip.compress(rules)[:-cut], "gzip"), "/": response(PAGE)}
 
@@ -258,7 +258,7 @@ async def test_half_a_robots_txt_allows_nothing(cut: int, is_crawled: bool, tmp_
 async def test_any_charset_makes_text(
     content_type: str, body: bytes, text: str, encoding: str, tmp_path: Path
 ):
-    """HOSTILE 3.6, HOSTILE 3.7: of those that browsers know, with U+FFFD for what is wrong."""
+    """HOSTILE 3.6, HOSTILE 3.7: the browsers' encodings, with U+FFFD for invalid bytes."""
     found, _ = await crawled({"/": typed(body, content_type)}, tmp_path)
 
     assert found.outcome("/") == "finished"
@@ -266,7 +266,7 @@ async def test_any_charset_makes_text(
 
 
 async def test_what_is_no_text_is_not_read(tmp_path: Path):
-    """HOSTILE 3.8: by its type, and by its first bytes where the type is that of pages."""
+    """HOSTILE 3.8: binary content is refused by its type, or by its first bytes."""
     refused: dict[str, bytes | Endless] = {
         f"/{number}": Endless(
             head=b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n\r\n" % kind, again=b"x" * 1000
@@ -304,7 +304,7 @@ async def test_what_is_no_text_is_not_read(tmp_path: Path):
 
 
 async def test_a_type_that_is_accepted_is_read(tmp_path: Path):
-    """HOSTILE 3.8: the user's own wish."""
+    """HOSTILE 3.8: the user may accept more types."""
     pages = {
         "/png": typed(PNG, "image/png"),
         "/hidden": typed(PNG, "text/html"),
@@ -320,7 +320,7 @@ async def test_a_type_that_is_accepted_is_read(tmp_path: Path):
 
 
 def test_every_signature_is_of_a_type_that_is_refused():
-    """HOSTILE 3.8: nothing is recognised in vain."""
+    """HOSTILE 3.8: each recognised type has a use."""
     for place, signature, kind in _SIGNATURES:
         start = bytes(place) + signature
 
@@ -330,7 +330,7 @@ def test_every_signature_is_of_a_type_that_is_refused():
 
 
 async def test_no_file_is_named_by_a_response(tmp_path: Path):
-    """HOSTILE 3.10: whatever Content-Disposition says."""
+    """HOSTILE 3.10: Content-Disposition has no effect on paths."""
     name = b"Content-Disposition: attachment; filename=\"../../evil\"; filename*=utf-7''+ADw-x\r\n"
 
     found, _ = await crawled({"/x": response(PAGE, headers=name)}, tmp_path)
@@ -340,7 +340,7 @@ async def test_no_file_is_named_by_a_response(tmp_path: Path):
 
 
 def test_no_slow_parser_and_only_one_reader_of_xml_is_given_what_was_crawled():
-    """HOSTILE 3.15, HOSTILE 3.16, HOSTILE 3.17: there is no other to be misled."""
+    """HOSTILE 3.15, HOSTILE 3.16, HOSTILE 3.17: no other parser sees crawled text."""
     forbidden = {"xml", "lxml", "html.parser", "expat", "xmltodict", "defusedxml"}
     imported = set()
     package = Path(crawlcw.__file__).parent

@@ -17,7 +17,7 @@ from tests.hostile.server import HostileServer, running
 from tests.support.attempts import Layered, session
 
 SETTINGS = Settings(cookies=True)
-#: HOSTILE 2.18, and what else a server may take for a cookie.
+#: HOSTILE 2.18, and other malformed cookies.
 GARBAGE = (
     b"",
     b"=",

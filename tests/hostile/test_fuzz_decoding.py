@@ -24,7 +24,7 @@ else:
     from backports import zstd
 
 MIB = 1 << 20
-#: What one step may hand out: twice a piece, since the limit that brotli is given is a soft one.
+#: The most that one step may return: twice a piece, since brotli's own limit is a soft one.
 LARGEST_PIECE = 1 << 17
 SLACK = 1 << 20
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -72,7 +72,7 @@ def split(data: bytes, places: list[int]) -> list[bytes]:
 
 
 def decoded(names: list[str], pieces: list[bytes], limit: int) -> bytes | None:
-    """Return what the pieces decode to, or None where they are refused."""
+    """Return the decoded body of the pieces, or None if they are refused."""
     try:
         decoder, body = BodyDecoder(names, limit=limit), b""
         for piece in pieces:
@@ -94,7 +94,7 @@ def test_a_whole_stream_comes_back_in_every_split(
 
     for pieces in ([data], split(data, places), split(data, list(range(len(data) % 3000)))):
         assert decoded(names, pieces, limit) == body[:limit]
-    # And without its end in none; nothing at all is an empty body.
+    # A stream without its last byte is refused; an empty stream is an empty body.
     assert len(data) == 1 or decoded(names, [data[:-1]], MIB) is None
 
 
@@ -119,8 +119,8 @@ def test_a_damaged_stream_is_refused_or_has_one_body_in_all_splits(
     splits = [[data], split(data, places), split(data, list(range(len(data) % 3000)))]
     found = {decoded(names, pieces, limit) for pieces in splits} - {None}
 
-    # Where a split ends may decide whether a decoder is shown what is wrong
-    # with a stream before it has what it needs of it, and nothing else.
+    # A split may decide whether a decoder sees the damage before it has the whole
+    # body. It must not change the body.
     assert len(found) <= 1
     assert all(len(each) <= limit for each in found if each is not None)
 
@@ -143,7 +143,7 @@ def test_any_bytes_under_any_codings_are_refused_or_a_body(
 
 @dataclass
 class Work:
-    """What the stages of decoders have handed out."""
+    """The output of the decoders' stages: the largest piece, and the most of one stage."""
 
     largest: int = 0
     most: int = 0
@@ -185,7 +185,7 @@ def watched() -> Iterator[Work]:
 def test_no_step_of_any_bomb_hands_out_much_more_than_the_limit(
     layers: list[tuple[str, bytes]], start: bytes, limit: int
 ) -> None:
-    """What is handed out is what memory and time are spent on."""
+    """The output of a step costs memory and time."""
     data = start
     for name, filling in layers:
         data = PACKERS[name](data + 4 * MIB * filling)

@@ -27,7 +27,7 @@ DROPPED = {
     *(Reason.URL_INVALID, Reason.URL_TOO_LONG),
     *(Reason.REFUSED_SCHEME, Reason.REFUSED_ADDRESS),
 }
-#: Of a page of a few hundred tags; the machine may be busy with others.
+#: Seconds for a page of a few hundred tags, on a busy machine.
 PATIENCE = 5.0
 
 TAGS = """
@@ -69,7 +69,7 @@ def page(body: bytes, content_type: str | None) -> Response:
 
 
 def requests_of(response: Response) -> Iterator[Request]:
-    """Yield a request for everything on a page that may be a link, in each of the ways."""
+    """Yield a request for each possible link of a page, by each way to follow links."""
     nodes = response.css("[href], [src], a, base")
     yield from (response.follow(node) for node in nodes)
     yield from response.follow_all("[href], [src], a, base")
@@ -135,7 +135,7 @@ def test_any_page_is_text_in_an_encoding_of_the_web(content_type: str | None, bo
     encoding = choose(content_type, body)
 
     assert encoding in ENCODINGS
-    decode(body, encoding).encode()  # which a lone surrogate would not let
+    decode(body, encoding).encode()  # fails for a lone surrogate
 
 
 @fuzzed(
@@ -154,7 +154,7 @@ def test_any_bytes_are_text_in_every_encoding(body: bytes) -> None:
         assert len(text) <= len(body)
 
 
-#: Of a name the parser refuses what is no token.
+#: Names that are no tokens are refused by the HTTP parser before this.
 names = st.sampled_from([b"Location", b"LOCATION", b"Content-Encoding", b"Content-Type", b"X-a"])
 fields = st.lists(
     st.tuples(
@@ -197,7 +197,7 @@ def test_any_headers_are_text_and_any_location_an_address_or_refused(
 
 
 def answer(function: Any, *arguments: Any) -> str | None:
-    """Return what a function returns, or None where it refuses."""
+    """Return the result of a function, or None if it raises `FetchError`."""
     try:
         result: str | None = function(*arguments)
     except FetchError:

@@ -75,7 +75,7 @@ def test_any_bytes_are_rules_that_answer_for_any_address(body: bytes, url: str) 
 def test_the_memory_that_rules_take_grows_with_their_bytes(
     parts: list[tuple[str, int]], numbered: bool
 ) -> None:
-    """A thousand names over a thousand rules were a million rules: 500 MiB for 56 KB, and 50 s."""
+    """A copy of the rules for each name would take 500 MiB and 50 s for 56 KB of text."""
     body = "".join(
         line.replace("@", "").replace("\n", f"{n}\n") if numbered else line
         for line, times in parts
@@ -92,9 +92,9 @@ def test_the_memory_that_rules_take_grows_with_their_bytes(
     assert peak < 100_000 + 300 * len(body)
 
 
-# What RFC 9309 says, section 2.2.1 and 2.2.2, in as few words as possible.
+# RFC 9309, sections 2.2.1 and 2.2.2, implemented as briefly as possible.
 
-#: The whole product token, whatever its case and version; Google's parser takes the last one, too.
+#: The product token in any case, without its version; Google's parser also takes the last one.
 OURS = [AGENT, "CrawlCW", "crawlcw/2.0", "crawlcw*"]
 
 groups = st.lists(
@@ -129,7 +129,7 @@ def test_the_longest_match_of_the_most_specific_group_decides(
         of_group = [(allow, "/" + "".join(parts) + end) for allow, parts, end in patterns]
         body += "".join(f"User-agent: {name}\n" for name in names) + "Crawl-delay:\n"
         body += "".join(f"{'Allow' if allow else 'Disallow'}: {p}\n" for allow, p in of_group)
-        # A group is the same whatever names it has in what place, and however often.
+        # Order and repetition of names do not change a group.
         for name in {AGENT if name in OURS else name for name in names}:
             rules.setdefault(name, []).extend(of_group)
     chosen = next((rules[name] for name in (AGENT, "*") if name in rules), [])
@@ -147,7 +147,7 @@ def is_allowed(rules: list[tuple[bool, str]], path: str) -> bool:
         for allow, pattern in rules
         if matches(octets := quote(pattern, safe="/*$="), quote(path, safe="/=%"))
     ]
-    # Of two that are as long, the one that allows.
+    # Of two rules of equal length, the allowing one wins.
     return max(lengths, default=(0, True))[1]
 
 

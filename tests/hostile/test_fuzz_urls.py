@@ -1,4 +1,4 @@
-"""Any text as an address: it is refused, or it leads to the host that the scope was asked about."""
+"""Any text as a URL: it is refused, or it leads to the host that the scope check saw."""
 
 import asyncio
 import socket
@@ -60,7 +60,7 @@ def resolved(base: str, href: str) -> str | None:
 
 
 def assert_is_canonical(location: Location) -> None:
-    """Check what everybody relies on who is given a `Location`."""
+    """Check the guarantees of a `Location`."""
     for url in (location.url, location.canonical):
         assert url.isascii()
         assert url.isprintable()
@@ -81,14 +81,14 @@ def _port(url: yarl.URL) -> str:
 
 
 def assert_leads_to_its_host(location: Location) -> None:
-    """Check that no reader of the address takes it for one of another host than the scope does."""
+    """Check that every URL parser finds the host that the scope check finds."""
     target = urls.parse(location.url)  # as the downloader does
     name = urls.name_of(location.host)
     shown = f"[{target.raw_host}]" if ":" in (target.raw_host or "") else target.raw_host
     assert shown is not None
     assert shown.rstrip(".") == name
     assert f"{shown.rstrip('.')}{_port(target)}" == locate(location.canonical).host == location.host
-    # A second opinion, on both of the forms.
+    # A second parser, for both forms.
     for url in (location.url, location.canonical):
         other = urlsplit(url)
         assert (other.hostname or "").rstrip(".") == name.strip("[]")
@@ -127,13 +127,13 @@ def test_any_link_on_any_page_is_refused_or_an_address(base: str, href: str, pad
     url = resolved(page.url, href)
     location = located(url) if url is not None else None
 
-    # What is percent-encoded may have become too long, and nothing else.
+    # Percent-encoding may have made the URL too long; no other URL is refused.
     if location is not None:
         assert location.url == url
         assert_is_canonical(location)
         assert_leads_to_its_host(location)
         assert resolved(page.url, url) == location.url
-        # Whoever leaves the page's host has been told which one to go to.
+        # A link to another host names that host.
         link = href.partition("#")[0].strip(_SPACE)
         named = [located(link), located(f"{urls.scheme_of(page.url)}:{link}")]
         assert location.host in {page.host, *(each.host for each in named if each is not None)}
@@ -149,7 +149,7 @@ def test_a_connection_is_made_to_the_host_in_the_address_and_to_no_other(given: 
 
 
 async def asked_for(locations: list[Location]) -> list[set[str]]:
-    """Return which names are looked up, and which addresses are connected to, for each."""
+    """Return the names that are resolved and the addresses that are connected to, for each."""
     asked: list[set[str]] = []
 
     def look_up(host: str, *_: Any, **__: Any) -> Any:

@@ -39,7 +39,7 @@ texts = soup([*SPECIAL, *UNSEEN, *LINE_ENDS, "\x7f", "\U000e0041", "\U0010ffff"]
 
 
 class Text(str):
-    """What a parser's own kind of text may be."""
+    """A subclass of str, as parsers return it."""
 
     __slots__ = ()
 
@@ -72,7 +72,7 @@ anything = st.recursive(
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Return whether what came back is the clean value *other*, in kind and sign of zero too."""
+    """Return whether a stored value equals the clean *other*, with its type and sign of zero."""
     if isinstance(other, dict):
         is_dict = isinstance(one, dict) and list(one) == list(other)
         return is_dict and all(is_same(one[key], other[key]) for key in other)
@@ -80,13 +80,13 @@ def is_same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(is_same, one, other))
     if isinstance(other, float):
         return isinstance(one, float) and repr(one) == repr(other)
-    # What the driver gives back for a large integer is a kind of its own.
+    # The driver returns a large integer as a type of its own.
     same_kind = isinstance(one, type(other)) and isinstance(one, bool) is isinstance(other, bool)
     return same_kind and bool(one == other)
 
 
 def assert_is_shown(value: object) -> None:
-    """Check that a clean value is one line of JSON, also for a terminal."""
+    """Check that a clean value is one line of JSON, and printable on a terminal."""
     line = values.to_json(value) + "\n"
     shown = escaping.visible(line)
 
@@ -108,7 +108,7 @@ def test_what_is_cleaned_stays_as_it_is_and_can_be_shown(value: object) -> None:
 
 
 class Store:
-    """A ledger with one task after the other, for examples that come one after the other."""
+    """A ledger with a new task for each example."""
 
     def __init__(self, opened: Ledgers) -> None:
         self._runner = asyncio.Runner()
@@ -152,7 +152,7 @@ class Store:
 
 
 def check_store(store: Store, folder: Path, *, examples: int) -> None:
-    """Write and read values, some in each round trip, and export them all."""
+    """Write and read values, several in each round trip, and export them all."""
     chosen = settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     with_batches = given(batch=st.lists(anything, min_size=10, max_size=20), said=texts)
     last = datetime.max.replace(tzinfo=UTC)

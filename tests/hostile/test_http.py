@@ -1,4 +1,4 @@
-"""Section 2 of the catalogue: what HTTP is bent into."""
+"""Section 2 of the catalogue: violations of HTTP."""
 
 import tracemalloc
 from time import process_time
@@ -12,7 +12,7 @@ from tests.hostile.pages import MIB, PAGE
 from tests.hostile.server import HostileServer
 from tests.hostile.single_pages import of_section, outcome_of, settled
 
-#: They answer well at the second attempt.
+#: Pages that answer correctly at the second attempt.
 _LATER = ("/500-then-ok", "/429-then-ok")
 
 
@@ -22,12 +22,12 @@ _LATER = ("/500-then-ok", "/429-then-ok")
 async def test_a_page_ends_as_the_catalogue_says(
     downloader: AiohttpDownloader, hostile: HostileServer, endpoint: Endpoint
 ) -> None:
-    """HOSTILE 2.1-2.16, 2.18-2.20: and within the deadlines of an attempt."""
+    """HOSTILE 2.1-2.16, 2.18-2.20: each within the deadlines of an attempt."""
     outcome = await settled(downloader, hostile.url(endpoint.path), endpoint.outcome)
 
     if endpoint.path not in _LATER:
         assert outcome == endpoint.outcome
-    # Whatever happened, the next page is that page.
+    # The next answer belongs to the next request.
     assert (await outcome_of(downloader, hostile.url("/ok")))[0].reason is None
 
 
@@ -46,7 +46,7 @@ async def test_headers_without_end_take_little_memory(
     finally:
         tracemalloc.stop()
 
-    # Of server and client together.
+    # CPU time of server and client together.
     assert peak < 2 * MIB
 
 
@@ -65,7 +65,7 @@ async def test_200_000_tiny_chunks_take_little_time(
 async def test_what_headers_hold_is_text_that_can_be_stored(
     downloader: AiohttpDownloader, hostile: HostileServer
 ) -> None:
-    """HOSTILE 2.5: bytes above ASCII become characters, never lone surrogates."""
+    """HOSTILE 2.5: non-ASCII bytes become characters, never lone surrogates."""
     url = hostile.url("/8-bit-header")
     response = await downloader.fetch(Request(url), url=url)
 
@@ -97,7 +97,7 @@ async def test_only_codings_with_a_decoder_are_asked_for_and_only_by_get(
 async def test_no_proxy_of_the_environment_is_used_and_no_referer_sent(
     downloader: AiohttpDownloader, hostile: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HOSTILE 5.7, 5.11: a proxy would look names up where no guard sees the addresses."""
+    """HOSTILE 5.7, 5.11: a proxy would resolve names, out of sight of the address guard."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("all_proxy", "http://127.0.0.1:9")
 

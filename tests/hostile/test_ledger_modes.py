@@ -1,4 +1,4 @@
-"""Who may read an embedded ledger: what requests carry, headers and forms, is in it."""
+"""File modes of an embedded ledger, which holds the headers and forms of requests."""
 
 import logging
 import os
@@ -13,7 +13,7 @@ from crawlcw.ledger.sqlite import SqliteLedger
 
 @pytest.fixture(autouse=True)
 def usual_umask() -> Iterator[None]:
-    """Give what is made without a mode to every reader."""
+    """Make files readable for all users unless the code sets a mode."""
     before = os.umask(0o022)
     yield
     os.umask(before)

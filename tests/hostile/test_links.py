@@ -1,4 +1,4 @@
-"""Redirects and links of pages that mean no good: HOSTILE section 4, by whole crawls."""
+"""Redirects and links of hostile pages: HOSTILE section 4, by whole crawls."""
 
 import codecs
 import time
@@ -29,7 +29,7 @@ OTHER = "http://b.example/"
 
 
 async def test_redirects_that_lead_nowhere_come_to_an_end(tmp_path: Path):
-    """HOSTILE 4.1: a loop is seen at its last page, and hops are counted over all tasks."""
+    """HOSTILE 4.1: a loop is found at its last page, and hops are counted over all tasks."""
     endless = {f"http://a.example/{n}": to(f"/{n + 1}") for n in range(40)}
     pages = {
         HOME: links("/self", "/there", "/0"),
@@ -45,12 +45,12 @@ async def test_redirects_that_lead_nowhere_come_to_an_end(tmp_path: Path):
     assert crawled.outcome("http://a.example/back") == "redirect-loop"
     assert crawled.outcome("http://a.example/10") == "redirect-limit"
     assert "http://a.example/11" not in crawled.requested
-    # Each page of the loop is asked for once.
+    # Each page of the loop is requested once.
     assert crawled.requested.count("http://a.example/there") == 1
 
 
 async def test_every_hop_is_asked_for_scope_and_robots(tmp_path: Path):
-    """HOSTILE 4.2: what may not be asked for is not, behind redirects neither."""
+    """HOSTILE 4.2: forbidden pages are not requested, not even through redirects."""
     pages = {
         "http://a.example/robots.txt": "User-agent: *\nDisallow: /private",
         HOME: links("/out", "/in"),
@@ -84,7 +84,7 @@ async def test_every_hop_is_asked_for_scope_and_robots(tmp_path: Path):
     ],
 )
 async def test_a_location_that_is_no_page_says_why(location: str, outcome: str, tmp_path: Path):
-    """HOSTILE 4.3, HOSTILE 4.4, HOSTILE 4.5, HOSTILE 4.8, HOSTILE 4.9: and asks for nothing."""
+    """HOSTILE 4.3, HOSTILE 4.4, HOSTILE 4.5, HOSTILE 4.8, HOSTILE 4.9: no further request."""
     crawled = await crawl({HOME: to(location)}, tmp_path)
 
     assert crawled.outcome() == outcome
@@ -92,7 +92,7 @@ async def test_a_location_that_is_no_page_says_why(location: str, outcome: str, 
 
 
 async def test_a_backslash_is_a_slash_as_browsers_have_it(tmp_path: Path):
-    """HOSTILE 4.8: the host that is asked for is the one that the scope was asked about."""
+    """HOSTILE 4.8: the request goes to the host that the scope check saw."""
     crawled = await crawl({HOME: to("\\\\a.example\\x"), f"{HOME}x": page("moved")}, tmp_path)
 
     assert crawled.requested == [HOME, f"{HOME}x"]
@@ -106,7 +106,7 @@ async def test_a_redirect_without_a_location_is_no_page(tmp_path: Path):
 
 
 async def test_locations_are_followed_byte_by_byte():
-    """HOSTILE 4.6, HOSTILE 4.7: no byte is dropped, no escape is rewritten."""
+    """HOSTILE 4.6, HOSTILE 4.7: no byte is dropped and no escape rewritten."""
     pages: dict[str, bytes | Endless] = {
         "/latin": response(b"", status="302 Found", headers=b"Location: /syn\xf8ve\r\n"),
         "/syn%F8ve": response(b"latin"),
@@ -137,7 +137,7 @@ async def test_a_cookie_gate_is_named(tmp_path: Path):
 
 
 async def test_the_body_of_a_redirect_is_not_waited_for():
-    """HOSTILE 4.11: endless as it may be."""
+    """HOSTILE 4.11: the body may be endless."""
     moved = b"HTTP/1.1 302 Found\r\nLocation: /ok\r\n\r\n"
     settings = Settings()
 
@@ -173,7 +173,7 @@ def refreshing(content: str, *, around: str = "{}") -> str:
     ],
 )
 async def test_a_page_that_sends_its_reader_on_at_once_is_a_redirect(gate: Replay, tmp_path: Path):
-    """HOSTILE 4.12: by a header or by a <meta>."""
+    """HOSTILE 4.12: Refresh as a header or as a <meta>."""
     crawled = await crawl({HOME: links("/gate"), GATE: gate, PAGE: page()}, tmp_path)
 
     assert crawled.pages == [HOME, PAGE]
@@ -210,7 +210,7 @@ async def test_a_page_that_sends_its_reader_on_later_is_a_page_with_a_link(tmp_p
     ],
 )
 async def test_a_refresh_that_leads_nowhere_leaves_the_page_as_it_is(gate: Replay, tmp_path: Path):
-    """HOSTILE 4.12: to itself, to no page, out of scope, disallowed, or not meant for readers."""
+    """HOSTILE 4.12: to itself, to no page, out of scope, disallowed, or not active in the page."""
     robots_txt = "User-agent: *\nDisallow: /private"
     pages = {"http://a.example/robots.txt": robots_txt, HOME: links("/gate"), GATE: gate}
 
@@ -221,7 +221,7 @@ async def test_a_refresh_that_leads_nowhere_leaves_the_page_as_it_is(gate: Repla
 
 
 async def test_pages_that_send_their_readers_to_one_another_are_followed_once(tmp_path: Path):
-    """HOSTILE 4.12: and one that leads to a page known by another way is a page itself."""
+    """HOSTILE 4.12: a page that refreshes to a known page is a page of its own."""
     pages = {
         HOME: links("/gate", "/page"),
         GATE: page(refreshing("0; url=/page")),
@@ -240,7 +240,7 @@ async def test_a_chain_of_refreshes_is_as_long_as_one_of_redirects(tmp_path: Pat
 
     crawled = await crawl({HOME: page(refreshing("0; url=/1"))} | chain, tmp_path, max_redirects=3)
 
-    # The one that would be the fourth is a page, whose link is followed.
+    # The fourth Refresh is no redirect: its page is recorded, and its link is followed.
     assert "http://a.example/3" in crawled.pages
     assert HOME not in crawled.pages
 
@@ -273,7 +273,7 @@ async def test_fifty_aliases_are_one_page(tmp_path: Path):
 async def test_links_are_relative_to_the_first_base_that_is_an_address(
     base: str, found: str, tmp_path: Path
 ):
-    """HOSTILE 4.14: which takes nothing out of scope."""
+    """HOSTILE 4.14: the scope does not change."""
     crawled = await crawl({HOME: f"<head>{base}</head>{links('one')}"}, tmp_path)
 
     asked = [url for url in crawled.requested if url != HOME]
@@ -282,7 +282,7 @@ async def test_links_are_relative_to_the_first_base_that_is_an_address(
 
 
 async def test_a_canonical_link_is_nothing_but_a_link(tmp_path: Path):
-    """HOSTILE 4.14: a page stays what it was asked for as."""
+    """HOSTILE 4.14: a page keeps the URL of its request."""
     canonical = "<link rel=canonical href='http://b.example/'><title>x</title>"
 
     crawled = await crawl({HOME: canonical}, tmp_path)
@@ -348,7 +348,7 @@ MALFORMED = [
 
 
 async def test_no_malformed_link_takes_its_page_or_another_link_along(tmp_path: Path):
-    """HOSTILE 4.15: over 74 of them."""
+    """HOSTILE 4.15: more than 74 malformed links."""
 
     class Hrefs(Spider):
         name = "everything"
@@ -368,7 +368,7 @@ async def test_no_malformed_link_takes_its_page_or_another_link_along(tmp_path: 
 
 
 async def test_pages_without_end_are_left_alone(tmp_path: Path):
-    """HOSTILE 4.16: each kind is counted by its reason."""
+    """HOSTILE 4.16: each kind is counted under its reason."""
     grows, repeats, long = "/x" * 21, "/a/b" * 4, "/?q=" + "x" * 2000
     facets = "/?" + "&".join(f"f{n}=1" for n in range(30))
 
@@ -384,7 +384,7 @@ async def test_pages_without_end_are_left_alone(tmp_path: Path):
 
 
 async def test_a_tarpit_of_another_host_ends_at_its_number_of_pages(tmp_path: Path):
-    """HOSTILE 4.16: pages of one host are counted, and so is depth where it is limited."""
+    """HOSTILE 4.16: limits hold for the pages of one host and for the depth."""
     tarpit = {f"{OTHER}{n}": links(f"/{n + 1}") for n in range(60)}
 
     class Wide(Spider):
@@ -402,7 +402,7 @@ async def test_a_tarpit_of_another_host_ends_at_its_number_of_pages(tmp_path: Pa
     assert len(crawled.requested) <= 30
 
 
-# What pages ask of robots --------------------------------------------------------
+# Robots directives of pages ------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -456,8 +456,8 @@ async def test_what_a_page_asks_of_robots_is_heard(
     assert crawled.report.links_dropped == ({"nofollow": 1} if nofollow else {})
 
 
-async def test_what_one_robot_is_asked_in_one_header_is_not_asked_of_it_in_the_next():
-    """HOSTILE 4.17: headers of one name are joined, and a robot's name counts for what follows."""
+async def test_the_name_of_a_robot_ends_with_its_header():
+    """HOSTILE 4.17: a robot's name applies to the directives of its own header only."""
     tags = b"X-Robots-Tag: otherbot: noindex\r\nX-Robots-Tag: nofollow\r\n"
     settings = Settings()
 
@@ -470,7 +470,7 @@ async def test_what_one_robot_is_asked_in_one_header_is_not_asked_of_it_in_the_n
 
 
 async def test_nofollow_is_not_obeyed_where_robots_are_not(tmp_path: Path):
-    """HOSTILE 4.17; rel=nofollow is about worth, not about robots, and obeyed by none."""
+    """HOSTILE 4.17; rel=nofollow is a hint for ranking: it is never obeyed."""
     pages = {
         HOME: page("<head><meta name=robots content=nofollow></head>" + links("/gate")),
         GATE: page("<a rel='nofollow ugc' href=/page>x</a>"),
@@ -505,7 +505,7 @@ ROBOTS_TXT = "http://a.example/robots.txt"
 async def test_robots_txt_is_understood_however_it_comes(
     answer: Replay, allowed: bool, tmp_path: Path
 ):
-    """HOSTILE 4.18: 4xx allows everything, as does garbage; marks and sizes confuse nobody."""
+    """HOSTILE 4.18: 4xx and garbage allow everything; byte order marks and large files parse."""
     pages = {ROBOTS_TXT: answer, HOME: links("/page"), PAGE: page()}
 
     crawled = await crawl(pages, tmp_path)
@@ -515,7 +515,7 @@ async def test_robots_txt_is_understood_however_it_comes(
 
 @pytest.mark.parametrize("failure", [Replay(status=503), Replay(status=500), TimeoutError()])
 async def test_nothing_is_asked_for_while_robots_txt_is_unknown(failure: Any, tmp_path: Path):
-    """HOSTILE 4.18: 5xx and timeouts pause the host, which is asked again and then given up."""
+    """HOSTILE 4.18: 5xx and timeouts pause the host; after further failures it is given up."""
     if isinstance(failure, TimeoutError):
         failure = FetchError(robots.Reason.TIMEOUT_READ, "nothing came")
     once = await crawl({ROBOTS_TXT: [failure, "User-agent: *"], HOME: "x"}, tmp_path)
@@ -549,7 +549,7 @@ async def test_robots_txt_is_followed_for_five_hops(tmp_path: Path):
     ],
 )
 def test_a_crawl_delay_is_bounded(said: str, seconds: float | None):
-    """HOSTILE 4.18: what is no number of seconds is none, or the most there is."""
+    """HOSTILE 4.18: an invalid delay counts as no delay or as the longest one."""
     delay = robots.parse(f"User-agent: *\nCrawl-delay: {said}".encode(), agent="x").crawl_delay
 
     assert delay in ((0.0, 60.0) if seconds is None else (seconds,))

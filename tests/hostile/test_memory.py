@@ -1,4 +1,4 @@
-"""How much memory a crawl takes of a server that wants all of it: HOSTILE 8.1."""
+"""Memory of a crawl whose server tries to exhaust it: HOSTILE 8.1."""
 
 import asyncio
 import gzip
@@ -26,7 +26,7 @@ from tests.support.attempts import attempt, way
 
 HTML = b"Content-Type: text/html\r\n"
 CHUNK = b"10000\r\n" + b"<b><i>xy" * (1 << 13) + b"\r\n"
-#: What a page of 10 MiB is made of.
+#: The repeated content of each page of 10 MiB.
 DENSE = {
     "nested": b"<a><a>",
     "closed": b"<i>x</i>",
@@ -138,8 +138,8 @@ async def test_a_whole_crawl_stays_under_300_mb_whatever_is_sent(
     assert crawl.returncode == 0, errors.decode()
     assert found["reason"] == "drained"
     assert found["peak"] < 300e6
-    assert found["stall"] == 0, "no second in which nothing went on"
-    # Nothing is tried again: what fails does so for good.
+    assert found["stall"] == 0, "the event loop never stalled for a second"
+    # Failures are final: no page is tried again.
     assert found["failures"].keys() == {"parse-killed"}
     assert found["pages"] + found["failures"]["parse-killed"] == 4 * (len(HOSTILE) + 1)
 
@@ -160,7 +160,7 @@ async def test_a_large_body_waits_for_memory_and_its_deadlines_do_not_run(
     path: str, server: HostileServer
 ):
     async with AiohttpDownloader(Settings(), start_origins=[server.origin]) as patient:
-        # The server makes a bomb for its first request, on a busy machine for seconds.
+        # The server makes a bomb at its first request, which may take seconds.
         await patient.fetch(Request(server.url(path)), url=server.url(path))
     async with AiohttpDownloader(SETTINGS, start_origins=[server.origin]) as downloader:
         request = Request(server.url(path))
@@ -168,13 +168,13 @@ async def test_a_large_body_waits_for_memory_and_its_deadlines_do_not_run(
             first = await way(downloader, SETTINGS, purpose=Purpose.PAGE)(page, request)
             assert (first.size, first.truncated) == (MIB, "bytes")
             second = asyncio.create_task(got(downloader, server, path))
-            # Longer than a read may take, and than a whole attempt.
+            # Longer than the read timeout and than the timeout of an attempt.
             await asyncio.wait([second], timeout=2.5)
             assert not second.done()
             small = await got(downloader, server, "/small")
-            assert small.status == 200, "what is small does not wait"
+            assert small.status == 200, "a small page does not wait"
 
         response = await second
 
     assert (response.size, response.truncated) == (MIB, "bytes")
-    assert response.elapsed.total_seconds() < 2, "less the time that it has waited"
+    assert response.elapsed.total_seconds() < 2, "the wait for memory does not count"

@@ -1,4 +1,4 @@
-"""One crawl over all that the hostile server does, on one host: it ends, well, and by itself."""
+"""One crawl of all pages of the hostile server, on one host: it drains by itself."""
 
 from pathlib import Path
 from statistics import median
@@ -11,14 +11,14 @@ from tests.hostile.catalogue import ENDPOINTS, Endpoint, healthy_paths, quick_en
 from tests.hostile.crawls import Crawled, crawled
 from tests.hostile.endpoints.healthy import title_of
 
-#: Seconds that a page may take longer because the machine has other work to do.
+#: Seconds that a page may take longer on a busy machine.
 _NOISE = 0.03
 _MOST_MEMORY = 300
 _LONGEST_STALL = 0.5
 
 
 def wrong(crawl: Crawled, endpoints: list[Endpoint]) -> dict[str, object]:
-    """Return the pages that ended otherwise than the catalogue says."""
+    """Return the pages with another outcome than in the catalogue."""
     return {
         endpoint.path: seen.outcome if seen else "not crawled"
         for endpoint in endpoints
@@ -27,7 +27,7 @@ def wrong(crawl: Crawled, endpoints: list[Endpoint]) -> dict[str, object]:
 
 
 def healthy_seconds(crawl: Crawled) -> list[float]:
-    """Return what each healthy page took from its request to its end; all are whole and right."""
+    """Check that all healthy pages are complete; return their times from request to end."""
     seconds = []
     for number, path in enumerate(healthy_paths()):
         seen = crawl.tasks[path]
@@ -50,7 +50,7 @@ def figures(crawl: Crawled) -> str:
 
 @pytest.mark.thorough
 def test_a_crawl_of_one_page_of_each_kind_ends_as_the_catalogue_says(tmp_path: Path) -> None:
-    """The pages that need no deadline and are not large: this takes seconds."""
+    """The pages that are small and need no deadline: this takes seconds."""
     with server.in_a_process() as (port, _):
         crawl = crawled(tmp_path / "crawl", f"http://127.0.0.1:{port}/index?quick")
 
@@ -60,8 +60,8 @@ def test_a_crawl_of_one_page_of_each_kind_ends_as_the_catalogue_says(tmp_path: P
     assert not any(seen.poison for seen in crawl.tasks.values())
 
 
-#: A fifth of the defaults: a crawl of pages that wait for them takes minutes, not a quarter
-#: of an hour, and no page takes another way.
+#: A fifth of the defaults: the crawl takes minutes instead of a quarter of an hour, with
+#: the same outcomes.
 _SHORT_DEADLINES = ("read_timeout=2s", "timeout=6s")
 
 
@@ -77,7 +77,7 @@ _SHORT_DEADLINES = ("read_timeout=2s", "timeout=6s")
 def test_a_crawl_of_every_page_ends_as_the_catalogue_says_and_costs_the_others_little(
     tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
-    """24 fetchers on one host, whose 100 healthy pages lie among all others; `-s` shows figures."""
+    """24 fetchers on one host with 100 healthy pages among the others; `-s` shows figures."""
     with server.in_a_process() as (port, _):
         alone = crawled(tmp_path / "alone", f"http://127.0.0.1:{port}/index?none", *settings)
         crawl = crawled(tmp_path / "all", f"http://127.0.0.1:{port}/index?all", *settings)

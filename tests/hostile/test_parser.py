@@ -1,4 +1,4 @@
-"""Pages that keep the parser busy, or crash it: HOSTILE 3.11-3.13 and 8.2."""
+"""Pages that keep the parser busy or crash it: HOSTILE 3.11-3.13 and 8.2."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ from tests.blame.crawl_command import children_of
 from tests.support.crawl_process import wait_until
 
 LINK = b"<a href=/next>next</a>"
-#: What a browser shows, and so do we.
+#: Pages that browsers show; the parser must finish them as well.
 FINISHED = {
     "10,000 nested div": b"<div>" * 10_000 + LINK,
     "10,000 nested div in UTF-16": ("\ufeff" + "<div>" * 10_000 + LINK.decode()).encode(
@@ -49,14 +49,14 @@ FINISHED = {
     "10 MiB of NULs": b"\0" * (10 << 20) + LINK,
     "10 MiB of text, every second byte a NUL": b"x\0" * (5 << 20) + LINK,
 }
-#: What the parser does not get done with.
+#: Pages that the parser cannot finish in time.
 REFUSED = {
     "200,000 nested div": b"<div>" * 200_000,
     "100,000 attributes": b"<a " + b" ".join(b"x%d" % n for n in range(100_000)) + b">",
     "100,000 attributes of many <html>": b"".join(b"<html x%d>" % n for n in range(100_000)),
     "a select of 100,000 options": b"<select>" + b"<option>x" * 100_000,
 }
-#: 20 KB of nothing odd, and a tree of 0.4 GB: what is left open is opened again in each paragraph.
+#: 20 KB that become a tree of 0.4 GB: each paragraph opens the unclosed tags again.
 FORMATTING = (
     b"<div>" + b"".join(b"<b x%d></x>" % n for n in range(700)) + b"</div>" + b"<p>x" * 1_800
 )
@@ -76,10 +76,10 @@ async def parsing() -> AsyncIterator[Parsing]:
 
 
 def pids() -> list[int]:
-    """Return the processes that parse; a server of other tests may be a child as well."""
+    """Return the parser processes; a server of other tests may be a child as well."""
     found = []
     for pid in children_of(os.getpid()):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the process has ended
             if b"parser_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
@@ -87,16 +87,16 @@ def pids() -> list[int]:
 
 @asynccontextmanager
 async def ready(parsing: Parsing, response: Response) -> AsyncIterator[Response]:
-    """Give a response to the block as a callback gets it."""
+    """Open a response for the block, as for a callback."""
     async with parsing.ready(response) as given:
         yield given
 
 
 @asynccontextmanager
 async def no_stall(most: float = 0.5) -> AsyncIterator[None]:
-    """Check that the loop's thread never works for so many seconds on end in the block.
+    """Check that no step of the event loop in the block takes *most* seconds or more.
 
-    By its CPU time: a machine that is busy with other programs is no stall of the loop.
+    The check uses CPU time: other programs on the machine cause no stall of the loop.
     """
     longest = 0.0
 
@@ -134,7 +134,7 @@ async def test_what_does_not_end_is_killed(name: str, parsing: Parsing):
     async with no_stall(), ready(parsing, response) as response:
         with pytest.raises(ParseRefusedError, match="the parser did not end within 1 s"):
             response.css("a")
-        assert response.text, "the rest can still be used"
+        assert response.text, "the text can still be read"
         assert (pids(), parsing.held) == ([], 0)
 
 
@@ -192,7 +192,7 @@ async def test_an_ordinary_large_page_is_parsed_within_the_memory_that_is_expect
 
     async with ready(parsing, page(body)) as response:
         assert len(response.css("a")) == 15_000
-        assert parsing.held < 2 * markup.tree_size(body), "not all that there is"
+        assert parsing.held < 2 * markup.tree_size(body), "only a part of the memory budget"
 
 
 async def test_of_pages_side_by_side_two_are_parsed_at_once(parsing: Parsing):
@@ -214,13 +214,13 @@ async def test_of_pages_side_by_side_two_are_parsed_at_once(parsing: Parsing):
 
 
 async def killed_while(parsing: Parsing, response: Response, *, times: int) -> Response:
-    """Kill, so many times, the process that parses a page; return what a callback gets."""
+    """Kill the process that parses a page, *times* times; return the response for a callback."""
     killed: set[int] = set()
 
     async def kill() -> None:
         while len(killed) < times:
             for pid in pids():
-                # At work, for it has used some CPU since its start.
+                # It has used some CPU since its start, so it is at work.
                 if pid not in killed and _ticks(pid) >= 20:
                     killed.add(pid)
                     os.kill(pid, signal.SIGSEGV)
@@ -235,7 +235,7 @@ async def killed_while(parsing: Parsing, response: Response, *, times: int) -> R
 
 
 def _ticks(pid: int) -> int:
-    """Return for how many hundredths of a second a process has used the CPU."""
+    """Return the CPU time of a process in hundredths of a second."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -406,20 +406,20 @@ async def test_a_crawl_that_is_told_to_stop_does_not_wait_for_the_parser(tmp_pat
 async def test_a_tree_of_parsels_is_tried_elsewhere_once_a_callback_has_asked_for_one(
     parsing: Parsing,
 ):
-    """HOSTILE 3.11: what the second parser may need is bounded like the first one's."""
+    """HOSTILE 3.11: time and memory of the second parser are bounded like the first one's."""
     large = b"<ul>" + b"<li><a href=/other>a</a>" * 50_000 + LINK
     first = page(large)
     async with ready(parsing, first) as first:
-        assert "selector" not in vars(first), "nobody has asked yet"
+        assert "selector" not in vars(first), "the tree is made on demand"
         assert first.xpath("(//a)[last()]/@href").get() == "/next"
 
     second, odd = page(large), page(FINISHED["10,000 nested div"])
     async with ready(parsing, second) as second:
         assert second.trees is not None
-        assert second.trees.selector is not None, "made beside the loop"
+        assert second.trees.selector is not None, "made outside the event loop"
         assert second.xpath("count(//a)").get() == "50001.0"
     async with ready(parsing, odd) as odd:
-        assert odd.css("a[href]"), "the one parser goes through it"
+        assert odd.css("a[href]"), "the first parser finishes the page"
         with pytest.raises(ParseRefusedError, match="over 2000 tags inside one another"):
             odd.xpath("//a")
     assert parsing.held == 0

@@ -1,4 +1,4 @@
-"""What a crawl tells about itself, and what it does not do for whoever asks it to."""
+"""Contents of requests: no data about the crawl, and no answer to a server's challenges."""
 
 import ast
 from collections.abc import AsyncIterator
@@ -51,7 +51,7 @@ async def test_a_challenge_is_not_answered(server: HostileServer, status: int) -
 
 
 async def test_a_request_says_no_more_than_it_must(server: HostileServer) -> None:
-    """Where a link was found, for example, is nobody's business."""
+    """For example, no Referer names the page of the link."""
     url = server.url("/to?302,/ok")
     async with AiohttpDownloader(Settings(), start_origins=[server.origin]) as downloader:
         await attempt(Request(url), downloader=downloader, settings=Settings())
@@ -63,7 +63,7 @@ async def test_a_request_says_no_more_than_it_must(server: HostileServer) -> Non
 async def test_a_proxy_of_the_environment_is_not_asked(
     server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would resolve the names, and the guard would see the proxy's address only."""
+    """The proxy would resolve names, and the address guard would see the proxy's address only."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
 
@@ -74,7 +74,7 @@ async def test_a_proxy_of_the_environment_is_not_asked(
 
 
 def test_no_text_becomes_code() -> None:
-    """HOSTILE 5.14 and 5.15: nothing is evaluated, and only our own processes pickle."""
+    """HOSTILE 5.14 and 5.15: no evaluation, and pickles of crawlcw's own processes only."""
     calls = {"eval", "exec", "__import__"}
     modules = {"pickle", "marshal", "shelve"}
     found = set()

@@ -1,4 +1,4 @@
-"""No password, key or cookie reaches another origin, nor what anybody reads: HOSTILE 5.9, 5.12."""
+"""No password, key or cookie reaches another origin, a log or an output: HOSTILE 5.9, 5.12."""
 
 import base64
 import os
@@ -64,7 +64,7 @@ class Secret(Spider):
 
 
 class Gate:
-    """Lets a page wait until the test has looked at the processes."""
+    """Blocks a page until the test has read the process list."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -178,8 +178,8 @@ def test_a_crawl_tells_its_secrets_to_their_origin_alone(
         (where, secret) for where, text in told.items() for secret in SECRETS if secret in text
     ]
     assert leaks == []
-    assert TOKEN not in printed, "the value of a key in a URL"
-    # Only what requests carry is in the ledger, and only its user may read that.
+    assert TOKEN not in printed, "values of keys in URLs are masked"
+    # The ledger holds secrets of requests only, and only its user may read it.
     stored = b"".join(each.read_bytes() for each in folder.glob("ledger.db*"))
     assert KEY.encode() in stored
     for secret in (PASSWORD, BASIC.removeprefix("Basic "), LINKED, CLIENT):
@@ -192,7 +192,9 @@ def test_a_crawl_tells_its_secrets_to_their_origin_alone(
     for each in theirs.asked:
         assert each.headers.keys() & {"authorization", "cookie", "x-api-key", "x-client"} == set()
         assert each.headers["accept-language"] == "da"
-    assert {each.headers.get("x-client") for each in ours.asked} == {CLIENT}, "robots.txt as well"
+    assert {each.headers.get("x-client") for each in ours.asked} == {CLIENT}, (
+        "requests for robots.txt carry it as well"
+    )
     assert ours.headers_at("/api")[0]["x-api-key"] == KEY
     assert ours.headers_at("/away")[0]["authorization"] == f"Bearer {BEARER}"
     assert {each["authorization"] for each in ours.headers_at("/page")} == {BASIC}
@@ -216,7 +218,7 @@ def test_a_crawl_that_goes_on_still_knows_the_password(
 
 
 class Recording(ReplayDownloader):
-    """Keeps the headers that were sent to each URL."""
+    """Downloader that keeps the headers for each URL."""
 
     def __init__(self, answers: dict[str, Replay | str]) -> None:
         super().__init__(answers)
@@ -278,7 +280,7 @@ async def test_the_secrets_of_the_settings_are_for_the_origins_of_the_start_urls
 
 
 class Elsewhere(Spider):
-    """Begins where only `start` knows."""
+    """Names its start URL only in `start`."""
 
     name = "elsewhere"
     allowed_hosts = "*"
@@ -399,7 +401,7 @@ def test_a_request_is_shown_without_its_password() -> None:
 
 
 class Started(Spider):
-    """Says only in `start` who it is."""
+    """Gives its password only in `start`."""
 
     name = "started"
     settings = Settings(concurrency=1, obey_robots=False)
@@ -425,7 +427,7 @@ async def test_what_start_says_is_known_again_by_a_crawl_that_goes_on(tmp_path: 
 
 
 class Keyed(Spider):
-    """Its one request has a key, and leads to another origin."""
+    """Sends one request with a key, which redirects to another origin."""
 
     name = "keyed"
     allowed_hosts = ["*"]

@@ -1,4 +1,4 @@
-"""What a hostile site has stored, as every command shows it: HOSTILE section 7."""
+"""Output of every command for the stored data of a hostile site: HOSTILE section 7."""
 
 import asyncio
 import contextlib
@@ -35,18 +35,18 @@ from tests.support.ledgers import make_task
 from tests.support.servers import ServerProcess
 
 ROOT = Path(__file__).parents[2]
-#: Far more than anything here takes.
+#: Far longer than any command here.
 PATIENCE = 120.0
-#: All but line feed, and what only looks empty.
+#: Control characters but line feed, and invisible characters.
 _CONTROL = re.compile(
     "[^\\S\n \xa0]|[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
     "|[\ufeff\U000e0001]"
 )
-#: What a terminal is sent by the program itself: colours, and the lines of its progress.
+#: The program's own escape sequences: colours and progress lines.
 _OWN = re.compile("\x1b\\[(?:[0-9;]*m|\\?25[lh]|1?A|2K)|\r")
 
 
-#: What `commands` prints after each.
+#: The line that `commands` prints after each command.
 _ENDS = re.compile(r'^== "(.*)" == (\d+)\r?\n', re.MULTILINE)
 
 
@@ -55,7 +55,7 @@ _TABLE = re.compile(r'^((?:(?!== ).*\n)*)== "export hostile -o -:csv.*\n', re.MU
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What all commands have printed together, stdout and stderr."""
+    """The output of all commands together, stdout and stderr."""
 
     text: str
     code: int
@@ -85,7 +85,7 @@ async def _output(folder: Path, *, terminal: bool, **environment: str) -> Shown:
 
 
 def _write_tasks(folder: Path) -> None:
-    """Write files of tasks, for `add`, of which all is crawled text."""
+    """Write files of tasks for `add`, with crawled text in every field."""
     found = [
         *({"key": f"{key}{EVIL}", "data": {EVIL: EVIL}} for key in ("raise", "ok")),
         {"key": "other", EVIL: EVIL, "\ud800": "\udfff"},
@@ -101,7 +101,7 @@ def _write_tasks(folder: Path) -> None:
 
 
 async def _track(ledger: str) -> None:
-    """Track tasks of which all is crawled text: their keys, their data, their errors."""
+    """Track tasks with crawled text as keys, data and errors."""
     async with Tracker.open(ledger, "evil", max_retry=1) as tracker:
         await tracker.add(EVIL, data={EVIL: EVIL})
         await tracker.add(EVIL * 2)
@@ -119,7 +119,7 @@ def _rows(table: str) -> list[list[str]]:
 
 
 def _all_of(descriptor: int) -> Iterator[bytes]:
-    # Linux says EIO when the last process on a terminal has gone.
+    # Linux raises EIO when the last process on a terminal has ended.
     with contextlib.suppress(OSError):
         while chunk := os.read(descriptor, 1 << 16):
             yield chunk
@@ -132,13 +132,13 @@ def _assert_harmless(shown: Shown) -> None:
     for arguments, code in shown.codes.items():
         assert code in EXPECTED.get(arguments.split()[0], {"0"}), arguments
     assert sorted(set(_CONTROL.findall(shown.text))) == []
-    # That of the spider's own error is indented, and no error of crawlcw.
+    # The traceback of the spider's own error is indented, and is no error of crawlcw.
     forged = ("FORGED", "[/x]", "Traceback")
     assert [line for line in shown.text.split("\n") if line.startswith(forged)] == []
     assert "an error of crawlcw itself" not in shown.text
 
 
-#: A name that is not there is the user's mistake; a crawl may have failed pages.
+#: Exit codes: 2 for an unknown name, 3 for a crawl with failed pages.
 EXPECTED = {
     "run": {"0", "3"},
     "retry-failed": {"0", "2"},
@@ -149,9 +149,9 @@ EXPECTED = {
     "set": {"2"},
     "pause": {"0", "2"},
     "add": {"0", "2"},
-    # The items of a use case are none.
+    # A use case has no items.
     "export": {"0", "2"},
-    # What a page answers may be no page.
+    # The answer may be an error page.
     "fetch": {"0", "3"},
     "parse": {"0", "3"},
 }
@@ -171,14 +171,14 @@ EXPECTED = {
 async def test_what_a_hostile_site_stores_is_harmless_in_a_pipe(
     environment: dict[str, str], tmp_path: Path
 ):
-    """HOSTILE 7.1, HOSTILE 7.2, HOSTILE 7.3, HOSTILE 7.4, HOSTILE 7.6: by every command."""
+    """HOSTILE 7.1, HOSTILE 7.2, HOSTILE 7.3, HOSTILE 7.4, HOSTILE 7.6: output of every command."""
     shown = await _output(tmp_path, terminal=False, **environment)
     tables = _TABLE.findall(shown.text)
 
     _assert_harmless(replace(shown, text=_TABLE.sub("", shown.text)))
     assert len(tables) == 2
     for table in tables:
-        # A cell may have several lines, in quotes: who reads it as a table can tell.
+        # A quoted cell may have several lines: a CSV reader finds the rows.
         rows = _rows(table)
         assert len(rows) > 400
         assert {len(row) for row in rows} == {len(rows[0])}
@@ -191,7 +191,7 @@ async def test_what_a_hostile_site_stores_is_harmless_in_a_pipe(
 
 
 def test_a_formula_of_a_page_is_text_in_a_table():
-    """HOSTILE 7.5: nor has a cell an escape sequence."""
+    """HOSTILE 7.5: cells have no escape sequences either."""
     formulas = [start + "cmd|'/c calc'!A0\x1b[2J\x9b" for start in "=+-@\uff1d"]
 
     cells = [defused(escape_cell(text)) for text in formulas]
@@ -202,17 +202,17 @@ def test_a_formula_of_a_page_is_text_in_a_table():
 
 @pytest.mark.thorough
 async def test_what_a_hostile_site_stores_is_harmless_on_a_terminal(tmp_path: Path):
-    """HOSTILE 7.1, HOSTILE 7.2, HOSTILE 7.3, HOSTILE 7.4: where colours are drawn as well."""
+    """HOSTILE 7.1, HOSTILE 7.2, HOSTILE 7.3, HOSTILE 7.4: on a terminal with colours."""
     shown = await _output(tmp_path, terminal=True)
 
-    assert _OWN.search(shown.text.replace("\r", "")), "nothing was drawn"
+    assert _OWN.search(shown.text.replace("\r", "")), "no colours or progress were printed"
     _assert_harmless(replace(shown, text=_OWN.sub("", shown.text)))
 
 
 async def test_what_is_stored_of_a_task_is_harmless_in_what_the_server_answers(
     tmp_path: Path, processes: ExitStack
 ):
-    """HOSTILE 7.1, HOSTILE 7.2: in its log as well, whatever a client asks."""
+    """HOSTILE 7.1, HOSTILE 7.2: in the server's log as well, for any request."""
     url = f"sqlite:///{tmp_path}/ledger.db"
     await _track(url)
     server = ServerProcess(processes, url, "--port", "0", "--log-level", "debug", use_case="evil")
@@ -263,7 +263,7 @@ async def test_what_is_stored_of_a_task_is_harmless_in_what_the_server_answers(
 
 
 async def test_a_reader_that_goes_away_is_told_nothing(tmp_path: Path):
-    """HOSTILE 7.7: `| head` ends a command with 141, quietly."""
+    """HOSTILE 7.7: `| head` ends a command with 141 and without an error message."""
     ledger = await SqliteLedger.open(tmp_path / "ledger.db", "hostile")
     await ledger.tasks.add(
         [make_task(context={"pad": "x" * 1000}, url=f"http://a.example/{n}") for n in range(500)]
@@ -286,7 +286,7 @@ async def test_a_reader_that_goes_away_is_told_nothing(tmp_path: Path):
 
 
 async def test_what_is_stored_of_an_error_is_short(tmp_path: Path):
-    """HOSTILE 7.9: 300 kB of an exception's text."""
+    """HOSTILE 7.9: an exception with a text of 300 kB."""
 
     class Failing(Spider):
         name = "everything"
@@ -305,7 +305,7 @@ async def test_what_is_stored_of_an_error_is_short(tmp_path: Path):
 
 
 def test_equal_errors_without_number_are_a_few_lines():
-    """HOSTILE 7.10: the first five, and a count each minute; equal in event and reason."""
+    """HOSTILE 7.10: the first five of one event and reason, then a count each minute."""
     repeats = Repeats()
     told = 0
 

@@ -1,4 +1,4 @@
-"""Clients that keep `crawlcw serve` waiting: they are shown out, and healthy ones get in."""
+"""Slow clients of `crawlcw serve`: they are disconnected, and healthy ones are served."""
 
 import asyncio
 import itertools
@@ -19,7 +19,7 @@ from crawlcw.server.connections import Connections, Deadlines
 from tests.support.servers import Client, ServerProcess, error_of, impatient, served
 
 HEADERS, BODY, IDLE = 1.0, 1.5, 2.0
-#: What a busy machine may be late by, and a second for the last answer to be taken.
+#: Tolerance for a busy machine, and a second for reading the last answer.
 LATE = 3.0
 #: Seconds between two bytes of a client that drips.
 DRIP = 0.2
@@ -32,12 +32,12 @@ HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """How a client keeps the server waiting, and until when that may be."""
+    """A kind of slow client, and the deadline for its connection."""
 
     says: bytes
     drips: bytes = b""
     within: float = HEADERS
-    told: bytes = b""  #: what the server says at the end
+    told: bytes = b""  #: the server's last answer
 
 
 KINDS = {
@@ -47,7 +47,7 @@ KINDS = {
     "a body that never comes": Slow(HEAD, within=BODY, told=b"HTTP/1.1 408 "),
     "a body that drips": Slow(HEAD, drips=b" ", within=BODY, told=b"HTTP/1.1 408 "),
     "a body that is refused and drips": Slow(
-        # What comes after an answer may be the next request.
+        # Bytes after an answer may be the next request.
         HEAD.replace(b"json", b"text"),
         drips=b" ",
         told=b"HTTP/1.1 415 ",
@@ -80,7 +80,7 @@ class SlowClient:
         connected.set()
         dripping = asyncio.create_task(self._drip(writer))
         try:
-            # Reset: it has sent what the server does not want any more.
+            # The server resets a connection with unread data.
             with suppress(ConnectionError):
                 while found := await reader.read(1000):
                     self.said += found
@@ -103,7 +103,7 @@ class Crowd:
         self._tasks = tasks
 
     async def shown_out(self) -> None:
-        """Wait until all are closed."""
+        """Wait until all connections are closed."""
         await asyncio.gather(*self._tasks)
 
 
@@ -130,7 +130,7 @@ def port_of(address: str) -> int:
 
 
 async def slowest_answer(address: str, *, number: int) -> float:
-    """Ask on one connection that is kept and on new ones in turn; return the longest wait."""
+    """Send requests on a kept connection and on new ones in turn; return the longest wait."""
     loop = asyncio.get_running_loop()
     longest = 0.0
     async with aiohttp.ClientSession() as kept:
@@ -197,7 +197,7 @@ async def test_the_deadlines_are_10_s_for_headers_and_30_s_for_a_body(
 
     assert longest < 1.0
     lasted = [each.lasted for each in slow.clients if each.lasted > within - 0.1]
-    # Some had to go at once: more of them came than there are places.
+    # Some were disconnected at once: there are more clients than places.
     assert len(lasted) > 150
     assert max(lasted) < within + LATE
 
@@ -216,7 +216,7 @@ async def test_where_all_places_are_taken_the_longest_awaited_has_to_go(sqlite_u
         await ask(*kept)
         silent = await asyncio.open_connection("127.0.0.1", port)
         last = await asyncio.open_connection("127.0.0.1", port)
-        # Who asks again is awaited anew.
+        # A new request starts a new deadline.
         await ask(*kept)
         new = await asyncio.open_connection("127.0.0.1", port)
         await ask(*new)

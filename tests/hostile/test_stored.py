@@ -27,7 +27,7 @@ PAGE = "http://a.example/page"
 
 
 class Storing(Spider):
-    """Yields what *made* makes of each page, as an item and as a context."""
+    """Yields the result of *made* for the first page, as an item and as a context."""
 
     name = "storing"
     start_urls = [HOME]
@@ -49,7 +49,7 @@ class Storing(Spider):
 async def stored(
     ledger_url: str, made: Callable[[Response], Any], answer: Any = "x"
 ) -> tuple[Any, Any, Crawled]:
-    """Return the value as the item has it, as the context has it, and all else."""
+    """Return the value from the item, the value from the context, and the crawl."""
     spider = Storing(made)
     report = await run_spider(
         spider,
@@ -154,7 +154,7 @@ async def test_a_value_that_stores_refuse_is_kept_as_one_they_take(
 
 
 async def test_json_of_a_page_is_data_and_nothing_else(ledger_url: str):
-    r"""HOSTILE 6.1, HOSTILE 6.3, HOSTILE 6.4: be it `{"$set": {"status": 50}}`."""
+    r"""HOSTILE 6.1, HOSTILE 6.3, HOSTILE 6.4: for example `{"$set": {"status": 50}}`."""
     page = (
         '{"$set": {"status": 50, "lock": null}, "x": "\\ud800", "$ne": null, "status": "finished"}'
     )
@@ -225,7 +225,7 @@ async def test_json_that_breaks_parsers_fails_its_page_alone(
 async def test_a_page_that_is_too_large_for_a_store_takes_no_other_along(
     large: Callable[[int], Any], ledger_url: str
 ):
-    """HOSTILE 6.8, HOSTILE 6.10: it is kept whole or fails by itself, and is not tried again."""
+    """HOSTILE 6.8, HOSTILE 6.10: it is kept whole or fails alone, and is not tried again."""
 
     class Large(Spider):
         name = "storing"
@@ -276,7 +276,7 @@ async def test_a_context_that_is_too_large_takes_no_other_link_along(ledger_url:
 
 
 async def test_a_context_and_items_that_are_too_large_together_harm_nobody(ledger_url: str):
-    """HOSTILE 6.8: a document that grows too large by what is written at the end of its attempt."""
+    """HOSTILE 6.8: the items of the attempt make the document of its context too large."""
 
     class Growing(Spider):
         name = "storing"
@@ -302,7 +302,7 @@ async def test_a_context_and_items_that_are_too_large_together_harm_nobody(ledge
 
 
 async def test_nothing_that_is_indexed_is_long(ledger_url: str):
-    """HOSTILE 6.13, HOSTILE 6.14: what is indexed is bounded, and of no crawled shape."""
+    """HOSTILE 6.13, HOSTILE 6.14: indexed values are bounded, and of fixed types."""
 
     class Long(Spider):
         name = "storing"
@@ -331,7 +331,7 @@ async def test_nothing_that_is_indexed_is_long(ledger_url: str):
 
 
 async def test_many_who_add_the_same_task_add_it_once(ledger_url: str):
-    """HOSTILE 6.15: what is there already is no error."""
+    """HOSTILE 6.15: an existing task is no error."""
     ledger = await open_ledger(ledger_url, "storing")
     try:
         tasks = make_tasks(50)
@@ -345,7 +345,7 @@ async def test_many_who_add_the_same_task_add_it_once(ledger_url: str):
 
 
 async def test_a_page_of_links_is_stored_bounded(ledger_url: str):
-    """HOSTILE 3.20: thousands of links, an address of 1 MiB, 1,000 titles."""
+    """HOSTILE 3.20: thousands of links, a URL of 1 MiB, 1,000 titles."""
 
     class Links(Spider):
         name = "storing"

@@ -1,4 +1,4 @@
-"""Section 1 of the catalogue: connections that break, stall, drip and lie."""
+"""Section 1 of the catalogue: connections that break, stall, drip or announce a wrong length."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from tests.hostile.pages import PAGE, response
 from tests.hostile.server import HostileServer
 from tests.hostile.single_pages import of_section, outcome_of, settled
 
-#: They answer well at the second or third attempt.
+#: Pages that answer correctly at the second or third attempt.
 _LATER = ("/fin-then-ok",)
 
 
@@ -35,12 +35,12 @@ async def fetched(downloader: AiohttpDownloader, url: str) -> bytes:
 async def test_a_page_ends_as_the_catalogue_says(
     downloader: AiohttpDownloader, hostile: HostileServer, endpoint: Endpoint
 ) -> None:
-    """HOSTILE 1.1-1.11, 1.21: whatever is sent, and within the deadlines of an attempt."""
+    """HOSTILE 1.1-1.11, 1.21: each within the deadlines of an attempt."""
     outcome = await settled(downloader, hostile.url(endpoint.path), endpoint.outcome)
 
     if endpoint.path not in _LATER:
         assert outcome == endpoint.outcome
-    # Whatever happened, the next page is that page.
+    # The next answer belongs to the next request.
     assert await fetched(downloader, hostile.url("/healthy?7")) == (
         b"<title>healthy page 7</title><p>healthy page 7"
     )
@@ -91,7 +91,7 @@ def deaf(count: int) -> Iterator[tuple[int, list[str]]]:
             listener.bind((address, port))
             listener.listen(0)
             port = listener.getsockname()[1]
-            # What its queue has room for; any other stays in the handshake.
+            # Fill the accept queue: further connections stay in the handshake.
             for _ in range(2):
                 waiting = stack.enter_context(socket.socket())
                 waiting.setblocking(False)
@@ -101,7 +101,7 @@ def deaf(count: int) -> Iterator[tuple[int, list[str]]]:
 
 @pytest.fixture
 def deaf_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A host of four addresses, none of which answers."""
+    """A host with four addresses that do not answer."""
     with deaf(4) as (port, addresses):
 
         def look_up(*_: Any, **__: Any) -> list[tuple[Any, ...]]:
@@ -149,7 +149,7 @@ async def test_cancelling_a_connect_is_not_swallowed(
 
 @pytest.fixture
 async def self_signed() -> AsyncIterator[str]:
-    """The URL of a page whose server has made its certificate itself."""
+    """The URL of a page with a self-signed certificate."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(Path(__file__).with_name("self_signed.pem"))
 
@@ -178,11 +178,11 @@ async def test_a_certificate_that_nobody_vouches_for_is_accepted_only_on_request
 
 
 async def test_the_timer_of_a_read_ends_with_it(hostile: HostileServer) -> None:
-    """HOSTILE 1.20: a connection that rested for longer than a read may take is good."""
+    """HOSTILE 1.20: a connection that was idle for longer than the read timeout is usable."""
     settings = Settings(read_timeout="300ms")
     async with AiohttpDownloader(settings, start_origins=[hostile.origin]) as downloader:
         await fetched(downloader, hostile.url("/ok"))
-        await asyncio.sleep(0.4)  # longer than a read may take
+        await asyncio.sleep(0.4)  # longer than the read timeout
         body = await fetched(downloader, hostile.url("/ok"))
 
     assert (body, hostile.connections) == (PAGE, 1)

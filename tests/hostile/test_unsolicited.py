@@ -1,8 +1,8 @@
-"""A server that answers without being asked, at a host whose other pages are in order (row 1.5).
+"""Unsolicited answers of a host whose other pages are correct (row 1.5).
 
-Every page says its own URL, so an answer that is recorded for another URL is
-seen. Most pages of the host are good, and its connections are trusted before
-the first bad endpoint is asked.
+Every page names its own URL, which reveals an answer that is recorded for another
+URL. Most pages of the host are good, so its connections are trusted before the
+first request to a bad page.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from tests.hostile.pages import KEEP, Exchange, page, response
 from tests.hostile.server import HostileServer
 
 RUNS = 20
-#: The crawl asks for some 60 of them before it trusts a connection at once.
+#: The crawl needs some 60 of them before it trusts a connection at once.
 GOOD_FIRST = 160
 GOOD_LATER = 40
 BAD = 12
-#: When the second answer follows: in the segment of the first, right after it,
-#: or so many ms later.
+#: The time of the second answer: in the segment of the first, right after it,
+#: or this number of ms later.
 LATENESS = ("same segment", "next segment", 3, 10, 20, 30, 40, 50)
 SETTINGS = Settings(concurrency=24, backoff_base="50ms", host_backoff_base="50ms")
 
@@ -41,7 +41,7 @@ POISON = own("POISON")
 
 @page("/good")
 async def _good(exchange: Exchange) -> object:
-    # As long as a page takes to make: so the crawl lasts until rests are over.
+    # A realistic time, so that the crawl outlasts the rests of the host.
     await asyncio.sleep(0.005)
     await exchange.send(own(exchange.target))
     return KEEP
@@ -57,7 +57,7 @@ async def _start(exchange: Exchange) -> object:
 
 @page("/twice")
 async def _twice(exchange: Exchange) -> object:
-    """Answers twice; the connection is served in order, as most servers do."""
+    """Answers twice, and serves the connection in order, as most servers do."""
     late, answer = _lateness(exchange), own(exchange.target)
     if late == "same segment":
         await exchange.send(answer + POISON)
@@ -73,7 +73,7 @@ async def _twice(exchange: Exchange) -> object:
 
 @page("/twice-beside")
 async def _twice_beside(exchange: Exchange) -> object:
-    """Answers twice, the second time beside what else the connection is asked for."""
+    """Answers twice, the second time beside further requests on the connection."""
     late = _lateness(exchange)
     delay = int(late) / 1_000 if late.isdecimal() else 0
     await exchange.send(own(exchange.target))
@@ -96,7 +96,7 @@ def site(seed: int, late: str) -> list[str]:
 
 
 class Own(Spider):
-    """Records for each page what it says that it is."""
+    """Records the URL that each page names."""
 
     name = "own"
 
@@ -106,7 +106,7 @@ class Own(Spider):
 
 
 async def crawled(server: HostileServer, start: str, ledger: str) -> dict[str, str]:
-    """Crawl the site; return what was recorded for each URL, read from the ledger."""
+    """Crawl the site; return the recorded text of each URL from the ledger."""
     async with open_crawl(
         Own(start_urls=[server.url(start)]), ledger=ledger, settings=SETTINGS
     ) as crawl:
@@ -126,8 +126,8 @@ async def is_never_a_page(folder: Path, *, seed: int) -> None:
         recorded = await crawled(server, start, f"sqlite:///{folder}/{seed}.db")
         assert {url: said for url, said in recorded.items() if url != said} == {}
         assert set(recorded) == {start, *site(seed, str(late))}
-        # Connections were used again at once when the first bad page was asked
-        # for, or this would prove nothing.
+        # The test is valid only if connections were reused at once before the first
+        # bad page.
         connections, requests = min(server.before["/twice"], server.before["/twice-beside"])
         assert connections < requests / 2
 

@@ -1,4 +1,4 @@
-"""What the hostile server answers, by the sections of the catalogue."""
+"""Pages of the hostile server, by the sections of the catalogue."""
 
 from tests.hostile.endpoints import content, healthy, http, links, transport
 

@@ -1,4 +1,4 @@
-"""Section 3 of the catalogue: what is in a page."""
+"""Section 3 of the catalogue: contents of pages."""
 
 import gzip
 import sys
@@ -31,7 +31,7 @@ def typed(path: str, body: bytes, kind: bytes = b"text/html") -> None:
 
 
 def shaped(path: str, body: Callable[[], bytes]) -> None:
-    """Register a page that is large, of a shape that parsers fear."""
+    """Register a large page of a shape that is hard to parse."""
 
     @cache
     def made() -> bytes:
@@ -84,7 +84,7 @@ coded("/zstd-bomb", lambda: zstd.compress(_zeros()), "zstd")
 coded("/gzip-gzip-bomb", lambda: gzip.compress(gzip.compress(_zeros(), 1)), "gzip, gzip")
 coded("/gzip-of-nothing", lambda: gzip.compress(b"") * 100_000, "gzip")
 coded("/gzip-of-1-byte", lambda: gzip.compress(b"x") * 5_000, "gzip")
-# A frame whose header asks for a window of 2 GiB.
+# The frame header requests a window of 2 GiB.
 coded("/zstd-window", b"\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00", "zstd")
 fixed(
     "/te-gzip",
@@ -97,7 +97,7 @@ fixed(
 )
 fixed("/te-identity", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\n\r\n" + PAGE)
 
-# What has no end, or no text --------------------------------------------------
+# Endless pages, and pages without text ----------------------------------------
 
 endless("/endless-title", _HTML + b"<title>", b"title " * 1000)
 endless("/endless-comment", _HTML + b"<!--", b"comment " * 1000)
@@ -135,7 +135,7 @@ typed("/nuls-in-text", b"<title>a\0b</title>\0\0\0")
 typed("/escapes-in-title", b"<title>\x1b]0;owned\x07\x1b[2J\xc2\x9b31m</title>")
 typed("/surrogates", b"<title>\xed\xa0\x80\xed\xb0\x80</title>")
 
-# What is not what it says -----------------------------------------------------
+# False types ------------------------------------------------------------------
 
 typed("/png-as-html", b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40)
 typed("/zip-as-html", b"PK\x03\x04" + bytes(range(256)) * 40)

@@ -1,4 +1,4 @@
-"""The pages that mean well, for the crawl to tell whether the others cost them anything."""
+"""Healthy pages, which show whether the other pages delay them."""
 
 from tests.hostile.pages import KEEP, Exchange, page, response
 
@@ -10,7 +10,7 @@ def title_of(number: int) -> str:
 
 @page("/healthy")
 async def _healthy(exchange: Exchange) -> object:
-    """Says which page it is, as soon as it is asked."""
+    """Names itself, without a delay."""
     title = title_of(int(exchange.query))
     await exchange.send(response(f"<title>{title}</title><p>{title}".encode()))
     return KEEP

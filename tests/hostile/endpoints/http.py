@@ -1,4 +1,4 @@
-"""Section 2 of the catalogue: what HTTP is bent into."""
+"""Section 2 of the catalogue: violations of HTTP."""
 
 from tests.hostile.pages import KEEP, PAGE, Exchange, chunked, endless, fixed, page, response
 
@@ -147,7 +147,7 @@ async def _failing_once(exchange: Exchange) -> object:
 
 @page("/not-for-head")
 async def _not_for_head(exchange: Exchange) -> object:
-    """Has another answer to HEAD than to GET."""
+    """Answers HEAD differently from GET."""
     refused = response(status="405 Method Not Allowed")
     await exchange.send(refused if exchange.method == "HEAD" else response())
     return KEEP

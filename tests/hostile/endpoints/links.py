@@ -1,4 +1,4 @@
-"""Section 4 of the catalogue: where pages lead."""
+"""Section 4 of the catalogue: redirects and links."""
 
 from urllib.parse import unquote
 
@@ -88,7 +88,7 @@ async def _endless_redirects(exchange: Exchange) -> object:
 
 @page("/ten-redirects")
 async def _ten_redirects(exchange: Exchange) -> object:
-    """Arrives after as many hops as are allowed."""
+    """Answers after the largest number of hops that is allowed."""
     number = int(exchange.query or 0) + 1
     location = b"Location: /ten-redirects?%d\r\n" % number
     moved = response(b"", status="302 Found", headers=location)
@@ -98,9 +98,9 @@ async def _ten_redirects(exchange: Exchange) -> object:
 
 @page("/calendar")
 async def _calendar(exchange: Exchange) -> object:
-    """Links to the next day, for ever."""
+    """Links to the next day."""
     day = int(exchange.query or 0)
-    # The crawl is to end: this calendar has fewer days than others.
+    # A short calendar, so that the crawl ends.
     links = b"<a href='/calendar?%d'>x</a>" % (day + 1) if day < 20 else b""
     await exchange.send(response(b"<title>a day</title>" + links))
     return KEEP
@@ -108,7 +108,7 @@ async def _calendar(exchange: Exchange) -> object:
 
 @page("/to")
 async def _to(exchange: Exchange) -> object:
-    """Redirects to what the query says, with the status it begins with."""
+    """Redirects to the URL in the query, with the status before it."""
     status, _, location = unquote(exchange.target).partition("?")[2].partition(",")
     headers = b"Location: %s\r\n" % location.encode()
     await exchange.send(response(b"", status=f"{status} Elsewhere", headers=headers))

@@ -1,4 +1,4 @@
-"""Section 1 of the catalogue: what happens to the connection, whatever is sent over it."""
+"""Section 1 of the catalogue: faults of the connection."""
 
 import asyncio
 
@@ -115,7 +115,7 @@ async def _rst_in_close_delimited(exchange: Exchange) -> object:
 async def _rst_after_body(exchange: Exchange) -> object:
     await exchange.send(response())
     await exchange.taken()
-    # Until the client has had time to read: what a reset overtakes is lost.
+    # Let the client read first: a reset discards unread data.
     await exchange.pause(0.05)
     exchange.reset()
     return None
@@ -132,15 +132,15 @@ async def _fin_then_ok(exchange: Exchange) -> object:
 
 @page("/fin-when-idle")
 async def _fin_when_idle(exchange: Exchange) -> object:
-    """Promises to keep the connection, and ends it when it has rested."""
+    """Promises keep-alive, and closes the idle connection."""
     await exchange.send(response())
-    await asyncio.sleep(0.3)  # the pace of the page: it is late by that
+    await asyncio.sleep(0.3)  # the delay that the page is about
     return None
 
 
 @page("/rst-when-reused")
 async def _rst_when_reused(exchange: Exchange) -> object:
-    """Promises to keep the connection, and resets it at the next request."""
+    """Promises keep-alive, and resets the connection at the next request."""
     await exchange.send(response())
     await exchange.reader.read(1)
     exchange.reset()
@@ -149,7 +149,7 @@ async def _rst_when_reused(exchange: Exchange) -> object:
 
 @page("/slow-start")
 async def _slow_start(exchange: Exchange) -> object:
-    """Takes its time to answer, well."""
+    """Answers correctly after a delay."""
     await exchange.pause(0.2)
     await exchange.send(response())
     return KEEP
@@ -167,6 +167,6 @@ async def _slow_and_whole(exchange: Exchange) -> object:
 
 @page("/whole-and-fin")
 async def _whole_and_fin(exchange: Exchange) -> object:
-    """Sends five megabytes, as long as it says, and hangs up at once."""
+    """Sends five megabytes with the right length, and hangs up at once."""
     await exchange.send(response(PAGE + b"x" * 5_000_000))
     return None
