@@ -34,7 +34,7 @@ from crawlcw.fetch.user_layers import (
     before_request,
     made_by,
 )
-from crawlcw.files.saving import FileTransfers, SaveFile
+from crawlcw.files.saving import SaveFile
 from crawlcw.model import urls
 
 #: The way of a page that a browser renders, beside the ways of the purposes.
@@ -178,12 +178,7 @@ def web(
 ) -> DefaultDownloader:
     """Return the downloader that a crawl of *spider* uses; *also* are URLs beside its own."""
     origins = {urls.locate(url).host for url in [*entry_urls(spider), *also]}
-    client = AiohttpDownloader(
-        settings,
-        start_origins=origins,
-        public_names=public_names,
-        save=FileTransfers(settings).save,
-    )
+    client = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
     return DefaultDownloader(client, proxies=Proxies(proxies), cache=cache)
 
 

@@ -9,12 +9,12 @@ import asyncio
 import errno
 import io
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import Protocol, Self
+from typing import Self
 from urllib.parse import quote_from_bytes
 
 import aiohttp
@@ -40,6 +40,7 @@ from crawlcw.fetch.body import (
 from crawlcw.fetch.connector import Connector, Listener, Site, endpoint_of, login_of
 from crawlcw.fetch.failures import failure_in, login_refused
 from crawlcw.fetch.redirects import REDIRECTS
+from crawlcw.files.saving import FileTransfer, FileTransfers
 from crawlcw.model import urls
 
 #: RFC 9110, sections 9.3.2, 15.3.5, 15.3.6 and 15.4.5: these have no body.
@@ -63,39 +64,14 @@ _FREE_BODY = 256 << 10
 _DESCRIPTOR_PAUSE = 0.05
 
 
-class Sink(Protocol):
-    """Takes the body of one answer piece by piece, so that it is not in memory."""
-
-    async def begin(
-        self, status: int, headers: Mapping[str, str], *, length: int | None, coded: bool
-    ) -> bool:
-        """Make ready for a body of the announced *length*; return False to have it as a page.
-
-        *coded*: the pieces are decoded, and *length* is not theirs. Raises `FetchError`.
-        """
-
-    def came(self, size: int) -> None:
-        """Note that *size* bytes came from the server."""
-
-    async def take(self, data: bytes) -> None:
-        """Add decoded bytes; raises `FetchError`."""
-
-
-#: Return the response to a request with `save_to`, by exchanges with the headers that it chooses.
-Save = Callable[
-    [Attempt, Request, Callable[[Sequence[tuple[str, str]], Sink], Awaitable[Response]]],
-    Awaitable[Response],
-]
-
-
 class AiohttpDownloader:
     """A `Downloader` on aiohttp's client.
 
     *start_origins* are the `Location.host` of the start URLs: these hosts, and
     those of `settings.allow_private`, may be at private addresses, see
-    `AddressGuard`, which has *public_names* too. *save* streams bodies to
-    files; without it they are in memory. To be opened inside of the running
-    loop, by `open`, `async with` or the first `fetch`; who opens it closes it.
+    `AddressGuard`, which has *public_names* too. To be opened inside of the
+    running loop, by `open`, `async with` or the first `fetch`; who opens it
+    closes it.
     """
 
     def __init__(
@@ -104,10 +80,9 @@ class AiohttpDownloader:
         *,
         start_origins: Iterable[str] = (),
         public_names: PublicNames | None = None,
-        save: Save | None = None,
     ) -> None:
         self._settings = settings
-        self._save = save
+        self._files = FileTransfers(settings)
         self._budget = MemoryBudget(settings.memory_budget // BUDGET_IN_BODIES)
         # All fetchers together take no more than a sixteenth of the whole budget.
         self._free_body = min(_FREE_BODY, settings.memory_budget // 16 // settings.concurrency)
@@ -176,9 +151,9 @@ class AiohttpDownloader:
                 if not site.is_admitted:
                     await self._guard.admit(site.url, hop.proxy)
                     site.is_admitted = True
-                if request.options.save_to is not None and self._save is not None:
+                if request.options.save_to is not None:
                     ask = partial(self._streamed, connector, hop, request, site, path)
-                    return await self._save(attempt, request, ask)
+                    return await self._files.save(attempt, request, ask)
                 answer = await self._asked(connector, hop, request, site, path, request.headers)
                 try:
                     return await self._page(answer, hop, request)
@@ -364,22 +339,22 @@ class AiohttpDownloader:
         site: Site,
         path: str,
         headers: Sequence[tuple[str, str]],
-        sink: Sink,
+        file: FileTransfer,
     ) -> Response:
-        """Return the response to a request with these *headers*, its body in a *sink*."""
+        """Return the response to a request with these *headers*, its body in a *file*."""
         answer = await self._asked(connector, hop, request, site, path, headers)
         try:
             status, told = answer.message.code, headers_of(answer.message.headers)
             elapsed = timedelta(seconds=monotonic() - answer.sent_at)
             codings = [name for name in codings_of(told) if name != "identity"]
             length = None if codings else _length(told)
-            if not await sink.begin(status, told, length=length, coded=bool(codings)):
+            if not await file.begin(status, told, length=length, coded=bool(codings)):
                 return await self._page(answer, hop, request)
             decoder = BodyDecoder(codings)
             async for data in answer.content.iter_any():
-                sink.came(len(data))
+                file.came(len(data))
                 for piece in decoder.pieces(data):
-                    await sink.take(piece)
+                    await file.take(piece)
             if decoder.missing:
                 raise FetchError(Reason.PAYLOAD_TRUNCATED, decoder.missing)
         finally:

@@ -1,6 +1,6 @@
 """Bodies of requests with `save_to`, streamed to files: resumed where that is safe, never cut.
 
-The transport knows a file as a `fetch.transport.Sink`. An attempt resumes the bytes of an
+The transport makes the exchanges, see `FileTransfers.save`. An attempt resumes the bytes of an
 earlier one if the answer is a part with the same strong validator (RFC 9110, sections 13.1.5
 and 15.3.7.3); after any other answer the file begins anew. Disk and checksum are worked on in
 threads.
@@ -66,7 +66,7 @@ class FileTransfers:
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
     async def save(self, attempt: Attempt, request: Request, ask: Ask) -> Response:
-        """Return the response to *request*, its body in a file; see `fetch.transport.Save`."""
+        """Return the response to *request*, its body in a file, by exchanges that *ask* makes."""
         async with self.transfer(attempt, request) as transfer:
             while True:
                 try:
@@ -129,7 +129,7 @@ class PartRefusedError(FetchError):
 
 
 class FileTransfer:
-    """One file, from the request for it to its place; a `fetch.transport.Sink`."""
+    """One file, from the request for it to its place."""
 
     def __init__(
         self,

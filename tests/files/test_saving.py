@@ -22,7 +22,7 @@ from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.files import partial
-from crawlcw.files.saving import FileTransfers, SaveFile
+from crawlcw.files.saving import SaveFile
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import media_site
 from tests.support.attempts import Layered, attempt, session
@@ -39,19 +39,13 @@ async def site() -> AsyncIterator[MediaSite]:
         yield running
 
 
-def streaming(site: MediaSite, settings: Settings = SETTINGS) -> AiohttpDownloader:
-    """Return a downloader that streams files of the site, as a crawl's does."""
-    origins, save = [f"127.0.0.1:{site.port}"], FileTransfers(settings).save
-    return AiohttpDownloader(settings, start_origins=origins, save=save)
-
-
 async def saved(
     site: MediaSite, folder: Path, path: str = "/film.mp4", **settings: Any
 ) -> Response:
     """Return what one attempt gives, with its deadline."""
     chosen = SETTINGS if not settings else Settings(**{"read_timeout": "500ms"} | settings)
     request = Request(site.url(path), save_to=folder)
-    async with streaming(site, chosen) as downloader:
+    async with AiohttpDownloader(chosen, start_origins=[f"127.0.0.1:{site.port}"]) as downloader:
         return await attempt(request, downloader=downloader, settings=chosen)
 
 
@@ -212,7 +206,7 @@ async def test_a_file_needs_its_origins_password_as_pages_do(
 ) -> None:
     url = site.url("/film.mp4")
     credentials = Credentials([url.replace("//", "//me:secret@")])
-    async with streaming(site) as web:
+    async with AiohttpDownloader(SETTINGS, start_origins=[f"127.0.0.1:{site.port}"]) as web:
         downloader = Layered(credentials, over=web)
         response = await downloader.fetch(Request(url, save_to=tmp_path), url=url)
 
@@ -229,7 +223,7 @@ async def test_what_one_session_has_is_not_gone_on_with_by_another(
     site.cuts.extend([3 * BLOCK, 3 * BLOCK])
     request = Request(site.url("/film.mp4"), save_to=tmp_path)
     settings = Settings(read_timeout="200ms")
-    async with streaming(site, settings) as web:
+    async with AiohttpDownloader(settings, start_origins=[f"127.0.0.1:{site.port}"]) as web:
         ada, bob = (Layered(over=web, session=session(name)) for name in ("ada", "bob"))
         for somebody in (ada, bob):
             with pytest.raises(FetchError):
@@ -612,7 +606,7 @@ async def test_a_remote_store_has_each_content_once(
 
 async def _remote(site: MediaSite, place: str, path: str = "/film.mp4") -> SavedFile:
     request = Request(site.url(path), save_to=place)
-    async with streaming(site) as downloader:
+    async with AiohttpDownloader(SETTINGS, start_origins=[f"127.0.0.1:{site.port}"]) as downloader:
         response = await attempt(request, downloader=downloader, settings=SETTINGS)
     assert response.file is not None
     return response.file
