@@ -1,4 +1,4 @@
-"""What the crawls that run are told, on every store."""
+"""Commands to running crawls, on every store."""
 
 from tests.support.ledgers import Ledgers
 

@@ -1,4 +1,4 @@
-"""A ledger that is copied to another store, and back, is the same ledger."""
+"""A ledger stays the same when it is copied to another store and back."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -104,7 +104,7 @@ async def filled(ledger: CopiedLedger) -> list[bytes]:
             failure(ledger, third, message="it is down", status=503),
         ]
     )
-    # The items are older than the last outcome.
+    # The items are older than the last outcome of the page.
     assert await ledger.admin.revisit_due() == 1
     (lease,) = (each for each in await claimed(ledger) if each.task.id == first.task.id)
     confirmed = Unchanged(visit=visit(etag='"2"'), revisit=now + timedelta(days=7))
@@ -114,7 +114,7 @@ async def filled(ledger: CopiedLedger) -> list[bytes]:
     tally = Counters(pages=2, items=3, links_dropped={"trap": 1})
     await ledger.workers.beat(worker.name, tally, vitals=Vitals(finished=2))
     await ledger.workers.leave(worker.name)
-    # One that was killed has not left: the vitals that it showed last are there.
+    # A killed worker has not left: its last vitals stay in the ledger.
     killed = replace(worker, name="killed")
     await ledger.workers.join(killed)
     await ledger.workers.beat(killed.name, tally, vitals=Vitals(finished=2))

@@ -1,4 +1,4 @@
-"""How tasks and workers are written down."""
+"""Documents of tasks, workers and hosts."""
 
 from dataclasses import fields, replace
 from datetime import timedelta
@@ -212,7 +212,7 @@ def test_an_escaped_key_means_nothing_to_a_store(value):
 
 
 def test_a_host_comes_back_from_its_document_with_the_state_of_its_breakers():
-    """Its fields keep the names that earlier versions wrote."""
+    """The fields keep the names of earlier versions."""
     written = {
         "failures": 3,
         "nameless": 1,

@@ -1,4 +1,4 @@
-"""What `Ledger` promises of how many tasks have what in common, asked of every store."""
+"""Contract of `Ledger.groups`, run on every store: counts of tasks by a common value."""
 
 import re
 import sqlite3
@@ -25,13 +25,13 @@ from tests.support.crowds import crowd
 from tests.support.ledgers import FakeClock, claimed, failure, make_task, success
 from tests.support.mongod import with_database
 
-#: So many tasks a host that all are counted one by one, and that all are grouped.
+#: Tasks a host above which MongoDB counts each group by itself: always, and never.
 COUNTED, GROUPED = 1, 1_000_000
 CALLBACKS = ("parse", "parse_book", "evil\x1b[2J")
 
 
 async def filled(ledger: Ledger, number: int = 60) -> None:
-    """Let tasks of several hosts, callbacks and depths end in several ways."""
+    """Add tasks of several hosts, callbacks and depths, with various outcomes."""
     tasks = [
         replace(make_task(f"https://h{n % 4}.com/{n}"), callback=CALLBACKS[n % 3], depth=n % 5)
         for n in range(number)
@@ -51,7 +51,7 @@ async def filled(ledger: Ledger, number: int = 60) -> None:
 
 
 async def counted(ledger: Ledger, by: str) -> dict[Any, tuple[int, int, int]]:
-    """Return the same by reading every task."""
+    """Return the expected groups, counted by reading every task."""
     open_, finished, ignored = Counter[Any](), Counter[Any](), Counter[Any]()
     for record in await ledger.queries.find(TaskFilter(), limit=1000):
         status = record.task.status
@@ -221,7 +221,7 @@ async def test_sqlite_counts_groups_by_indexes_alone(tmp_path: Path):
     with sqlite3.connect(tmp_path / "ledger.db") as db:
         for statement in (*sql.groups.values(), sql.done, sql.count_items):
             (plan,) = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")]
-            # None is sorted besides, and all go through one index.
+            # Each uses one index, without a sort.
             index = r"(books|sqlite_autoindex_books)\."
             assert re.match(rf"(SCAN|SEARCH) \S+ USING (COVERING )?INDEX {index}", plan), plan
     await ledger.close()
@@ -258,7 +258,7 @@ async def test_a_large_ledger_is_counted_in_a_moment(
     for by in Dimension:
         began = time.monotonic()
         found = await ledger.groups.by(by)
-        # A tenth of that, but other tests may run beside this one.
+        # Ten times the usual time, for a busy machine.
         assert time.monotonic() - began < 5.0
         if by is Dimension.REASON:
             assert sum(each.total for each in found) == LARGE // 4
@@ -270,7 +270,7 @@ async def test_a_large_ledger_is_counted_in_a_moment(
     began = time.monotonic()
     assert (await ledger.queries.counts()).total == LARGE
     found_items = await ledger.queries.items_among(look_at=1_000)
-    # MongoDB has an item in each of those that it has looked at.
+    # MongoDB stops after `look_at` tasks, each with an item.
     whole = place == "sqlite"
     assert found_items == ItemCount(number=finished if whole else 1_000, whole=whole)
     assert time.monotonic() - began < 5.0

@@ -1,4 +1,4 @@
-"""What `Ledger` promises of hosts, asked of every store."""
+"""Contract of `Ledger` about hosts, run on every store."""
 
 import asyncio
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ async def leased_one(ledger: Ledger, *, worker: str = "a") -> HostLease:
 
 
 async def held(ledger: Ledger, *, worker: str = "a") -> HostLease:
-    """Return the lease of a host that has no task."""
+    """Return the lease of a host without tasks."""
     await ledger.hosts.wake({HOST: START})
     return await leased_one(ledger, worker=worker)
 
@@ -130,7 +130,7 @@ async def test_sixteen_claimers_share_three_hundred_hosts_out(store: Ledgers):
 
 
 async def test_a_claimer_that_comes_too_late_for_some_takes_others(store: Ledgers):
-    """With a fresh look: two that look at once see the same hosts."""
+    """It looks again: two claimers that look at once see the same hosts."""
     clients = [await store.open() for _ in range(4)]
     await clients[0].hosts.wake({f"h{n}.com": START for n in range(40)})
 
@@ -139,7 +139,7 @@ async def test_a_claimer_that_comes_too_late_for_some_takes_others(store: Ledger
     )
 
     assert len({name for share in shares for name in names(share)}) == sum(map(len, shares))
-    # Without it the four would share the ten hosts that all of them saw first.
+    # Otherwise the four would share the ten hosts of the first look.
     assert sum(map(len, shares)) >= 20
 
 
@@ -185,7 +185,7 @@ async def test_renew_names_the_hosts_that_are_lost(ledger: Ledger, clock: FakeCl
     lost, released = await leased(ledger)
     await ledger.host_leases.release([state(released)])
     clock.advance(seconds=61)
-    newer = await leased_one(ledger)  # the same worker's, which the older lease is not
+    newer = await leased_one(ledger)  # the same worker with a newer lease
     await ledger.hosts.wake({"c.com": START})
     (kept,) = await leased(ledger)
 
@@ -271,7 +271,7 @@ async def test_who_lost_a_host_writes_nothing_and_is_named(
     assert answer == {HOST}
     assert await the_host(ledger) == before
     assert (await all_hosts(ledger))["other.com"].finished == 7
-    # Nor when the newer lease has ended as well.
+    # The older lease stays invalid after the newer one has ended.
     await ledger.host_leases.release([state(newer)])
     before = await the_host(ledger)
     assert await getattr(ledger.host_leases, operation)([state(lost, **LEARNED)]) == {HOST}
@@ -332,7 +332,7 @@ async def test_a_robots_record_comes_back_as_it_was(ledger: Ledger, clock: FakeC
 
     lease = await leased_one(ledger)
     assert lease.host.robots == record
-    # Who does not touch it keeps it.
+    # A release without a new record keeps the old one.
     await ledger.host_leases.release([state(lease, finished=1)])
     assert (await the_host(ledger)).robots == record
 
@@ -398,7 +398,7 @@ async def test_a_held_host_is_not_woken(ledger: Ledger, clock: FakeClock):
 
     assert await the_host(ledger) == before
     assert names(await leased(ledger, worker="b")) == ["new.com"]
-    clock.advance(seconds=61)  # an owner that is silent is still the owner
+    clock.advance(seconds=61)  # a silent owner stays the owner
     await ledger.hosts.wake({HOST: at(-5)})
     assert await the_host(ledger) == before
     assert await ledger.host_leases.renew([lease], lease=LEASE) == set()
@@ -439,11 +439,11 @@ async def test_many_who_wake_the_same_new_hosts_harm_nobody(store: Ledgers):
 
     found = await all_hosts(clients[0])
     assert sorted(found) == sorted(hosts)
-    # Whoever made a host known, the earliest counts.
+    # The earliest time counts, whichever client added the host.
     assert {host.ready_at for host in found.values()} == {START}
 
 
-# --- what comes while a host is held
+# --- tasks added while a host is leased
 
 
 async def test_a_task_added_while_the_host_was_held_wakes_it_at_the_release(ledger: Ledger):
@@ -511,7 +511,7 @@ async def test_an_earlier_release_stays_as_it_is(ledger: Ledger):
 
 
 async def test_a_release_into_a_rest_is_ready_after_the_rest(ledger: Ledger):
-    """Not before, or the host would be leased and released over and over."""
+    """An earlier time would make workers lease and release the host again and again."""
     await ledger.tasks.add(make_tasks(3))
 
     await ledger.host_leases.release([state(await held(ledger), not_before=at(30))])
@@ -573,7 +573,9 @@ async def test_all_hosts_that_nobody_holds_are_woken_their_failures_forgiven(led
         finished=7,
         failed=5,
     )
-    assert hosts["b.com"].not_before == at(3)  # a gap between requests, no punishment
+    assert hosts["b.com"].not_before == at(
+        3
+    )  # a delay between requests, not a rest after a failure
     assert (hosts["c.com"].owner, hosts["c.com"].ready_at) == (mine.token, mine.expires)
 
 
@@ -735,7 +737,7 @@ async def test_the_hosts_of_a_dead_worker_are_ready_at_once(store: Ledgers):
 
     assert (await the_host(living)).owner is None
     assert (await the_host(living)).ready_at == store.clock.time
-    # Who is taken for dead and is not writes nothing any more.
+    # A worker that was wrongly taken for dead can no longer write.
     assert await dead.host_leases.renew([lease], lease=LEASE) == {HOST}
     assert await dead.host_leases.save([state(lease, finished=9)]) == {HOST}
     assert await dead.host_leases.release([state(lease, finished=9)]) == {HOST}
@@ -751,7 +753,7 @@ async def test_the_hosts_of_a_dead_workers_tasks_are_ready_though_it_never_held_
     urls = [f"http://{host}/{n}" for host in (HOST, "b.com", "c.com") for n in range(2)]
     await dead.tasks.add([make_task(url) for url in urls])
     await living.hosts.wake({HOST: START, "b.com": START, "c.com": START})
-    # Who owned the hosts shared them, and has no more to do there than to wait.
+    # The owner shares the hosts, and only waits for the tasks of the other worker.
     owned = {lease.host.name: lease for lease in await leased(living, worker="owner")}
     assert len(await claimed(dead, worker="w")) == len(urls)
     rest = at(40)
@@ -764,7 +766,7 @@ async def test_the_hosts_of_a_dead_workers_tasks_are_ready_though_it_never_held_
 
     hosts = await all_hosts(living)
     assert hosts[HOST].ready_at == store.clock.time
-    assert hosts["b.com"].ready_at == rest, "a host that rests goes on resting"
+    assert hosts["b.com"].ready_at == rest, "a resting host keeps its rest"
     assert hosts["c.com"].owner == owned["c.com"].token
 
 
@@ -822,7 +824,7 @@ async def test_the_busiest_hosts_are_those_that_are_held_and_those_that_wait_lon
     assert [host.name for host in waiting] == ["h4.com", "h3.com", "h2.com"]
 
     held_now, waiting = await ledger.hosts.busiest(limit=1)
-    assert (len(held_now), len(waiting)) == (1, 0)  # the one that is ready last is held
+    assert (len(held_now), len(waiting)) == (1, 0)  # the host that is ready last is leased
 
 
 async def test_the_next_ready_host_is_the_earliest_leases_included(
@@ -838,7 +840,7 @@ async def test_the_next_ready_host_is_the_earliest_leases_included(
 
     clock.time = at(30)
     await leased(ledger)
-    # All are held: the first lease ends first.
+    # All hosts are leased: the first lease ends first.
     assert await ledger.hosts.next_ready() == lease.expires
 
     clock.time = at(1000)
@@ -896,7 +898,7 @@ async def test_the_earliest_due_of_a_host_is_that_of_all_its_priorities(
 
     clock.time = at(40)
     await claimed(ledger)
-    # All of them are leased: when that ends they are due.
+    # All tasks are leased: they are due at the end of their leases.
     assert await ledger.hosts.earliest_due(HOST) == at(40) + LEASE
 
 

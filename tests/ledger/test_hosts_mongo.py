@@ -1,4 +1,4 @@
-"""What is MongoDB's own about hosts: plans, how many commands are sent, and lost replies."""
+"""Hosts on MongoDB: query plans, numbers of commands, and lost replies."""
 
 import asyncio
 from collections import Counter
@@ -33,7 +33,7 @@ LATER = START + timedelta(days=7)
 
 
 def crowd() -> Iterator[documents.Document]:
-    """Many hosts: one in ten is ready, the rest is held, rests or sleeps."""
+    """Many hosts: one in ten is ready, the others are leased, resting or without due tasks."""
     for n in range(HOSTS):
         kind = n % 10
         host = Host(name=f"h{n}.com", epoch=n % 7)
@@ -90,7 +90,7 @@ async def ledger(
 
 
 def sent(overheard: Overheard) -> Counter[str]:
-    """Return how many commands of each kind were sent, and forget them."""
+    """Return the number of commands sent of each kind, and reset the count."""
     kinds = Counter(next(iter(command)) for command in overheard.commands)
     overheard.commands.clear()
     return kinds
@@ -105,10 +105,10 @@ def at(seconds: float) -> datetime:
 
 @pytest.mark.thorough
 async def test_ready_hosts_are_found_by_the_index_alone(ledger, crowded, overheard):
-    # Leasing them would change the hosts that the other tests look for.
+    # A lease would change the hosts for the other tests.
     names = await ledger.host_leases._ready(START, 200)
 
-    # The longest ready first.
+    # The host that is ready for the longest time comes first.
     assert names[0] == f"h{HOSTS - 10}.com"
     assert check_plans(crowded, overheard, "find", spare=1) == [200]
 
@@ -144,7 +144,7 @@ async def test_hosts_are_got_by_their_ids(ledger, crowded, overheard):
     hosts = await ledger.hosts.get([f"h{n}.com" for n in range(200)] + ["unknown.com"])
 
     assert len(hosts) == 200
-    # A key or two for each.
+    # One or two index keys for each host.
     assert check_plans(crowded, overheard, "find", spare=200) == [200]
 
 
@@ -163,8 +163,8 @@ async def test_the_hosts_without_tasks_are_looked_at_together(ledger, crowded, o
     dues = await ledger.hosts.earliest_dues(names)
 
     assert dues == {f"h{n}.com": START for n in (1000, 1100, 1200, 1300)}
-    # The first of each, its other priorities, and the end; a key or two for each
-    # of the hosts in between.
+    # For each host with tasks: its first task, its other priorities, and the end. For
+    # each host between them: one or two index keys.
     assert check_plans(crowded, overheard, "find", spare=2 * len(names)) == [1, 1, 1, 0] * 4 + [0]
 
 
@@ -198,7 +198,7 @@ async def test_the_workers_at_work_are_found_among_those_that_left(ledger, crowd
     names = {each["_id"] for each in crowded["books.workers"].find()}
     assert names == {f"w{n}" for n in range(5, 1_005)}
 
-    # Those that had left too long ago are gone now, and it would find nothing.
+    # The command, explained again: the workers that left too long ago are deleted now.
     statistics = explained(crowded, command)["executionStats"]
     assert statistics["totalKeysExamined"] <= 1_002
     assert statistics["totalDocsExamined"] <= 1_000
@@ -244,7 +244,7 @@ async def test_hosts_cost_a_few_commands_however_many_they_are(ledger, crowded, 
     await ledger.host_leases.save([(lease, lease.host) for lease in leases])
     assert sent(overheard) == {"update": 1}
 
-    # Handed on after a slice: there is nothing to look for.
+    # Handed on after a slice: no read is needed.
     await ledger.host_leases.release(
         [(each, replace(each.host, ready_at=START)) for each in leases]
     )
@@ -256,7 +256,7 @@ async def test_hosts_cost_a_few_commands_however_many_they_are(ledger, crowded, 
     await ledger.hosts.wake({f"new{n}.com": LATER for n in range(150)})
     assert sent(overheard) == {"find": 1, "update": 1}
 
-    # Hosts without work: one look for all of them.
+    # Hosts without tasks: one read for all of them.
     empty = [f"empty{n}.com" for n in range(150)]
     await ledger.hosts.wake(dict.fromkeys(empty, START - timedelta(days=1)))
     leases = await ledger.host_leases.lease(worker="a", limit=150, lease=LEASE)
@@ -274,13 +274,13 @@ async def test_the_tasks_of_a_host_are_given_up_by_the_batch(
     assert await ledger.hosts.give_up("h300.com", reason=Reason.HOST_UNREACHABLE) == 15
 
     kinds = sent(overheard)
-    # The index is walked once: the fifteen leased tasks are not read for each batch.
+    # The index is read once: the fifteen leased tasks are not read for each batch.
     assert kinds["find"] == 1
     assert kinds["update"] == 3
     assert kinds["getMore"] <= 3
 
 
-# --- lost replies, and races that a test must make
+# --- lost replies, and forced races
 
 
 @pytest.fixture
@@ -298,7 +298,7 @@ async def double(store: Ledgers) -> MongoLedger:
 
 
 class Losing:
-    """A collection one of whose replies is lost."""
+    """A collection that loses one reply."""
 
     def __init__(self, collection, operation: str, *, applied: bool) -> None:
         self._collection = collection
@@ -344,7 +344,7 @@ async def test_a_lease_whose_reply_was_lost_and_that_ran_out_is_taken_anew(doubl
         await lease(double)
     store.clock.advance(seconds=60)
 
-    # The first answer is of the leases before.
+    # The first answer may still be about the previous leases.
     leases = await lease(double) or await lease(double)
 
     assert [each.epoch for each in leases] == [2]
@@ -365,7 +365,7 @@ async def test_a_release_whose_reply_was_lost_still_looks_for_tasks(double):
 
 
 class Blind:
-    """A collection that shows nothing to whoever looks before writing, as in a race."""
+    """A collection whose reads find nothing, as a client sees it in a race."""
 
     def __init__(self, collection) -> None:
         self._collection = collection
@@ -381,7 +381,7 @@ class Blind:
 async def raced(
     mongodb_uri: str, database_name: str
 ) -> AsyncIterator[tuple[MongoLedger, MongoLedger]]:
-    """A ledger, and one to which every host is unknown when it looks."""
+    """A ledger, and one whose reads find no host."""
     async with pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True) as client:
         ledgers = [
             MongoLedger(MongoStore(client[database_name], "books", clock=FakeClock())) for _ in "12"
@@ -433,6 +433,6 @@ async def test_many_who_lease_at_once_get_hosts_of_their_own_and_as_many_as_they
 
     names = [each.host.name for share in shares for each in share]
     assert len(names) == len(set(names))
-    # One of them gets what it wants, whatever the others do.
+    # At least one client gets its full share.
     assert max(map(len, shares)) == 100
     assert len(names) >= 200

@@ -1,4 +1,4 @@
-"""Random interleavings of several owners and inserters: no host with work is ever forgotten."""
+"""Random interleavings of several owners and inserters: no host with due tasks is forgotten."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,19 +32,19 @@ some_seconds = st.sampled_from([0, 5, 30, 90])
 
 
 class HostMachine(StoreMachine):
-    """Clients that lease, save, release and lose hosts, and add and work on their tasks."""
+    """Clients that lease, save, release and lose hosts, and add and finish their tasks."""
 
     def __init__(self) -> None:
         super().__init__()
         self.clients: Sequence[Ledger] = [self.run(self.store.open()) for _ in range(CLIENTS)]
-        #: Every lease of a host that was ever given out, the lost ones too.
+        #: Every lease of a host so far, lost ones included.
         self.leases: list[tuple[int, HostLease]] = []
         self.tasks: list[Task] = []
-        #: Tasks that are in the ledger, and of which nobody has told the hosts yet.
+        #: Tasks in the ledger whose hosts have not been woken yet.
         self.untold: list[Task] = []
         self.in_work: list[Lease] = []
         self.seen: dict[str, Host] = {}
-        #: host -> what owners that held it have counted.
+        #: host -> finished pages, as counted by its owners.
         self.finished: dict[str, int] = {}
 
     @property
@@ -64,7 +64,7 @@ class HostMachine(StoreMachine):
         self.run(self.clients[0].hosts.wake(dues))
         self.lease_hosts(client=0, limit=2, worker="a")
 
-    # An inserter's two steps are two rules, so that anything may come between them.
+    # An inserter's two steps are two rules, so that other operations may come between them.
 
     @rule(client=some_client, host=some_host, wait=some_seconds, priority=st.integers(-1, 1))
     def add_a_task(self, client, host, wait, priority):
@@ -164,7 +164,7 @@ class HostMachine(StoreMachine):
             assert after.owner is None
             self.finished[lease.host.name] = state.finished
         else:
-            # One that is sent again may at most hasten the host.
+            # A repeated release may only make the host ready earlier.
             assert after == replace(before, ready_at=after.ready_at)
 
     @rule(
@@ -189,7 +189,7 @@ class HostMachine(StoreMachine):
         self.tell_the_hosts(client=client)
 
     def some_lease(self, data) -> int:
-        """Return the number of a lease: of a newer one rather, which may still be held."""
+        """Return the index of one of the last leases, which may still hold."""
         last = len(self.leases) - 1
         return last - data.draw(st.integers(0, min(last, 5)))
 
@@ -212,7 +212,7 @@ class HostMachine(StoreMachine):
             outcome = data.draw(st.sampled_from([Succeeded(), Failed(reason=Reason.CONNECT)]))
             ledger = self.clients[client]
             self.run(ledger.outcomes.commit([settled(ledger, lease, outcome)]))
-            # Who makes a task due says so.
+            # A client that makes a task due wakes its host.
             self.untold.append(lease.task)
 
     @rule(client=some_client, host=some_host)
@@ -258,7 +258,7 @@ class HostMachine(StoreMachine):
                 latest = max(due, self.now, host.not_before or due)
                 assert host.ready_at is not None
                 assert host.ready_at <= latest
-            # Who holds it looks itself; one who does not is replaced.
+            # A live owner looks for tasks itself; a dead one is replaced.
             assert host.ready_at is not None
 
     @invariant()

@@ -1,4 +1,4 @@
-"""What `Ledger` promises, asked of every store."""
+"""Contract of `Ledger`, run on every store."""
 
 import asyncio
 import gc
@@ -51,7 +51,7 @@ async def status_of(ledger: Ledger, task: Task) -> Status:
 
 
 async def given_up(ledger: Ledger, task: Task, reason: Reason) -> None:
-    """Add a task and let it be ignored for *reason*."""
+    """Add a task, and end it as ignored for *reason*."""
     await ledger.tasks.add([task])
     lease = await claimed_one(ledger)
     await ledger.outcomes.commit([failure(ledger, lease, reason, policy=ONCE)])
@@ -301,7 +301,7 @@ async def test_a_stale_page_claims_nothing(ledger: Ledger):
 
 
 async def test_what_is_not_due_is_not_claimed(ledger: Ledger, clock: FakeClock):
-    """No page shows it, but a redirect may lead to it."""
+    """`page` does not return it, but a redirect may lead to it."""
     later = make_task(due=START + timedelta(seconds=10))
     await ledger.tasks.add([later])
 
@@ -320,7 +320,7 @@ async def test_a_page_from_before_a_release_repeats_no_fence(ledger: Ledger):
 
     answer = await ledger.leases.claim(page, worker="b", lease=LEASE, max_lost=3)
 
-    # A miss, or a claim of the task as it is now.
+    # Either a miss, or a claim of the task in its current state.
     assert [lease.fence for lease in answer.leases] in ([], [2])
     assert len(answer.leases) + answer.missed == 1
 
@@ -355,7 +355,7 @@ async def test_a_lease_holds_to_its_end_and_not_longer(ledger: Ledger, clock: Fa
 
 
 async def begun_and_lost(ledger: Ledger, clock: FakeClock, *, times: int) -> Lease:
-    """Let a worker crash on the one task that there is, so often; return the last lease."""
+    """Let a worker crash on the only task, *times* times; return the last lease."""
     for number in range(times):
         if number:
             assert await claimed(ledger) == [], "it rests"
@@ -409,7 +409,7 @@ async def test_a_task_that_too_many_workers_crash_on_alone_is_ignored(
     assert (record.task.reason, record.task.lost) == (Reason.CRASHED_WORKER, 3)
     assert (record.task.due, record.task.lock, record.task.lock_time) == (None, None, None)
     assert [error.kind for error in record.errors] == [Reason.CRASHED_WORKER] * 3
-    assert record.task.begun == lease.fence, "it stays in quarantine, whoever brings it back"
+    assert record.task.begun == lease.fence, "it stays in quarantine after a retry"
     assert (await ledger.outcomes.commit([success(ledger, lease)])).lost == (lease,)
 
 
@@ -425,7 +425,7 @@ async def test_a_task_that_nobody_has_begun_with_alone_loses_no_lease(
     assert not await ledger.leases.begin(replace(lease, fence=4))
     assert not await ledger.leases.begin(replace(lease, token="another:1"))
     assert await ledger.leases.begin(lease)
-    assert await ledger.leases.begin(lease), "it may be sent again"
+    assert await ledger.leases.begin(lease), "a repeated call succeeds"
     assert await claimed(ledger, worker="b") == []
     assert not await ledger.leases.begin(lease), "it is in nobody's hands"
     record = await ledger.tasks.get(lease.task.id)
@@ -644,7 +644,7 @@ async def test_links_are_added_before_the_page_they_are_on_is_committed(ledger: 
     await ledger.tasks.add([page])
     lease = await claimed_one(ledger)
 
-    # A crash between the two repeats the page, and its links are known by then.
+    # After a crash between the two, the page is repeated, and its links are known.
     assert (await ledger.tasks.add(links)).new == 2
     assert (await ledger.tasks.add(links)).known == 2
     assert (await ledger.outcomes.commit([success(ledger, lease)])).lost == ()
@@ -677,7 +677,7 @@ async def test_a_revisit_replaces_the_items_and_a_failed_one_keeps_them(
     assert record.items == ({"n": 3},)
     assert record.response == ResponseInfo(status=200, final_url="http://example.com/")
     assert record.task.visit == visit(etag='"2"')
-    # A claim raises the fence, and so does what makes a page due again.
+    # A claim raises the fence, and so does a change that makes the page due again.
     assert record.task.fence == record.task.settled == 5
 
 
@@ -886,7 +886,7 @@ async def test_a_page_is_reopened_at_its_own_host_and_callback_whatever_the_stag
     )
     assert await ledger.tasks.page(limit=9, hosts=[page.host]) == [reopened]
     assert await ledger.tasks.page(limit=9, hosts=["elsewhere"]) == []
-    # The host is woken, or nobody would lease it and ask for the page.
+    # The host is woken; otherwise no worker would lease it and request the page.
     assert await ledger.hosts.next_ready() == clock.time
 
 
@@ -955,7 +955,7 @@ async def test_what_is_counted_some_at_a_time_adds_up(
         "mongo.task_table.COUNTED_AT_ONCE",
     ):
         monkeypatch.setattr(f"crawlcw.ledger.{constant}", at_once)
-    # Many of one time, and some of others.
+    # Many tasks of one time, and some of others.
     await ledger.tasks.add([make_task(f"http://h{n % 3}.com/{n}") for n in range(17)])
     leases = await claimed(ledger, limit=11)
     await ledger.outcomes.commit(
@@ -990,7 +990,7 @@ async def test_items_are_counted_among_so_many_tasks(ledger: Ledger):
 
     found = await ledger.queries.items_among(look_at=4)
 
-    # SQLite has an index of the items, and counts them all.
+    # SQLite has an index of the items, and counts all of them.
     assert found in (ItemCount(number=8, whole=False), ItemCount(number=12, whole=True))
     assert await ledger.queries.items_among(look_at=50) == ItemCount(number=12, whole=True)
 
@@ -999,7 +999,7 @@ async def test_items_are_counted_among_so_many_tasks(ledger: Ledger):
 async def test_tasks_of_a_host_reason_or_callback_are_found_in_their_order(
     ledger: Ledger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, few: int
 ):
-    # Few of them are read and sorted; else those of their statuses are walked through.
+    # Up to `FEW` tasks are read and sorted; otherwise the index of their statuses is walked.
     monkeypatch.setattr("crawlcw.ledger.queries.FEW", few)
     await ledger.tasks.add([make_task(f"http://h{n % 3}.com/{n}") for n in range(18)])
     for lease in await claimed(ledger, limit=12):
@@ -1092,7 +1092,7 @@ async def test_large_items_are_in_memory_a_batch_at_a_time(
     await ledger.tasks.add(make_tasks(pages))
     for number, lease in enumerate(await claimed(ledger)):
         clock.advance(seconds=1)
-        # Smaller ones, and one so large that MongoDB sets it aside.
+        # Small items, and one that MongoDB stores outside the document for its size.
         texts = ["x" * (size // 12)] * 11 + ["x" * size]
         items = [{"n": number, "text": text} for text in texts]
         await ledger.outcomes.commit([success(ledger, lease, *items)])
@@ -1106,7 +1106,7 @@ async def test_large_items_are_in_memory_a_batch_at_a_time(
 
     expected = [n for n in reversed(range(pages)) for _ in range(12)]
     assert found == expected if is_chosen else sorted(found, reverse=True) == expected
-    # A batch of MongoDB is 16 MiB and the rest of a page.
+    # A batch of MongoDB has at most 16 MiB plus the rest of a page.
     assert most <= (16 << 20) + 2 * size
 
 
@@ -1228,7 +1228,7 @@ async def test_a_huge_item_harms_no_other(ledger: Ledger):
 
 
 async def test_an_outcome_that_cannot_be_held_is_rejected_alone(ledger: Ledger):
-    """Nothing unclean gets here; should it ever, it must not take the batch with it."""
+    """Values are cleaned before; if one slips through, it must not fail its batch."""
     await ledger.tasks.add(make_tasks(3))
     first, bad, last = await claimed(ledger)
     unclean = settled(ledger, bad, Succeeded(items=({"v": "\ud800"}, {"w": object()})))
@@ -1288,7 +1288,7 @@ async def test_the_tasks_of_a_dead_worker_are_claimable_at_once(store: Ledgers):
     await dead.tasks.add(make_tasks(6))
     page = await dead.tasks.page(limit=6)
     lost = (await dead.leases.claim(page[:3], worker="a", lease=LEASE, max_lost=3)).leases
-    # Names that a careless pattern would take for the dead one's.
+    # Names that a careless pattern would match as the dead worker's.
     await dead.leases.claim(page[3:4], worker="ab", lease=LEASE, max_lost=3)
     await dead.leases.claim(page[4:5], worker="a:b", lease=LEASE, max_lost=3)
     await dead.leases.claim(page[5:], worker="x.a", lease=LEASE, max_lost=3)
@@ -1308,7 +1308,7 @@ async def test_the_tasks_of_a_dead_worker_are_claimable_at_once(store: Ledgers):
     )
 
 
-# --- the whole
+# --- whole runs
 
 
 async def test_a_crawl_of_two_processes_finishes_every_task_once(store: Ledgers, clock: FakeClock):
@@ -1341,7 +1341,7 @@ def test_no_reason_is_left_out():
     assert transitions.RETRIED_REASONS == FAILURE_REASONS
 
 
-# --- links that lie too deep
+# --- links beyond the depth limit
 
 
 def refused(url: str, **more: Any) -> Task:
@@ -1502,7 +1502,7 @@ async def test_a_task_that_was_tried_and_refused_for_depth_is_admitted_as_if_nev
     assert (lease.task.retry, lease.task.lost, lease.fence) == (0, 0, 2)
 
 
-# --- what crawls write down of themselves
+# --- notes of crawls
 
 
 async def test_the_state_is_what_was_written_down_last_of_each_name(store: Ledgers):

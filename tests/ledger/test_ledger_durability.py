@@ -1,4 +1,4 @@
-"""What MongoDB has on a majority before it is acknowledged, and what need not be."""
+"""Write concerns on MongoDB: writes that a majority must acknowledge, and others."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -44,7 +44,7 @@ async def test_claims_are_quick_and_outcomes_durable(
     levels = {}
 
     def note(operation: str) -> None:
-        """Note what the operation asked for, its writes to tasks alone."""
+        """Record the write concern of the operation's writes to tasks."""
         asked = [
             command["writeConcern"]
             for command in overheard.commands

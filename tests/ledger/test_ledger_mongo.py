@@ -1,4 +1,4 @@
-"""What only MongoDB has: versions of the indexes, plans of questions, and change streams."""
+"""Features of MongoDB only: versions of the indexes, query plans, and change streams."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -205,7 +205,7 @@ async def test_finding_reads_what_it_returns_and_sorts_nothing(
             make_task(
                 id=next(numbers).to_bytes(16, "big"),
                 status=status,
-                # Many of one time, so that a page ends among them.
+                # Many tasks of one time, so that a page ends among them.
                 update_time=START + timedelta(seconds=n // 300),
             )
             for status in Status
@@ -260,7 +260,7 @@ async def test_a_page_is_filled_up_where_a_task_has_changed_meanwhile(
     monkeypatch.setattr(ledger.store, "aggregate", aggregated)
     found = await ledger.queries.find(TaskFilter(callback="parse"), limit=3)
 
-    # Who gets fewer than the limit takes them for the last ones.
+    # A reader takes a page below the limit for the last one.
     assert len({record.task.id for record in found} - set(purged)) == 3
 
 
@@ -278,11 +278,11 @@ async def test_outcomes_that_the_driver_and_the_server_refuse_take_none_of_the_o
     progress = Progress(worker="a", began=START, results={"pay": half})
     batch = [
         settled(ledger, good, Succeeded()),
-        # The driver does not encode it with the others.
+        # The driver cannot encode it.
         settled(ledger, answered, Succeeded(response=bad)),
-        # Its items are refused before, and its response would be as well.
+        # Its items are refused first; its response would be as well.
         settled(ledger, unclean, Succeeded(response=bad, items=({"v": "\ud800"},))),
-        # Only together with the results there it is too large, as the server finds.
+        # The server refuses it: it is too large together with the stored results.
         settled(ledger, large, Succeeded(progress=progress)),
     ]
 
@@ -364,7 +364,7 @@ async def test_a_spider_does_not_pay_for_what_tracked_tasks_carry(
     await client.close()
 
 
-# --- lost replies, and races that a test must make
+# --- lost replies, and forced races
 
 
 async def test_a_claim_whose_reply_was_lost_is_adopted_with_what_the_task_carries(
@@ -383,7 +383,7 @@ async def test_a_claim_whose_reply_was_lost_is_adopted_with_what_the_task_carrie
 
 
 class Beforehand:
-    """A collection to which something else happens before it is written to."""
+    """A collection that calls *act* before each write."""
 
     def __init__(self, collection: Any, act: Callable[[], Awaitable[object]]) -> None:
         self._collection = collection
@@ -428,7 +428,7 @@ async def test_a_task_that_is_claimed_after_it_was_chosen_is_left_alone(
 
 
 class Told:
-    """A stream that is open, and what comes of it."""
+    """An open change stream, and its notices."""
 
     def __init__(self, ledger: MongoLedger) -> None:
         self._notices = ledger.changes.watch()
@@ -490,7 +490,7 @@ async def test_claims_renewals_and_results_are_told_to_nobody(watched: MongoLedg
         assert await watched.leases.save(leases[0], data={"n": 1}, duration=LEASE)
         done = Succeeded(progress=Progress(worker="w", began=START))
         await watched.outcomes.commit([settled(watched, lease, done) for lease in leases])
-        # Whatever those had told would come before this, and after it nothing comes.
+        # Notices of those writes would come before this one; after it, none comes.
         await watched.tasks.add([make_task("http://x/last", carried=Payload())])
         await told.next()
         with pytest.raises(TimeoutError):
@@ -512,8 +512,8 @@ async def test_a_stream_whose_connection_breaks_raises(
         )
         told = ledger.changes.watch()
         await anext(told)
-        # The driver opens a stream anew by itself, once. The rest goes on: PyMongo
-        # leaves a socket open where it is told to close while it connects.
+        # The driver reopens a stream once by itself. Other commands get through: PyMongo
+        # leaks a socket if it is closed while it connects.
         reset = Fault(loss=Loss.REQUEST, end=End.RESET)
         proxy.plan(lambda command: reset if command.name in ("getMore", "aggregate") else None)
 
@@ -525,7 +525,7 @@ async def test_a_stream_whose_connection_breaks_raises(
 
 @pytest.fixture(scope="module")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that is no replica set."""
+    """A server without a replica set."""
     folder: Path = tmp_path_factory.mktemp("standalone")
     server = mongod_server.Server(mongod_server.found(), folder / "data")
     place = server.command.index("--replSet")

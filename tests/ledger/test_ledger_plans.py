@@ -1,6 +1,6 @@
-"""How MongoDB answers the ledger's questions: from the index alone, reading what it returns.
+"""Query plans of MongoDB: each command uses an index and reads little more than it returns.
 
-The commands are overheard from `MongoLedger` and explained as they were sent.
+A listener records the commands of `MongoLedger`, and `explain` runs on them unchanged.
 """
 
 import re
@@ -27,9 +27,9 @@ from tests.support.ledgers import START, FakeClock, make_task
 TASKS = 20_000
 HOSTS = 40
 LATER = START + timedelta(days=7)
-#: What the driver adds to a command, and `explain` does not take.
+#: Fields that the driver adds to a command, and that `explain` refuses.
 ENVELOPE = ("lsid", "$db", "$clusterTime", "$readPreference", "txnNumber", "maxTimeMS")
-#: A plan has the first and the last of all times, which Python has not.
+#: Plans contain the smallest and largest times of MongoDB, which Python cannot represent.
 _OF_PLANS = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 
 
@@ -51,7 +51,7 @@ class Overheard(CommandListener):
 
 @pytest.fixture(scope="module")
 def crowded(mongodb_uri: str) -> Iterator[pymongo.database.Database]:
-    """A collection in which all but a few of the tasks are nobody's business now."""
+    """A collection in which only a few of the tasks are due."""
     with pymongo.MongoClient(mongodb_uri, tz_aware=True) as client:
         database = client["crawlcw_test_plans"]
         yield database
@@ -97,7 +97,7 @@ async def ledger(
     await ledger.inspection.prepare()
     if not crowded["books"].estimated_document_count():
         crowded["books"].insert_many(crowd(), ordered=False)
-    # What came before was preparation.
+    # Forget the commands of the preparation.
     overheard.commands.clear()
     yield ledger
     await client.close()
@@ -122,13 +122,13 @@ def stages(plan: Any) -> Iterator[str]:
 
 
 def examined(explanation: dict[str, Any], what: str) -> int:
-    """Return how many "Keys" or "Docs" the stage of a plan read that read most."""
+    """Return the largest number of "Keys" or "Docs" that a stage of the plan read."""
     read = re.findall(rf"'total{what}Examined': (\d+)", str(explanation))
     return max(map(int, read), default=0)
 
 
 def check_plans(database, overheard: Overheard, name: str, *, spare: int = 20) -> list[int]:
-    """Assert that every command reads the index alone and little more than it returns."""
+    """Assert that every command uses an index and reads little more than it returns."""
     commands = [command for command in overheard.commands if name in command]
     assert commands
     returned = []
@@ -168,7 +168,7 @@ async def test_a_page_of_some_hosts_reads_what_it_returns(ledger, crowded, overh
 
     assert len(page) == min(200, hosts * 50)
     assert {task.host for task in page} <= set(names)
-    # Each host's line is entered once, and left at each of its priorities.
+    # One seek for each host, and one for each of its priorities.
     check_plans(crowded, overheard, "find", spare=20 + 4 * hosts)
 
 
@@ -186,7 +186,7 @@ async def test_a_page_of_each_host_seeks_each_and_reads_what_it_returns(
     assert found["indexesUsed"] == [BY_HOST]
     assert found["collectionScans"] == 0
     assert found["totalDocsExamined"] == HOSTS * most
-    # Each host's line is entered once, and left at each of its priorities.
+    # One seek for each host, and one for each of its priorities.
     assert found["totalKeysExamined"] <= HOSTS * (most + 4) + 4
 
 
@@ -198,7 +198,7 @@ async def test_pages_of_hosts_of_which_different_numbers_are_wanted_take_few_com
     page = await ledger.tasks.page_each(wanted)
 
     assert Counter(task.host for task in page) == wanted
-    # Of 1, 2, 4, 8, 16, 32 and 64 tasks each.
+    # One command each for up to 1, 2, 4, 8, 16, 32 and 64 tasks a host.
     assert len([command for command in overheard.commands if "aggregate" in command]) == 7
 
 
@@ -233,7 +233,7 @@ async def test_counting_reads_no_document_and_only_so_many_keys_at_once(
 
     assert counts.total == TASKS
     assert counts[Status.TODO] == TASKS // 10
-    # What is too many of one status is counted in stretches, and looked for where each ends.
+    # A status with too many tasks is counted in stretches, with a read at the end of each.
     stretches = [c for c in overheard.commands if "count" in c]
     assert len(stretches) >= len(Status) + TASKS * 7 // 10 // (TASKS // 5)
     assert max(c["limit"] for c in stretches) == TASKS // 5
@@ -266,7 +266,7 @@ async def test_updates_find_their_tasks_by_id(ledger, crowded, overheard):
     leases = list(claimed.leases)
     await ledger.leases.renew(leases, lease=timedelta(minutes=1))
 
-    # They do change the collection; giving the tasks back undoes it.
+    # These commands change the collection; the release restores it.
     assert await ledger.outcomes.release(leases) == 3
     assert len(check_plans(crowded, overheard, "findAndModify", spare=5)) == 3
     hints = [update["hint"] for c in overheard.commands for update in c.get("updates", ())]
@@ -281,7 +281,7 @@ async def test_tasks_of_a_host_or_a_reason_are_found_by_its_index(ledger, crowde
     for command in overheard.commands:
         explanation = explained(crowded, command)
         assert "COLLSCAN" not in set(stages(explanation))
-        # The tasks of one host of 40, and no others.
+        # Only the tasks of one host of 40.
         for what in ("Keys", "Docs"):
             assert examined(explanation, what) <= TASKS // HOSTS + 20
     assert {"count", "aggregate", "find"} <= {next(iter(c)) for c in overheard.commands}
@@ -299,7 +299,7 @@ async def test_items_are_counted_among_so_many_tasks_and_no_others(ledger, crowd
 
 
 async def test_the_items_of_tasks_are_read_a_reply_at_a_time(ledger, overheard):
-    """A reply of the server is 16 MiB at most, and tasks with items may be as large each."""
+    """A reply has at most 16 MiB, and a single task with its items may be that large."""
     failed = TaskFilter(statuses=[Status.FAILED])
     for rows in (ledger.queries.items(failed), ledger.queries.items(), ledger.queries.versions()):
         assert [row async for row in rows] == []
@@ -360,7 +360,7 @@ async def test_a_choice_is_found_and_counted_by_an_index_that_narrows_it_down(
     for command in overheard.commands:
         explanation = explained(crowded, command)
         assert "COLLSCAN" not in set(stages(explanation)), command
-        # No more than the tasks of one host of 40.
+        # At most the tasks of one host of 40.
         assert examined(explanation, "Docs") <= TASKS // HOSTS + 20, command
 
 
@@ -370,7 +370,7 @@ async def test_what_no_index_narrows_down_is_read_once_as_it_lies(
     monkeypatch.setattr("crawlcw.ledger.queries.FEW", TASKS // HOSTS)
     monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT", 500)
     monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT_FOR_EACH", 1)
-    # Of hosts enough, and no URL begins so.
+    # The prefix covers many hosts, and no URL has it.
     chosen = TaskFilter(url_prefix="https://h")
 
     assert await ledger.queries.find(chosen, limit=50) == []
@@ -384,7 +384,7 @@ async def test_what_no_index_narrows_down_is_read_once_as_it_lies(
             scans += 1
             continue
         assert examined(explanation, "Docs") <= 500, command
-    # By each of the questions, whose statuses are counted together.
+    # One scan for each call: the statuses are counted together.
     assert scans == 3
 
 

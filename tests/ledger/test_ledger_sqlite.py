@@ -1,4 +1,4 @@
-"""What is SQLite's own: the file, its plans, and what its errors come to."""
+"""Features of SQLite only: the file, query plans, and the mapping of its errors."""
 
 import asyncio
 import errno
@@ -42,7 +42,7 @@ from tests.support.ledgers import (
 
 
 def pragma(db: Database, words: str) -> Any:
-    """Return what SQLite says of a setting of the connection."""
+    """Return a setting of the connection."""
     return db.execute(f"PRAGMA {words}").fetchone()[0]
 
 
@@ -61,7 +61,7 @@ async def test_the_folders_of_the_file_are_made(tmp_path: Path):
 
 
 async def test_many_may_open_a_new_file_at_the_same_moment(tmp_path: Path):
-    # SQLite turned somebody away in one of twenty rounds or so.
+    # Many rounds: the race that refuses a client is rare (one in twenty).
     for number in range(40):
         path = tmp_path / f"{number}.db"
         opened = await asyncio.gather(*(SqliteLedger.open(path, "books") for _ in range(8)))
@@ -86,7 +86,7 @@ async def test_a_file_that_is_gone_is_noticed_by_whatever_is_done_next(path: Pat
             await operation()
 
     away.replace(path)
-    assert await ledger.queries.horizon() is None, "it is the file that it was"
+    assert await ledger.queries.horizon() is None, "the original file is back"
     await ledger.close()
 
 
@@ -100,7 +100,7 @@ async def test_a_file_is_the_same_by_any_of_its_names(
     linked = await SqliteLedger.open("link.db", "books")
     real = await SqliteLedger.open("real.db", "books")
 
-    # As a spider may do.
+    # A spider may change the working directory.
     monkeypatch.chdir(tmp_path / "elsewhere")
 
     assert (await linked.tasks.add(make_tasks(1))).new == 1
@@ -154,7 +154,7 @@ async def test_another_schema_version_is_refused(path: Path):
 
 
 async def test_a_file_of_the_first_schema_is_refused(path: Path):
-    """Its workers have other columns."""
+    """Its table of workers has other columns."""
     await (await SqliteLedger.open(path, "books")).close()
     with sqlite3.connect(path) as db:
         db.execute('UPDATE "crawlcw.schema" SET version = 1')
@@ -165,7 +165,7 @@ async def test_a_file_of_the_first_schema_is_refused(path: Path):
 
 
 VISITS = ("options", "visit", "revisit", "stored")
-#: What each version did not have yet.
+#: Columns that each version did not have yet.
 NEWER = {
     7: (),
     6: ("stored",),
@@ -177,7 +177,7 @@ NEWER = {
 
 
 def made_older(path: Path, version: int) -> str:
-    """Make the file as *version* made it; return how this version makes the table of tasks."""
+    """Turn the file into one of *version*; return the current SQL of the table of tasks."""
     with sqlite3.connect(path) as db:
         (new,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'books'").fetchone()
         db.execute('ALTER TABLE "books.workers" DROP COLUMN vitals')
@@ -301,7 +301,7 @@ async def test_a_file_locked_by_another_is_unavailable(path: Path, monkeypatch: 
 
     with pytest.raises(LedgerUnavailableError, match=r"ledger\.db is locked by another process"):
         await ledger.tasks.add([make_task()])
-    # Who only reads does not wait for who writes.
+    # Readers do not wait for a writer.
     assert (await ledger.queries.counts()).total == 0
 
     other.execute("ROLLBACK")
@@ -383,7 +383,7 @@ async def test_an_operation_waits_for_a_cancelled_one_that_is_not_over(path: Pat
 
 
 class Disk:
-    """Knows what would survive a power cut: what was in the WAL when that was synced last."""
+    """The data that would survive a power cut: the WAL at its last sync."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._wal = path.with_name(f"{path.name}-wal")
@@ -432,7 +432,7 @@ async def test_claims_are_quick_and_outcomes_durable(path: Path, monkeypatch: py
     )
     assert given_up.abandoned == 1
     note("abandon")
-    # A power cut ends all processes, and with them what a lease is for.
+    # Leases need not be durable: a power cut ends all processes.
     await ledger.hosts.wake({"new.example": START})
     note("wake_hosts")
     hosts = await ledger.host_leases.lease(worker="a", limit=1, lease=LEASE)
@@ -449,7 +449,7 @@ async def test_claims_are_quick_and_outcomes_durable(path: Path, monkeypatch: py
 
 
 def held_up(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
-    """Let the disk sync nothing before the second event; return what says that it began to."""
+    """Block syncs until the second event is set; the first event is set when a sync begins."""
     sync, started, end = connection._sync_file, threading.Event(), threading.Event()
 
     def slow(file: int) -> None:
@@ -473,7 +473,7 @@ async def test_while_one_outcome_is_synced_others_may_write(
 
     assert await other.leases.renew([second], lease=LEASE) == set()
     assert len(await claimed(one)) == 1
-    assert not committing.done(), "it is not durable yet"
+    assert not committing.done(), "the outcome is not durable yet"
     end.set()
 
     assert (await committing).lost == ()
@@ -493,7 +493,7 @@ async def test_what_is_committed_while_a_slow_disk_syncs_is_durable_by_one_sync_
     adding += [asyncio.create_task(ledger.tasks.add([task])) for task in tasks[1:]]
     while await number_of_tasks(ledger) < 5:
         await asyncio.sleep(0)
-    assert not any(task.done() for task in adding), "none is durable yet"
+    assert not any(task.done() for task in adding), "no outcome is durable yet"
     end.set()
     await asyncio.gather(*adding)
 
@@ -516,7 +516,7 @@ async def test_a_ledger_that_is_closed_while_its_disk_syncs_waits_for_it(
     assert not closing.done()
     end.set()
 
-    # The sync would fail if its file were closed meanwhile.
+    # The sync would fail if its file had been closed.
     assert (await adding).new == 1
     await closing
 
@@ -552,7 +552,7 @@ async def test_one_lost_lease_of_a_group_takes_no_outcome_of_the_others(path: Pa
 async def test_outcomes_of_pages_whose_leases_are_lost_take_none_of_the_others(
     path: Path, monkeypatch: pytest.MonkeyPatch, from_rows: bool
 ):
-    """Also with an SQLite before 3.33, which changes one row by a statement."""
+    """Also with SQLite before 3.33, which needs a statement for each row."""
     monkeypatch.setattr(outcomes, "_IS_NEW", from_rows)
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
     await ledger.tasks.add(make_tasks(100))
@@ -565,7 +565,7 @@ async def test_outcomes_of_pages_whose_leases_are_lost_take_none_of_the_others(
             success(ledger, lease, {"n": n}) if n % 10 else failure(ledger, lease, Reason.TLS)
             for n, lease in enumerate(leases)
         ]
-        # One that was sent twice is recorded once.
+        # An outcome that was sent twice is recorded once.
         + [success(ledger, leases[1], {"n": 1})]
     )
 
@@ -578,7 +578,7 @@ async def test_outcomes_of_pages_whose_leases_are_lost_take_none_of_the_others(
 
 
 async def test_tasks_are_added_claimed_and_settled_many_by_one_statement(path: Path):
-    """Each statement waits for Python's lock, and makes the event loop wait for it."""
+    """Each statement competes with the event loop for Python's lock."""
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
     statements: list[str] = []
     await ledger.store.writer.run(lambda db: db.set_trace_callback(statements.append))
@@ -590,7 +590,7 @@ async def test_tasks_are_added_claimed_and_settled_many_by_one_statement(path: P
 
     words = Counter(each.partition(" ")[0] for each in statements)
     assert words == {"BEGIN": 3, "INSERT": 2, "UPDATE": 2, "COMMIT": 3}
-    # Each row is looked up by its id.
+    # Each row is found by its id.
     update = next(each for each in statements if each.startswith("UPDATE"))
     plan = await ledger.store.reader.run(
         lambda db: [row["detail"] for row in db.execute(f"EXPLAIN QUERY PLAN {update}")]
@@ -734,13 +734,13 @@ async def test_a_page_of_each_host_reads_what_it_returns(path: Path, most: int):
     page = await ledger.tasks.page_each(dict.fromkeys(hosts, most))
 
     assert Counter(task.host for task in page) == dict.fromkeys(hosts, most)
-    # A task takes SQLite's machine 30 instructions, and to find a host's line 100.
+    # SQLite needs 30 instructions for a task, and 100 to find a host in the index.
     assert steps * 10 < len(hosts) * (150 + 50 * most)
     await ledger.close()
 
 
 async def test_a_page_reads_no_deferred_task(path: Path):
-    """A million attempts of next week must not be walked to find that nothing is due."""
+    """It must not read a million tasks of next week to find that none is due."""
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
     later = START + timedelta(days=7)
     await ledger.tasks.add(make_tasks(4_000, due=later, priority=1))
@@ -756,7 +756,7 @@ async def test_a_page_reads_no_deferred_task(path: Path):
     assert await ledger.tasks.page(limit=10) == [due]
     assert await ledger.tasks.page(limit=10, hosts=["example.com"]) == [due]
     assert await ledger.queries.horizon() == START
-    # 4,000 tasks are 20,000 instructions of SQLite's machine at least.
+    # 4,000 tasks would take SQLite at least 20,000 instructions.
     assert steps * 10 < 2_000
     await ledger.close()
 
@@ -765,7 +765,7 @@ async def test_a_page_reads_no_deferred_task(path: Path):
 async def test_the_items_of_chosen_tasks_are_read_in_batches(
     path: Path, number: int, size: int, most: int
 ):
-    """A batch ends behind the task with its 500th item, or with 1 MiB of items."""
+    """A batch ends after the task with its 500th item, or with 1 MiB of items."""
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
     await ledger.tasks.add(make_tasks(40))
     item = {"only here": "x" * size}
@@ -790,7 +790,7 @@ async def test_a_stream_of_items_holds_no_lock_and_little_memory(path: Path):
     stream = ledger.queries.items()
     await anext(stream)
 
-    # The size of a batch is what bounds the memory.
+    # The size of a batch bounds the memory.
     rows, _ = await ledger.store.reading(lambda unit: unit.results.items(b""))
     assert len(rows) == 11
     assert not await ledger.store.reader.run(lambda db: db.in_transaction)
@@ -819,7 +819,7 @@ async def test_a_ledgers_time_goes_on_from_what_a_worker_has_shown(path: Path, l
 
 
 async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A page is finished, its links added before, while the horizon is looked for."""
+    """A page adds its links and finishes while the horizon is computed."""
     reading = await SqliteLedger.open(path, "books", clock=FakeClock())
     writing = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     await reading.tasks.add([make_task("http://a.example/page")])

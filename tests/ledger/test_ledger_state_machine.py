@@ -1,4 +1,4 @@
-"""Random interleavings of several clients: what must hold after every step, on every store."""
+"""Random interleavings of several clients: invariants after every step, on every store."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.thorough
 POLICY = RetryPolicy(max_retry=3, max_lost=3, base=timedelta(seconds=8))
 TASKS = [replace(task, priority=n) for n, task in enumerate(make_tasks(3))]
 CLIENTS = 3
-#: The edges between two looks at a task, by way of the operations of one step.
+#: The transitions that one step may cause between two reads of a task.
 EDGES = {(before, after) for (before, _), afters in transitions.TABLE.items() for after in afters}
 
 some_client = st.integers(0, CLIENTS - 1)
@@ -37,12 +37,12 @@ some_reason = st.sampled_from(
 
 
 class LedgerMachine(StoreMachine):
-    """Clients that claim, lose, renew and settle tasks, and what the ledger makes of it."""
+    """Clients that claim, lose, renew and settle tasks, beside a model of the ledger."""
 
     def __init__(self) -> None:
         super().__init__()
         self.clients: Sequence[Ledger] = [self.run(self.store.open()) for _ in range(CLIENTS)]
-        #: Every lease that was ever given out, the lost ones too.
+        #: Every lease so far, lost ones included.
         self.leases: list[tuple[int, Lease]] = []
         self.pages: list[list[Task]] = []
         self.sent: list[Settlement] = []
@@ -182,7 +182,7 @@ class LedgerMachine(StoreMachine):
 
     def settle(self, data, outcome: Outcome) -> None:
         if self.leases:
-            # Any lease: mostly a stale one, whose commit must change nothing.
+            # Any lease, mostly a stale one: its commit must change nothing.
             client, lease = data.draw(st.sampled_from(self.leases))
             now = self.clients[client].now()
             settlement = transitions.settle(lease, outcome, now=now, policy=POLICY, chance=0.999)

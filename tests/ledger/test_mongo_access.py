@@ -1,4 +1,4 @@
-"""A MongoDB that asks who comes: what its users may do, and what is wrong with a ledger's URL."""
+"""Access control on MongoDB: privileges of its users, and errors in a ledger's URL."""
 
 import asyncio
 import gc
@@ -44,7 +44,7 @@ class Teas(Spider):
 
 
 async def crawl(url: str, driver: str = "motor") -> None:
-    """Crawl three pages, of which one fails."""
+    """Crawl three pages; one of them fails."""
     found = ReplayDownloader(
         {START_URL: '<a href="/1">1</a><a href="/2">2</a>', f"{START_URL}1": ""}
     )
@@ -61,21 +61,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
 
 @pytest.fixture(scope="module")
 def role() -> dict[str, Any]:
-    """The role that the guide tells people to make."""
+    """The role of the guide."""
     found: dict[str, Any] = json.loads(block(guide("deploying"), "json", '"createRole"'))
     return found
 
 
 @pytest.fixture(scope="module")
 def crawler(server: GuardedServer, role: dict[str, Any]) -> str:
-    """The ledger's URL of a user with exactly the role of the guide."""
+    """The ledger's URL for a user with exactly the role of the guide."""
     server.add_role(role)
     return server.add_user("crawler", "crawler")
 
 
 @pytest.fixture(scope="module")
 def reader(server: GuardedServer) -> str:
-    """The ledger's URL of a user that may only read."""
+    """The ledger's URL for a user that may only read."""
     return server.add_user("reader", "read")
 
 
@@ -142,7 +142,7 @@ async def test_the_role_of_the_guide_is_enough(server: GuardedServer, crawler: s
 
 
 async def change_everything(url: str) -> None:
-    """Do what the commands that change a ledger do."""
+    """Run the operations of all commands that change a ledger."""
     ledger = await open_ledger(url, "teas", create=False, kind=None)
     every = TaskFilter(until=ledger.now() + timedelta(hours=1))
     assert await ledger.admin.retry_failed(every) == 1
@@ -333,12 +333,12 @@ def test_what_a_user_lacks_is_read_from_its_privileges(privileges: Any, missing:
     actions = frozenset({"find", "update"})
 
     assert lacking(status, actions=actions, **asked) == missing
-    # A server without users refuses nobody.
+    # A server without access control allows everything.
     status["authInfo"]["authenticatedUsers"] = []
     assert lacking(status, actions=actions, **asked) == []
 
 
-# --- what is wrong with a URL
+# --- errors in a URL
 
 
 @pytest.fixture(autouse=True)
@@ -346,14 +346,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(schema, "FIRST_ANSWER", 1.0)
     yield
     with warnings.catch_warnings():
-        # PyMongo loses the socket of a connection that is cancelled while it is made, as
-        # is the next one to a server that ends them.
+        # PyMongo leaks the socket of a connection that is cancelled while it connects; that
+        # happens to the next connection to a server that closes them.
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
 
 
 async def refused(url: str, driver: str = "motor") -> str:
-    """Return the sentence by which a ledger's URL is refused."""
+    """Return the error message for a ledger's URL."""
     with pytest.raises(LedgerConfigurationError) as caught:
         await MongoLedger.open(url, "teas", driver=driver)
     said = str(caught.value)

@@ -1,4 +1,4 @@
-"""A process ends without waiting for threads of MongoDB's driver that are told to stop."""
+"""Exit of a process without waiting for stopped threads of MongoDB's driver."""
 
 import threading
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.quick
 
 
 def sleeper(name: str, *, seconds: float) -> tuple[PeriodicExecutor, threading.Thread]:
-    """A thread as those that look after a server, asleep for so long."""
+    """A thread like those that monitor a server, asleep for some seconds."""
     executor = PeriodicExecutor(seconds, seconds, target=lambda: True, name=name)
     executor.open()
     return executor, next(each for each in threading.enumerate() if each.name == name)

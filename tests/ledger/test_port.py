@@ -1,4 +1,4 @@
-"""Every store does with random operations what the dictionaries of the model do."""
+"""Random operations on every store give the same results as the model on dictionaries."""
 
 import asyncio
 import pathlib
@@ -63,7 +63,7 @@ class Call:
 
 
 def without_nothing(document: Document, fields: Collection[str] | None = None) -> Document:
-    """Return a document without the fields that are not asked for, are None, or have no members.
+    """Return a document without fields that are None, empty, or not in the projection.
 
     A store may leave them out.
     """
@@ -86,7 +86,7 @@ def written(*parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Write]:
 
 
 def changes(table: str, *writes: st.SearchStrategy[Write]) -> st.SearchStrategy[Call]:
-    """Return writes of different keys: of one key the order would count."""
+    """Return writes of different keys: for one key, the order would matter."""
     some = st.lists(st.one_of(writes), max_size=3, unique_by=lambda write: write.key)
     return called(table, "change", some)
 
@@ -136,7 +136,7 @@ rates = (
     called("rates", "delete", some_stretch.map(lambda stretch: {"_id": stretch})),
 )
 
-# Sessions, of which SQLite has some fields in columns and the others in one that is JSON.
+# Sessions: SQLite keeps some fields in columns of their own and the others in one of JSON.
 
 some_member = st.sampled_from(["c0", "%24a%2Eb", "a b-1", "ü"])
 some_value = st.recursive(
@@ -181,7 +181,7 @@ some_state = st.fixed_dictionaries(
 
 
 def of_members(field: str, **edit: st.SearchStrategy[Any]) -> st.SearchStrategy[Edit]:
-    """Return edits that set some members of a field, and take others away."""
+    """Return edits that set some members of a field and remove others."""
     return st.builds(
         lambda new, gone, edit: Edit(
             merge={field: new}, without={field: gone - new.keys()}, **edit
@@ -215,7 +215,7 @@ sessions = (
     called("sessions", "delete", st.just({})),
 )
 
-# The marker, of which there is one document.
+# The marker: a single document.
 
 some_part = st.sampled_from(["state", "control", "policy"])
 marker = (
@@ -226,7 +226,7 @@ marker = (
     called("marker", "read", st.just(["books"]), fields=some_part.map(lambda part: [part])),
 )
 
-# The state of a spider, of which SQLite has a row for each member.
+# The state of a spider: SQLite has a row for each member.
 
 some_revision = st.integers(1, 3)
 some_state_test = st.fixed_dictionaries(
@@ -263,7 +263,7 @@ state = (
     called("state", "read", st.just(["state"]), where=some_state_test),
 )
 
-# Tasks, which are found by their indexes.
+# Tasks, which have indexes.
 
 some_id = st.integers(0, 5).map(lambda n: bytes([n]) * 16)
 some_ids = st.lists(some_id, min_size=1, max_size=4, unique=True)
@@ -370,7 +370,7 @@ READING = {"read", "scan", "look", "find", "count", "at_most"}
 
 
 _ID = bytes(16)
-#: A write whose test the task does not pass: among random ones there may be none.
+#: A write whose condition fails for the task: random writes may include none.
 A_GUARDED_WRITE = [
     Call("tasks", "insert", ([documents.document(make_task()) | {"_id": _ID}],), {}),
     Call("tasks", "change", ([Write(_ID, {"status": 20}, Edit(set={"status": 50}))],), {}),
@@ -379,7 +379,7 @@ A_GUARDED_WRITE = [
 
 
 async def emptied(unit: Unit) -> None:
-    """Empty the documents that are not deleted by all their keys."""
+    """Empty the documents that a deletion without keys leaves."""
     await unit.tasks.delete_all([bytes([n]) * 16 for n in range(6)], {})
     parts = dict.fromkeys(("state", "control", "policy"))
     await unit.marker.change([Write("books", {}, Edit(set=parts))])
@@ -389,7 +389,7 @@ async def emptied(unit: Unit) -> None:
 
 
 async def answers(store: Store, calls: list[Call]) -> list[Any]:
-    """Return what a store that is emptied first answers to calls, each of them a unit."""
+    """Empty a store, run each call as a unit, and return the results."""
     for table in TABLES:
         await store.writing(Call(table, "delete", ({},), {}).on)
     await store.writing(emptied)

@@ -1,4 +1,4 @@
-"""The texts that begin alike: their range, and their hosts."""
+"""Prefixes of URLs: their ranges, and the hosts within them."""
 
 import pytest
 from hypothesis import given
@@ -36,7 +36,7 @@ def test_the_end_is_a_text_that_can_be_stored():
         ("https://a.example/shop/?q=http://b.example/", "a.example"),
         ("http://a.example:8080/x", "a.example:8080"),
         ("http://[::1]/", "[::1]"),
-        # These may go on, or are none that is stored.
+        # The host may be longer than the prefix, or no stored URL has the prefix.
         ("https://a.exam", None),
         ("https://a.example", None),
         ("https://a.example?q=/", None),
@@ -52,7 +52,7 @@ def test_a_prefix_has_a_host_where_all_urls_that_begin_so_have_it(prefix: str, h
     chosen = simplified(TaskFilter(url_prefix=prefix), LedgerKind.SPIDER)
 
     assert chosen == TaskFilter(url_prefix=prefix, host=host)
-    # What is tracked has keys, and its hosts are stages.
+    # Tracked tasks have keys instead of URLs, and stages instead of hosts.
     assert simplified(chosen, LedgerKind.USE_CASE) == chosen
     asked = TaskFilter(url_prefix=prefix, host="other.example")
     assert simplified(asked, LedgerKind.SPIDER) == asked
@@ -83,7 +83,7 @@ _name = st.one_of(
 def test_every_beginning_of_a_url_leaves_its_host(
     scheme: str, name: str, dot: str, port: str, path: str
 ):
-    # Behind an address no dot is allowed.
+    # An IP address may not end with a dot.
     end = dot if name[-1].isalpha() else ""
     location = urls.locate(f"{scheme}://{name}{end}{port}{path}")
 
@@ -103,10 +103,10 @@ def test_every_beginning_of_a_url_leaves_its_host(
         ("https://a.exam", ("a.exam", "a.exan")),
         ("http://a.example:8", ("a.example:8", "a.example:9")),
         ("http://[::", ("[::", "[:;")),
-        # A URL may have a dot that its host has not.
+        # A URL may have a final dot that its host does not have.
         ("https://a.", ("a", "b")),
         ("http://a.example.:8", ("a.example", "a.examplf")),
-        # All hosts, or no URL.
+        # The prefix covers all hosts, or no URL.
         ("https://", None),
         ("http:/", None),
         ("https", None),

@@ -1,4 +1,4 @@
-"""What `Ledger` promises of the points that workers leave, asked of every store."""
+"""Contract of `Ledger.rates`, run on every store: the points that workers record."""
 
 from datetime import datetime, timedelta
 
@@ -27,7 +27,7 @@ def point(time: datetime, finished: int, *, worker: str = "a", last: bool = Fals
 
 
 async def minutes_kept(ledger: Ledger, *, until: datetime) -> list[float]:
-    """Return the ends of all spans that are kept, in minutes since the start."""
+    """Return the ends of all recorded spans, in minutes since the start."""
     found = await ledger.rates.between(START, until)
     return [(span.until - START) / MINUTE for span in found]
 
@@ -65,7 +65,7 @@ async def test_a_worker_has_one_point_a_minute_the_latest(store: Ledgers):
     late = START + MINUTE + timedelta(seconds=59)
     await ledger.rates.record(point(late, 8))
     await ledger.rates.record(point(late, 8))  # sent again
-    await ledger.rates.record(point(START + MINUTE, 3))  # delayed on its way
+    await ledger.rates.record(point(START + MINUTE, 3))  # arrives late
     await ledger.rates.record(point(START + MINUTE, 5, worker="b"))
 
     found = await ledger.rates.between(START, START + DAY)
@@ -119,7 +119,7 @@ async def test_a_worker_shows_its_vitals_with_its_heartbeat_until_it_leaves(stor
     await one.workers.beat("nobody", Counters(), vitals=VITALS)
     assert [each.vitals for each in await two.workers.all()] == [VITALS]
 
-    # A beat without any says nothing of them.
+    # A heartbeat without vitals keeps them.
     await one.workers.beat("a", Counters(pages=3))
     assert [(each.vitals, each.tally.pages) for each in await two.workers.all()] == [(VITALS, 3)]
 

@@ -1,4 +1,4 @@
-"""Where the bodies of pages are kept, and items that take the place of others without a lease."""
+"""Locations of stored page bodies, and items that replace others without a lease."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -67,7 +67,7 @@ async def test_items_of_a_stored_page_take_the_place_of_the_old_ones(
 
     after = await record(ledger, found.task)
     assert [item["n"] for item in after.items] == [2, 3]
-    # It was not visited again, and so is what `recrawl` and `export --since` go by.
+    # The page was not visited again: its times for `recrawl` and `export --since` are unchanged.
     assert after.task == replace(found.task, fence=2, settled=2)
     assert await rows(ledger.queries.items()) == [(2, at(3)), (3, at(3))]
     assert (await ledger.queries.counts())[Status.FINISHED] == 1

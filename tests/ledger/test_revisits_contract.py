@@ -1,4 +1,4 @@
-"""Pages that are visited again: what stays of the last visit, and what takes its place."""
+"""Revisits of pages: fields of the last visit that stay, and fields that are replaced."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
@@ -28,7 +28,7 @@ def at(seconds: float) -> datetime:
 
 
 async def ended(ledger: Ledger, outcome: Outcome) -> None:
-    """Let whatever is due end so."""
+    """End all due tasks with this outcome."""
     leases = await claimed(ledger)
     assert leases
     committed = await ledger.outcomes.commit([settled(ledger, each, outcome) for each in leases])
@@ -79,7 +79,7 @@ async def test_a_page_is_due_for_its_next_visit_when_its_time_has_come(
     found = (await record(ledger, task)).task
     assert (found.status, found.due, found.visit) == (Status.TODO, at(10), visit())
     assert await ledger.tasks.page(limit=10) == [found]
-    # Who asks once more, or beside the first one, changes nothing.
+    # A second call, later or at the same time, changes nothing.
     assert await ledger.admin.revisit_due() == 0
 
 
@@ -226,7 +226,7 @@ async def test_a_recrawl_takes_the_finished_pages_that_are_chosen(ledger: Ledger
     assert statuses == [Status.TODO, Status.FINISHED, Status.IGNORED]
     assert (await record(ledger, old)).task.visit == visit()
     assert await ledger.queries.item_count() == 2
-    # What was read of it before does not fit any more.
+    # Records that were read before are stale.
     assert (await record(ledger, old)).task.fence == 2
 
 

@@ -1,4 +1,4 @@
-"""Looking for tasks in bounded time, on every store: what is found, and where it goes on."""
+"""Searches for tasks in bounded time, on every store: results, and the cursor to continue."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +13,7 @@ from tests.support.ledgers import START, FakeClock, claimed, failure, make_task,
 
 
 async def _all(ledger: Ledger, wanted: Wanted, *, limit: int, look_at: int) -> list[str]:
-    """Return the URLs of all that is wanted, search by search; each must end."""
+    """Return the URLs of all results, search by search; each search must end."""
     urls: list[str] = []
     after: Cursor | None = None
     for _ in range(100):
@@ -30,7 +30,7 @@ async def _all(ledger: Ledger, wanted: Wanted, *, limit: int, look_at: int) -> l
 async def test_a_search_goes_on_where_it_has_come_to(
     ledger: Ledger, clock: FakeClock, limit: int, look_at: int
 ):
-    # Two at each time, so that places of equal times are met.
+    # Two tasks at each time, so that a cursor falls between equal times.
     for n in range(10):
         clock.advance(seconds=n % 2)
         url = f"http://example.com/{'a' if n % 3 else 'b'}/{n}"

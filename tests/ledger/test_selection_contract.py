@@ -1,4 +1,4 @@
-"""Choosing tasks by all that a filter has, on every store: listed, counted and changed alike."""
+"""Every field of a task filter, on every store: the same tasks are listed, counted and changed."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -26,7 +26,7 @@ async def filled(ledger: Ledger, clock: FakeClock) -> None:
 
 
 async def chosen_urls(ledger: Ledger, chosen: TaskFilter) -> set[str]:
-    """Return the URLs of the tasks that are found; the same number is counted."""
+    """Return the URLs of the chosen tasks; check that `count` gives their number."""
     found = {record.task.url for record in await ledger.queries.find(chosen, limit=10)}
     assert await ledger.queries.count(chosen) == len(found)
     return found
@@ -119,7 +119,7 @@ async def test_every_status_of_a_choice_is_counted_as_it_is_found(
     await filled(ledger, clock)
     await claimed(ledger, limit=1)
     if ends == "later" and chosen.until is None:
-        # As a bulk change is bound.
+        # With a time limit, as bulk changes have one.
         chosen = replace(chosen, until=ledger.now() + timedelta(milliseconds=1))
     for some in [*((each,) for each in Status), WITHDRAW.from_statuses, tuple(Status)]:
         which = chosen.among(some)
@@ -171,5 +171,5 @@ async def test_a_task_whose_lease_ran_out_is_free_and_its_late_holder_is_refused
     for task, lease, status in zip(tasks[:2], late, (Status.IGNORED, Status.TODO), strict=False):
         assert task is not None
         assert (task.status, task.lock, task.lock_time) == (status, None, None)
-        assert (task.fence, task.begun) == (lease.fence + 1, 0), "its holder was lost"
+        assert (task.fence, task.begun) == (lease.fence + 1, 0), "the lease holder was lost"
     assert [lease.task.id for lease in await claimed(ledger, limit=9)].count(ids[1]) == 1

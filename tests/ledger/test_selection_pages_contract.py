@@ -1,4 +1,4 @@
-"""Pages of what is chosen, on every store: as if all tasks were listed and filtered."""
+"""Pages of chosen tasks, on every store: the same as listing and filtering all tasks."""
 
 from datetime import timedelta
 from itertools import product
@@ -28,7 +28,7 @@ URLS = [
     f"{scheme}://{host}/{path}"
     for scheme, host, path in product(("http", "https"), HOSTS, ("", "a", "b/c"))
 ]
-#: How many tasks are few, how many are looked at, and how many are read as they lie.
+#: The limits `FEW` and `LOOK_AT` that select each strategy of reading.
 WAYS = {"few": (50_000, 10_000), "near": (2, 10_000), "all": (2, 1), "in_order": (2, 1)}
 
 
@@ -40,7 +40,7 @@ WAYS = {"few": (50_000, 10_000), "near": (2, 10_000), "all": (2, 1), "in_order":
     ]
 )
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Make each of the ways be taken for a few tasks."""
+    """Force one strategy of reading for a small ledger."""
     few, look_at = WAYS[request.param]
     monkeypatch.setattr("crawlcw.ledger.queries.FEW", few)
     monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT", look_at)
@@ -51,14 +51,14 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 async def filled(ledger: Ledger, clock: FakeClock) -> list[Record]:
-    """Return tasks of many hosts, of four statuses and several times, many of one time."""
+    """Return tasks of many hosts, four statuses and several times, many at the same time."""
     everything = await ledger.queries.find(TaskFilter(), limit=1_000)
     if everything:
         return everything
     await ledger.tasks.add([make_task(url, callback=f"page{n % 2}") for n, url in enumerate(URLS)])
     leases = sorted(await claimed(ledger, limit=40), key=lambda each: each.task.id)
     for n, lease in enumerate(leases):
-        # Those of the end change at one time.
+        # The second half changes at the same time.
         clock.advance(seconds=n % 3 if n < len(leases) // 2 else 0)
         if n % 4:
             done = success(ledger, lease) if n % 4 == 1 else failure(ledger, lease, Reason.TLS)
@@ -67,7 +67,7 @@ async def filled(ledger: Ledger, clock: FakeClock) -> list[Record]:
 
 
 async def pages(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> list[Record]:
-    """Return all that is found, page by page."""
+    """Return all results, page by page."""
     found: list[Record] = []
     after: Cursor | None = None
     while some := await ledger.queries.find(chosen, limit=limit, after=after):
@@ -80,7 +80,7 @@ async def pages(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> list[Recor
 
 
 def matches(record: Record, chosen: TaskFilter) -> bool:
-    """Return whether a task is chosen, as one would say it."""
+    """Return whether a task is chosen: the filter in plain Python."""
     task = record.task
     return (
         task.status in chosen.statuses
@@ -115,7 +115,7 @@ _choices = st.builds(
 )
 
 
-# The ledger is only read, once it is filled.
+# The ledger is only read after this.
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

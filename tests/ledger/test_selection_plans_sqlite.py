@@ -1,4 +1,4 @@
-"""How SQLite finds, counts and changes what is chosen: by an index, or as it lies in the file."""
+"""Query plans of SQLite for chosen tasks: by an index, or by a scan of the file."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable
@@ -24,14 +24,14 @@ async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
 
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no index have few tasks, and the first tasks not fill an answer."""
+    """Set limits so that no index has few tasks, and the first tasks do not fill a page."""
     monkeypatch.setattr("crawlcw.ledger.queries.FEW", -1)
     monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT", 1)
     monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT_FOR_EACH", 1)
 
 
 async def plans(ledger: SqliteLedger, asked: Awaitable[object]) -> list[str]:
-    """Return how each statement on tasks is answered that is not about one task."""
+    """Return the query plan of each statement that is not about a single task."""
     statements: list[str] = []
 
     def explained(db: sqlite3.Connection) -> list[str]:
@@ -44,7 +44,7 @@ async def plans(ledger: SqliteLedger, asked: Awaitable[object]) -> list[str]:
     await ledger.store.reader.run(lambda db: db.set_trace_callback(statements.append))
     await asked
     found = await ledger.store.reader.run(explained)
-    assert found, "nothing was asked"
+    assert found, "no statement was run"
     return found
 
 
@@ -80,7 +80,7 @@ async def test_a_choice_is_answered_by_the_index_of_what_is_given(
         assert "SCAN books" not in found, found
         assert "INDEX books." in found, found
     assert all(f"INDEX {index} (" in found for found in (*counting, *finding))
-    # The index alone tells how many, where nothing else is asked.
+    # A count by the indexed field alone reads only the index.
     alone = not (chosen.url_prefix or (chosen.host and chosen.callback))
     assert ("COVERING" in counting[-1]) == (whole and alone)
 

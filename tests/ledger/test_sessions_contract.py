@@ -1,4 +1,4 @@
-"""What the sessions of every ledger promise, on each store in turn."""
+"""Contract of `Ledger.sessions`, run on every store."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -73,7 +73,7 @@ async def test_a_change_is_written_where_the_fence_is_as_it_was(ledger: Ledger):
 
     assert await ledger.sessions.change(ADA, mine)
     assert not await ledger.sessions.change(ADA, late)
-    # Its answer was lost.
+    # The first answer was lost.
     assert await ledger.sessions.change(ADA, mine)
 
     assert await ledger.sessions.get("ada") == mine

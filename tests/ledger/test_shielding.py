@@ -1,4 +1,4 @@
-"""PyMongo's own client under callers that AnyIO cancels again and again."""
+"""PyMongo's asyncio client under callers that AnyIO cancels again and again."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ _AWAY = {"serverSelectionTimeoutMS": 500, "heartbeatFrequencyMS": 500}
 
 @pytest.fixture
 def port() -> int:
-    """Return a port that nobody listens on."""
+    """Return an unused port."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         number: int = taken.getsockname()[1]

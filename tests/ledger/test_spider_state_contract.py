@@ -1,4 +1,4 @@
-"""What every ledger does with the state of a spider."""
+"""Contract of `Ledger.spider_state`, run on every store."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace

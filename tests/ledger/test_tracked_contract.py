@@ -1,4 +1,4 @@
-"""What `Ledger` promises, asked of every store."""
+"""Contract of `Ledger` about tracked tasks, run on every store."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -34,7 +34,7 @@ from tests.support.ledgers import (
 )
 from tests.support.mongod import with_database
 
-#: Names and values that a store might read something into.
+#: Names and values with a special meaning in a store.
 HOSTILE = {"$set": {"a.b": [1, {"$x": "$y"}]}, "%aside": {"id": "z"}, "": b"\0", "when": START}
 
 
@@ -51,7 +51,7 @@ async def ledger(store: Ledgers) -> Any:
 
 
 def make(n: int = 0, *, stage: str = "scan", **fields: Any) -> Task:
-    """Return a tracked task as it is added."""
+    """Return a new tracked task."""
     given = {"id": n.to_bytes(16, "big"), "url": f"order-{n}", "host": stage, "callback": stage}
     return replace(make_task(), **(given | {"carried": Payload(data={"n": n})} | fields))
 
@@ -71,7 +71,7 @@ async def task_of(ledger: Ledger, task: Task) -> Task:
     return record.task
 
 
-# --- which kind of ledger it is
+# --- the kind of the ledger
 
 
 @pytest.mark.parametrize("store", ["sqlite", "motor", "pymongo"])
@@ -149,7 +149,7 @@ async def test_an_advance_queues_the_next_stage_and_keeps_what_was_done(
     )
     settlement = settled(ledger, lease, advanced)
 
-    for _ in range(2):  # a reply may be lost, and the outcome be sent again
+    for _ in range(2):  # an outcome is sent again after a lost reply
         committed = await ledger.outcomes.commit([settlement])
         assert committed.lost == ()
 
@@ -228,7 +228,7 @@ async def test_failures_leave_the_data_and_the_trace_stays_bounded(
     assert [error.attempt for error in record.errors] == [20, 21, 22]
 
 
-# --- what is saved in the middle
+# --- data saved during an attempt
 
 
 async def test_a_save_is_kept_and_lengthens_the_lease(ledger: Ledger, clock: FakeClock):
@@ -261,7 +261,7 @@ async def test_a_save_of_a_lease_that_was_lost_writes_nothing(ledger: Ledger, cl
     assert (await task_of(ledger, task)).carried == task.carried
 
 
-# --- what is held
+# --- leases of a worker
 
 
 async def test_a_worker_holds_its_own_leases_the_longest_held_first(
@@ -276,7 +276,7 @@ async def test_a_worker_holds_its_own_leases_the_longest_held_first(
 
     held = await ledger.leases.held("w1")
 
-    # The first one ran out by now, and nobody has taken it over.
+    # The first lease has run out, and no worker has taken the task over.
     assert [each.task.url for each in held] == ["order-3", "order-0", "order-4"]
     assert [each.expires for each in held] == [START + timedelta(seconds=s) for s in (13, 16, 25)]
     assert [each.task.url for each in await ledger.leases.held("w")] == []
@@ -354,12 +354,12 @@ async def test_a_large_value_is_kept_beside_its_task(ledger: Ledger):
     assert await ledger.blobs.read(result) == ["small"]
 
 
-# --- questions
+# --- queries
 
 
 @pytest.fixture
 async def crowd(ledger: Ledger) -> list[Task]:
-    """Tasks of all statuses, many of one time, in the order in which `find` returns them."""
+    """Tasks of all statuses, many at the same time, in the order of `find`."""
     chance = Random(7)
     statuses = (Status.TODO, Status.FAILED, Status.FINISHED, Status.IGNORED)
     tasks = []
@@ -379,7 +379,7 @@ async def crowd(ledger: Ledger) -> list[Task]:
 
 
 async def found(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> list[bytes]:
-    """Read page after page what is chosen."""
+    """Return the ids of the chosen tasks, read page by page."""
     ids: list[bytes] = []
     after: Cursor | None = None
     while page := await ledger.queries.find(chosen, limit=limit, after=after):
@@ -467,7 +467,7 @@ async def various(ledger: Ledger, clock: FakeClock) -> list[Task]:
 
 
 async def changed(ledger: Ledger, before: list[Task]) -> dict[int, Task]:
-    """Return what has changed of the tasks, as it is now."""
+    """Return the changed tasks in their new state, by number."""
     now = [await task_of(ledger, task) for task in before]
     return {n: after for n, after in enumerate(now) if after != before[n]}
 
@@ -602,7 +602,7 @@ async def test_a_task_that_was_purged_leaves_none_of_its_items(ledger: Ledger):
         assert [row.item async for row in ledger.queries.items()] == []
 
 
-# --- being told
+# --- notices of changes
 
 
 async def test_a_first_notice_comes_at_once(ledger: Ledger):
@@ -610,7 +610,7 @@ async def test_a_first_notice_comes_at_once(ledger: Ledger):
         await asyncio.wait_for(anext(notices), 20)
 
 
-# --- choosing
+# --- filters
 
 
 @pytest.mark.parametrize("few", [50_000, 1])

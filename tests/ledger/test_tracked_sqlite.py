@@ -1,4 +1,4 @@
-"""What is SQLite's own of tracked tasks: their kind in the file, their rows, their plans."""
+"""Tracked tasks on SQLite: the kind of the file, the rows, and the query plans."""
 
 import sqlite3
 from collections.abc import AsyncIterator
@@ -93,7 +93,7 @@ async def test_a_policy_is_kept_beside_the_settings_that_are_not_named(
     await again.close()
 
 
-# --- what a task carries
+# --- data of a task
 
 
 async def test_a_claim_returns_what_the_task_carries(orders: SqliteLedger):
@@ -248,11 +248,11 @@ async def test_changes_tell_of_what_others_write(
     assert told == [0, 4]
 
 
-# --- what is chosen
+# --- filters
 
 
 async def added(ledger: SqliteLedger, number: int, **overrides: Any) -> list[Task]:
-    """Add tasks that were changed a second after each other, the first one last."""
+    """Add tasks with update times a second apart, the first task the latest."""
     tasks = [
         order(f"{n}", update_time=START - timedelta(seconds=n), **overrides) for n in range(number)
     ]
@@ -363,7 +363,7 @@ async def test_a_task_that_changes_its_status_meanwhile_is_not_overlooked(
     await orders.store.reader.run(lambda db: db.set_trace_callback(change))
     found = await orders.queries.find(TaskFilter(statuses=[Status.TODO, Status.IGNORED]), limit=9)
 
-    # Each status is asked for, and the task that was found is read.
+    # One query for each status, and one for the task that was found.
     assert (len(asked), keys(found)) == (3, ["one"])
     (moved,) = other.execute("SELECT status FROM orders")
     assert moved == (Status.TODO,)

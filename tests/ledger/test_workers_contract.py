@@ -1,4 +1,4 @@
-"""What `Ledger` promises of workers, asked of every store."""
+"""Contract of `Ledger.workers`, run on every store."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ def worker(name: str, **more: Any) -> Worker:
 
 
 def joined(name: str, **more: Any) -> Worker:
-    """Return a worker as the ledger shows it when it has just joined."""
+    """Return a worker as the ledger shows it after it has joined."""
     return worker(name, **{"heartbeat": START} | more)
 
 
@@ -182,14 +182,14 @@ async def test_the_tally_is_of_all_workers_those_that_left_included(ledger: Ledg
     )
 
 
-# --- how many are kept
+# --- number of workers kept
 
 
 async def test_of_workers_that_left_the_last_ones_are_kept(
     ledger: Ledger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("crawlcw.ledger.documents.KEPT_WORKERS", 3)
-    # The oldest of all, and still at work.
+    # The oldest worker, which is still at work.
     await ledger.workers.join(worker("at-work"))
     await ledger.workers.beat("at-work", Counters(pages=1000))
     for n in range(6):

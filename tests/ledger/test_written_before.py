@@ -1,6 +1,6 @@
-"""Ledgers that an earlier crawlcw has written are opened, understood and worked off.
+"""Ledgers of an earlier version: they open, and their crawls go on to the end.
 
-`written_before/` has one of each store: a crawl of twelve small pages, ended by
+`written_before/` has one for each store: a crawl of twelve small pages that ended at
 `--max-pages 6`, as a file, and as a dump of the database (MongoDB's extended JSON).
 """
 
@@ -55,7 +55,7 @@ async def test_what_was_recorded_is_there_and_what_is_left_can_be_done(url: str)
             Status.IGNORED: IGNORED,
             Status.TODO: TODO,
         }
-        # What that crawlcw did not make yet is there.
+        # Tables and indexes of later versions exist.
         assert sum(each.total for each in await ledger.groups.by(Dimension.HOST)) == counts.total
         now = ledger.now()
         assert await ledger.rates.between(now - timedelta(days=1), now) == []
