@@ -93,7 +93,9 @@ def ledger_modules() -> Iterator[ModuleType]:
 
 def test_both_stores_have_their_facets_in_files_of_the_same_names():
     facets = {each.stem for each in (PACKAGE / "ledger" / "mongo").iterdir()}
-    beside = {each.stem for each in (PACKAGE / "ledger" / "sqlite").iterdir()}
+    beside = {
+        each.stem for room in ("sql", "sqlite") for each in (PACKAGE / "ledger" / room).iterdir()
+    }
 
     assert {
         *("tasks", "leases", "outcomes", "hosts", "host_leases"),

@@ -36,7 +36,7 @@ def test_one_page_passes_few_modules_functions_and_calls():
 def test_the_way_of_a_page_is_seen_whole():
     modules = set.union(*(way.modules for way in walked()))
 
-    assert {"crawl.coordinator", "crawl.committer", "model.urls", "ledger.sqlite.tasks"} <= modules
+    assert {"crawl.coordinator", "crawl.committer", "model.urls", "ledger.sql.tasks"} <= modules
 
 
 def test_who_follows_a_page_through_the_crawl_reads_few_lines():

@@ -35,7 +35,7 @@ from resource import RUSAGE_CHILDREN, getrusage
 import pymongo
 
 from crawlcw import Settings
-from crawlcw.ledger.sqlite.rows import moment
+from crawlcw.ledger.sql.rows import moment
 from crawlcw.model.task import Status
 from tests.benchmarks import machine, replica_set
 from tests.benchmarks.allowed import Limits, least_seconds

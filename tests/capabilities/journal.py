@@ -8,7 +8,7 @@ from typing import Any
 
 import pymongo
 
-from crawlcw.ledger.sqlite.rows import EPOCH
+from crawlcw.ledger.sql.rows import EPOCH
 from crawlcw.model.task import Status
 from tests.capabilities.use_cases import UseCases
 

@@ -273,7 +273,7 @@ async def test_a_result_that_comes_too_late_is_dropped_and_counted(writing: Writ
 async def test_what_the_store_cannot_hold_fails_alone(
     writing: Writing, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("crawlcw.ledger.sqlite.rows._LARGEST_VALUE", 10_000)
+    monkeypatch.setattr("crawlcw.ledger.sql.rows._LARGEST_VALUE", 10_000)
     huge, small = await writing.leases(2)
     long_link = make_task("http://a.example/long", context={"x": "x" * 20_000})
     link = make_task("http://a.example/link")

@@ -247,7 +247,7 @@ PORT_MUTANTS = [
     ),
     Mutant(
         name="sqlite-writes-without-a-guard",
-        edits=(Edit(f"{_LEDGER}.sqlite.table", "Table._update", (", **write.where", "")),),
+        edits=(Edit(f"{_LEDGER}.sql.table", "Table._update", (", **write.where", "")),),
         caught_by=(
             f"tests/ledger/test_{_SESSIONS}nothing_is_kept_of_a_session_that_is_not_ready[sqlite]",
             _MODEL + "[sqlite]",

@@ -581,7 +581,7 @@ async def test_all_hosts_that_nobody_holds_are_woken_their_failures_forgiven(led
 
 async def test_all_of_many_hosts_are_woken(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 7)
-    monkeypatch.setattr("crawlcw.ledger.sqlite.hosts._BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.sql.hosts._BATCH", 7)
     await ledger.hosts.wake({f"h{n}.com": at(500) for n in range(30)})
 
     assert await ledger.hosts.wake_all() == 30
@@ -653,7 +653,7 @@ async def test_many_tasks_of_many_priorities_are_given_up_in_batches(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, same_due: bool
 ):
     monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 7)
-    monkeypatch.setattr("crawlcw.ledger.sqlite.hosts._BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.sql.hosts._BATCH", 7)
     tasks = [
         make_task(f"http://example.com/{n}", priority=n % 3, due=at(0 if same_due else -n))
         for n in range(100)
@@ -674,7 +674,7 @@ async def test_tasks_that_a_method_is_called_for_are_left_and_due(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, calls: Calls, ignored: int
 ):
     monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 7)
-    monkeypatch.setattr("crawlcw.ledger.sqlite.hosts._BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.sql.hosts._BATCH", 7)
     tasks = [
         make_task(
             f"http://example.com/{n}",
@@ -775,7 +775,7 @@ async def test_the_hosts_of_a_dead_workers_tasks_are_ready_though_it_never_held_
 
 async def test_hosts_come_by_name(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("crawlcw.ledger.mongo.store._ITEM_BATCH", 7)
-    monkeypatch.setattr("crawlcw.ledger.sqlite.hosts.ITEM_ROWS", 7)
+    monkeypatch.setattr("crawlcw.ledger.sql.hosts.ITEM_ROWS", 7)
     hosts = [f"h{n}.com" for n in range(30)] + ["xn--bcher-kva.ch:8080", "[::1]"]
     await ledger.hosts.wake(dict.fromkeys(hosts, START))
 
@@ -798,7 +798,7 @@ async def test_hosts_are_got_by_name_where_they_are_known(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 7)
-    monkeypatch.setattr("crawlcw.ledger.sqlite.hosts._BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.sql.hosts._BATCH", 7)
     lease = await held(ledger)
     await ledger.host_leases.save([state(lease, **LEARNED)])
     known = [f"h{n}.com" for n in range(20)]

@@ -25,7 +25,8 @@ from crawlcw.errors import (
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import ItemRow, TaskFilter
-from crawlcw.ledger.sqlite import SqliteLedger, connection, outcomes, rows, task_table
+from crawlcw.ledger.sql import outcomes, rows, task_table
+from crawlcw.ledger.sqlite import SqliteLedger, connection
 from crawlcw.ledger.sqlite.connection import Database
 from crawlcw.model.task import Status
 from tests.support.ledgers import (
@@ -362,8 +363,8 @@ async def test_an_operation_waits_for_a_cancelled_one_that_is_not_over(path: Pat
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
     started, end = threading.Event(), threading.Event()
 
-    def slow(db: sqlite3.Connection) -> None:
-        with connection.transaction(db):
+    def slow(db: Database) -> None:
+        with db.transaction():
             started.set()
             end.wait(10)
 
@@ -824,7 +825,7 @@ async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.Monk
     writing = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     await reading.tasks.add([make_task("http://a.example/page")])
     link = documents.document(make_task("http://a.example/link", priority=5))
-    descending = connection.descending
+    descending = task_table.descending
 
     def changed_behind_the_first(db, statement, bounds):
         for priority in descending(db, statement, bounds):

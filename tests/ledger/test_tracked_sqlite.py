@@ -13,7 +13,8 @@ import pytest
 from crawlcw.errors import LedgerConfigurationError, LedgerError, Reason
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Cursor, TaskFilter
-from crawlcw.ledger.sqlite import SqliteLedger, rows
+from crawlcw.ledger.sql import rows
+from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import BlobRef, Lease, Payload, Record, Status, Task, key_id
 from crawlcw.model.transitions import KEPT_TRACE, Advanced, Failed, Succeeded
 from tests.support.ledgers import LEASE, START, FakeClock, claimed, claimed_one, make_task, settled

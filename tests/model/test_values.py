@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from crawlcw.errors import InvalidItemError
 from crawlcw.ledger import documents
-from crawlcw.ledger.sqlite import rows
+from crawlcw.ledger.sql import rows
 from crawlcw.model import values
 from crawlcw.model.values import MAX_DEPTH, clean, cleaned_item
 

@@ -10,8 +10,8 @@ import pymongo
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.sqlite.rows import row_of
-from crawlcw.ledger.sqlite.schema import COLUMNS
+from crawlcw.ledger.sql.rows import row_of
+from crawlcw.ledger.sql.schema import COLUMNS
 from crawlcw.model.task import Status, task_id
 from crawlcw.model.urls import locate
 from tests.support.ledgers import START, make_task

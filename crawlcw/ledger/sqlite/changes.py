@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import anyio
 
-from crawlcw.ledger.sqlite.connection import number_of
+from crawlcw.ledger.sql.database import number_of
 from crawlcw.ledger.sqlite.store import SqliteStore
 
 _VERSION = "PRAGMA data_version"

@@ -5,12 +5,11 @@ hop to a thread costs more than a statement (a hundred claims take 0.2 ms this
 way, and 6-12 ms at a hop a statement).
 """
 
-import math
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -59,10 +58,47 @@ MISCONFIGURED = {
 
 
 class Database(sqlite3.Connection):
-    """A connection that knows whether its last commits are synced."""
+    """A connection that knows whether its last commits are synced, see `sql.database.Database`."""
 
-    unsynced = False  #: whether something durable was committed since the last sync
-    unit: Any = None  #: the tables of the port on it, made once
+    unsynced = False
+    unit: Any = None
+
+    @contextmanager
+    def transaction(self, *, durable: bool = False, begun: bool = True) -> Iterator[None]:
+        """See `sql.database.Database.transaction`."""
+        if begun:
+            # At once, for a transaction that begins by reading cannot always go on to write.
+            self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            if self.in_transaction:
+                self.execute("COMMIT")
+        except BaseException:
+            # A full disk may have rolled it back already.
+            if self.in_transaction:
+                self.execute("ROLLBACK")
+            raise
+        self.unsynced |= durable
+
+    def begin(self) -> None:
+        """See `sql.database.Database.begin`."""
+        if not self.in_transaction:
+            self.execute("BEGIN IMMEDIATE")
+
+    def begin_anew(self) -> None:
+        """See `sql.database.Database.begin_anew`."""
+        self.execute("ROLLBACK")
+        self.execute("BEGIN IMMEDIATE")
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """See `sql.database.Database.snapshot`."""
+        self.execute("BEGIN")
+        try:
+            yield
+        finally:
+            if self.in_transaction:
+                self.execute("COMMIT")
 
 
 class Connection:
@@ -228,50 +264,6 @@ def _translated(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
     return LedgerError(f"The ledger {path}: {error}.")
 
 
-@contextmanager
-def transaction(db: Database, *, durable: bool = False, begun: bool = True) -> Iterator[None]:
-    """Write all that is done inside, or nothing; *durable*: let it survive a power cut too.
-
-    Not *begun*, the first write begins it, see `begin`.
-    """
-    if begun:
-        # At once, for a transaction that begins by reading cannot always go on to write.
-        db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        if db.in_transaction:
-            db.execute("COMMIT")
-    except BaseException:
-        # A full disk may have rolled it back already.
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-    db.unsynced |= durable
-
-
-def begin(db: Database) -> None:
-    """Begin a transaction that writes, unless one is under way."""
-    if not db.in_transaction:
-        db.execute("BEGIN IMMEDIATE")
-
-
-def begin_anew(db: sqlite3.Connection) -> None:
-    """Undo all that was done in a transaction, and go on in a new one."""
-    db.execute("ROLLBACK")
-    db.execute("BEGIN IMMEDIATE")
-
-
-@contextmanager
-def snapshot(db: sqlite3.Connection) -> Iterator[None]:
-    """Read all that is read inside as of one moment."""
-    db.execute("BEGIN")
-    try:
-        yield
-    finally:
-        if db.in_transaction:
-            db.execute("COMMIT")
-
-
 def enter_wal_mode(db: sqlite3.Connection) -> None:
     """Switch the file to WAL, where several processes may be about to."""
     deadline = time.monotonic() + _BUSY_TIMEOUT
@@ -291,28 +283,3 @@ def enter_wal_mode(db: sqlite3.Connection) -> None:
 def restrict_to_reading(db: sqlite3.Connection) -> None:
     """Let the connection write nothing."""
     db.execute("PRAGMA query_only = ON")
-
-
-def all_rows(db: sqlite3.Connection, statement: str) -> list[sqlite3.Row]:
-    """Return every row that a statement finds."""
-    return db.execute(statement).fetchall()
-
-
-def descending(db: sqlite3.Connection, statement: str, bounds: Mapping[str, Any]) -> Iterator[int]:
-    """Yield the priorities of waiting tasks, highest first, by a seek in an index for each."""
-    above = math.inf
-    while row := db.execute(statement, {**bounds, "above": above}).fetchone():
-        above = row["priority"]
-        yield above
-
-
-def number_of(db: sqlite3.Connection, statement: str, values: Mapping[str, Any]) -> int:
-    """Return the one number that a statement finds."""
-    number: int = db.execute(statement, values).fetchone()[0]
-    return number
-
-
-def update(db: Database, statement: str, values: Mapping[str, Any]) -> int:
-    """Change rows by one statement, durably; return how many."""
-    with transaction(db, durable=True):
-        return db.execute(statement, values).rowcount

@@ -10,12 +10,13 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.examination import Health
-from crawlcw.ledger.sqlite.connection import Database, snapshot, transaction
+from crawlcw.ledger.sql.rows import INT64, TIMES, moment
+from crawlcw.ledger.sql.store import ITEM_CHARACTERS, ITEM_ROWS
+from crawlcw.ledger.sqlite.connection import Database
 from crawlcw.ledger.sqlite.file_modes import is_still
 from crawlcw.ledger.sqlite.marker import marker_of, names_in
-from crawlcw.ledger.sqlite.rows import INT64, TIMES, moment
 from crawlcw.ledger.sqlite.schema import MARKER, SCHEMA_VERSION, Tables
-from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
+from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.invariants import Kind, Violation
 
 #: How much of a damaged file is told.
@@ -107,11 +108,11 @@ class Inspection:
             yield found
 
     def _tasks_examined(
-        self, db: sqlite3.Connection, statement: str, values: Sequence[Any]
+        self, db: Database, statement: str, values: Sequence[Any]
     ) -> list[tuple[int, dict[str, Any]]]:
         """Return the next tasks of a walk, with the numbers of their rows."""
         # All of one moment, for a value is dropped when nothing refers to it any more.
-        with snapshot(db):
+        with db.snapshot():
             rows = _examined(db, statement, values)
             return [(row["row"], {**_raw(row), **self._blobs_lost(db, row)}) for row in rows]
 
@@ -167,7 +168,7 @@ def _write_refusal(db: Database, path: Path) -> str | None:
     for place in (path, path.parent):
         if not os.access(place, os.W_OK):
             return f"{place} is read-only"
-    with transaction(db):
+    with db.transaction():
         return None
 
 

@@ -1,6 +1,5 @@
 """The ledger in an SQLite file: its facets on one store."""
 
-import sqlite3
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,21 +17,22 @@ from crawlcw.ledger.queries import Queries, Search
 from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.spider_states import SpiderStates
-from crawlcw.ledger.sqlite.blobs import Blobs
+from crawlcw.ledger.sql.blobs import Blobs
+from crawlcw.ledger.sql.copying import Copying
+from crawlcw.ledger.sql.database import number_of
+from crawlcw.ledger.sql.groups import Groups
+from crawlcw.ledger.sql.host_leases import HostLeases
+from crawlcw.ledger.sql.hosts import Hosts
+from crawlcw.ledger.sql.leases import Leases
+from crawlcw.ledger.sql.outcomes import Outcomes
+from crawlcw.ledger.sql.rows import EPOCH, moment
+from crawlcw.ledger.sql.statements import Statements
+from crawlcw.ledger.sql.tasks import Tasks
 from crawlcw.ledger.sqlite.changes import Changes
-from crawlcw.ledger.sqlite.connection import number_of, restrict_to_reading
-from crawlcw.ledger.sqlite.copying import Copying
-from crawlcw.ledger.sqlite.groups import Groups
-from crawlcw.ledger.sqlite.host_leases import HostLeases
-from crawlcw.ledger.sqlite.hosts import Hosts
+from crawlcw.ledger.sqlite.connection import Database, restrict_to_reading
 from crawlcw.ledger.sqlite.inspection import Inspection
-from crawlcw.ledger.sqlite.leases import Leases
 from crawlcw.ledger.sqlite.marker import check_marker, names_in
-from crawlcw.ledger.sqlite.outcomes import Outcomes
-from crawlcw.ledger.sqlite.rows import EPOCH, moment
-from crawlcw.ledger.sqlite.statements import Statements
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.ledger.sqlite.tasks import Tasks
 from crawlcw.ledger.workers import Workers
 from crawlcw.model.clock import LedgerClock
 
@@ -154,7 +154,7 @@ class SqliteLedger:
             machine.set(latest, asked=reading, answered=reading)
 
 
-def _latest(db: sqlite3.Connection, sql: Statements, name: str) -> datetime:
+def _latest(db: Database, sql: Statements, name: str) -> datetime:
     """Return the latest time that a worker has recorded."""
     if f"{name}.workers" not in names_in(db):
         return EPOCH

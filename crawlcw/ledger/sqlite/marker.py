@@ -15,14 +15,9 @@ from typing import Any
 
 from crawlcw.errors import LedgerConfigurationError, LedgerKindError
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.sqlite.connection import (
-    MISCONFIGURED,
-    Connection,
-    Database,
-    enter_wal_mode,
-    transaction,
-)
-from crawlcw.ledger.sqlite.schema import MARKER, SCHEMA_VERSION, Tables, quoted
+from crawlcw.ledger.sql.schema import quoted
+from crawlcw.ledger.sqlite.connection import MISCONFIGURED, Connection, Database, enter_wal_mode
+from crawlcw.ledger.sqlite.schema import MARKER, SCHEMA_VERSION, Tables
 
 _TABLE = quoted(MARKER)
 #: Columns that the marker of an older version lacks.
@@ -55,7 +50,7 @@ def create(
     # A statement on many rows may have to be undone alone: its undo log is written to a
     # file of its own otherwise.
     db.execute("PRAGMA temp_store = MEMORY")
-    with transaction(db, durable=True):
+    with db.transaction(durable=True):
         # SQLite takes "Books" and "books" for the same table, so the marker does too.
         db.execute(
             f"CREATE TABLE IF NOT EXISTS {_TABLE} "

@@ -1,128 +1,26 @@
-"""The tables of a spider or use case and their indexes, and how those of older versions change."""
+"""The tables in an SQLite file: their names, and how those of older versions change."""
 
 from collections.abc import Mapping
 
-from crawlcw.model.task import Status
-from crawlcw.model.transitions import REVISIT
+from crawlcw.ledger.sql import schema
+from crawlcw.ledger.sql.schema import COLUMNS, HOST_COLUMNS, quoted
 
 SCHEMA_VERSION = 8
 #: The table that notes the kind and version of each name's tables.
 MARKER = "crawlcw.schema"
-#: The condition of a task that may be visited again, as the index of those has it.
-MAY_BE_REVISITED = f"status IN ({', '.join(f'{status:d}' for status in REVISIT.from_statuses)})"
-#: The HTTP status of a task's last answer, and the condition that it is done and has one.
-ANSWERED = "json_extract(response, '$.status')"
-HAS_ANSWER = f"response IS NOT NULL AND {MAY_BE_REVISITED}"
-
-#: The document's fields as columns: times are milliseconds since 1970, and
-#: headers, context, options, errors, response, visit, stored and what only tracked tasks have
-#: are JSON.
-COLUMNS = {
-    column.partition(" ")[0]: column
-    for column in (
-        "id BLOB PRIMARY KEY NOT NULL",
-        "url TEXT NOT NULL",
-        "host TEXT NOT NULL",
-        "method TEXT",
-        "headers TEXT",
-        "body BLOB",
-        "callback TEXT NOT NULL",
-        "errback TEXT",
-        "context TEXT",
-        "depth INTEGER NOT NULL",
-        "parent BLOB",
-        "priority INTEGER NOT NULL",
-        f"status INTEGER NOT NULL CHECK (status IN ({', '.join(str(int(s)) for s in Status)}))",
-        "due INTEGER",
-        "update_time INTEGER NOT NULL",
-        "create_time INTEGER NOT NULL",
-        "lock TEXT",
-        "lock_time INTEGER",
-        "fence INTEGER NOT NULL",
-        "settled INTEGER NOT NULL",
-        "retry INTEGER NOT NULL",
-        "lost INTEGER NOT NULL",
-        "reason TEXT",
-        "errors TEXT",
-        "response TEXT",
-        "begun INTEGER",
-        "data TEXT",
-        "results TEXT",
-        "trace TEXT",
-        "hops INTEGER",
-        "options TEXT",
-        "visit TEXT",
-        "revisit INTEGER",
-        "stored TEXT",
-    )
-}
-#: A host's fields as columns; robots, counts and origins are JSON.
-HOST_COLUMNS = {
-    column.partition(" ")[0]: column
-    for column in (
-        "id TEXT PRIMARY KEY NOT NULL",
-        "ready_at INTEGER",
-        "owner TEXT",
-        "epoch INTEGER NOT NULL",
-        "released INTEGER",
-        "not_before INTEGER",
-        "delay REAL NOT NULL",
-        "failures INTEGER NOT NULL",
-        "page_failures INTEGER NOT NULL",
-        "given_up TEXT",
-        "robots TEXT",
-        "counts TEXT NOT NULL",
-        "origins TEXT",
-    )
-}
 
 
-class Tables:
-    """The tables and indexes of one name: their names, quoted, and what makes them."""
+class Tables(schema.Tables):
+    """The tables of one name, all of which bear it."""
 
     def __init__(self, name: str) -> None:
-        parts = ("items", "workers", "rates", "hosts", "asides", "sessions")
-        self.tasks, self.items, self.workers, self.rates, self.hosts, self.blobs, self.sessions = (
-            quoted(table) for table in (name, *(f"{name}.{part}" for part in parts))
+        super().__init__(
+            table=lambda part: quoted(name if part == "tasks" else f"{name}.{part}"),
+            index=lambda part: quoted(f"{name}.{part}"),
+            marker=quoted(MARKER),
         )
-        self.versions = quoted(f"{name}.versions")
-        self.state = quoted(f"{name}.state")
-        self.marker = quoted(MARKER)
-        self.due, self.host_due, self.changed, self.ready, self.owned = (
-            quoted(f"{name}.{index}")
-            for index in ("due", "host_due", "status_update_time", "hosts_ready_at", "hosts_owner")
-        )
-        self.by_host, self.by_callback, self.by_reason, self.by_answer = (
-            quoted(f"{name}.{index}")
-            for index in (
-                "host_status",
-                "callback_depth_status",
-                "reason_status",
-                "response_status",
-            )
-        )
-        self.revisit = quoted(f"{name}.revisit")
-        self.left = quoted(f"{name}.workers_left")
-        self.of_task = quoted(f"{name}.asides_task_id")
-
         #: What brings tables of an older version up to date, before `create`.
         self.upgrades = self._upgrades(name)
-        self.create = [*self._of_tasks(), *self._of_items(), *self._of_hosts(), *self._of_workers()]
-        #: Their indexes go with them.
-        self.drop = [
-            f"DROP TABLE IF EXISTS {table}"
-            for table in (
-                self.versions,
-                self.items,
-                self.blobs,
-                self.hosts,
-                self.workers,
-                self.rates,
-                self.sessions,
-                self.state,
-                self.tasks,
-            )
-        ]
 
     def _upgrades(self, name: str) -> Mapping[int, list[str]]:
         """Return the statements of each version that tables may be of."""
@@ -145,80 +43,3 @@ class Tables:
 
     def _adding(self, column: str) -> str:
         return f"ALTER TABLE {self.tasks} ADD COLUMN {COLUMNS[column]}"
-
-    def _of_tasks(self) -> list[str]:
-        return [
-            f"CREATE TABLE IF NOT EXISTS {self.tasks} ({', '.join(COLUMNS.values())})",
-            # Finished and ignored tasks have no place in these two.
-            f"""CREATE INDEX IF NOT EXISTS {self.due} ON {self.tasks}
-                (priority DESC, due) WHERE due IS NOT NULL""",
-            f"""CREATE INDEX IF NOT EXISTS {self.host_due} ON {self.tasks}
-                (host, priority DESC, due) WHERE due IS NOT NULL""",
-            # Equal times are ordered as well: a walk goes on behind the last one it saw.
-            f"""CREATE INDEX IF NOT EXISTS {self.changed} ON {self.tasks}
-                (status, update_time DESC, id DESC)""",
-            # Those that may be visited again, and no others.
-            f"""CREATE INDEX IF NOT EXISTS {self.revisit} ON {self.tasks}
-                (revisit) WHERE revisit IS NOT NULL AND {MAY_BE_REVISITED}""",
-            # For those who ask how many tasks have what in common.
-            f"CREATE INDEX IF NOT EXISTS {self.by_host} ON {self.tasks} (host, status)",
-            f"""CREATE INDEX IF NOT EXISTS {self.by_callback} ON {self.tasks}
-                (callback, depth, status)""",
-            f"""CREATE INDEX IF NOT EXISTS {self.by_reason} ON {self.tasks}
-                (reason, status) WHERE reason IS NOT NULL""",
-            f"""CREATE INDEX IF NOT EXISTS {self.by_answer} ON {self.tasks}
-                ({ANSWERED}, status) WHERE {HAS_ANSWER}""",
-        ]
-
-    def _of_items(self) -> list[str]:
-        """Return the statements that make the tables of results: items and large values."""
-        return [
-            f"""CREATE TABLE IF NOT EXISTS {self.items} (
-                task_id BLOB NOT NULL, n INTEGER NOT NULL, item TEXT NOT NULL,
-                url TEXT NOT NULL, fetched_at INTEGER NOT NULL, PRIMARY KEY (task_id, n))""",
-            f"""CREATE TABLE IF NOT EXISTS {self.versions} (
-                task_id BLOB NOT NULL, fence INTEGER NOT NULL, n INTEGER NOT NULL,
-                item TEXT NOT NULL, url TEXT NOT NULL, fetched_at INTEGER NOT NULL,
-                PRIMARY KEY (task_id, fence, n))""",
-            f"""CREATE TABLE IF NOT EXISTS {self.blobs} (
-                id TEXT PRIMARY KEY NOT NULL, task_id BLOB NOT NULL, content TEXT NOT NULL,
-                create_time INTEGER NOT NULL)""",
-            f"CREATE INDEX IF NOT EXISTS {self.of_task} ON {self.blobs} (task_id)",
-        ]
-
-    def _of_hosts(self) -> list[str]:
-        return [
-            f"CREATE TABLE IF NOT EXISTS {self.hosts} ({', '.join(HOST_COLUMNS.values())})",
-            f"""CREATE INDEX IF NOT EXISTS {self.ready} ON {self.hosts}
-                (ready_at) WHERE ready_at IS NOT NULL""",
-            # Of those that are held only: `leave` must not read all the others.
-            f"""CREATE INDEX IF NOT EXISTS {self.owned} ON {self.hosts}
-                (owner) WHERE owner IS NOT NULL""",
-        ]
-
-    def _of_workers(self) -> list[str]:
-        """Return what makes the tables of workers and of the sessions and state that they share."""
-        return [
-            f"""CREATE TABLE IF NOT EXISTS {self.workers} (
-                id TEXT PRIMARY KEY NOT NULL, machine TEXT NOT NULL, host TEXT NOT NULL,
-                pid INTEGER NOT NULL, birth TEXT NOT NULL, started INTEGER NOT NULL,
-                heartbeat INTEGER NOT NULL, "left" INTEGER,
-                hungry INTEGER NOT NULL, tally TEXT NOT NULL, vitals TEXT)""",
-            f'CREATE INDEX IF NOT EXISTS {self.left} ON {self.workers} ("left", id)',
-            f"""CREATE TABLE IF NOT EXISTS {self.rates} (
-                kept INTEGER NOT NULL, minute INTEGER NOT NULL, worker TEXT NOT NULL,
-                started INTEGER NOT NULL, time INTEGER NOT NULL, vitals TEXT NOT NULL,
-                PRIMARY KEY (kept, minute, worker)) WITHOUT ROWID""",
-            f"""CREATE TABLE IF NOT EXISTS {self.sessions} (
-                id TEXT PRIMARY KEY NOT NULL, fence INTEGER NOT NULL, owner TEXT,
-                expires INTEGER, content TEXT NOT NULL)""",
-            # A row for each value, for each change that is pending, and for the revision.
-            f"""CREATE TABLE IF NOT EXISTS {self.state} (
-                part TEXT NOT NULL, name TEXT NOT NULL, content TEXT NOT NULL,
-                PRIMARY KEY (part, name)) WITHOUT ROWID""",
-        ]
-
-
-def quoted(name: str) -> str:
-    """Return a name as SQL takes it."""
-    return '"' + name.replace('"', '""') + '"'

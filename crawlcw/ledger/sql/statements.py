@@ -8,7 +8,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.examination import TASK_STATE
 from crawlcw.ledger.protocol import Dimension
-from crawlcw.ledger.sqlite.schema import (
+from crawlcw.ledger.sql.schema import (
     ANSWERED,
     HAS_ANSWER,
     HOST_COLUMNS,

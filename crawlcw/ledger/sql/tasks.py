@@ -1,7 +1,6 @@
 """Adding tasks, and reading them: those that are due, or one with all that is known of it."""
 
 import heapq
-import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -9,9 +8,9 @@ from typing import Any
 from crawlcw.ledger import documents
 from crawlcw.ledger.admin import Reopening
 from crawlcw.ledger.protocol import Added
-from crawlcw.ledger.sqlite.connection import Database, descending, transaction
-from crawlcw.ledger.sqlite.outcomes import insert
-from crawlcw.ledger.sqlite.rows import (
+from crawlcw.ledger.sql.database import Database, Row, descending
+from crawlcw.ledger.sql.outcomes import insert
+from crawlcw.ledger.sql.rows import (
     UNHOLDABLE,
     describe_sqlite_error,
     document_of,
@@ -20,15 +19,15 @@ from crawlcw.ledger.sqlite.rows import (
     milliseconds,
     row_of,
 )
-from crawlcw.ledger.sqlite.statements import READ
-from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.ledger.sql.statements import READ
+from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.model.task import Record, Task
 
 
 class Tasks(Reopening):
     """Adds tasks and reads them."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
         self._store = store
 
@@ -44,7 +43,7 @@ class Tasks(Reopening):
                 rows.append(row_of(documents.document(task)))
             except UNHOLDABLE as error:
                 rejected.append((task, describe_sqlite_error(error)))
-        with transaction(db, durable=True):
+        with db.transaction(durable=True):
             new = insert(db, self._store.tables.tasks, rows)
         return Added(new=new, known=len(rows) - new, rejected=tuple(rejected))
 
@@ -55,7 +54,7 @@ class Tasks(Reopening):
         )
 
     def _page(
-        self, db: sqlite3.Connection, limit: int, hosts: Collection[str] | None, now: int
+        self, db: Database, limit: int, hosts: Collection[str] | None, now: int
     ) -> list[Task]:
         if hosts is None:
             due = self._due(db, limit, now)
@@ -72,21 +71,19 @@ class Tasks(Reopening):
             self._page_each, wanted, milliseconds(self._store.now())
         )
 
-    def _page_each(self, db: sqlite3.Connection, wanted: Mapping[str, int], now: int) -> list[Task]:
-        rows: list[sqlite3.Row] = []
+    def _page_each(self, db: Database, wanted: Mapping[str, int], now: int) -> list[Task]:
+        rows: list[Row] = []
         for host, most in wanted.items():
             rows += islice(self._due_of_host(db, most, now, host), most)
         return [*map(documents.task, documents_of(READ, rows))]
 
-    def _due(self, db: sqlite3.Connection, limit: int, now: int) -> Iterator[sqlite3.Row]:
+    def _due(self, db: Database, limit: int, now: int) -> Iterator[Row]:
         for priority in descending(db, self._store.sql.next_priority, {}):
             yield from db.execute(
                 self._store.sql.page, {"priority": priority, "now": now, "limit": limit}
             )
 
-    def _due_of_host(
-        self, db: sqlite3.Connection, limit: int, now: int, host: str
-    ) -> Iterator[sqlite3.Row]:
+    def _due_of_host(self, db: Database, limit: int, now: int, host: str) -> Iterator[Row]:
         bounds: dict[str, Any] = {"host": host, "now": now, "limit": limit}
         for priority in descending(db, self._store.sql.next_priority_of_host, bounds):
             yield from db.execute(self._store.sql.page_of_host, bounds | {"priority": priority})
@@ -95,7 +92,7 @@ class Tasks(Reopening):
         """See `protocol.Tasks.get`."""
         return await self._store.reader.run(self._get, task_id)
 
-    def _get(self, db: sqlite3.Connection, task_id: bytes) -> Record | None:
+    def _get(self, db: Database, task_id: bytes) -> Record | None:
         # One statement, so that the items are those of the status beside them.
         rows = db.execute(self._store.sql.get, (task_id,)).fetchall()
         if not rows:

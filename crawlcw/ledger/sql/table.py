@@ -27,8 +27,8 @@ from crawlcw.ledger.port import (
     Within,
     Write,
 )
-from crawlcw.ledger.sqlite.connection import Database, begin
-from crawlcw.ledger.sqlite.rows import (
+from crawlcw.ledger.sql.database import Database
+from crawlcw.ledger.sql.rows import (
     documents_of,
     from_json,
     milliseconds,
@@ -190,7 +190,7 @@ class Table:
         return self._execute(f"DELETE FROM {self._name} WHERE {tests}", values)
 
     def _execute(self, statement: str, values: Sequence[Any]) -> int:
-        begin(self._db)
+        self._db.begin()
         self._db.unsynced |= self._durable
         return self._db.execute(statement, values).rowcount
 

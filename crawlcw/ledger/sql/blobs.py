@@ -1,25 +1,24 @@
 """Values that are too large for a task's row: each is a row of a table of its own."""
 
-import sqlite3
 from collections.abc import Collection
 from typing import Any
 from uuid import uuid4
 
 from crawlcw.errors import LedgerError
 from crawlcw.ledger import documents
-from crawlcw.ledger.sqlite.connection import Database, transaction, update
-from crawlcw.ledger.sqlite.rows import (
+from crawlcw.ledger.sql.database import Database, update
+from crawlcw.ledger.sql.rows import (
     from_json,
     milliseconds,
 )
-from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.model.task import BlobRef
 
 
 class Blobs:
     """Sets values aside, reads them and drops them."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def put(self, task_id: bytes, value: Any) -> BlobRef:
@@ -39,10 +38,10 @@ class Blobs:
         """See `tracked.Blobs.read`."""
         content = await self._store.reader.run(self._content, blob)
         if content is None:
-            raise LedgerError(f"The ledger {self._store.path} has no value {blob.id} any more.")
+            raise LedgerError(f"The ledger {self._store.place} has no value {blob.id} any more.")
         return documents.unescaped(from_json(content))
 
-    def _content(self, db: sqlite3.Connection, blob: BlobRef) -> str | None:
+    def _content(self, db: Database, blob: BlobRef) -> str | None:
         row = db.execute(self._store.sql.read_blob, (blob.id,)).fetchone()
         return None if row is None else row["content"]
 
@@ -52,5 +51,5 @@ class Blobs:
             await self._store.writer.run(self._drop, [(blob.id,) for blob in blobs])
 
     def _drop(self, db: Database, ids: Collection[tuple[str]]) -> None:
-        with transaction(db, durable=True):
+        with db.transaction(durable=True):
             db.executemany(self._store.sql.drop_blob, ids)

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -108,7 +107,7 @@ def refusing() -> Iterator[None]:
         raise LedgerError(f"The ledger cannot hold it: {describe_sqlite_error(error)}.") from error
 
 
-def document_of(row: sqlite3.Row | Mapping[str, Any]) -> documents.Document:
+def document_of(row: Any) -> documents.Document:
     """Return the document whose fields a row holds."""
     (document,) = documents_of(tuple(row.keys()), [tuple(dict(row).values())])
     return document

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Committed
-from crawlcw.ledger.sqlite.connection import Database, begin_anew, transaction
-from crawlcw.ledger.sqlite.rows import (
+from crawlcw.ledger.sql.database import Database
+from crawlcw.ledger.sql.rows import (
     UNHOLDABLE,
     describe_sqlite_error,
     from_json,
@@ -25,8 +25,8 @@ from crawlcw.ledger.sqlite.rows import (
     row_of,
     to_json,
 )
-from crawlcw.ledger.sqlite.statements import Statements
-from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.ledger.sql.statements import Statements
+from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.model import transitions
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import KEPT_TRACE, Change, Settlement
@@ -68,7 +68,7 @@ class Write(NamedTuple):
 class Outcomes:
     """Writes the outcomes of leases, and releases them."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
@@ -89,7 +89,7 @@ class Outcomes:
                 write, refusal = _rejected(settlement, error)
             writes.append((write, mine(lease)))
             refusals.append(refusal)
-        with transaction(db, durable=True):
+        with db.transaction(durable=True):
             settled = apply_each(db, self._store.sql, writes)
             for settlement, refusal, held in zip(settlements, refusals, settled, strict=True):
                 lease = settlement.lease
@@ -103,7 +103,7 @@ class Outcomes:
                     rejected.append((lease, refusal))
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
 
-    def _was_settled(self, db: sqlite3.Connection, lease: Lease) -> bool:
+    def _was_settled(self, db: Database, lease: Lease) -> bool:
         """Return whether an earlier send of the same settlement was applied, its reply lost."""
         row = db.execute(self._store.sql.settled, (lease.task.id,)).fetchone()
         return row is not None and row["settled"] == lease.fence
@@ -129,7 +129,7 @@ class Outcomes:
             # Unchanged since its read.
             as_read = {"id": task.id, "status": int(task.status), "fence": task.fence}
             guarded.append((write, as_read))
-        with transaction(db, durable=True):
+        with db.transaction(durable=True):
             replaced = apply_each(db, self._store.sql, guarded)
             return [
                 lease
@@ -145,7 +145,7 @@ class Outcomes:
 
     def _release(self, db: Database, settlements: Sequence[Settlement]) -> int:
         writes = [(written(s.lease.task, s.change), mine(s.lease)) for s in settlements]
-        with transaction(db, durable=True):
+        with db.transaction(durable=True):
             return apply_each(db, self._store.sql, writes).count(True)
 
 
@@ -205,7 +205,7 @@ def _growth(change: Change) -> Growth:
 
 
 def apply_each(
-    db: sqlite3.Connection, sql: Statements, writes: Sequence[tuple[Write, Values]]
+    db: Database, sql: Statements, writes: Sequence[tuple[Write, Values]]
 ) -> list[bool | Exception]:
     """Change the tasks that still match their guards; return for each whether it did.
 
@@ -224,7 +224,7 @@ def apply_each(
     number = 0 if alone else _changed(db, sql.tables.tasks, plain)
     if 0 < number < len(plain):
         # Which ones they are is found out one by one: hardly ever.
-        begin_anew(db)
+        db.begin_anew()
         alone = True
     applied: list[bool | Exception] = []
     items: list[dict[str, Any]] = []
@@ -248,9 +248,7 @@ def apply_each(
     return applied
 
 
-def _applied_alone(
-    db: sqlite3.Connection, sql: Statements, write: Write, guard: Values
-) -> bool | Exception:
+def _applied_alone(db: Database, sql: Statements, write: Write, guard: Values) -> bool | Exception:
     try:
         grown = _grown(db, sql, write.task.id, write.growth) if write.growth is not None else {}
     except UNHOLDABLE as error:
@@ -258,9 +256,7 @@ def _applied_alone(
     return bool(_changed(db, sql.tables.tasks, [(guard, {**write.values, **grown})]))
 
 
-def _grown(
-    db: sqlite3.Connection, sql: Statements, task_id: bytes, growth: Growth
-) -> dict[str, Any]:
+def _grown(db: Database, sql: Statements, task_id: bytes, growth: Growth) -> dict[str, Any]:
     """Return the grown columns of a task, merged with the stored ones; empty for a deleted task."""
     row = db.execute(sql.added_to, (task_id,)).fetchone()
     if row is None:
@@ -278,7 +274,7 @@ def _grown(
     return values
 
 
-def _changed(db: sqlite3.Connection, table: str, changes: Iterable[tuple[Values, Values]]) -> int:
+def _changed(db: Database, table: str, changes: Iterable[tuple[Values, Values]]) -> int:
     """Set values of rows, each where it has those of its guard; return how many had them."""
     total = 0
     for shape, number, parameters in _lots(changes, most=_MOST_ROWS if _IS_NEW else 1):
@@ -286,7 +282,7 @@ def _changed(db: sqlite3.Connection, table: str, changes: Iterable[tuple[Values,
     return total
 
 
-def insert(db: sqlite3.Connection, table: str, rows: Iterable[Values]) -> int:
+def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
     """Add rows, of which those with a known key are left as they are; return how many are new."""
     total, most = 0, _MOST_ROWS
     alike: list[tuple[Values, Values]] = []

@@ -1,6 +1,5 @@
 """Claims of tasks and renewal of leases on SQLite."""
 
-import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,10 +9,10 @@ from typing import Any
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Claimed
-from crawlcw.ledger.sqlite.connection import Database, transaction, update
-from crawlcw.ledger.sqlite.outcomes import apply_each, mine, written
-from crawlcw.ledger.sqlite.rows import document_of, milliseconds
-from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.ledger.sql.database import Database, update
+from crawlcw.ledger.sql.outcomes import apply_each, mine, written
+from crawlcw.ledger.sql.rows import document_of, milliseconds
+from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.model import transitions
 from crawlcw.model.task import BlobRef, Lease, Task
 from crawlcw.model.transitions import Change, Event, lease_of
@@ -24,7 +23,7 @@ class Leases:
 
     at_once = 200  #: some 5 ms, for which other writers wait
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def claim(
@@ -58,7 +57,7 @@ class Leases:
             writes.append((written(task, change), guard))
             # To give a task up is an outcome: the crawl may be at its end with it.
             is_outcome = is_outcome or change.event is Event.ABANDON
-        with transaction(db, durable=is_outcome):
+        with db.transaction(durable=is_outcome):
             applied = apply_each(db, self._store.sql, writes)
             for (task, change), is_ours in zip(decided, applied, strict=True):
                 if is_ours is not True:
@@ -78,7 +77,7 @@ class Leases:
         return await self._store.writer.run(self._begin, lease)
 
     def _begin(self, db: Database, lease: Lease) -> bool:
-        with transaction(db):
+        with db.transaction():
             return db.execute(self._store.sql.begin, mine(lease)).rowcount == 1
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
@@ -88,7 +87,7 @@ class Leases:
         )
 
     def _renew(self, db: Database, leases: Sequence[Lease], due: int) -> set[bytes]:
-        with transaction(db):
+        with db.transaction():
             return {
                 held.task.id
                 for held in leases
@@ -112,6 +111,6 @@ class Leases:
         tokens = {"first": f"{worker}:", "end": f"{worker};"}
         return await self._store.reader.run(self._held, tokens)
 
-    def _held(self, db: sqlite3.Connection, tokens: Mapping[str, Any]) -> list[Lease]:
+    def _held(self, db: Database, tokens: Mapping[str, Any]) -> list[Lease]:
         rows = db.execute(self._store.sql.held, tokens)
         return [lease_of(documents.task(document_of(row))) for row in rows]

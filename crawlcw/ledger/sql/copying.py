@@ -2,7 +2,6 @@
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
-import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +9,8 @@ from crawlcw.ledger.copying import Part
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import Unit
 from crawlcw.ledger.spider_states import STATE_ID
-from crawlcw.ledger.sqlite.connection import Database, snapshot, transaction
-from crawlcw.ledger.sqlite.rows import (
+from crawlcw.ledger.sql.database import Database, Row
+from crawlcw.ledger.sql.rows import (
     INT64,
     document_of,
     from_json,
@@ -20,7 +19,7 @@ from crawlcw.ledger.sqlite.rows import (
     row_of,
     to_json,
 )
-from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
+from crawlcw.ledger.sql.store import ITEM_CHARACTERS, ITEM_ROWS, SqlStore
 
 #: Fields that are null in a document, and not left out.
 _NULLS = {Part.TASKS: {"lock", "lock_time"}, Part.HOSTS: {"owner"}, Part.WORKERS: {"left"}}
@@ -35,7 +34,7 @@ _LARGE = ("body", "context", "response", "errors", "data", "results", "content")
 class Copying:
     """Reads whole tables, and fills those that are empty."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
         tables = store.tables
         self._tables = {
@@ -70,7 +69,7 @@ class Copying:
         found: list[Document] = []
         size = 0
         # All of one moment: a task's items are those of its outcome.
-        with snapshot(db):
+        with db.snapshot():
             for row in db.execute(statement, (last,)):
                 values = dict(row)
                 last = values.pop("row")
@@ -81,7 +80,7 @@ class Copying:
                     break
         return last, found
 
-    def _document(self, db: sqlite3.Connection, part: Part, row: Mapping[str, Any]) -> Document:
+    def _document(self, db: Database, part: Part, row: Mapping[str, Any]) -> Document:
         if part is Part.BLOBS:
             return {
                 "_id": row["id"],
@@ -106,7 +105,7 @@ class Copying:
                 found["versions"] = versions
         return found
 
-    def _versions(self, db: sqlite3.Connection, task: Document) -> list[Document]:
+    def _versions(self, db: Database, task: Document) -> list[Document]:
         """Return the visits of a task whose items are kept, each with its items."""
         versions: dict[int, Document] = {}
         for each in db.execute(self._store.sql.versions_of_task, (task["_id"],)):
@@ -148,7 +147,7 @@ class Copying:
         items: Sequence[Sequence[Any]],
         versions: Sequence[Sequence[Any]],
     ) -> None:
-        with transaction(db, durable=True):
+        with db.transaction(durable=True):
             for row in rows:
                 names = ", ".join(f'"{name}"' for name in row)
                 values = ", ".join(f":{name}" for name in row)
@@ -197,7 +196,7 @@ def _rows(
     return [(*key, number, to_json(item), url, time) for number, item in enumerate(items)]
 
 
-def _source(row: sqlite3.Row, task: Document) -> Document:
+def _source(row: Row, task: Document) -> Document:
     """Return the visit that an item is from: its time, and its URL if it is not the task's."""
     found: Document = {"time": moment(row["fetched_at"])}
     return found if row["url"] == task["url"] else {**found, "url": row["url"]}

@@ -7,8 +7,8 @@ from typing import Any
 
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import Key, Not, Where, Write
-from crawlcw.ledger.sqlite.connection import Database, begin
-from crawlcw.ledger.sqlite.rows import from_json, refusing, to_json
+from crawlcw.ledger.sql.database import Database
+from crawlcw.ledger.sql.rows import from_json, refusing, to_json
 
 _PARTS = ("values", "pending")
 
@@ -27,7 +27,7 @@ class StateTable:
             rows = _rows(
                 {"revision": {"": new["revision"]}, **{name: new[name] for name in _PARTS}}
             )
-        begin(self._db)
+        self._db.begin()
         if self._field("revision") is not None:
             return 0
         self._put(rows)
@@ -49,7 +49,7 @@ class StateTable:
         # Before the transaction begins, which keeps all others waiting.
         with refusing():
             rows = _rows(edit.merge)
-        begin(self._db)
+        self._db.begin()
         if not self._passes(write.where):
             return 0
         for part in edit.set.keys() & set(_PARTS):

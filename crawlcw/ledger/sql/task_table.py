@@ -3,7 +3,6 @@
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
 import heapq
-import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
@@ -11,11 +10,11 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.port import RATE_KEY, Edit, Key, Looked, Path, Where, Within
-from crawlcw.ledger.sqlite.connection import Database, begin, descending, number_of
-from crawlcw.ledger.sqlite.rows import from_json, milliseconds, moment
-from crawlcw.ledger.sqlite.state_table import StateTable
-from crawlcw.ledger.sqlite.statements import Statements
-from crawlcw.ledger.sqlite.table import Table
+from crawlcw.ledger.sql.database import Database, Row, descending, number_of
+from crawlcw.ledger.sql.rows import from_json, milliseconds, moment
+from crawlcw.ledger.sql.state_table import StateTable
+from crawlcw.ledger.sql.statements import Statements
+from crawlcw.ledger.sql.table import Table
 from crawlcw.ledger.values import Counts, Cursor, ItemCount, ItemRow
 from crawlcw.model.task import Status
 
@@ -72,7 +71,7 @@ class TaskTable(Table):
             for status in sorted(set(where["status"].values))
         ]
         places: list[Cursor] = []
-        last: sqlite3.Row | None = None
+        last: Row | None = None
         number = 0
         for last in islice(heapq.merge(*streams, key=_order, reverse=True), look_at):
             number += 1
@@ -117,8 +116,8 @@ class TaskTable(Table):
         return None
 
     def _number(self, statement: str, values: Sequence[Any]) -> int:
-        number: int = self._db.execute(statement, values).fetchone()[0]
-        return number
+        (number,) = self._db.execute(statement, values).fetchall()[0]
+        return int(number)
 
     def _from(self, by: Path) -> str:
         return f"{self._name} {self._paths[by]}"
@@ -148,7 +147,7 @@ class TaskTable(Table):
         """See `port.Tasks.change_all`: by a statement for each."""
         changes, values = self._changes(edit)
         tests, tested = self._tests(where)
-        begin(self._db)
+        self._db.begin()
         self._db.unsynced = True
         statement = f"UPDATE {self._name} SET {changes} WHERE id = ? AND {tests}"
         rows = [(*values, key, *tested) for key in keys]
@@ -231,15 +230,15 @@ class Results:
         return rows, None
 
 
-def _order(row: sqlite3.Row) -> tuple[int, bytes]:
+def _order(row: Row) -> tuple[int, bytes]:
     return row[0], row[1]
 
 
-def _place(row: sqlite3.Row) -> Cursor:
+def _place(row: Row) -> Cursor:
     return Cursor(update_time=moment(row["update_time"]), id=row["id"])
 
 
-def _item(row: sqlite3.Row) -> ItemRow:
+def _item(row: Row) -> ItemRow:
     return ItemRow(
         item=documents.unescaped(from_json(row["item"])),
         url=row["url"],

@@ -5,17 +5,17 @@ from datetime import timedelta
 from typing import Any
 
 from crawlcw.ledger import documents
-from crawlcw.ledger.sqlite.connection import Database, transaction
-from crawlcw.ledger.sqlite.hosts import NEW_HOST, earliest_due
-from crawlcw.ledger.sqlite.rows import document_of, milliseconds, row_of
-from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.ledger.sql.database import Database
+from crawlcw.ledger.sql.hosts import NEW_HOST, earliest_due
+from crawlcw.ledger.sql.rows import document_of, milliseconds, row_of
+from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.model.hosts import Host, HostLease
 
 
 class HostLeases:
     """Leases hosts, and writes what their owners have learned."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
@@ -33,7 +33,7 @@ class HostLeases:
         # Most looks find nothing, and those must not take the writers' turn.
         if not db.execute(self._store.sql.ready_hosts, bounds).fetchone():
             return []
-        with transaction(db):
+        with db.transaction():
             rows = db.execute(self._store.sql.ready_hosts, bounds).fetchall()
             db.executemany(
                 self._store.sql.lease_host, [{**bounds, "id": row["id"]} for row in rows]
@@ -74,7 +74,7 @@ class HostLeases:
     ) -> set[str]:
         lost: set[str] = set()
         # A release that is lost in a power cut is a lease that runs out.
-        with transaction(db):
+        with db.transaction():
             for lease, state, values in writes:
                 name = lease.host.name
                 mine = {**values, **_my_host(lease)}
@@ -102,7 +102,7 @@ class HostLeases:
         """Change hosts where they are held; return those that are not."""
         if not writes:
             return set()
-        with transaction(db):
+        with db.transaction():
             return {
                 lease.host.name
                 for lease, values in writes

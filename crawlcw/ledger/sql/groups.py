@@ -1,26 +1,25 @@
 """Numbers of tasks by host, reason, callback, depth or status code, from indexes alone."""
 
-import sqlite3
 from typing import Any
 
 from crawlcw.ledger.protocol import Dimension, Group, most_first
-from crawlcw.ledger.sqlite.connection import snapshot
-from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.ledger.sql.database import Database
+from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.model.task import Status
 
 
 class Groups:
     """Reads an index that has the values and the statuses of all tasks, or of some."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def by(self, dimension: Dimension) -> list[Group]:
         """See `protocol.Groups.by`."""
         return most_first(await self._store.reader.run(self._by, dimension))
 
-    def _by(self, db: sqlite3.Connection, dimension: Dimension) -> list[Group]:
-        with snapshot(db):
+    def _by(self, db: Database, dimension: Dimension) -> list[Group]:
+        with db.snapshot():
             groups = _added_up(db.execute(self._store.sql.groups[dimension]))
             if dimension is Dimension.STATUS_CODE:
                 groups.append(_without(db, self._store.sql.done, groups))
@@ -45,7 +44,7 @@ def _of_status(value: Any, status: Status, number: int) -> Group:
             return Group(value=value, open=number)
 
 
-def _without(db: sqlite3.Connection, done: str, known: list[Group]) -> Group:
+def _without(db: Database, done: str, known: list[Group]) -> Group:
     """Return the tasks that are done and have no answer: all but those that have one."""
     (every,) = _added_up(db.execute(done)) or [Group(value=None)]
     return Group(

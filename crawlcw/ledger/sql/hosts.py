@@ -1,6 +1,5 @@
 """Hosts without an owner: waking them, giving them up, and reading their states."""
 
-import sqlite3
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -8,19 +7,11 @@ from typing import Any
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Counts, Dimension
-from crawlcw.ledger.sqlite.connection import (
-    Database,
-    all_rows,
-    descending,
-    number_of,
-    snapshot,
-    transaction,
-    update,
-)
-from crawlcw.ledger.sqlite.rows import INT64, document_of, milliseconds, moment, row_of
-from crawlcw.ledger.sqlite.schema import HOST_COLUMNS
-from crawlcw.ledger.sqlite.statements import Statements
-from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
+from crawlcw.ledger.sql.database import Database, Row, all_rows, descending, number_of, update
+from crawlcw.ledger.sql.rows import INT64, document_of, milliseconds, moment, row_of
+from crawlcw.ledger.sql.schema import HOST_COLUMNS
+from crawlcw.ledger.sql.statements import Statements
+from crawlcw.ledger.sql.store import ITEM_CHARACTERS, ITEM_ROWS, SqlStore
 from crawlcw.model.hosts import Calls, Host
 from crawlcw.model.task import Status
 
@@ -35,7 +26,7 @@ NEW_HOST: Mapping[str, Any] = dict.fromkeys(HOST_COLUMNS) | row_of(
 class Hosts:
     """Wakes hosts, gives them up and reads them."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def wake(self, dues: Mapping[str, datetime]) -> None:
@@ -53,7 +44,7 @@ class Hosts:
         ]
         if late:
             # As durable as the task, which no process would find without it.
-            with transaction(db, durable=True):
+            with db.transaction(durable=True):
                 db.executemany(self._store.sql.wake_host, late)
 
     async def wake_all(self) -> int:
@@ -85,7 +76,7 @@ class Hosts:
                 total += await self._change_waiting(untold, sql.give_up, every)
         return total
 
-    def _priorities(self, db: sqlite3.Connection, host: str) -> list[int]:
+    def _priorities(self, db: Database, host: str) -> list[int]:
         return list(descending(db, self._store.sql.next_priority_of_host, {"host": host}))
 
     async def _change_waiting(self, walk: str, change: str, bounds: dict[str, Any]) -> int:
@@ -107,7 +98,7 @@ class Hosts:
         db: Database, walk: str, change: str, bounds: Mapping[str, Any]
     ) -> tuple[int, int]:
         """Change the next tasks of one priority; return how many, and the last one's `due`."""
-        with transaction(db, durable=True):
+        with db.transaction(durable=True):
             rows = db.execute(walk, {**bounds, "limit": _BATCH}).fetchall()
             for row in rows:
                 db.execute(change, {**bounds, "id": row["id"]})
@@ -121,11 +112,9 @@ class Hosts:
             [documents.host(document_of(row)) for row in waiting if row["owner"] is None],
         )
 
-    def _busiest(
-        self, db: sqlite3.Connection, limit: int
-    ) -> tuple[list[sqlite3.Row], list[sqlite3.Row]]:
+    def _busiest(self, db: Database, limit: int) -> tuple[list[Row], list[Row]]:
         most = {"limit": limit}
-        with snapshot(db):
+        with db.snapshot():
             return (
                 db.execute(self._store.sql.held_hosts, most).fetchall(),
                 db.execute(self._store.sql.waiting_hosts, most).fetchall(),
@@ -139,8 +128,8 @@ class Hosts:
                 yield documents.host(document_of(row))
             last = rows[-1]["id"]
 
-    def _some(self, db: sqlite3.Connection, after: str) -> list[sqlite3.Row]:
-        rows: list[sqlite3.Row] = []
+    def _some(self, db: Database, after: str) -> list[Row]:
+        rows: list[Row] = []
         characters = 0
         for row in db.execute(self._store.sql.hosts, (after,)):
             rows.append(row)
@@ -166,7 +155,7 @@ class Hosts:
             hosts |= {row["id"]: documents.host(document_of(row)) for row in rows}
         return hosts
 
-    def _get_hosts(self, db: sqlite3.Connection, names: Sequence[str]) -> list[sqlite3.Row]:
+    def _get_hosts(self, db: Database, names: Sequence[str]) -> list[Row]:
         return [row for name in names for row in db.execute(self._store.sql.get_host, (name,))]
 
     async def next_ready(self) -> datetime | None:
@@ -178,7 +167,7 @@ class Hosts:
         """See `protocol.Hosts.due`."""
         return await self._store.reader.run(self._due, after, limit)
 
-    def _due(self, db: sqlite3.Connection, after: str, limit: int) -> list[str]:
+    def _due(self, db: Database, after: str, limit: int) -> list[str]:
         names: list[str] = []
         while len(names) < limit:
             row = db.execute(self._store.sql.next_host, (after,)).fetchone()
@@ -194,7 +183,7 @@ class Hosts:
         return None if due is None else moment(due)
 
 
-def earliest_due(db: sqlite3.Connection, sql: Statements, host: str) -> int | None:
+def earliest_due(db: Database, sql: Statements, host: str) -> int | None:
     """Return when the next task of *host* is due, in milliseconds; None: never."""
     return min(
         (

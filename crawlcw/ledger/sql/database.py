@@ -1,0 +1,109 @@
+"""A connection to a database of SQL, as the facets use it on its thread.
+
+The statements are SQLite's, with `?` or `:name` for each value; `postgres.dialect` translates them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+Row = Any  #: the values of a row, by their column's name or number
+Values = Sequence[Any] | Mapping[str, Any]
+#: Higher than every priority.
+_ABOVE_ALL = 1 << 62
+
+
+class Cursor(Protocol):
+    """The result of a statement."""
+
+    @property
+    def rowcount(self) -> int:
+        """The number of rows that were changed."""
+
+    @property
+    def description(self) -> Any:
+        """The columns, of each the name first."""
+
+    def fetchone(self) -> Row | None:
+        """Return the next row."""
+
+    def fetchall(self) -> list[Row]:
+        """Return all rows that are left."""
+
+    def __iter__(self) -> Iterator[Row]:
+        """Yield the rows that are left."""
+
+
+class Database(Protocol):
+    """A connection, used by one thread at a time."""
+
+    unsynced: bool  #: whether something durable was committed since the last sync
+    unit: Any  #: the tables of the port on it, made once
+
+    def execute(self, statement: str, values: Values = ..., /) -> Cursor:
+        """Run a statement."""
+
+    def executemany(self, statement: str, rows: Iterable[Values], /) -> Cursor:
+        """Run a statement for the values of each row."""
+
+    def transaction(
+        self, *, durable: bool = False, begun: bool = True
+    ) -> AbstractContextManager[None]:
+        """Write all that is done inside, or nothing; *durable*: let it survive a power cut too.
+
+        Not *begun*, the first write begins it, see `begin`.
+        """
+
+    def begin(self) -> None:
+        """Begin a transaction that writes, unless one is under way."""
+
+    def begin_anew(self) -> None:
+        """Undo all that was done in a transaction, and go on in a new one."""
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Read all that is read inside as of one moment."""
+
+
+class Connection(Protocol):
+    """A connection that is used from the event loop."""
+
+    async def run(
+        self, work: Callable[Concatenate[Any, _P], _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Return *work(database, ...)*, done on a worker thread; raises `LedgerError`.
+
+        A durable write is on the disk when this returns.
+        """
+
+    async def close(self) -> None:
+        """Close it after the operation under way."""
+
+
+def all_rows(db: Database, statement: str) -> list[Row]:
+    """Return every row that a statement finds."""
+    return db.execute(statement).fetchall()
+
+
+def descending(db: Database, statement: str, bounds: Mapping[str, Any]) -> Iterator[int]:
+    """Yield the priorities of waiting tasks, highest first, by a seek in an index for each."""
+    above = _ABOVE_ALL
+    while row := db.execute(statement, {**bounds, "above": above}).fetchone():
+        above = row["priority"]
+        yield above
+
+
+def number_of(db: Database, statement: str, values: Mapping[str, Any]) -> int:
+    """Return the one number that a statement finds."""
+    row = db.execute(statement, values).fetchone()
+    assert row is not None
+    number: int = row[0]
+    return number
+
+
+def update(db: Database, statement: str, values: Mapping[str, Any]) -> int:
+    """Change rows by one statement, durably; return how many."""
+    with db.transaction(durable=True):
+        return db.execute(statement, values).rowcount

@@ -1,0 +1,81 @@
+"""Connections, statements and time of a ledger in a database of SQL."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import datetime
+from itertools import count
+from typing import Any
+
+from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.port import P, T, Work
+from crawlcw.ledger.sql.database import Connection, Database
+from crawlcw.ledger.sql.rows import refusing, to_json
+from crawlcw.ledger.sql.schema import Tables
+from crawlcw.ledger.sql.statements import Statements
+from crawlcw.ledger.sql.table import driven
+from crawlcw.ledger.sql.task_table import ITEM_CHARACTERS as ITEM_CHARACTERS
+from crawlcw.ledger.sql.task_table import ITEM_ROWS as ITEM_ROWS
+from crawlcw.ledger.sql.task_table import Unit
+
+
+class SqlStore(ABC):
+    """The tables of one spider or use case."""
+
+    kind = LedgerKind.SPIDER  #: known once it is opened
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        place: str,
+        tables: Tables,
+        clock: Callable[[], datetime],
+        writer: Connection,
+        reader: Connection,
+    ) -> None:
+        """Use *clock* as the ledger's time; *place* is for messages.
+
+        The *reader* is a separate connection, so that `items` and `counts` do not delay claims.
+        """
+        self.name = name
+        self.place = place
+        self.tables = tables
+        self.sql = Statements(tables)
+        self.now = clock
+        self.writer = writer
+        self.reader = reader
+        #: Distinguishes the leases of a worker.
+        self.numbers = count(1)
+
+    async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """See `port.Store.reading`: all is read as of one moment."""
+
+        def read(db: Database) -> T:
+            with db.snapshot():
+                return driven(work(self._unit(db), *args, **kwargs))
+
+        return await self.reader.run(read)
+
+    async def writing(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """See `port.Store.writing`: one transaction, from its first write on."""
+
+        def written(db: Database) -> T:
+            with db.transaction(begun=False):
+                return driven(work(self._unit(db), *args, **kwargs))
+
+        return await self.writer.run(written)
+
+    @abstractmethod
+    async def drop(self) -> None:
+        """See `port.Store.drop`."""
+
+    def _unit(self, db: Database) -> Unit:
+        if db.unit is None:
+            db.unit = Unit(db, self.sql)
+        unit: Unit = db.unit
+        return unit
+
+    def text(self, value: Any) -> str:
+        """Return a value as JSON; raises `LedgerError` if the ledger cannot hold it."""
+        with refusing():
+            return to_json(value)
