@@ -28,7 +28,6 @@ from crawlcw.crawl.outcomes import Outcomes
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder, StartNames
-from crawlcw.crawl.sessions import Sessions
 from crawlcw.dev_cache import DevCache
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import Instruments
@@ -41,6 +40,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
 from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.standstill import Rests
+from crawlcw.sessions.sessions import Sessions
 from crawlcw.telemetry.alarms import Alarms
 from crawlcw.telemetry.meter import Meter
 
@@ -202,7 +202,7 @@ class _Parts(Parts):
     def make_writers(self) -> None:
         """Make those that write sessions, tasks and outcomes."""
         settings, session = self.settings, self.session
-        self.sessions = Sessions(
+        self.sessions: Sessions = Sessions(
             self.spider,
             settings,
             session,

@@ -58,7 +58,7 @@ class Identity:
     origins: tuple[str, ...] = ()  #: where the headers may be sent: those that the login asked
     proxy: str | None = None  #: `Proxy.key` of the one that its requests go through
     data: Mapping[str, Any] = field(default_factory=dict, repr=False)  #: the spider's own
-    score: int = 0  #: what showed that this login was of use, see `crawl.sessions`
+    score: int = 0  #: what showed that this login was of use, see `sessions`
     login_probe: str | None = None  #: a page that only a session that is logged in is given
     owner: str | None = None  #: the worker that logs it in
     expires: datetime | None = None  #: when that worker is taken for dead

@@ -28,7 +28,6 @@ from crawlcw.api.attempt import Attempt, LoggedOutError, Next, Purpose, Session
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, logs_in
-from crawlcw.crawl.logins import Login
 from crawlcw.crawl.opening import Admission
 from crawlcw.engine.session import Session as WorkerSession
 from crawlcw.errors import Defer, FetchError, StopCrawl
@@ -43,6 +42,7 @@ from crawlcw.model.identities import POOLED, Identity
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
+from crawlcw.sessions.logins import Login
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class _Held:
 
 
 class Sessions:
-    """Gives each page its session, and keeps the changes of that."""
+    """Gives each page its session, and keeps the changes of that; `PageSessions` of the crawl."""
 
     def __init__(
         self,
