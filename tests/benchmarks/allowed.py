@@ -1,10 +1,9 @@
-"""The least time in which many hosts can be crawled: no CPU, only limits.
+"""Shortest possible time to crawl many hosts under the limits, without CPU costs.
 
-Requests end when their host's latency is over; a host has so many under way at
-once, their starts are a delay apart, and all hosts together have so many slots.
-Of the hosts that may be asked, the one goes first that has the most left to do.
-The slow start of new hosts is one of the limits where it is asked for; that
-slow answers bring a delay is none (`hosts.SLOW_ANSWER`).
+A request takes the latency of its host. The limits are the requests at once to one
+host, the delay between their starts, and the slots for all hosts together. The host
+with the most pages left goes first. The slow start of new hosts is an option. The
+delay after slow answers (`hosts.SLOW_ANSWER`) is ignored.
 """
 
 import heapq
@@ -14,24 +13,24 @@ from datetime import UTC, datetime
 
 from crawlcw.model.hosts import SlowStart
 
-LINKS = 20  #: page n links to the pages 20n + 1 to 20n + 20, as `many_hosts` has it
+LINKS = 20  #: page n links to the pages 20n + 1 to 20n + 20, as in `many_hosts`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a crawl may do at once."""
+    """The limits of a crawl."""
 
     slots: int  #: requests under way to all hosts
     per_host: int  #: to one host
     delay: float  #: seconds between the starts of two requests to one host
-    slow_start: bool = False  #: whether a host is asked for few pages at once at first
+    slow_start: bool = False  #: whether a new host gets few requests at once
 
 
 @dataclass(slots=True)
 class _Progress:
     latency: float
-    left: int  #: requests that are not begun with; the first one is for robots.txt
-    known: int = 1  #: requests that may be begun with: found, and not begun with
+    left: int  #: requests that have not started; the first one is for robots.txt
+    known: int = 1  #: requests that may start: their URLs are known
     active: int = 0
     ended: int = 0
     next_start: float = 0.0
@@ -47,7 +46,7 @@ class _Progress:
         return min(limits.per_host, self.slow_start.window(finished=max(0, self.ended - 1)))
 
     def end(self, pages: int, *, now: float) -> None:
-        """Note that a request has ended *now*, the first of which was for robots.txt."""
+        """Record the end of a request; the first one was for robots.txt."""
         self.active -= 1
         self.known += _found(self.ended, pages)
         if self.ended:
@@ -60,11 +59,11 @@ class _Progress:
 
 
 def least_seconds(latencies: Sequence[float], *, pages: int, limits: Limits) -> float:
-    """Return the seconds for robots.txt and *pages* pages of hosts with these *latencies*."""
+    """Return the seconds for robots.txt and *pages* pages of each host, one for each latency."""
     hosts = [_Progress(latency, pages + 1) for latency in latencies]
     ready = [(-host.urgency(limits), n) for n, host in enumerate(hosts)]
     heapq.heapify(ready)
-    #: (when, whether a request ends then, host); else the host's delay is over.
+    #: (time, whether a request ends, host); if none ends, the host's delay is over.
     events: list[tuple[float, bool, int]] = []
     now, ended, free = 0.0, 0.0, limits.slots
     while ready or events:
@@ -94,8 +93,8 @@ def least_seconds(latencies: Sequence[float], *, pages: int, limits: Limits) -> 
 
 
 def _found(ended: int, pages: int) -> int:
-    """Return how many requests become known when another one ends after *ended* others."""
+    """Return the number of URLs that a page yields when it ends after *ended* others."""
     if ended == 0:
-        return 1  # robots.txt is known, and the first page may be asked for
+        return 1  # after robots.txt, the first page may be requested
     first = LINKS * (ended - 1) + 1
     return max(0, min(first + LINKS, pages) - first)

@@ -4,24 +4,23 @@
     python -m tests.benchmarks.as_used --small --follow each --against COMMIT --members 0
 
 Every engine crawls the same real pages from nginx, each by its own command in a fresh
-process, in turns, with the same requests at once; url and title are kept of each page and
-every link of the host is followed. Settings are the defaults but for the limit of the one host.
-The pages are the manuals of Python and PostgreSQL, or, with `--small`, the 3,753 small
-ones of libstdc++ that links lead to.
+process, in turns, with the same number of requests at once. It records url and title of each
+page and follows every link of the host. Settings are the defaults but for the limit of the
+host. The pages are the manuals of Python and PostgreSQL, or, with `--small`, the 3,753 small
+linked ones of libstdc++.
 
-`--against COMMIT` adds the rows of crawlcw as it was at that commit, which pip installs in an
-environment of its own with the packages of this one. Options that the commit lacks are named,
-and their rows are left out.
+`--against COMMIT` adds rows for crawlcw at that commit, which pip installs in an environment
+of its own with the same packages. Options that the commit lacks are named, and their rows are
+left out.
 
-The site's log tells a crawl from its process: `crawl` is from the first request to the last
-answer, `start` what the process took before it, `end` what it took after it: the last commit,
-and the way out. `first 100` is how long the first hundred answers took, which tells what a
-slow start costs. Pages a second are those of the crawl, `whole` those of the whole command;
-`CPU` is that of the command and its children, per page. Medians are printed.
+The site's log separates the crawl from its process. `crawl` is the time from the first request
+to the last answer, `start` the time before it, and `end` the time after it: the last commit
+and the exit. `first 100` is the time of the first hundred answers, which shows the cost of a
+slow start. Pages a second are those of the crawl, `whole` those of the whole command; `CPU` is
+that of the command and its children, for each page. Medians are printed.
 
-Every engine finds its modules compiled, as pip leaves them: where this environment forbids
-Python to write byte code, crawlcw, which runs from its sources here, would be compiled anew in
-each process, and no other engine would.
+Every engine finds its modules compiled, as after an installation by pip. Otherwise crawlcw,
+which runs from its sources here, might be compiled in each process.
 
 The other frameworks need an environment of their own:
 
@@ -48,7 +47,7 @@ from tests.support.docs import REPOSITORY
 from tests.support.tls_site import make_certificate
 
 _PEERS = Path(__file__).parent / "peers"
-#: Since Scrapy 2.19.
+#: Added in Scrapy 2.19.
 _SQLITE_QUEUE = "scrapy.squeues.PickleLifoSQLiteQueue"
 _NO_BYTE_CODE = "PYTHONDONTWRITEBYTECODE"
 BARE = "bare loop"
@@ -57,7 +56,7 @@ _DRIVERS = ("motor", "pymongo")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where one crawl begins, and where it may keep things."""
+    """The start URL of one crawl, and its folder."""
 
     start: str
     folder: Path
@@ -71,12 +70,12 @@ class Engine:
     name: str
     command: Callable[[Place], list[str]]
     folder: Path = REPOSITORY
-    optional: bool = False  #: its row is left out where it fails
+    optional: bool = False  #: its row is left out if it fails
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One crawl: seconds, and what the site has seen."""
+    """One crawl: times in seconds, and counts from the site's log."""
 
     pages: int
     requests: int
@@ -106,7 +105,7 @@ class Run:
 def engines(
     arguments: argparse.Namespace, mongodb: str | None, others: dict[str, str]
 ) -> list[Engine]:
-    """Return the ways to crawl, in the order of the table; *others* has Pythons by commits."""
+    """Return the engines, in the order of the table; *others* maps commits to their Pythons."""
     wide = str(arguments.concurrency)
     bare = [sys.executable, str(Path(__file__).with_name("bare_loop.py"))]
     found = [Engine(BARE, lambda place: [*bare, place.start, wide])]
@@ -119,7 +118,7 @@ def engines(
 
 
 class _Crawlcw:
-    """The rows of one version: this one, or that of a *commit*, which *python* has."""
+    """The rows of one version: this one, or *commit*, which is installed for *python*."""
 
     def __init__(
         self, arguments: argparse.Namespace, commit: str = "", python: str = sys.executable
@@ -129,7 +128,7 @@ class _Crawlcw:
     def engines(self, mongodb: str | None) -> list[Engine]:
         """Return a row for each ledger, way to claim, driver and number of processes.
 
-        Another commit has the driver that is its default.
+        Another commit runs with its default driver.
         """
         numbers = self._arguments.processes
         sqlite = "sqlite:///{folder}/ledger.db"
@@ -164,7 +163,7 @@ class _Crawlcw:
 
         if not self._commit:
             return Engine(name, command)
-        # In the repository its Python would import the sources there.
+        # In the repository, its Python would import these sources.
         folder = Path(self._python).parent
         return Engine(f"{name} @{self._commit}", command, folder, optional=True)
 
@@ -230,7 +229,7 @@ def crawled(
                     stdout=said,
                     stderr=subprocess.STDOUT,
                 )
-                # Unlike `wait`, it tells the CPU of the process and of the children it waited for.
+                # Unlike `wait`, `wait4` returns the CPU time of the process and its children.
                 _, status, used = os.wait4(process.pid, 0)
                 ended = time.time()
                 process.returncode = os.waitstatus_to_exitcode(status)
@@ -251,19 +250,19 @@ def crawled(
 
 
 def _environment() -> dict[str, str]:
-    """Return this environment, with leave to keep compiled modules."""
+    """Return this environment, with writing of byte code allowed."""
     return {name: value for name, value in os.environ.items() if name != _NO_BYTE_CODE}
 
 
 def _compile() -> None:
-    """Compile what runs from its sources, before the first crawl is timed."""
+    """Compile the modules that run from sources, before the first crawl."""
     folders = [str(REPOSITORY / "crawlcw"), str(Path(__file__).parent)]
     command = [sys.executable, "-m", "compileall", "-q", *folders]
     subprocess.run(command, env=_environment(), check=True)
 
 
 def _far(stack: ExitStack, port: int, round_trip: int) -> int:
-    """Return the port of a relay that is *round_trip* milliseconds from *port*."""
+    """Return the port of a relay to *port* with a round trip of *round_trip* milliseconds."""
     command = [sys.executable, "-m", "tests.support.distant", str(port), str(round_trip)]
     relay = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     stack.callback(relay.communicate)
@@ -290,7 +289,7 @@ def compare(
     _compile()
     results: dict[str, list[Run]] = {engine.name: [] for engine in chosen}
     for round_ in range(arguments.rounds):
-        # Each second round backwards: what gets slower with time falls on all alike.
+        # Every second round runs backwards, so that a drift of the machine affects all alike.
         for place, engine in list(enumerate(chosen))[:: -1 if round_ % 2 else 1]:
             database = f"bench_{os.getpid()}_{round_}_{place}"
             try:
@@ -319,7 +318,7 @@ def compare(
 
 
 def _check(results: dict[str, list[Run]]) -> None:
-    """Name the engines that have not crawled what the bare loop has."""
+    """Print the engines with another number of pages than the bare loop."""
     expected = results[BARE][0].pages
     for name, runs in results.items():
         for run in runs:
@@ -382,7 +381,7 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = _arguments()
-    # The servers are ended then too.
+    # So that SIGTERM ends the servers too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     about = machine.described() | {"site": docs_server.kind()}
     with ExitStack() as stack:

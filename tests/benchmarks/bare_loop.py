@@ -1,9 +1,9 @@
-"""The least that a crawl can cost: aiohttp, lexbor and a set of the URLs seen.
+"""Lower bound for the cost of a crawl: aiohttp, lexbor and a set of seen URLs.
 
     python tests/benchmarks/bare_loop.py URL [CONCURRENCY]
 
-Each distinct link of a page is taken once. No ledger, no limits, no robots.txt, no protection
-from anything.
+Each distinct link of a page is taken once. There is no ledger, no limit, no robots.txt and no
+protection.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from yarl import URL
 
 
 async def bare(start: str, *, concurrency: int) -> int:
-    """Crawl all of the host of *start*, with any certificate; return the number of pages."""
+    """Crawl the host of *start*, with any certificate; return the number of pages."""
     queue: asyncio.Queue[URL] = asyncio.Queue()
     first = URL(start)
     seen = {first}
@@ -53,7 +53,7 @@ async def emptied(
     *,
     workers: int,
 ) -> None:
-    """Let so many of *fetch*, which takes from *queue* without end, do all that it has."""
+    """Run *workers* copies of *fetch*, an endless loop over *queue*, until the queue is done."""
     async with aiohttp.ClientSession(connector=connector) as session:
         running = [asyncio.create_task(fetch(session)) for _ in range(workers)]
         await queue.join()

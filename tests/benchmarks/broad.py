@@ -1,18 +1,18 @@
-"""How near a crawl of many hosts by one process comes to what limits and latencies allow.
+"""Crawl of many hosts by one process, compared with the time that limits and latencies allow.
 
     python -m tests.benchmarks.broad [--mongodb URI] [--delay 5] [--latency 0.05 0.5] [--json]
 
-2,000 hosts at loopback addresses, a few of them slow (ten times the longest
-latency, 3 s at the most) or dead (refused, or silent while a connection is
-tried), each with an own latency and some small pages, are crawled by `crawlcw
-run --concurrency 1000` with the per-host limits of the default settings and the
-*delay* that is named. The time is that from the first task in the ledger to the
-last page's commit. What is allowed is the least time for the hosts that live
-(`allowed`): their latencies, their limits and 1,000 requests at once; dead hosts
-cost it nothing. A second share is of what the slow start of new hosts allows too.
-What the machine can do at all is measured by the same crawl without latency,
-delay and dead hosts: where that is less than what is allowed, the share says how
-fast the machine is, and a longer delay or latency is to be chosen.
+`crawlcw run --concurrency 1000` crawls 2,000 hosts at loopback addresses, with the
+per-host limits of the default settings and *delay*. Each host has its own latency and
+some small pages. A few hosts are slow (ten times the longest latency, at most 3 s) or
+dead (they refuse connections, or do not answer them).
+
+The time runs from the first task in the ledger to the commit of the last page. The
+bound is the least time for the living hosts (`allowed`): their latencies, their limits
+and 1,000 requests at once, without the dead hosts. A second bound includes the slow
+start of new hosts. The same crawl without latency, delay and dead hosts measures the
+machine. If the machine is slower than the bound, the share shows only that: choose a
+longer delay or latency.
 """
 
 import argparse
@@ -43,10 +43,10 @@ from tests.support.docs import REPOSITORY
 from tests.support.many_hosts import Host, HostsSpider, addresses, served
 from tests.support.mongod import with_database
 
-#: One host in so many is slow, refuses, or is silent.
+#: One in this many hosts is slow, refuses connections, or does not answer.
 SLOW, REFUSES, SILENT = 50, 50, 100
 SLOWEST = 3.0
-#: Dead hosts are given up soon: the crawl is to end, and what counts is the others' time.
+#: Dead hosts are given up soon: the benchmark measures the other hosts.
 GIVES_UP = {"host_max_failures": "2", "host_backoff_base": "1s"}
 CRAWLS_WITHIN = 1800
 
@@ -67,11 +67,11 @@ class Crawled:
 
     pages: int
     seconds: float  #: from the first task in the ledger to the last page's commit
-    cpu: float  #: of the command, its start included
+    cpu: float  #: seconds of the command, its start included
 
 
 def many(number: int, *, pages: int, latency: Sequence[float]) -> list[Host]:
-    """Return hosts, always the same ones: slow, dead, and most of them neither."""
+    """Return a fixed set of hosts: a few slow, a few dead, most of them healthy."""
     chance = random.Random(15)
     shortest, longest = latency
     found = []
@@ -85,7 +85,7 @@ def many(number: int, *, pages: int, latency: Sequence[float]) -> list[Host]:
 
 
 def crawl(hosts: Sequence[Host], ledger: str, *, concurrency: int, delay: float) -> Crawled:
-    """Crawl hosts once by the command line, and read from the ledger how long it took."""
+    """Crawl hosts once by the command line; read the time from the ledger."""
     with tempfile.TemporaryDirectory() as name, served(hosts) as site:
         urls = Path(name) / "urls.json"
         urls.write_text(json.dumps(site.urls))
@@ -99,7 +99,7 @@ def crawl(hosts: Sequence[Host], ledger: str, *, concurrency: int, delay: float)
         ended = subprocess.run(command, cwd=REPOSITORY, timeout=CRAWLS_WITHIN, check=False)
         after = getrusage(RUSAGE_CHILDREN)
         dead = any(host.refuses or host.silent for host in hosts)
-        # That hosts were given up is what 3 says.
+        # Exit code 3: hosts were given up.
         assert ended.returncode == (3 if dead else 0), ended
         pages, seconds = _read_mongodb(url) if url.startswith("mongodb") else _read_sqlite(url)
     living = sum(host.pages for host in hosts if not (host.refuses or host.silent))
@@ -129,7 +129,7 @@ def _read_mongodb(url: str) -> tuple[int, float]:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, object]:
-    """Crawl in turns on each store; return medians, and what they are to be compared with."""
+    """Crawl in turns on each store; return medians and the bounds."""
     hosts = many(arguments.hosts, pages=arguments.pages, latency=arguments.latency)
     living = [host for host in hosts if not (host.refuses or host.silent)]
     per_host = Settings().per_host_concurrency
@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--latency", type=float, nargs=2, default=[0.05, 0.5], metavar="SECONDS")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     arguments = parser.parse_args()
-    # The hosts and the folder are taken away then too.
+    # So that SIGTERM ends the hosts and removes the folder too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     about = machine.described()
     if arguments.mongodb:

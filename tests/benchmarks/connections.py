@@ -1,12 +1,12 @@
-"""What connections over TLS cost a distant server, beside a bare loop of aiohttp, in one run.
+"""Cost of TLS connections at a distant server, beside a bare loop of aiohttp, in one run.
 
     python -m tests.benchmarks.connections [--rounds 3] [--pages 2000] [--round-trips 20 50]
 
 One host with a self-signed certificate, 8 requests at once, at some round trips
 in ms, by `crawlcw run` and by the bare loop in turns, each in a fresh
 process. The server counts handshakes, pages and its CPU. Pages per second are
-those between the first page asked for and the last; the whole command, with
-the start of the process, is beside them. Medians are printed.
+those between the first and the last request for a page, beside those of the
+whole command with the start of the process. Medians are printed.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Distant(Spider):
 
 
 async def bare(start: str) -> None:
-    """Fetch every page with nothing but aiohttp."""
+    """Fetch every page with aiohttp alone."""
     queue: asyncio.Queue[str] = asyncio.Queue()
     queue.put_nowait(start)
     origin = start.removesuffix("/pages/0")
@@ -68,7 +68,7 @@ async def bare(start: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One crawl: what the server saw, and the seconds of the whole command."""
+    """One crawl: the counts of the server, and the seconds of the whole command."""
 
     tally: Tally
     seconds: float
@@ -108,7 +108,10 @@ def run(engine: str, folder: Path, *, pages: int, round_trip: int) -> Run:
 
 @contextmanager
 def _server(*arguments: str) -> Iterator[tuple[int, Callable[[], str]]]:
-    """Run a module that prints its port; yield that, and how to end it and read the rest."""
+    """Run a module that prints its port; yield the port, and a function to end it.
+
+    The function returns the rest of the output.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", *arguments], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
     )

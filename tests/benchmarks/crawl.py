@@ -3,8 +3,8 @@
     python -m tests.benchmarks.crawl [--folder HTML] [--rounds 3] [--mongodb URI]
 
 Every engine crawls the same real pages from a server in a process of its own,
-each in a fresh process, in turns; medians are printed. Left out are the start of the
-process and the limit of a host, which `tests.benchmarks.as_used` has.
+each in a fresh process, in turns; medians are printed. The start of the process and the
+limit of a host are left out: see `tests.benchmarks.as_used`.
 """
 
 import argparse
@@ -31,7 +31,7 @@ CONCURRENCY = 100
 
 
 def engines(mongodb: str | None) -> dict[str, dict[str, str]]:
-    """Return the ways to crawl, by name: the ledger and what is set."""
+    """Return the ledger and the settings of each engine, by name."""
     sqlite = {"ledger": "sqlite:///{folder}/ledger.db"}
     kept = {"keep_bodies": "yes", "bodies_dir": "{folder}/warc"}
     found = {"sqlite": sqlite, "sqlite keep_bodies": sqlite | kept}
@@ -73,7 +73,7 @@ def measured(start: str, options: dict[str, str] | None) -> dict[str, float]:
     """Run one crawl in this process; return pages, seconds and CPU seconds, imports left out."""
     if options and options["ledger"].startswith("mongodb"):
         importlib.import_module("crawlcw.ledger.mongo")
-    # As `crawlcw run` does it, and for the bare loop as well.
+    # Like `crawlcw run`, and for the bare loop as well.
     gc.set_threshold(*GARBAGE_AFTER)
     began = time.perf_counter()
     before = resource.getrusage(resource.RUSAGE_SELF)

@@ -1,6 +1,6 @@
-"""Debian's manuals behind nginx, which notes each request: what every crawler is timed by.
+"""Debian's manuals behind nginx, whose log of requests gives the times of every crawler.
 
-Without nginx they come from `tests.support.static_site`, which costs more CPU than it.
+Without nginx, `tests.support.static_site` serves them, at a higher cost of CPU.
 """
 
 import json
@@ -44,14 +44,14 @@ http {{
 
 @dataclass(slots=True)
 class Seen:
-    """What the site has seen of one crawl; times in seconds of the system's clock."""
+    """Counts and times of one crawl in the site's log; times in seconds of the system's clock."""
 
     requests: int = 0
     pages: int = 0  #: different pages of HTML that were answered
-    connections: int = 0  #: each a handshake, over TLS
-    first: float = 0.0  #: when the first request came
-    last: float = 0.0  #: when the last answer was sent
-    hundredth: float = 0.0  #: when the answer before which 99 were sent was
+    connections: int = 0  #: over TLS, each with a handshake
+    first: float = 0.0  #: time of the first request
+    last: float = 0.0  #: time of the last answer
+    hundredth: float = 0.0  #: time of the hundredth answer
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Site:
 
 
 def kind() -> str:
-    """Return the name and version of the server there is."""
+    """Return the name and version of the server on this machine."""
     if _NGINX is None:
         return "tests.support.static_site (no nginx: apt-get install nginx-light)"
     said = subprocess.run([_NGINX, "-v"], check=True, capture_output=True, text=True).stderr
@@ -72,14 +72,14 @@ def kind() -> str:
 
 
 def lay_out(folder: Path, docs: list[Path], *, copies: int) -> Path:
-    """Return the root of a site of so many *copies* of *docs*; its first page leads to all."""
+    """Return the root of a site with *copies* copies of *docs*; its first page links to all."""
     root = folder / "root"
     root.mkdir()
     links = []
     for number, source in enumerate(docs * copies):
         if not (source / "index.html").is_file():
             raise SystemExit(f"{source} has no index.html: install Debian's package of it")
-        # Real folders, for the server in Python follows no links to any.
+        # Real folders, since the server in Python does not follow links to folders.
         shutil.copytree(source.resolve(), root / str(number), copy_function=os.symlink)
         links.append(f'<a href="/{number}/index.html">{number}</a>')
     page = "<!doctype html><title>Manuals</title>" + "".join(links)
@@ -89,7 +89,7 @@ def lay_out(folder: Path, docs: list[Path], *, copies: int) -> Path:
 
 @contextmanager
 def serving(folder: Path, root: Path, *, certificate: Path | None = None) -> Iterator[Site]:
-    """Serve *root*, with *certificate* over TLS, by a server of its own that knows nothing yet."""
+    """Serve *root* by a fresh server, over TLS with *certificate*."""
     if _NGINX is None:
         if certificate is not None:
             raise SystemExit("TLS needs nginx: apt-get install nginx-light")
@@ -109,7 +109,7 @@ def serving(folder: Path, root: Path, *, certificate: Path | None = None) -> Ite
         _await(folder / "pid", server)
         yield site
     finally:
-        server.send_signal(3)  # SIGQUIT: it writes what it has noted
+        server.send_signal(3)  # SIGQUIT: nginx writes its log before it ends
         server.wait(timeout=30)
     site.seen = _read(folder / "seen.jsonl", root)
 
@@ -123,7 +123,7 @@ def _await(file: Path, server: "subprocess.Popen[bytes]") -> None:
 
 
 def _read(log: Path, root: Path) -> Seen:
-    """Return what nginx's log says."""
+    """Return the counts and times in nginx's log."""
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     if not lines:
         return Seen()

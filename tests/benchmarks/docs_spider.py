@@ -1,4 +1,4 @@
-"""What `crawlcw run` crawls in the benchmarks: url and title, and every link of the host."""
+"""Spider for `crawlcw run` in the benchmarks: url and title, and every link of the host."""
 
 from crawlcw import Spider
 

@@ -1,13 +1,13 @@
-"""What a full frontier costs: the time to the first page, memory, and pages per second.
+"""Cost of a full frontier: the time to the first page, memory, and pages per second.
 
     python -m tests.benchmarks.frontier [--mongodb URI] [--sizes 10000,1000000] [--json]
 
-A ledger is filled with so many queued URLs of 100 local hosts, which a server of
-this machine answers. Then `crawlcw run` is started as a user does, in a fresh
-process, and ended after so many pages; each round goes on in the same ledger.
-"First page" is from the start of the process to the server's first request for
-a page (robots.txt apart), by one clock. Memory is what is resident after the
-last page. Medians of the rounds, the sizes in turns.
+A ledger is filled with queued URLs of 100 local hosts, which a server of this
+machine answers. Then `crawlcw run` is started as a user does, in a fresh
+process, and ended after a number of pages; each round continues in the same ledger.
+"First page" is the time from the start of the process to the server's first request
+for a page (without robots.txt), by one clock. Memory is the resident size after the
+last page. Prints medians of the rounds, the sizes in turns.
 """
 
 import argparse
@@ -43,14 +43,14 @@ _WITHIN = 120.0
 
 
 class Frontier(Spider):
-    """One small item for each page, and no links: the frontier is there already."""
+    """One small item for each page, and no links: the frontier is full already."""
 
     name = "frontier"
     settings = Settings(user_agent="crawlcw-benchmark", per_host_concurrency=8)
 
     def __init__(self, first: str) -> None:
         super().__init__()
-        # It is queued already; a crawl has to begin somewhere.
+        # A crawl needs a start URL; this one is queued already.
         self.start_urls = [first]
 
     def parse(self, response):
@@ -67,7 +67,7 @@ class Round:
 
 
 async def fill(ledger_url: str, names: Sequence[str], number: int) -> float:
-    """Queue *number* URLs of the hosts; return how many seconds that took."""
+    """Queue *number* URLs of the hosts; return the seconds that it took."""
     began = time.monotonic()
     ledger = await open_ledger(ledger_url, Frontier.name)
     try:
@@ -84,7 +84,7 @@ async def fill(ledger_url: str, names: Sequence[str], number: int) -> float:
 
 
 def crawl(ledger_url: str, site: Served, *, pages: int, folder: Path) -> Round:
-    """Run the command until it has asked for *pages*, and end it."""
+    """Run the command until it has requested *pages* pages, and end it."""
     earlier = len(_pages(site))
     command = [sys.executable, "-m", "crawlcw", "run", f"{__file__}:Frontier", "--quiet"]
     command += ["--ledger", ledger_url, "--processes", "0"]
@@ -106,7 +106,7 @@ def crawl(ledger_url: str, site: Served, *, pages: int, folder: Path) -> Round:
 
 
 def _pages(site: Served) -> list[float]:
-    """Return when each page was asked for."""
+    """Return the time of each request for a page."""
     return [hit.arrived for hit in site.requests() if hit.path != "/robots.txt"]
 
 
@@ -145,11 +145,11 @@ def main() -> None:
     sizes = [int(size) for size in given.sizes.split(",")]
     if given.rounds * given.pages > min(sizes):
         parser.error("the rounds would empty the smallest frontier: take fewer --pages")
-    # The crawl and the databases are ended then too.
+    # So that SIGTERM ends the crawl and drops the databases too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        # A path is answered by 404 where its number is no page.
+        # The server answers 404 if the number in a path is no page.
         most = max(sizes) // HOSTS + 1
         site = stack.enter_context(
             served([Host(address=address, pages=most) for address in addresses(HOSTS)])

@@ -1,13 +1,13 @@
-"""What crawls of many hosts by several processes cost, and what a second process brings.
+"""Cost of crawls of many hosts by several processes, and the gain of a second process.
 
     python -m tests.benchmarks.hosts broad --mongodb URI [--processes 8] [--hosts 2000]
     python -m tests.benchmarks.hosts processes [--mongodb URI] [--rounds 3]
 
-`broad`: processes that begin together crawl hosts of 2 pages each; prints the
-share of claims that missed, and the commands that the database was sent for
-each page, by its own count. `processes`: `crawlcw run --processes 1` and `2` in
-turns on 50 hosts of 300 pages that nginx serves (Debian's package nginx-light);
-prints medians of pages per second over whole commands.
+`broad`: processes that start together crawl hosts of 2 pages each. It prints the
+share of claims that missed, and the database's count of commands for each page.
+`processes`: `crawlcw run --processes 1` and `2` in turns on 50 hosts of 300 pages
+that nginx serves (Debian's package nginx-light). It prints medians of pages per
+second over whole commands.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from tests.support.many_hosts import Host, HostsSpider, addresses, served
 
 PAGES = 300
 HOSTS = 50
-#: What crawls send; the rest is the drivers' and the server's own business.
+#: Commands of crawls; drivers and the server send others by themselves.
 COMMANDS = ("find", "getMore", "insert", "update", "delete", "findAndModify", "aggregate")
 
 
@@ -53,13 +53,13 @@ class Manual(Spider):
 
 
 def commands(client: "pymongo.MongoClient[dict[str, object]]") -> int:
-    """Return how many commands of crawls the server has had."""
+    """Return the number of crawl commands that the server has received."""
     counted = client.admin.command("serverStatus")["metrics"]["commands"]
     return sum(counted.get(name, {}).get("total", 0) for name in COMMANDS)
 
 
 def broad(mongodb: str, *, processes: int, hosts: int) -> None:
-    """Crawl many small hosts with several processes, and print what it took."""
+    """Crawl many small hosts with several processes, and print the cost."""
     database = f"bench_{os.getpid()}"
     with ExitStack() as stack:
         client = stack.enter_context(pymongo.MongoClient(mongodb))
@@ -86,7 +86,7 @@ def broad(mongodb: str, *, processes: int, hosts: int) -> None:
 
 
 def in_processes(mongodb: str | None, *, rounds: int) -> None:
-    """Crawl with one process and with two, in turns, and print how fast that was."""
+    """Crawl with one process and with two, in turns, and print the speeds."""
     rates: dict[int, list[float]] = {1: [], 2: []}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

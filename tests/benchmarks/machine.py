@@ -1,4 +1,4 @@
-"""On what a benchmark ran: versions, cores, load."""
+"""Machine of a benchmark: versions, cores, load."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from tests.support.docs import REPOSITORY
 
 
 def described() -> dict[str, str]:
-    """Return the versions of what is measured here, and the machine, by name."""
+    """Return the versions of the measured software, and the machine, by name."""
     git = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
     commit = subprocess.run(git, check=False, capture_output=True, text=True).stdout.strip()
     packages = ("aiohttp", "selectolax", "motor", "pymongo")
@@ -28,7 +28,7 @@ def described() -> dict[str, str]:
 
 
 def installed(python: str, names: Sequence[str]) -> dict[str, str]:
-    """Return the versions of packages that another Python has, by name."""
+    """Return the versions of packages installed for another Python, by name."""
     code = f"import importlib.metadata as m; print(*map(m.version, {tuple(names)}))"
     said = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout
     return dict(zip(names, said.split(), strict=True))

@@ -9,7 +9,7 @@ from tests.support.docs import REPOSITORY
 
 
 def described(commit: str) -> str:
-    """Return the commit's short name. Raises `SystemExit` where the repository lacks it."""
+    """Return the commit's short name. Raises `SystemExit` if the repository lacks it."""
     command = ["git", "-C", str(REPOSITORY), "rev-parse", "--short", f"{commit}^{{commit}}"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:
@@ -20,7 +20,7 @@ def described(commit: str) -> str:
 def install(commit: str, folder: Path) -> str:
     """Install *commit* below *folder*, compiled; return its Python.
 
-    The packages that it stands on have the versions that they have here.
+    Its dependencies have the same versions as here.
     """
     source, environment = folder / "source", folder / "environment"
     source.mkdir(parents=True)

@@ -1,12 +1,12 @@
-"""What every question of an operator takes, on a ledger of many tasks.
+"""Time of every query of an operator, on a ledger of many tasks.
 
     python -m tests.benchmarks.questions [--mongodb URI] [--tasks 1000000] [--keep FOLDER]
 
-Of 1,000 hosts: 5 tasks of 8 are finished, each with an answer and an item, and one each waits, has
-failed and is ignored. They are written straight into the store. Prints, of each question, the
-median of three in seconds: on a clock, of the CPU of this process, which on SQLite is all there
-is, and of that of the MongoDB server, which is to have no other work. With `--keep` the ledgers
-are left, and asked again by the next run.
+The tasks are those of 1,000 hosts: 5 of 8 are finished, each with an answer and an item, and one
+each is waiting, failed and ignored. They are written straight into the store. Prints, for each
+query, the median of three in seconds: on a clock, of the CPU of this process (on SQLite, all of
+it), and of the CPU of the MongoDB server, which must have no other work. `--keep` leaves the
+ledgers for the next run.
 """
 
 import argparse
@@ -43,7 +43,7 @@ Question = Callable[[], Awaitable[Any]]
 
 
 class Took(NamedTuple):
-    """Seconds: on a clock, of this process's CPU, and of the server's."""
+    """Seconds on a clock, of this process's CPU, and of the server's CPU."""
 
     elapsed: float
     cpu: float
@@ -51,7 +51,7 @@ class Took(NamedTuple):
 
 
 def fill_mongodb(uri: str, database: str, number: int) -> None:
-    """Fill the collection, whose indexes are made anew when it is opened."""
+    """Fill the collection without its indexes; they are created when it is opened."""
     with pymongo.MongoClient(uri) as client:
         client[database][NAME].drop_indexes()
     crowds.fill_mongodb(uri, database, NAME, _tasks(number))
@@ -75,7 +75,7 @@ async def prepared(url: str, fill: Callable[[], None]) -> None:
 
 
 def questions(ledger: Ledger) -> Iterator[tuple[str, Question]]:
-    """Yield what the commands ask."""
+    """Yield the queries of the commands."""
     queries = ledger.queries
     yield "stats: statuses", queries.counts
     yield "stats: reasons", queries.reasons
@@ -118,7 +118,7 @@ def questions(ledger: Ledger) -> Iterator[tuple[str, Question]]:
 
 
 def pages(page: Page, task: str) -> Iterator[tuple[str, Question]]:
-    """Yield what the dashboard's page asks."""
+    """Yield the requests of the dashboard's page."""
     crawl = f"/api/crawls/{NAME}"
     yield "page: start", lambda: page.get("/api/start")
     yield "page: first event", lambda: _first_event(page)
@@ -153,7 +153,7 @@ async def _first_event(page: Page) -> None:
 
 
 def cpu_of(client: "pymongo.MongoClient[dict[str, Any]]") -> float:
-    """Return the seconds of CPU that a server has used."""
+    """Return the CPU time of a server in seconds."""
     told = client.admin.command("serverStatus")["extra_info"]
     return float(told["user_time_us"] + told["system_time_us"]) / 1e6
 
@@ -172,7 +172,7 @@ async def _took(question: Question, served: Callable[[], float]) -> Took:
 
 
 async def asked(url: str, *, served: Callable[[], float], only: str) -> dict[str, Took]:
-    """Ask everything three times over, one after the other."""
+    """Run all queries three times, one after the other."""
     found = {}
     ledger = await open_to_search(url, NAME)
     try:
@@ -204,7 +204,7 @@ def shown(found: dict[str, dict[str, Took]]) -> Iterator[str]:
 
 
 async def measured(mongodb: str | None, *, tasks: int, folder: Path, keep: bool, only: str) -> None:
-    """Fill the stores, ask them, and print what it took."""
+    """Fill the stores, run the queries, and print the times."""
     path = folder / "questions.db"
     database = f"crawlcw_questions_{tasks}"
     found = {}

@@ -12,14 +12,14 @@ from crawlcw.model.transitions import Progress, Succeeded
 from crawlcw.tracking import Tracker
 from tests.benchmarks.tracking import BATCH, LEASE, use_case
 
-#: So many tasks are added, listed, claimed and committed each round.
+#: Tasks that are added, listed, claimed and committed in each round.
 SOME = 2_000
 
 
 async def measured(ledgers: list[tuple[int, str]], *, rounds: int) -> dict[str, dict[int, float]]:
     """Return the medians by step and size, in seconds for `SOME` tasks.
 
-    *ledgers*: sizes, and where. A round leaves a ledger with as many waiting tasks as before.
+    *ledgers* maps sizes to URLs. A round leaves a ledger with the same number of waiting tasks.
     """
     taken: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     async with AsyncExitStack() as stack:
@@ -29,9 +29,9 @@ async def measured(ledgers: list[tuple[int, str]], *, rounds: int) -> dict[str, 
         }
         for size, tracker in trackers.items():
             await tracker.add_many(f"task-{n}" for n in range(size))
-        # The first round fills caches, and is not counted.
+        # The first round fills caches and does not count.
         for n in range(rounds + 1):
-            # In turns from either end: none always comes after the same one.
+            # In turns from either end, so that no size always follows the same one.
             for size, tracker in list(trackers.items())[:: -1 if n % 2 else 1]:
                 for step, seconds in (await _round(tracker, n)).items():
                     if n:

@@ -1,4 +1,4 @@
-"""Redis and PostgreSQL of a benchmark's own: on free ports, in its folder, durable as named."""
+"""Redis and PostgreSQL of a benchmark: on free ports, in its own folder."""
 
 import os
 import pwd
@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.support.mongod import free_port
 
 _START_WITHIN = 30.0
-#: Where Debian has what is not on PATH.
+#: Debian's folder of PostgreSQL's programs, which is not on PATH.
 _DEBIAN = "/usr/lib/postgresql/15/bin"
 
 
@@ -27,7 +27,7 @@ def postgres_version() -> str:
 
 @contextmanager
 def redis(folder: Path, *, fsync: str) -> Iterator[str]:
-    """Yield the URL of an empty Redis that keeps a log of all writes; *fsync* as its setting."""
+    """Yield the URL of an empty Redis with a log of all writes; *fsync* is its setting."""
     folder.mkdir()
     port = free_port()
     command = [_binary("redis-server", "redis-server"), "--port", str(port), "--dir", str(folder)]
@@ -44,10 +44,13 @@ def redis(folder: Path, *, fsync: str) -> Iterator[str]:
 
 @contextmanager
 def postgres(folder: Path) -> Iterator[Callable[[str], str]]:
-    """Yield what makes a database and returns its URL; fsync and synchronous_commit are on."""
+    """Yield a function that creates a database and returns its URL.
+
+    fsync and synchronous_commit are on.
+    """
     folder.mkdir()
     user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
-    # As root it refuses to run, and what is above its folder is root's own.
+    # PostgreSQL refuses to run as root, and the parent folders belong to root.
     as_user = ["runuser", "-u", user, "--"] if os.getuid() == 0 else []
     shutil.chown(folder, user)
     folder.parent.chmod(0o711)

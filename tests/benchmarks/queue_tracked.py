@@ -1,4 +1,4 @@
-"""Tracked tasks with a null job, as the peers of tests.benchmarks.queues do theirs.
+"""Tracked tasks with a null job, like the peers in tests.benchmarks.queues.
 
 python -m tests.benchmarks.queue_tracked LEDGER [DRIVER] JOBS CONCURRENCY
 """

@@ -1,16 +1,17 @@
-"""What a ledger costs at any size, and tracked tasks beside queues, with a job that does nothing.
+"""Cost of a ledger by its size, and tracked tasks beside job queues, with a null job.
 
     python -m tests.benchmarks.queues sizes [--mongodb URI] [--sizes 10000 1000000] [--json FILE]
     python -m tests.benchmarks.queues peers --peers-python PATH [--mongodb URI] [--json FILE]
 
-`sizes`: the ledger alone, on SQLite or on a MongoDB: ledgers of each size stand beside each
-other, and in turns are added to, listed, claimed from and committed to, and counted;
-prints medians, and how many times what the first size takes. `--sizes 10000 1000000 5000000`
-needs some GB. `peers`: a worker beside those of SAQ and arq (Redis) and of pgqueuer and
-procrastinate (PostgreSQL), as many jobs under way at once; each in a process of its own,
-in turns, on a fresh store; prints medians of jobs per second. Every store is durable as
-printed. Redis and PostgreSQL (Debian's redis-server and postgresql-15) are started and ended
-here. The peers are no dependencies of this project:
+`sizes`: the ledger alone, on SQLite or on a MongoDB. One ledger of each size; in turns, tasks
+are added, listed, claimed, committed and counted. Prints medians, and their ratios to the
+first size. `--sizes 10000 1000000 5000000` needs some GB.
+
+`peers`: a worker beside those of SAQ and arq (Redis) and of pgqueuer and procrastinate
+(PostgreSQL), with the same number of jobs at once; each in a process of its own, in turns, on a
+fresh store. Prints medians of jobs per second, and the durability of each store. The benchmark
+starts and ends Redis and PostgreSQL (Debian's redis-server and postgresql-15). The peers are no
+dependencies of this project:
 
     python -m venv P && P/bin/pip install saq[redis] arq pgqueuer[asyncpg] procrastinate
 """
@@ -33,7 +34,7 @@ from tests.support.docs import REPOSITORY
 
 _PEERS = Path(__file__).parent / "peers"
 _PACKAGES = ("saq", "arq", "pgqueuer", "procrastinate", "redis", "asyncpg", "psycopg")
-#: What makes a store, and the command that does the jobs on it.
+#: A function that makes a store, and the command that runs the jobs on it.
 Contender = Callable[[ExitStack, Path], list[str]]
 
 
@@ -56,7 +57,7 @@ def sizes(mongodb: str | None, of: list[int], rounds: int) -> dict[str, dict[str
 def contenders(
     stack: ExitStack, folder: Path, python: str, mongodb: str | None
 ) -> dict[str, Contender]:
-    """Return who takes part, by name, with how durable it is."""
+    """Return the contenders, by name and durability."""
     database = stack.enter_context(queue_servers.postgres(folder / "postgres"))
     here = [sys.executable, "-m", "tests.benchmarks.queue_tracked"]
     taking_part: dict[str, Contender] = {
@@ -91,7 +92,7 @@ def contenders(
 def rates(
     python: str, mongodb: str | None, *, jobs: int, concurrency: int, rounds: int, only: str
 ) -> dict[str, dict[str, float]]:
-    """Let each do its jobs, in turns; return the medians of jobs per second."""
+    """Run the jobs of each contender, in turns; return the medians of jobs per second."""
     found: dict[str, list[dict[str, float]]] = defaultdict(list)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -146,7 +147,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="peers whose name has this in it")
     parser.add_argument("--json", metavar="FILE", type=Path)
     arguments = parser.parse_args()
-    # The servers are ended then too.
+    # So that SIGTERM ends the servers too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     told = {"machine": machine.described()}
     if arguments.mongodb:

@@ -1,4 +1,4 @@
-"""A MongoDB of one member or of three, journaling, for one benchmark."""
+"""Journaling MongoDB with one member or three, for one benchmark."""
 
 import time
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.support import mongod_server
 
 @contextmanager
 def running(folder: Path, *, members: int) -> Iterator[str]:
-    """Yield the URI of a replica set whose data is in *folder*."""
+    """Yield the URI of a replica set with its data in *folder*."""
     with ExitStack() as stack:
         found = mongod_server.found()
         servers = []
@@ -42,8 +42,8 @@ def drop(uri: str, database: str) -> None:
 
 
 def _initiate(port: int, names: list[str]) -> None:
-    """Make one set of all members, and wait until the first leads it and the others follow."""
-    # The first alone would be elected by nobody sooner for it, and moves to no other.
+    """Make one set of all members; wait until the first is primary and the others secondary."""
+    # A higher priority makes the first member primary, and keeps it.
     members = [
         {"_id": place, "host": name, "priority": 2 if place == 0 else 1}
         for place, name in enumerate(names)
@@ -61,7 +61,7 @@ def _initiate(port: int, names: list[str]) -> None:
                 if sorted(state["state"] for state in states) == [1, *[2] * (len(names) - 1)]:
                     return
             except PyMongoError:
-                # It is still starting.
+                # The server is still starting.
                 pass
             time.sleep(0.1)
     raise SystemExit("the replica set has no primary after 60 s")

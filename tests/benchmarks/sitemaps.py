@@ -1,8 +1,8 @@
-"""What a frontier from sitemaps takes: time, and memory against that of 10,000 URLs.
+"""Time and memory of a frontier from sitemaps, beside the memory for 10,000 URLs.
 
     python -m tests.benchmarks.sitemaps [--files 20] [--urls 50000] [--mongodb URI]
 
-A local server makes the sitemaps up; a crawl in a process of its own reads them all
+A local server generates the sitemaps. A crawl in a process of its own reads them all
 and ends at the first page. Prints tasks, seconds, and the largest resident size.
 """
 
@@ -28,7 +28,7 @@ _ENOUGH = 3600
 
 
 def measured(ledger: str, *, files: int, urls: int) -> dict[str, float]:
-    """Return what a crawl of such sitemaps took: `tasks`, `seconds` and `mib`."""
+    """Crawl *files* sitemaps of *urls* URLs each; return `tasks`, `seconds` and `mib`."""
     with served(files=files, urls=urls) as site:
         crawl = subprocess.run(
             [

@@ -1,9 +1,9 @@
-"""How many bytes a task takes on each store: to plan disks and memory by.
+"""Bytes of a task on each store, for planning disks and memory.
 
     python -m tests.benchmarks.sizes --tasks 100000 --mongodb mongodb://127.0.0.1:27017/
 
-Tasks as a crawl leaves them: URLs of 60 characters on 100 hosts, half of them finished with an
-answer and one item of 200 bytes, half still to do.
+The tasks are those of a crawl: URLs of 60 characters on 100 hosts, half of them finished with
+an answer and one item of 200 bytes, half waiting.
 """
 
 import argparse
@@ -84,7 +84,7 @@ async def mongodb(number: int, uri: str) -> None:
         ledger = await open_ledger(with_database(uri, _DATABASE), "sizes")
         await fill(ledger, number)
         await ledger.close()
-        # What is on the disk is known after a checkpoint.
+        # The size on disk is known after a checkpoint.
         client.admin.command("fsync")
         found = client[_DATABASE].command("collStats", "sizes")
         client.drop_database(_DATABASE)

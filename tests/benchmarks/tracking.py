@@ -1,13 +1,16 @@
-"""What it costs to claim and to finish a tracked task whose handler does nothing.
+"""Cost of claiming and finishing a tracked task whose handler does nothing.
 
     python -m tests.benchmarks.tracking [--mongodb URI] [--tasks 20000] [--rounds 3]
 
-One process on SQLite, or on MongoDB with each of its drivers; prints medians of
-tasks per second: `add_many`; the ledger alone (page, claim and commit, 200 at a
-time, as fast as it goes); a `Worker` with an empty coroutine; 50 coroutines
-beside each other, and one alone, that start one task after the other by key; and as
-many workers that hold and set tasks over HTTP, at `crawlcw serve` in a process of its
-own, by the default driver. With the ratio to the ledger alone.
+One process on SQLite, or on MongoDB with each of its drivers. Prints medians of tasks
+per second, and their ratios to the ledger alone, for:
+
+- `add_many`;
+- the ledger alone: page, claim and commit, 200 at a time;
+- a `Worker` with an empty coroutine;
+- 50 coroutines, and one, that start one task after the other by key;
+- 50 workers that hold and set tasks over HTTP, at `crawlcw serve` in a
+  process of its own with the default driver.
 """
 
 import argparse
@@ -33,15 +36,15 @@ from crawlcw.tracking import Tracker, UseCase, Worker
 from tests.benchmarks import tracking_http
 from tests.support.mongod import with_database
 
-#: As many as a worker may hold at once.
+#: The most tasks that a worker may hold at once.
 BATCH = 200
 SIDE_BY_SIDE = 50
-#: Long enough for it not to count.
+#: Long enough that it does not matter.
 LEASE = timedelta(minutes=5)
 
 
 async def nothing(execution):
-    """Do a stage."""
+    """Handle a stage without any work."""
 
 
 def use_case() -> UseCase:
@@ -85,7 +88,7 @@ async def one_by_one(tracker: Tracker, keys: Iterator[str] | list[str]) -> None:
 
 
 Way = Callable[[Tracker, list[str]], Awaitable[None]]
-#: How it is done, and what part of the tasks is enough.
+#: The ways to do the tasks, and the divisor of the number of tasks for each.
 WAYS: dict[str, tuple[Way, int]] = {
     "ledger alone": (by_the_ledger, 1),
     "worker": (by_a_worker, 1),
@@ -95,7 +98,7 @@ WAYS: dict[str, tuple[Way, int]] = {
 
 
 async def measured(url: str, driver: str, way: Way, tasks: int) -> tuple[float, float]:
-    """Return how many tasks were added and how many were done in a second."""
+    """Return the tasks added and the tasks done, each per second."""
     keys = [f"order-{n}" for n in range(tasks)]
     async with Tracker.open(url, use_case(), driver=driver) as tracker:
         began = time.monotonic()
@@ -109,7 +112,7 @@ async def measured(url: str, driver: str, way: Way, tasks: int) -> tuple[float, 
 
 
 def compared(name: str, fresh: Callable[[], str], driver: str, *, tasks: int, rounds: int) -> None:
-    """Measure every way on ledgers of its own, in turns, and print the medians."""
+    """Measure each way on ledgers of its own, in turns, and print the medians."""
     rates: dict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
         for way, (work, share) in WAYS.items():
@@ -127,7 +130,7 @@ def compared(name: str, fresh: Callable[[], str], driver: str, *, tasks: int, ro
 
 @contextmanager
 def databases(mongodb: str) -> Iterator[Callable[[], str]]:
-    """Give URLs of fresh databases, which are dropped at the end."""
+    """Yield a source of URLs of fresh databases, which are dropped at the end."""
     names: list[str] = []
 
     def fresh() -> str:
@@ -144,7 +147,7 @@ def databases(mongodb: str) -> Iterator[Callable[[], str]]:
 
 @contextmanager
 def files() -> Iterator[Callable[[], str]]:
-    """Give URLs of fresh files."""
+    """Yield a source of URLs of fresh files."""
     with tempfile.TemporaryDirectory() as folder:
         numbers = iter(range(1_000_000))
         yield lambda: f"sqlite:///{Path(folder) / str(next(numbers))}.db"

@@ -1,4 +1,4 @@
-"""Tracked tasks over HTTP: `crawlcw serve` in a process of its own, and workers that ask it."""
+"""Tracked tasks over HTTP: `crawlcw serve` in a process of its own, and its workers."""
 
 import asyncio
 import sys
@@ -10,14 +10,14 @@ import aiohttp
 
 from tests.support.docs import REPOSITORY
 
-#: As many as each worker asks for at once; it ends one after the other.
+#: Tasks that each worker holds at once; it finishes one after the other.
 SHARE = 20
-#: The most that one request adds.
+#: The most tasks that one request adds.
 _CHUNK = 1_000
 
 
 async def measured(url: str, tasks: int, *, workers: int) -> tuple[float, float]:
-    """Return how many tasks were added and how many were done in a second."""
+    """Return the tasks added and the tasks done, each per second."""
     keys = [f"order-{n}" for n in range(tasks)]
     async with (
         _serving(url) as address,
@@ -35,7 +35,7 @@ async def measured(url: str, tasks: int, *, workers: int) -> tuple[float, float]
 
 
 async def _work(client: aiohttp.ClientSession, worker: str) -> int:
-    """Hold and finish tasks until none is left; return how many."""
+    """Hold and finish tasks until none is left; return their number."""
     done = 0
     while held := (await _asked(client, "/hold_task", {"worker": worker, "limit": SHARE}))["tasks"]:
         for task in held:

@@ -1,4 +1,4 @@
-"""A small site in this process, and the command on spiders and use cases that a test writes."""
+"""A small site in this process, and the command for spiders and use cases of a test."""
 
 import json
 import os
@@ -25,9 +25,10 @@ class _Server(ThreadingHTTPServer):
 
 
 class Site:
-    """Serves `/` with a link to each of so many pages, and counts what is asked for.
+    """Serves *pages* and counts the requests.
 
-    Or pages that are given, each with its body; any other is a heading.
+    A number is that of the links on `/`; a mapping has the body of each page. Any other
+    page is a heading.
     """
 
     def __init__(self, pages: int | Mapping[str, str], *, address: str = "127.0.0.1") -> None:
@@ -68,7 +69,7 @@ class Site:
 
 
 def links(addresses: Iterable[str]) -> str:
-    """Return a page's links."""
+    """Return a page of links."""
     return "".join(f'<a href="{address}">{address}</a>' for address in addresses)
 
 
@@ -115,7 +116,7 @@ class Command:
         self.process.send_signal(which)
 
     def end(self, *, within: float = ENOUGH) -> tuple[int, dict[str, Any]]:
-        """Wait for the end; return the exit code and the report, if there is one."""
+        """Wait for the end; return the exit code and the report, if any."""
         try:
             self.process.communicate(timeout=within)
         except subprocess.TimeoutExpired:
@@ -125,7 +126,7 @@ class Command:
 
 @contextmanager
 def running(folder: Path, code: str, ledger: str, *options: object) -> Iterator[Command]:
-    """Run the spider that *code* defines within the block."""
+    """Run the spider in *code* within the block."""
     (folder / "spider.py").write_text(code)
     given = ("--ledger", ledger, "--log-format", "json", *options)
     with Command(folder, "run", "spider.py", *given) as command:
@@ -135,15 +136,15 @@ def running(folder: Path, code: str, ledger: str, *options: object) -> Iterator[
 def crawled(
     folder: Path, code: str, ledger: str, *options: object
 ) -> tuple[int, dict[str, Any], Command]:
-    """Run the spider that *code* defines to its end; return code, report and the command."""
+    """Run the spider in *code* to its end; return exit code, report and the command."""
     with running(folder, code, ledger, *options) as command:
         code_, report = command.end()
     return code_, report, command
 
 
 def wait_until(condition: Callable[[], object], *, within: float = ENOUGH) -> None:
-    """Wait until a condition holds; fail when it does not in time."""
+    """Wait until a condition holds; fail if it does not hold in time."""
     deadline = time.monotonic() + within
     while not condition():
-        assert time.monotonic() < deadline, "it has not happened in time"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         time.sleep(0.02)

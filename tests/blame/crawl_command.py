@@ -1,4 +1,4 @@
-"""`crawlcw run` as a user starts it, and every process that comes of it."""
+"""`crawlcw run` as a user starts it, and all of its processes."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.docs import REPOSITORY
 
-#: Far more than anything here takes; what is waited for is a condition.
+#: Far longer than any wait here takes; each waits for a condition.
 ENOUGH = 120.0
 
 
@@ -21,7 +21,7 @@ def environment() -> dict[str, str]:
 
 
 def crawlcw(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run another command to its end, which is to be well."""
+    """Run another command to its end; check that it succeeds."""
     return subprocess.run(
         [sys.executable, "-m", "crawlcw", *arguments],
         env=environment(),
@@ -33,7 +33,7 @@ def crawlcw(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the processes that a process has started and that live, theirs included."""
+    """Return the living descendants of a process."""
     try:
         own = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -70,7 +70,7 @@ class Command:
         return self._log.read_bytes()[self._from :].decode(errors="replace")
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return what was logged of an event."""
+        """Return the log records of an event."""
         *lines, _ = self.log.split("\n")
         records = [json.loads(line) for line in lines if line.startswith("{")]
         return [record for record in records if record.get("event") == name]
@@ -79,10 +79,10 @@ class Command:
         return self._process.poll() is None
 
     def kill_all(self) -> None:
-        """End it and whatever it has started by SIGKILL, all at once."""
+        """End the command and all of its processes by SIGKILL, at once."""
         everybody = [self.pid, *children_of(self.pid)]
         for pid in everybody:
-            # Nobody is to see another one's death.
+            # Stop all first, so that none sees the death of another.
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
         for pid in everybody:
@@ -90,7 +90,7 @@ class Command:
                 os.kill(pid, signal.SIGKILL)
 
     def end(self, *, within: float = ENOUGH) -> tuple[int, dict[str, Any]]:
-        """Wait for the end; return the exit code and the report, if there is one."""
+        """Wait for the end; return the exit code and the report, if any."""
         code = self._process.wait(within)
         reports = self.events("report")
         return code, reports[0] if reports else {}

@@ -1,8 +1,8 @@
-"""A spider whose own code on the way to a page ends the process, or raises.
+"""A spider whose hooks or downloader end the process, or raise.
 
 -a kills=/7.html        the page whose process ends
 -a where=before|after|downloader   in which code
--a raises=/3.html       the page whose hook raises; /gone.html has an item where its answer is told
+-a raises=/3.html       the page whose hook raises; /gone.html has an item if on_error is called
 """
 
 import os

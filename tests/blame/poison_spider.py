@@ -1,8 +1,8 @@
-"""A spider of a documentation, some of whose pages end the process that parses them.
+"""A spider of a documentation; some pages end the process that parses them.
 
 -a pages=/a.html,/b.html  which pages
 -a how=exit-0             how, one of the methods below
--a times=N                so many times in all, counted by files in the folder; 0: always
+-a times=N                N times in all, counted by files in the folder; 0: always
 """
 
 import ctypes
@@ -47,7 +47,7 @@ class PoisonSpider(DocsSpider):
             case ["kill"]:
                 os.kill(os.getpid(), signal.SIGKILL)
             case ["memory"]:
-                # What the system does to a process that takes too much, a moment earlier.
+                # Stands for the kernel, which kills a process that uses too much memory.
                 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
                 resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))
                 ctypes.CDLL(None).abort()

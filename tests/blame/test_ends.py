@@ -1,4 +1,4 @@
-"""How a crawl says that it waits, how it ends, and what its exit code tells of that."""
+"""End of a crawl: messages while it waits, the reason of its end, and its exit code."""
 
 import json
 import re
@@ -31,7 +31,7 @@ Answer = tuple[int, dict[str, str]]
 
 
 class Site:
-    """Serves `/` with links to so many pages, each as *answers* says: status and headers."""
+    """Serves `/` with links to *pages* pages; *answers* gives the status and headers of each."""
 
     def __init__(
         self,
@@ -98,11 +98,11 @@ class Pages(Spider):
 def dead_url() -> Iterator[str]:
     """A URL whose port refuses every connection."""
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening
         yield f"http://127.0.0.1:{taken.getsockname()[1]}/"
 
 
-#: Hosts are given up at once.
+#: Settings that give hosts up at once.
 HASTY = ("-s", "host_max_failures=1", "-s", "host_backoff_base=50ms")
 
 
@@ -120,7 +120,7 @@ def test_a_crawl_that_finished_nothing_is_not_well(ledger_url: str, tmp_path: Pa
         assert report["faults"] == "nothing was finished"
         assert report["exit_code"] == NOT_WELL
 
-        # And so it is of one that has nothing to do, for nothing was ever finished.
+        # A crawl without due tasks ends the same way: nothing was ever finished.
         again, _, _ = crawled(tmp_path, spider(site.url), ledger_url, *options)
         assert again == NOT_WELL
 
@@ -156,7 +156,7 @@ def test_pages_that_failed_before_are_named_with_the_way_to_have_them_again(
             assert last.startswith("Drained, but nothing was finished"), last
             assert "`crawlcw retry-failed pages` brings it back." in last
 
-        # Some are finished by now; what failed is left alone all the same.
+        # Some pages are finished now, but failed ones are still left alone.
         crawlcw("add", "pages", f"{site.url}more", "--ledger", ledger_url)
         for _ in range(2):
             assert last_line(mended) == (
@@ -177,7 +177,7 @@ def test_a_host_that_is_given_up_is_named(ledger_url: str, tmp_path: Path, proce
     assert dead.removeprefix("http://").removesuffix("/") in host
     assert why in ("host-unreachable", "connect")
     assert report["faults"] == f"1 host was given up ({host}: {why})"
-    assert report["pages"] == 4, "the other host is crawled all the same"
+    assert report["pages"] == 4, "the other host is still crawled"
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_broken_callback_is_not_well(ledger_url: str, tmp_path: Path):
 
 
 def test_the_progress_says_until_when_its_hosts_rest_and_why(ledger_url: str, tmp_path: Path):
-    """In one process, and of two: a line comes every ten seconds."""
+    """With one process and with two: a line comes every ten seconds."""
 
     def answers(path: str) -> Answer:
         return (429, {"Retry-After": "300"}) if path == "/" else (200, {})
@@ -270,11 +270,11 @@ def test_the_progress_says_until_when_its_hosts_rest_and_why(ledger_url: str, tm
 def test_counting_that_takes_too_long_decides_nothing(
     mongodb_uri: str, database_name: str, tmp_path: Path
 ):
-    """Each count takes longer than the driver waits, as on a slow server with a million tasks."""
+    """Each count exceeds the driver's timeout, as on a slow server with a million tasks."""
 
     def slow(command: Sent) -> Fault | None:
         stages = [name for stage in command.body.get("pipeline", ()) for name in stage]
-        # Whether there is any task at all is seen by one key of an index, on any server.
+        # A count with a limit of 1 reads one index key, which is quick on any server.
         is_count = command.name == "count" and command.body.get("limit") != 1
         counts = is_count or "$group" in stages
         return Fault(delay=timedelta(seconds=4)) if counts else None
@@ -309,11 +309,11 @@ MISHAPS = [removed, replaced_by_a_copy, replaced_by_another_file]
 
 
 def holders(command: int, ledger: Path) -> int:
-    """Return how many of a command's processes have the ledger's file open."""
+    """Return the number of a command's processes that have the ledger's file open."""
     links = [link for pid in children_of(command) for link in Path(f"/proc/{pid}/fd").glob("*")]
     held = set()
     for link in links:
-        with suppress(OSError):  # closed meanwhile
+        with suppress(OSError):  # the file was closed
             if link.readlink() == ledger:
                 held.add(link.parts[2])
     return len(held)
@@ -331,7 +331,7 @@ def test_a_ledger_file_that_is_gone_ends_the_crawl(
         Site(300, takes=0.1) as site,
         running(tmp_path, spider(site.url), f"sqlite:///{ledger}", *options) as command,
     ):
-        # One that has not opened it yet would begin a new one.
+        # A process that has not opened the file yet would create a new one.
         wait_until(lambda: site.asked > 5 and holders(command.process.pid, ledger) == processes)
         mishap(ledger)
         code, report = command.end()

@@ -1,4 +1,4 @@
-"""What becomes of the pages of a host that is given up: each of them is told to its spider."""
+"""Pages of a host that is given up: the spider hears of each one."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ PAGES = 3000
 
 
 def kill(command: Command) -> None:
-    """End it and all that it has started, at once."""
+    """End the command and all of its processes at once."""
     everybody = [command.process.pid, *children_of(command.process.pid)]
     for signal_ in (signal.SIGSTOP, signal.SIGKILL):
         for pid in everybody:
@@ -28,7 +28,7 @@ def kill(command: Command) -> None:
 
 
 def telling(url: str, calls: Path) -> str:
-    """A spider that writes down which pages it is told of, and has an item for each of them."""
+    """Return a spider that logs each call of `on_error`, and yields an item for it."""
     return f"""
 from crawlcw import Request, Spider
 
@@ -63,7 +63,7 @@ def test_each_page_is_told_although_the_crawl_is_killed_meanwhile(
             wait_until(lambda: calls.exists() and len(calls.read_text().splitlines()) > 300)
             kill(command)
         before = calls.read_text().splitlines()
-        assert len(before) < PAGES, "it was killed in the middle"
+        assert len(before) < PAGES, "the kill came too late"
 
         _, report, command = crawled(tmp_path, code, ledger_url, *options)
 
@@ -73,7 +73,7 @@ def test_each_page_is_told_although_the_crawl_is_killed_meanwhile(
     }, command.log
     told = Counter(calls.read_text().splitlines())
     assert told.keys() == {f"{dead}{n} host-unreachable" for n in range(PAGES)}
-    # Those under way when it was killed are told again.
+    # Calls that were under way at the kill are repeated.
     assert told.total() <= PAGES + 500
     assert report["finish_reason"] == "drained"
 
@@ -100,8 +100,10 @@ def test_ports_that_refuse_are_given_up_in_seconds_where_nothing_else_is_left(
         code, report, command = crawled(tmp_path, spider(*dead), ledger_url, *options)
 
     assert (code, report["finish_reason"], report["given_up"]) == (3, "drained", ports), command.log
-    assert report["host_failures"].popitem()[1] == 5 * ports, "no failure fewer than elsewhere"
-    # With the rests of a host that others wait beside it would be 150 s.
+    assert report["host_failures"].popitem()[1] == 5 * ports, (
+        "the same number of failures as for other hosts"
+    )
+    # With the usual rests, it would be 150 s.
     assert 7.5 <= report["elapsed"] < 60, command.log
 
 

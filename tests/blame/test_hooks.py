@@ -1,4 +1,4 @@
-"""A hook or a downloader of the spider's that kills its process: its page alone pays for it."""
+"""A hook or downloader of a spider that kills its process: only its page loses attempts."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def test_a_page_whose_hook_kills_its_process_is_given_up(
         RAISES: "parse-error",
         "/gone.html": "http-status",
     }, crawl.log
-    assert ignored["/gone.html"].items == 1, "on_error was told the answer"
+    assert ignored["/gone.html"].items == 1, "on_error got the answer"
     assert (code, report["finish_reason"]) == (0, "drained")
     assert ignored[KILLS].lost == MAX_LOST
     finished = [row for row in store.rows() if row.status == Status.FINISHED]

@@ -1,4 +1,4 @@
-"""Failures belong to the page, the origin or the network that they are of, by the real command."""
+"""Attribution of failures to the page, the origin or the network, by the real command."""
 
 import threading
 import time
@@ -34,7 +34,7 @@ class Pages(Spider):
 
 
 class Host:
-    """Serves pages at one address, a connection for each; it can go away and come back."""
+    """Serves pages at one address, one connection for each; it can go away and come back."""
 
     def __init__(self, answer: Callable[[str], Answer], *, address: str = "127.0.0.1") -> None:
         self.asked: list[str] = []
@@ -90,7 +90,7 @@ def served(*answers: Callable[[str], Answer]) -> Iterator[list[Host]]:
 
 
 def page(path: str, *more: str, pages: int = PAGES) -> Answer:
-    """A page of a site of so many: the first links to all others, and to *more*."""
+    """Return a page of a site of *pages* pages: the first links to all others and to *more*."""
     links = [*more, *(f"/{n}" for n in range(pages))] if path == "/" else []
     return 200, {}, "".join(f'<a href="{link}">x</a>' for link in links)
 
@@ -103,7 +103,7 @@ def spider(
 
 
 def ended(ledger_url: str) -> dict[str, Row]:
-    """Every task by its path, or by its host and path where several hosts are crawled."""
+    """Return every task by its path, or by host and path if there are several hosts."""
     return {f"{row.host}{row.path}": row for row in Store(ledger_url, "pages").rows()}
 
 
@@ -144,7 +144,7 @@ def test_a_page_that_is_always_throttled_ends_by_itself_and_its_host_goes_on(
     assert len(rows) == PAGES + 2
     assert (code, report["finish_reason"]) == (0, "drained"), command.log
     assert report["hosts_given_up"] == {}
-    assert host.asked.count("/busy") == 4, "once for nothing, and three attempts"
+    assert host.asked.count("/busy") == 4, "a free one and three attempts"
     assert all(row.retry == 0 for row in rows.values() if row.path != "/busy")
 
 
@@ -194,7 +194,7 @@ def test_while_the_network_is_away_nothing_is_given_up(ledger_url: str, tmp_path
                 host.go_away()
             wait_until(lambda: command.records("network_away"))
             began = time.monotonic()
-            # Longer than it takes to give a host up by three failures.
+            # Longer than the time until a host is given up after three failures.
             wait_until(lambda: time.monotonic() - began > 5)
             for host in hosts:
                 host.come_back()

@@ -1,6 +1,6 @@
-"""An error of crawlcw's own: no page ends by it, and the crawl says so; the command, both ledgers.
+"""Internal errors of crawlcw: they end no page, and the crawl reports them, on both ledgers.
 
-The spider's file puts the error into a method of crawlcw's that each good answer goes through.
+The spider's file puts the error into a method of crawlcw that handles each good answer.
 """
 
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ def test_an_error_of_crawlcw_itself_ends_no_page_and_the_crawl_says_where(
         assert left.keys() == {*BROKEN}
         for row in left.values():
             assert (row.status, row.retry, row.lock, row.reason) == (Status.TODO, 0, None, None)
-        assert all(site.hits[path] <= 8 for path in BROKEN), "it does not spin"
+        assert all(site.hits[path] <= 8 for path in BROKEN), "it does not retry without a pause"
         said = [record["message"] for record in command.records("internal")]
         assert said
         assert all("TypeError: cannot pickle" in each for each in said)
@@ -83,7 +83,7 @@ def test_an_error_of_crawlcw_itself_ends_no_page_and_the_crawl_says_where(
         assert all("crawlcw.crawl.fetcher:" in each for each in said), said
         assert examined(store.url, "pages").clean
 
-        # Once it is mended, the next run does what is left.
+        # After the mend, the next run does the rest.
         mended = SPIDER.format(start=site.url, broken=(), times=0)
         again, done, other = crawled(tmp_path, mended, ledger_url, "--processes", processes)
 

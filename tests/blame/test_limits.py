@@ -1,4 +1,4 @@
-"""Whole crawls, in virtual time, of hosts that limit their requests, and of such that seem to.
+"""Whole crawls, in virtual time, of hosts with a rate limit, and of hosts that seem to have one.
 
 `tests.crawl.test_fairness` has one of them with real sockets, which takes minutes.
 """
@@ -35,7 +35,7 @@ class Pages(Spider):
 
 
 class Site:
-    """The downloader of one host; *refuses* is told the number of a page and the time."""
+    """The downloader of one host; *refuses* gets the number of a page and the time."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Site:
 
 
 def most(requests: int, *, within: float) -> Callable[[int, float], bool]:
-    """Refuse more than so many *requests* in any so many seconds."""
+    """Refuse more than *requests* requests in any *within* seconds."""
     answered: deque[float] = deque()
 
     def refuses(_number: int, now: float) -> bool:
@@ -97,7 +97,7 @@ def crawled(
     retry_after: str | None,
     refuses: Callable[[int, float], bool],
 ) -> tuple[Site, dict[Status, int], float]:
-    """Crawl a host; return it, how many of its pages ended how, and the seconds it took."""
+    """Crawl a host; return the host, the number of pages by status, and the seconds."""
 
     async def crawl(path: Path) -> dict[Status, int]:
         ledger = await SqliteLedger.open(path, Pages.name, clock=clock.ledger_now)
@@ -134,7 +134,7 @@ def test_a_host_that_limits_its_requests_refuses_at_most_a_fiftieth(
 def test_pages_that_are_always_refused_cost_the_others_no_time(
     retry_after: str | None, monkeypatch: pytest.MonkeyPatch
 ):
-    """A seventh of all pages: that took more than four hours, by a delay that grew with each."""
+    """A seventh of all pages; a delay that grew with each refusal would take over four hours."""
     site, ended, seconds = crawled(
         monkeypatch, latency=0.05, retry_after=retry_after, refuses=lambda n, _: n % 7 == 6
     )

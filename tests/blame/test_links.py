@@ -1,4 +1,4 @@
-"""No link makes its page fail, and none is lost for its depth; a start is not repeated."""
+"""Links never fail their page, are not lost for their depth, and `start` is not repeated."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ class Pages(Spider):
 
 @pytest.fixture(params=["sqlite", "mongodb"])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of a ledger of this test's own."""
+    """The URL of a new ledger."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/ledger.db"
     uri = request.getfixturevalue("mongodb_uri")
@@ -106,7 +106,7 @@ CATALOGUE = """
 
 
 def shop(pages: int) -> dict[str, str]:
-    """A catalogue whose pages are one behind the other, with a few books each."""
+    """A catalogue of pages in a chain, with a few books on each."""
 
     def page(number: int) -> str:
         books = "".join(f'<a class="book" href="/book/{number}/{n}">b</a>' for n in range(BOOKS))
@@ -132,7 +132,7 @@ def test_links_refused_for_depth_come_back_under_a_higher_limit(tmp_path: Path, 
         *_, deeper = "", crawled(tmp_path, code, ledger, "-s", "max_depth=25")[1]
         *_, last = "", crawled(tmp_path, code, ledger)[1]
 
-    # The books of the last page that is followed, and the page behind it.
+    # The books of the last page that is followed, and the next page.
     assert first["items_recorded"] == 20 * BOOKS
     assert first["links_dropped"] == {"refused-depth": BOOKS + 1}
     assert kept["reasons"] == {"refused-depth": BOOKS + 1}
@@ -166,7 +166,7 @@ def starting(site: Site, *, number: int = MANY, then: str = "pass") -> str:
 
 
 def runs_of_start(folder: Path, code: str, ledger: str, *options: str) -> int:
-    """Go on with a crawl for a few pages, and return how often `start` has run."""
+    """Continue a crawl for a few pages; return the number of runs of `start`."""
     (folder / "spider.py").write_text(code)
     command = ("run", "spider.py", "--ledger", ledger, "--quiet", "--max-pages", "5", *options)
     return crawlcw(folder, *command).count("start() runs")

@@ -1,9 +1,9 @@
-"""Whole crawls of webs in which everything goes wrong, in virtual time.
+"""Whole crawls of faulty webs in virtual time.
 
-The crawl is the real one, on the real SQLite ledger; time and the web are not.
-Whatever the seed: every good page is finished, every bad one ends for its own
-reason after its own attempts, nothing is given up that was not dead, and the
-crawl ends. Each protection that is taken out turns this red.
+The crawl and the SQLite ledger are real; time and the web are simulated. For every
+seed, every good page is finished, every bad page ends for its own reason after its
+own attempts, only dead hosts are given up, and the crawl ends. The tests fail
+without any one of the protections.
 """
 
 import random
@@ -32,10 +32,10 @@ from tests.blame.world import DEAD, ENDS, Health, Kind, Page, Site, Web, World, 
 
 pytestmark = pytest.mark.thorough
 
-#: The crawls of one test, of ten: some for CI, and thousands in all with `--soak`.
+#: Crawls for each of the ten tests: a few in CI, and thousands in all with `--soak`.
 SEEDS = 3
 SOAK_SEEDS = 300
-#: Many pages that each ask three times for the longest rest, and an outage.
+#: Enough for many pages that request the longest rest three times, and an outage.
 LONGEST = timedelta(hours=2)
 
 
@@ -101,7 +101,7 @@ async def crawl(world: World, clock: VirtualClock, path: Path) -> Ended:
 
 
 def complaint(world: World, ended: Ended) -> Iterator[str]:
-    """Yield what did not end as it should have."""
+    """Yield the differences from the expected end."""
     for origin in ended.given_up:
         scheme, _, name = origin.partition("://")
         if _is_unknown(world.sites[name], ended.resolved):
@@ -124,7 +124,7 @@ def complaint(world: World, ended: Ended) -> Iterator[str]:
 
 
 def _is_unknown(site: Site, resolved: dict[str, float]) -> bool:
-    """Return whether nobody ever saw that a name has an address before it had none."""
+    """Return whether a name lost its address before the crawl ever resolved it."""
     return any(begin <= resolved.get(site.name, begin) for begin, _ in site.unnamed)
 
 
@@ -146,13 +146,13 @@ def _as_expected(world: World, site: Site, page: Page, record: Record) -> bool:
             reason, costs = Reason.ROBOTS_UNAVAILABLE, 3
     else:
         reason, costs = ENDS[page.kind]
-    # A limit of requests a second may cost any page some attempts more.
+    # A rate limit may cost any page further attempts.
     as_many = costs <= task.retry <= max(costs, 3) if site.least_gap else task.retry == costs
     if reason is None:
         return task.status is Status.FINISHED and as_many and task.retry < 3
     reasons = {reason}
     if site.least_gap and costs > 1:
-        # The last attempt says why, and it may be the one that came too early.
+        # The reason is that of the last attempt, which may have come too early.
         reasons.add(Reason.HTTP_STATUS)
     return task.status is Status.IGNORED and task.reason in reasons and as_many
 
@@ -160,7 +160,7 @@ def _as_expected(world: World, site: Site, page: Page, record: Record) -> bool:
 def failure(
     seed: int, monkeypatch: pytest.MonkeyPatch, *, within: timedelta = LONGEST
 ) -> str | None:
-    """Return what is wrong with the crawl of a seed, or None."""
+    """Return the faults of the crawl of a seed, or None."""
     world = made(seed)
     random.seed(seed)
     with tempfile.TemporaryDirectory() as folder, virtual(monkeypatch) as clock:
@@ -185,10 +185,10 @@ def test_everything_ends_as_it_should(
 
 
 def asked_for_a_throttled_page(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Return how often an urgent page is asked for that is always throttled."""
+    """Return the number of requests for an urgent page that is always throttled."""
     name = "h0.example"
     site = Site(name, {"http": Health.WELL})
-    # Before any page was answered that could tell whose fault it is.
+    # It comes first, so no answered page can show yet that the host is well.
     urgent = Page(f"http://{name}/throttled", Kind.THROTTLED, 5)
     others = [Page(f"http://{name}/{n}-good", Kind.GOOD, 0) for n in range(9)]
     site.pages += [urgent, *others]
@@ -202,25 +202,26 @@ def asked_for_a_throttled_page(monkeypatch: pytest.MonkeyPatch) -> int:
 def test_a_throttled_page_waits_behind_the_others_however_urgent_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The first throttling is its host's fault, which has a delay from then on.
+    """The first throttling counts for the host, which has a delay from then on.
 
-    So at the second one another page is to come behind that delay; then it pays for each.
+    After the second one, another page is requested behind that delay. From then on, each
+    throttling costs the page an attempt.
     """
     assert asked_for_a_throttled_page(monkeypatch) == 1 + 1 + 3
 
     _no_page_goes_to_the_tail(monkeypatch)
-    # Asked first again and again, it ends its host.
+    # If its requests always come first, its host is given up.
     with pytest.raises(AssertionError, match="was given up, and is well"):
         asked_for_a_throttled_page(monkeypatch)
 
 
 def test_an_origin_that_rests_is_not_asked_for_its_robots_txt(monkeypatch: pytest.MonkeyPatch):
-    """Its host's other origin has answered all of its pages: the host itself does not rest."""
+    """The other origin of the host has answered all of its pages, so the host does not rest."""
     random.seed(0)
     with tempfile.TemporaryDirectory() as folder, virtual(monkeypatch) as clock:
         ended = run(clock, crawl(made(70126), clock, Path(folder) / "ledger.db"), within=LONGEST)
 
-    # Of other hosts pages are asked for once more, to see whether the network is there.
+    # Requests to other hosts only probe the network.
     assert ended.asked["https://h4.example/robots.txt"] < 50
 
 
@@ -262,7 +263,7 @@ def _a_name_is_gone_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _who_comes_too_early_pays(patch: pytest.MonkeyPatch) -> None:
-    # Of the two that slow its host, one is enough here.
+    # Both protections slow the host down; the other one must go as well.
     patch.setattr(health._Probe, "shows_a_limit", lambda *_: False)
     _a_page_that_pays_slows_nobody(patch)
 
@@ -271,8 +272,8 @@ def _a_page_that_pays_slows_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Host, "page_refused", lambda *_: None)
 
 
-#: What is taken out, and seeds of which one's crawl shows that it is missing: the order of sets,
-#: which differs from process to process, has a bearing on a crawl.
+#: Protections to take out, and seeds; the crawl of at least one of the seeds fails without it.
+#: The order of sets differs between processes and affects a crawl.
 MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, ...]] = {
     _one_origin: (0,),
     _no_page_is_to_blame: (5,),
@@ -296,11 +297,11 @@ def test_without_a_protection_something_goes_wrong(
     assert any(failure(seed, monkeypatch, within=within) for seed in MUTANTS[mutant])
 
 
-#: Of hosts with limits and with pages that are always throttled, on one origin or on both; and
-#: of a network that goes away right after it was seen to be there.
+#: Seeds that failed once: hosts with rate limits and with pages that are always throttled, on
+#: one origin or both, and a network that goes away right after a successful probe.
 ONCE_BAD = (70005, 70021, 70027, 70035, 70050, 70151, 70159, 70239, 70253)
 
 
 @pytest.mark.parametrize("seed", sorted({*chain.from_iterable(MUTANTS.values()), *ONCE_BAD}))
-def test_with_all_of_them_nothing_does(seed: int, monkeypatch: pytest.MonkeyPatch):
+def test_with_all_protections_nothing_goes_wrong(seed: int, monkeypatch: pytest.MonkeyPatch):
     assert failure(seed, monkeypatch) is None

@@ -1,4 +1,4 @@
-"""Pages that kill their process, and processes that are killed: who pays for it.
+"""Pages that kill their process, and killed processes: only guilty pages lose attempts.
 
 Each crawl is the real command, on both ledgers.
 """
@@ -26,15 +26,15 @@ from tests.support.docs import Site
 
 pytestmark = pytest.mark.thorough
 
-#: Pages that others link to as well, and whose links are all on others too.
+#: Pages without which the crawl still finds every other page.
 POISON = ("/sql-select.html", "/sql-selectinto.html", "/app-psql.html")
-#: Of the small site.
+#: The number of pages of the small site.
 LEAVES = 40
 LEAF = ("/7.html",)
-#: Crashes beside other pages until a page runs alone, and those after that give it up.
+#: Crashes beside other pages until a page runs alone, and crashes alone until it is given up.
 BESIDE_OTHERS = 2
 MAX_LOST = 5
-#: 15 s of them are waits between the attempts.
+#: 15 s of this are waits between the attempts.
 FOUND_WITHIN = 60.0
 
 
@@ -70,7 +70,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def star_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A site of one page that links to all others, which link to nothing."""
+    """A site of one page that links to all others, which have no links."""
     folder = tmp_path_factory.mktemp("star")
     leaves = [f"{number}.html" for number in range(LEAVES)]
     links = "".join(f'<a href="{leaf}">{leaf}</a>' for leaf in leaves)
@@ -88,7 +88,7 @@ def star(star_folder: Path) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def faultless(site: Site, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The items of a crawl to which nothing happened."""
+    """The items of an undisturbed crawl."""
     return crawled_without_faults(site, tmp_path_factory.mktemp("faultless"))
 
 
@@ -101,7 +101,7 @@ def assert_nothing_innocent_is_lost(
 
 
 def given_up(crawling: Command) -> list[dict[str, Any]]:
-    """Return what was logged of pages that were given up for the workers that they killed."""
+    """Return the log records of pages that were given up because they killed workers."""
     ends = crawling.events("give up")
     return [each for each in ends if each["reason"] == "crashed-worker"]
 
@@ -168,7 +168,7 @@ def test_several_pages_that_kill_their_process_need_nobodys_hand(
 def test_a_start_page_that_kills_its_process_is_found(
     processes_: int, store: Store, star: Site, crawl: Callable[..., Command]
 ):
-    """No page is ever finished: the workers are started again all the same."""
+    """No page is ever finished, but the workers are still restarted."""
     options = ("--processes", str(processes_))
     crawling = crawl(star, *options, how="kill", pages="/index.html")
     code, report = crawling.end()
@@ -223,12 +223,12 @@ def test_one_kill_of_everything_lets_no_page_run_alone(
 
 
 def _kinds() -> Iterator[Any]:
-    """Which ledger, who is killed, of how many workers, beside which page, and how often."""
+    """Yield the store, the victims, the number of workers, poison or not, kills, and seed."""
     yield pytest.param("sqlite", "group", 1, False, 6, 0, id="sqlite-6")
     stores, victims = ("sqlite", "mongodb"), ("group", "workers")
     for kind in itertools.product(stores, victims, (1, 2), (False, True)):
         for seed in range(10):
-            # Of each ledger and each number of workers one; all with `--soak`.
+            # One for each store and number of workers; all with `--soak`.
             usual = kind in [
                 ("sqlite", "group", 1, False),
                 ("sqlite", "group", 2, True),
@@ -275,10 +275,10 @@ def test_no_innocent_page_is_given_up_for_kills_at_random_moments(
                     os.kill(chance.choice(pids), signal.SIGKILL)
                     killed += 1
         slow.heal()
-        # A crawl of a thousand pages, on a machine that may have as much else to do.
+        # A crawl of a thousand pages, on a busy machine.
         code, _ = crawling.end(within=400)
         if code == INTERNAL:
-            # Its workers were killed five times before they had finished anything.
+            # Five workers in a row were killed before they had finished a page.
             code, _ = crawl(slow, "--processes", str(number), **given).end()
 
     assert code == 0, crawling.log

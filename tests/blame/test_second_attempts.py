@@ -1,4 +1,4 @@
-"""A crawl that is killed in the middle gives what it gives without: each feature, both ledgers."""
+"""Crawls that are killed in the middle have the same results: each feature, both ledgers."""
 
 import threading
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.support.proxy_servers import ProxyServer, proxies
 pytestmark = pytest.mark.thorough
 
 PAGES = 60
-#: So many requests are under way when everything is killed.
+#: Requests under way at the kill.
 UNDER_WAY = 12
 
 SPIDER = """
@@ -46,7 +46,7 @@ LOGIN_WHEN = """
 
 
 class Site(ThreadingHTTPServer):
-    """`/` links to the pages; while the gate is shut, those are answered to nobody."""
+    """`/` links to the pages, whose answers wait until the gate opens."""
 
     daemon_threads = True
     request_queue_size = 1024

@@ -1,4 +1,4 @@
-"""An event loop that stands still costs nobody anything but the page that keeps it."""
+"""A blocked event loop costs attempts only for the page that blocks it."""
 
 import asyncio
 import signal
@@ -20,7 +20,7 @@ from tests.cli.test_supervisor import is_running
 pytestmark = [pytest.mark.timeout(150), pytest.mark.thorough]
 
 _SECONDS = timedelta(seconds=2)
-#: The page `/0` keeps the loop for ever, the first time or always.
+#: The page `/0` blocks the event loop for ever.
 STUCK = """
     def parse(self, response):
         yield {{"url": response.url}}
@@ -46,7 +46,7 @@ def is_stuck(command: Command) -> bool:
 async def test_a_callback_that_never_returns_ends_its_process_and_is_found_out(
     ledger_url: str, tmp_path: Path, keep: str, codes: set[int]
 ):
-    """HOSTILE 8.2: as a supervisor would have it, it runs again until the page is given up."""
+    """HOSTILE 8.2: it is run again, as by a supervisor, until the page is given up."""
     settings = ("-s", "callback_timeout=1.5s", "-s", "lease=2s", "-s", "max_lost=2")
     settings += ("--processes", "0")
     with Site(5) as site:
@@ -102,7 +102,7 @@ async def task_at(ledger_url: str, site: Site, path: str) -> Record:
 
 
 @pytest.mark.parametrize("keep", [IN_PYTHON, IN_SLEEP])
-async def test_nobody_takes_what_a_process_holds_whose_loop_stands_still(
+async def test_the_leases_of_a_process_with_a_blocked_loop_are_not_taken_over(
     ledger_url: str, tmp_path: Path, keep: str
 ):
     settings = ("-s", "lease=5s", "-s", "callback_timeout=0s", "--quiet", "--processes", "0")
@@ -112,7 +112,7 @@ async def test_nobody_takes_what_a_process_holds_whose_loop_stands_still(
             await asyncio.to_thread(wait_until, lambda: is_stuck(command))
             before = await task_at(ledger_url, site, "0")
             ledger = await open_ledger(ledger_url, "pages")
-            # Over two leases: it would have been taken twice over.
+            # Longer than two leases: without renewals, it would have been taken over.
             for _ in range(22):
                 assert [t for t in await ledger.tasks.page(limit=9) if t.id == before.task.id] == []
                 assert await ledger.host_leases.lease(worker="x", limit=9, lease=_SECONDS) == []
@@ -135,11 +135,11 @@ async def test_nobody_takes_what_a_process_holds_whose_loop_stands_still(
         Status.TODO,
         0,
         None,
-    ), "given back, and nothing spent"
+    ), "released without an attempt"
 
 
 async def test_a_supervisor_kills_a_worker_that_is_silent(ledger_url: str, tmp_path: Path):
-    """Its own watchdog cannot: all of the process stands still."""
+    """The watchdog of the worker cannot: the whole process is frozen."""
     frozen = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
     given = ("-s", "callback_timeout=1s", "-s", "max_lost=2", "-s", "lease=3s", "--processes", "2")
     with Site(5) as site:
@@ -189,14 +189,14 @@ async def test_a_crawl_that_is_stopped_while_a_callback_hangs_ends_as_any_other(
             ended, _ = await asyncio.to_thread(command.end, within=40)
 
     assert ended == code, command.log
-    assert command.records("worker_crashed") == [], "it was ended"
+    assert command.records("worker_crashed") == [], "the command ended it"
     tasks = await records(ledger_url, site)
     assert {each.task.retry for each in tasks.values()} == {0}
-    # Those of a worker that was killed keep its name, and can be claimed at once.
+    # Tasks of a killed worker keep its lock, and can be claimed at once.
     assert all(each.task.due < datetime.now(UTC) for each in tasks.values() if each.task.lock)
 
 
-#: The method that keeps the loop for ever, and says so before.
+#: The method that blocks the event loop for ever, after a message.
 STUCK_IN = {
     "parse": """
     def parse(self, response):
@@ -288,7 +288,7 @@ BUSY = """
 async def test_parsing_that_takes_all_the_cpu_costs_no_other_page_an_attempt(
     ledger_url: str, tmp_path: Path
 ):
-    """150 hosts, and timeouts that are shorter than twenty pages take."""
+    """150 hosts, with timeouts shorter than the time to parse twenty pages."""
     settings = ("connect_timeout=0.5s", "read_timeout=0.5s", "timeout=1s", "lease=3s")
     given = [part for each in settings for part in ("-s", each)]
     with Site(1, address="0.0.0.0") as site:

@@ -1,4 +1,4 @@
-"""What a spider's or a use case's own code raises is the fault of that page or task alone."""
+"""Exceptions of a spider or a use case fail only their own page or task."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -36,7 +36,7 @@ def spider(site: Site, body: str) -> str:
 
 
 async def records(ledger_url: str, site: Site) -> dict[str, Record]:
-    """Every task by its path."""
+    """Return every task by its path."""
     from crawlcw.ledger.protocol import TaskFilter
 
     ledger = await open_ledger(ledger_url, "pages")
@@ -89,7 +89,7 @@ async def test_what_would_end_the_process_ends_only_the_page(ledger_url: str, tm
         "KeyboardInterrupt",
         "SystemExit",
     ]
-    assert all(record.items == () for record in bad), "nothing of half a page"
+    assert all(record.items == () for record in bad), "no items of a failed page"
     assert (report["pages"], report["failures"]) == (8, {"parse-error": 5})
     assert {site.hits[f"/{n}"] for n in range(12)} == {1}, "each page is fetched once"
 
@@ -124,7 +124,7 @@ async def test_a_callback_with_a_bug_is_told_once_and_stops_the_crawl(
         assert (code, report["finish_reason"]) == (3, "callback-broken"), command.log
         assert report["detail"].startswith("parse_book raised on each of its first 20 pages")
         assert len(failed) == report["failures"]["parse-error"] == 20
-        assert len(tasks) == 151, "the others wait"
+        assert len(tasks) == 151, "the other pages wait"
         assert max(site.hits.values()) == 1, "each page is fetched once"
         assert [record["level"] for record in told] == ["warning"]
         assert told[0]["message"].startswith(f"{raised} at {tmp_path}/spider.py:16 on http")
@@ -150,7 +150,7 @@ STOPPING = """
 async def test_a_spider_ends_its_crawl_by_raising_stop_crawl(
     ledger_url: str, tmp_path: Path, processes: int
 ):
-    # So slowly that the crawl would take minutes.
+    # With this delay the whole crawl would take minutes.
     slowly = ("-s", "delay=0.3s", "--processes", processes)
     with Site(500) as site:
         code, report, command = await asyncio.to_thread(
@@ -219,7 +219,7 @@ async def test_a_hook_may_end_the_crawl(tmp_path: Path, hook: str):
     report = await ran(Stopping(), tmp_path)
 
     assert (report.finish_reason, report.detail) == ("stopped-by-spider", "not today")
-    assert report.counts.total == (1 if hook == "start" else 0), "what it yielded before is kept"
+    assert report.counts.total == (1 if hook == "start" else 0), "requests yielded before are kept"
 
 
 async def test_an_errback_may_end_the_crawl(tmp_path: Path):
@@ -292,7 +292,7 @@ async def test_what_would_end_a_tracked_worker_fails_only_its_task(ledger_url: s
             for end in (*_ENDS, "well"):
                 await tracker.add(f"{stage}-{end}", stage=stage)
 
-    # One at a time, so that a process that was to exit is given the next task.
+    # One at a time, so that a process that should exit gets the next task.
     given = ("work", "orders.py", "--ledger", ledger_url, "--drain", "--concurrency", "1")
     with Command(tmp_path, *given) as command:
         code, _ = await asyncio.to_thread(command.end)

@@ -1,8 +1,7 @@
 """Virtual time for a whole crawl: an event loop whose clock jumps to the next timer.
 
-Nothing waits for anything outside of the loop: SQLite is called in the loop, and
-the web is made of timers. So an hour takes milliseconds, and the same seed makes
-the same crawl.
+The crawl waits for timers only: SQLite is called in the loop, and the web is made of
+timers. So an hour takes milliseconds, and the same seed gives the same crawl.
 """
 
 import asyncio
@@ -21,18 +20,18 @@ from crawlcw.model.stalls import Stalls
 T = TypeVar("T")
 _BEGINNING = 1_000.0
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-#: What a call of the ledger takes.
+#: Virtual seconds of a call of the ledger.
 _LEDGER_LATENCY = 0.002
-#: What a turn of the loop takes.
+#: Virtual seconds of a turn of the event loop.
 _TURN = 0.00002
 
 
 class TooLongError(Exception):
-    """A crawl that should have ended by this time has not."""
+    """The crawl has not ended in time."""
 
 
 class VirtualClock:
-    """Seconds that pass only where nothing else is to be done."""
+    """Clock that advances only while the event loop is idle."""
 
     def __init__(self) -> None:
         self.now = _BEGINNING
@@ -51,7 +50,7 @@ class VirtualClock:
 
 
 class _Selector(selectors.SelectSelector):
-    """Waits by letting time pass."""
+    """Selector that advances the clock instead of waiting."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
@@ -60,8 +59,8 @@ class _Selector(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
             raise AssertionError("the crawl waits for something that never comes")
-        # A turn of the loop takes its time as well: a scope that is cancelled keeps
-        # the loop busy until its tasks have ended, and they may wait for a timer.
+        # A turn of the loop takes time as well: a cancelled scope keeps the loop busy
+        # until its tasks have ended, and they may wait for a timer.
         self._clock.now += max(timeout, _TURN)
         if self._clock.now > self._clock.until:
             raise TooLongError
@@ -74,7 +73,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(_Selector(clock))
         self._virtual = clock
-        # A timer must have come where the selector has waited for it.
+        # A timer must be due after the selector has waited for it.
         self._clock_resolution = 1e-6
 
     def time(self) -> float:
@@ -82,7 +81,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _InTheLoop:
-    """Stands for `anyio.to_thread`: what is called blocks the loop for no virtual time."""
+    """Stands for `anyio.to_thread`: calls functions in the loop, in no virtual time."""
 
     @staticmethod
     async def run_sync(work: Callable[[], T], **_given: object) -> T:
@@ -91,7 +90,7 @@ class _InTheLoop:
 
 
 async def _unwatched(watchdog: Watchdog, *_: object) -> Watchdog:
-    # It was made by the machine's clock, which may have just begun. Nothing is ever late.
+    # It uses the machine's clock, which may have just started. Nothing is ever late.
     watchdog.stalls = Stalls(now=float("inf"))
     return watchdog
 
@@ -102,13 +101,13 @@ async def _left(*_: object) -> None:
 
 @contextmanager
 def virtual(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
-    """Let everything within the block that asks for the time be told the virtual one."""
+    """Replace the clocks of the block by the virtual one."""
     clock = VirtualClock()
     with monkeypatch.context() as patch:
         patch.setattr(time, "monotonic", clock.monotonic)
         patch.setattr("crawlcw.ledger.sqlite.connection.to_thread", _InTheLoop)
         patch.setattr("crawlcw.ledger.sqlite.connection._sync_file", lambda _: None)
-        # Its thread has real time, in which a virtual loop never stands still.
+        # The watchdog's thread runs in real time, in which a virtual loop never stalls.
         patch.setattr(Watchdog, "__aenter__", _unwatched)
         patch.setattr(Watchdog, "__aexit__", _left)
         patch.setattr("crawlcw.ledger.sqlite.connection._sync_folder", lambda _: None)
@@ -116,7 +115,7 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
 
 
 def run(clock: VirtualClock, main: Coroutine[Any, Any, T], *, within: timedelta) -> T:
-    """Return what *main* returns; raises `TooLongError` where it takes longer than that."""
+    """Run *main* and return its result; raise `TooLongError` if it takes longer than *within*."""
     clock.until = clock.now + within.total_seconds()
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
         try:

@@ -1,4 +1,4 @@
-"""A web in which everything goes wrong that may be somebody else's fault, made of one seed."""
+"""A random web with faults of pages, hosts and the network, made from a seed."""
 
 import asyncio
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from random import Random
 from crawlcw import FetchError, Reason, Request, Response
 from tests.blame.virtual import VirtualClock
 
-#: What an attempt may take until it fails, as the settings of the crawl have it.
+#: Timeouts of an attempt, equal to the settings of the crawl.
 CONNECT_TIMEOUT = 10.0
 READ_TIMEOUT = 10.0
 _LATENCY = 0.05
@@ -18,7 +18,7 @@ _SLOW_LATENCY = 8.0
 
 
 class Kind(StrEnum):
-    """What a page does to who asks for it."""
+    """The behaviour of a page."""
 
     GOOD = "good"
     MISSING = "missing"  #: 404
@@ -27,12 +27,12 @@ class Kind(StrEnum):
     UNAVAILABLE = "unavailable"  #: 503 with Retry-After, always
     TO_DEAD = "to-dead"  #: a redirect to a host that is dead
     TO_TLS = "to-tls"  #: a redirect to an origin without TLS
-    TO_NOWHERE = "to-nowhere"  #: a redirect to what is no URL
+    TO_NOWHERE = "to-nowhere"  #: a redirect to an invalid URL
     RAISING = "raising"  #: its callback raises
-    SLOW = "slow"  #: answers after most of the time it has
+    SLOW = "slow"  #: answers shortly before the timeout
 
 
-#: How each ends: its reason, and the attempts it costs with three at the most.
+#: The end of each kind: its reason, and its attempts of three.
 ENDS: dict[Kind, tuple[Reason | None, int]] = {
     Kind.GOOD: (None, 0),
     Kind.SLOW: (None, 0),
@@ -46,15 +46,15 @@ ENDS: dict[Kind, tuple[Reason | None, int]] = {
 
 
 class Health(StrEnum):
-    """What an origin is like as a whole."""
+    """The behaviour of a whole origin."""
 
     WELL = "well"
     REFUSED = "refused"
-    SILENT = "silent"  #: takes no connection
+    SILENT = "silent"  #: never accepts a connection
     NAMELESS = "nameless"
     NO_TLS = "no-tls"
     BANNING = "banning"  #: 429 for every page, robots.txt apart
-    STOPS = "stops"  #: well, and from some moment on refused for good
+    STOPS = "stops"  #: works, and refuses connections from some moment on
 
 
 DEAD = frozenset({Health.REFUSED, Health.SILENT, Health.NAMELESS, Health.NO_TLS, Health.BANNING})
@@ -76,8 +76,8 @@ class Site:
     health: dict[str, Health]
     pages: list[Page] = field(default_factory=list)
     stops_at: float = float("inf")
-    down: list[tuple[float, float]] = field(default_factory=list)  #: it takes no connection then
-    unnamed: list[tuple[float, float]] = field(default_factory=list)  #: its name has no address
+    down: list[tuple[float, float]] = field(default_factory=list)  #: times without connections
+    unnamed: list[tuple[float, float]] = field(default_factory=list)  #: times without an address
     least_gap: float = 0.0  #: 429 for requests closer together than this
     last: float = float("-inf")
 
@@ -87,11 +87,13 @@ class World:
     """The web of one seed."""
 
     sites: dict[str, Site]
-    away: list[tuple[float, float, Reason]]  #: when our own network is, and what that looks like
+    away: list[
+        tuple[float, float, Reason]
+    ]  #: outages of our own network: begin, end, and the error of a request
     concurrency: int
     per_host: int
     obey_robots: bool
-    cookies: bool  #: then redirects are followed in place
+    cookies: bool  #: if so, redirects are followed in place
 
     @property
     def pages(self) -> Iterator[tuple[Site, Page]]:
@@ -114,7 +116,7 @@ def made(seed: int) -> World:
                 [Health.WELL, Health.NO_TLS, Health.REFUSED, Health.SILENT]
             )
         if health["http"] is Health.NAMELESS:
-            health = dict.fromkeys(health, Health.NAMELESS)  # a name is that of all of its origins
+            health = dict.fromkeys(health, Health.NAMELESS)  # all origins of a host share its name
         site = sites[name] = Site(name, health)
         if chance.random() < 0.2:
             begin = chance.uniform(0, 60)
@@ -131,7 +133,7 @@ def made(seed: int) -> World:
         if name != "dead.example":
             _furnish(site, chance)
     away = []
-    # Of few hosts nobody can tell whether they or the network is away.
+    # With few hosts, a crawl cannot tell an outage of the network from dead hosts.
     healthy = [s for s in sites.values() if s.health["http"] is Health.WELL and not s.down]
     if len(healthy) >= 4 and chance.random() < 0.6:
         begin = chance.uniform(3, 30)
@@ -165,8 +167,8 @@ def _furnish(site: Site, chance: Random) -> None:
                 Kind.TO_TLS: "https://dead.example/x",
                 Kind.TO_NOWHERE: "http://[bad",
             }.get(kind, "")
-            # An origin that refuses many pages and has never answered one is given up,
-            # so there is one that it answers, and it is asked for first.
+            # An origin that refuses many pages and has never answered one is given up.
+            # So each origin has a good page, which is requested first.
             priority = chance.choice([0, 0, 0, 5, -5]) if number else 10
             site.pages.append(Page(url, kind, priority, target))
 
@@ -179,7 +181,7 @@ class Web:
         self._clock = clock
         self._pages = {page.url: page for _, page in world.pages}
         self.asked: dict[str, int] = {}
-        self.resolved: dict[str, float] = {}  #: when a site's name was found to have an address
+        self.resolved: dict[str, float] = {}  #: time of the first resolution of each name
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         self.asked[url] = self.asked.get(url, 0) + 1
@@ -189,7 +191,7 @@ class Web:
         if url.endswith("/robots.txt"):
             await self._answer_after(site, _LATENCY)
             return Response(url, request=request, status=404)
-        # A limit is about when requests come, however long their answers take.
+        # A rate limit counts arrivals of requests, not their answers.
         is_early = self._is_early(site)
         page = self._pages.get(url)
         is_slow = page is not None and page.kind is Kind.SLOW and not is_early
@@ -201,7 +203,7 @@ class Web:
         return _response(url, request, page)
 
     def _is_early(self, site: Site) -> bool:
-        """Return whether a request comes too soon after the one before."""
+        """Return whether a request comes too soon after the previous one."""
         gap, site.last = self._clock.elapsed - site.last, self._clock.elapsed
         return gap < site.least_gap
 
@@ -226,7 +228,7 @@ class Web:
             raise FetchError(Reason.TLS, "wrong version number")
 
     async def _answer_after(self, site: Site, latency: float) -> None:
-        """Wait for an answer, which never comes where the network goes away meanwhile."""
+        """Wait for an answer, which never comes if the network goes away before it."""
         ends = self._clock.elapsed + latency
         for begin, end, _ in self._world.away:
             if self._clock.elapsed < end and begin < ends:

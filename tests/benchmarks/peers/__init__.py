@@ -1,1 +1,1 @@
-"""The same crawl by other frameworks, in an environment of theirs; nothing imports these."""
+"""The same crawl by other frameworks, in an environment of their own; no module imports these."""

@@ -13,7 +13,7 @@ from crawlee.storage_clients import FileSystemStorageClient, SqlStorageClient
 
 
 async def crawl(start: str, concurrency: int, kind: str, folder: Path) -> None:
-    """Crawl all of the host of *start*; the queue and the items are kept in *folder*."""
+    """Crawl the host of *start*; the queue and the items are kept in *folder*."""
     database = f"sqlite+aiosqlite:///{folder}/crawlee.db"
     client = SqlStorageClient(connection_string=database) if kind == "sql" else None
     crawler = ParselCrawler(

@@ -23,7 +23,7 @@ async def main(url: str, jobs: int, concurrency: int) -> None:
     for start in range(0, jobs, CHUNK):
         await asyncio.gather(*(pool.enqueue_job("null") for _ in range(min(CHUNK, jobs - start))))
     added = time.monotonic()
-    # By default it looks for jobs twice a second, and takes `max_jobs` at most each time.
+    # By default, arq looks for jobs twice a second, and takes at most `max_jobs` each time.
     worker = Worker(
         [null],
         redis_pool=pool,

@@ -1,6 +1,6 @@
 """pgqueuer on PostgreSQL with a null job: run by a Python that has it, see tests.benchmarks.queues.
 
-What its worker holds is at least two batches: a batch is half of the concurrency.
+Its worker holds at least two batches: a batch is half of the concurrency.
 """
 
 import asyncio

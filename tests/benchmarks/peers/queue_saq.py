@@ -16,7 +16,7 @@ async def null(_ctx):
 
 
 async def main(url: str, jobs: int, concurrency: int) -> None:
-    # The defaults allow 20 operations at once: more would be waiting for each other.
+    # The default of 20 operations at once would make the others wait.
     queue = Queue.from_url(url, max_concurrent_ops=concurrency)
     await queue.connect()
     began = time.monotonic()
@@ -30,11 +30,11 @@ async def main(url: str, jobs: int, concurrency: int) -> None:
     async def count(ctx):
         # Called when the job's end is recorded.
         nonlocal ended
-        # Now and then it runs a job once more that it has stopped in the middle.
+        # SAQ sometimes repeats a job that it stopped in the middle.
         if ctx["job"].status is Status.COMPLETE:
             done.add(ctx["job"].key)
         if len(done) == jobs and not ended:
-            # Not when it has stopped: that waits for what it does beside the jobs.
+            # Not after the stop of the worker, which waits for its background tasks.
             ended = time.monotonic()
             worker.event.set()
 

@@ -6,7 +6,7 @@ import scrapy
 
 
 class Docs(scrapy.Spider):
-    """One item for each page of HTML; every link of its host is followed."""
+    """One item for each HTML page; every link of its host is followed."""
 
     name = "docs"
 
