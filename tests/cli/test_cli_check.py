@@ -694,7 +694,7 @@ def test_every_counterpart_of_a_setting_is_a_setting():
 
 def test_the_guides_spiders_are_told_what_the_guide_shows():
     guide = page("scrapy").text
-    sources = re.findall(r"```python\n# spiders/quotes\.py\n(.*?)```", guide, re.DOTALL)
+    sources = re.findall(r"```python\n(# spiders/quotes\.py\n.*?)```", guide, re.DOTALL)
     outputs = re.findall(r"```console\n\$ crawlcw check quotes\n(.*?)```", guide, re.DOTALL)
 
     for source, output in zip(sources, outputs, strict=True):
