@@ -43,7 +43,7 @@ def port(tmp_path: Path) -> Iterator[int]:
 def test_the_tutorial_works_from_its_first_to_its_last_step(port: int, tmp_path: Path) -> None:
     tutorial = pages.guide("tutorial").replace("8000", str(port))
     install, *blocks = pages.blocks(tutorial, "sh")
-    assert install == "pip install -e .\n"
+    assert install == "pip install crawlcw\n"
     blocks.remove(f"{SERVE}\n")
     (tmp_path / "spiders").mkdir()
     (tmp_path / "spiders" / "books.py").write_text(pages.block(tutorial, "python", "class Books"))

@@ -11,6 +11,7 @@ import importlib
 import posixpath
 import re
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
@@ -45,6 +46,15 @@ ORIGINS = {
 }
 _PAGES = {origin: page for page, origin in ORIGINS.items()}
 _PAGES["examples/deploy"] = "examples/deploy.md"
+#: Weight of a page in the search: answers come before lists of names, and those before programs.
+_BOOST = {
+    **dict.fromkeys(("index.md", *(f"{name}.md" for name in manual.KINDS["Tutorial"])), 4),
+    **dict.fromkeys((f"{name}.md" for name in manual.KINDS["How to"]), 8),
+    **dict.fromkeys((f"{name}.md" for name in manual.KINDS["Reference"]), 2),
+    **dict.fromkeys((f"{name}.md" for name in manual.KINDS["Explanation"]), 2),
+    "api.md": 0.2,
+}
+_OTHER_BOOST = 0.5
 #: The text of each page with its links, for `llms.txt`.
 _TEXTS: dict[str, str] = {}
 
@@ -67,6 +77,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for page, origin in ORIGINS.items()
         if page in PROJECT or page in ("index.md", "examples/deploy.md")
     }
+    texts["index.md"] = _installed_by_name(texts["index.md"])
     texts |= {f"examples/{name}.md": _program(name) for name in EXAMPLES}
     texts |= {"examples/index.md": _gallery(), "api.md": _reference()}
     for page, text in texts.items():
@@ -77,8 +88,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links lead to pages of the site, or else to the repository."""
+    """Let links lead to pages of the site, or else to the repository; weigh the page."""
     shown = page.file.src_path
+    page.meta["search"] = {"boost": _BOOST.get(shown, _OTHER_BOOST)}
     parts = re.split(r"(^ *```.*?^ *```$)", text, flags=re.DOTALL | re.MULTILINE)
     parts[::2] = [
         re.sub(
@@ -110,6 +122,16 @@ def on_post_build(config: MkDocsConfig) -> None:
     lines += ["", "## Examples", ""]
     lines += [f"- [{name}]({address}examples/{name}.md): {_summary(name)}" for name in EXAMPLES]
     (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _installed_by_name(readme: str) -> str:
+    """Let the README's commands install from PyPI: readers of the site have no clone."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    hooks = settings["tool"]["hatch"]["metadata"]["hooks"]
+    for each in hooks["fancy-pypi-readme"]["substitutions"]:
+        if not each["pattern"].startswith(r"\]"):  # those of links are not the site's
+            readme = re.sub(each["pattern"], each["replacement"], readme)
+    return readme
 
 
 def _target(path: str, page: str, repository: str) -> str:
