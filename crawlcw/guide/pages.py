@@ -14,6 +14,10 @@ from crawlcw.errors import UsageError
 KINDS = {
     "Tutorial": ("tutorial",),
     "How to": (
+        "limits",
+        "results",
+        "resuming",
+        "failures",
         "logins",
         "proxies",
         "files",
