@@ -10,7 +10,7 @@ from tests.faults import scenario
 from tests.faults.world import World, quick
 from tests.support import docs
 
-#: Of the star: one process holds all of them.
+#: Pages that the star links to: one process holds all of them.
 LEAVES = 40
 
 
@@ -32,7 +32,7 @@ def world(request: pytest.FixtureRequest, mongodb_uri: str, short_waits: None) -
 
 @pytest.fixture(scope="module")
 def one_world(mongodb_uri: str, short_waits: None) -> Iterator[World]:
-    """A world for what does not depend on the driver."""
+    """A world for tests that do not depend on the driver."""
     name = f"crawlcw_test_{os.getpid()}_one_world"
     with World(mongodb_uri, name, "motor").opened() as opened:
         yield opened
@@ -40,27 +40,27 @@ def one_world(mongodb_uri: str, short_waits: None) -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def soaking(request: pytest.FixtureRequest) -> bool:
-    """Whether there is time for a long variant."""
+    """Whether to run the long variant of a test."""
     return bool(request.config.getoption("--soak"))
 
 
 @pytest.fixture(scope="session")
 def faultless(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The items of PostgreSQL's manual as a crawl to which nothing happens records them."""
+    """The items of PostgreSQL's manual, as a crawl without faults records them."""
     with docs.served(docs.folder("postgresql")) as site:
         return scenario.crawled_without_faults(site, tmp_path_factory.mktemp("faultless"))
 
 
 @pytest.fixture(scope="session")
 def faultless_twice(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The same for two copies of the manual, which are a crawl of 2,339 pages."""
+    """The same for two copies of the manual: a crawl of 2,339 pages."""
     with docs.served(docs.folder("postgresql"), copies=2) as site:
         return scenario.crawled_without_faults(site, tmp_path_factory.mktemp("faultless_twice"))
 
 
 @pytest.fixture(scope="session")
 def star(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a site of one page that links to all others, which link to nothing."""
+    """The folder of a site of one page that links to all others, which have no links."""
     folder = tmp_path_factory.mktemp("star")
     leaves = [f"{number}.html" for number in range(LEAVES)]
     links = "".join(f'<a href="{leaf}">{leaf}</a>' for leaf in leaves)
@@ -72,6 +72,6 @@ def star(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def faultless_star(star: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The items of the star as a crawl to which nothing happens records them."""
+    """The items of the star, as a crawl without faults records them."""
     with docs.served(star) as site:
         return scenario.crawled_without_faults(site, tmp_path_factory.mktemp("faultless_star"))

@@ -1,7 +1,7 @@
 """A document store in virtual time, behind a network that loses, delays and repeats.
 
-It understands what the ledger on MongoDB sends, and promises as little as a
-server does: a write of one document is atomic, a command of many is not.
+It understands the commands of the ledger on MongoDB, with the guarantees of a real
+server only: a write of one document is atomic, a command with many is not.
 """
 
 import re
@@ -18,7 +18,7 @@ from tests.faults.virtual import Process, Signal, Timeline
 Document = dict[str, Any]
 Filter = Mapping[str, Any]
 
-#: Seconds until a driver gives a command up, as `timeoutMS`.
+#: Seconds until a driver gives up a command, like `timeoutMS`.
 TIMEOUT = 10.0
 _MISSING = object()
 
@@ -60,7 +60,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """How likely something happens to a message, from 0 to 1."""
+    """The probability of each fault of a message, from 0 to 1."""
 
     request_lost: float = 0.0
     reply_lost: float = 0.0
@@ -73,7 +73,7 @@ CALM = Weather()
 
 
 class Server:
-    """The collections, and who looks on at every write."""
+    """The collections, and a watcher of every write."""
 
     def __init__(self, watch: Callable[[Command, Document | None, Document], None]) -> None:
         self.collections: dict[str, dict[Any, Document]] = {}
@@ -115,7 +115,7 @@ class Server:
         return (each for each in chosen if matches(each, wanted))
 
     def apply(self, command: Command, step: tuple[Statement, Any], reply: Reply) -> bool:
-        """Do one atomic write, if the document is there and still matches; say whether."""
+        """Do one atomic write if the document exists and still matches; return whether it did."""
         statement, key = step
         documents = self.documents(command.collection)
         before = documents.get(key)
@@ -132,7 +132,7 @@ class Server:
             reply.matched_count += 1
             reply.modified_count += documents[key] != before
         if command.durable:
-            # It is on a majority, and so is all that came before it.
+            # A majority has this write, and all writes before it.
             self._undurable.clear()
         else:
             self._undurable.append((command.collection, key, before))
@@ -141,7 +141,7 @@ class Server:
         return True
 
     def roll_back(self, share: float) -> list[tuple[Document, Document | None]]:
-        """Undo a share of the last writes, which a new primary may never have received.
+        """Undo a share of the last writes, as if a new primary had never received them.
 
         Returns each old document with its present version.
         """
@@ -157,7 +157,7 @@ class Server:
 
 
 def matches(document: Document, wanted: Filter) -> bool:
-    """Say whether a document is one of those that a filter wants."""
+    """Return whether a document matches a filter."""
     for name, condition in wanted.items():
         if name == "$or":
             if not any(matches(document, each) for each in condition):
@@ -221,7 +221,7 @@ def updated(before: Document, update: Mapping[str, Any]) -> Document:
 
 
 class Network:
-    """Between the processes and the server."""
+    """The network between the processes and the server."""
 
     def __init__(
         self,
@@ -232,14 +232,14 @@ class Network:
         trace: Callable[[str, str, object], None],
     ) -> None:
         self.weather = CALM
-        self.away_until = 0.0  #: nothing reaches the server before
+        self.away_until = 0.0  #: no message reaches the server before this time
         self._timeline = timeline
         self._server = server
         self._chance = chance
         self._trace = trace
 
     async def call(self, command: Command) -> Reply:
-        """Send a command and wait for its reply; raises a driver's errors."""
+        """Send a command and wait for its reply; raise the errors of a driver."""
         timeline, chance, weather = self._timeline, self._chance.random, self.weather
         answered = Signal()
         timeline.after(TIMEOUT, answered.fail, NetworkTimeout("timed out"))
@@ -263,7 +263,7 @@ class Network:
         return 0.001 + 0.01 * self._chance.random()
 
     def _break(self, answered: Signal) -> None:
-        """Let the sender know at once that the connection is gone, or not at all."""
+        """Break the connection: the sender gets an error at once, or never."""
         if self._chance.random() < 0.5:
             self._timeline.after(self._latency(), answered.fail, AutoReconnect("closed"))
 
@@ -295,7 +295,7 @@ class Network:
             if not self._server.apply(command, step, reply):
                 self._trace(command.sender.name, "has no effect on", step[1])
             if number < len(steps) and self._chance.random() < 0.2:
-                # Other processes' commands come in between.
+                # Commands of other processes may come between two steps.
                 rest = steps[number:]
                 self._timeline.after(self._latency(), self._proceed, command, rest, reply, answered)
                 return
@@ -315,7 +315,7 @@ class Network:
 
 
 class Database:
-    """The server as the driver of one process shows it."""
+    """The server, as seen through the driver of one process."""
 
     def __init__(self, network: Network, process: Process) -> None:
         self._network = network
@@ -356,7 +356,7 @@ class Collection:
         return await self._write("update", Statement(wanted, update, many=True))
 
     async def delete_many(self, wanted: Filter, **_: object) -> Reply:
-        # Of large items that were set aside, and there are none here: a command like any other.
+        # It deletes offloaded items, which the model does not have: any command will do.
         return await self._write("update", Statement(wanted, {"$set": {}}, many=True))
 
     async def bulk_write(self, writes: Sequence[UpdateOne], **_: object) -> Reply:
@@ -372,7 +372,7 @@ class Collection:
 
 
 class Cursor:
-    """A query, which is sent when its rows are asked for."""
+    """A query, which is sent when its rows are read."""
 
     def __init__(self, network: Network, process: Process, name: str, wanted: Filter) -> None:
         self._network = network
@@ -414,7 +414,7 @@ class Cursor:
 
 
 class Picked:
-    """A query, of whose rows some are left out again."""
+    """A query that leaves out some of its rows."""
 
     def __init__(self, cursor: Cursor, stages: Sequence[Mapping[str, Any]]) -> None:
         self._cursor = cursor

@@ -1,7 +1,7 @@
-"""Spiders of a documentation to whose process something happens on a certain page.
+"""Spiders of a documentation that block, end or delay their process on certain pages.
 
-`-a pages=/a.html,/b.html` names the pages, `-a seconds=` how long what happens
-takes, and `-a marks=` a file that gets a line whenever it happens.
+`-a pages=/a.html,/b.html` names the pages, `-a seconds=` the length of the block or
+delay, and `-a marks=` a file that gets a line for each event.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class _HardSpider(DocsSpider):
 
 
 class BlockingSpider(_HardSpider):
-    """The first process that comes to the page stands still, its event loop included."""
+    """The page blocks the event loop of the first process that parses it."""
 
     def parse(self, response):
         if self.is_hard(response) and self._is_first():
@@ -43,7 +43,7 @@ class BlockingSpider(_HardSpider):
 
 
 class DeadlySpider(_HardSpider):
-    """Every process that comes to the page ends there and then."""
+    """The page ends every process that parses it."""
 
     exit_code = 9
 
@@ -55,7 +55,7 @@ class DeadlySpider(_HardSpider):
 
 
 class SlowSpider(_HardSpider):
-    """The page takes long, and lets everything else go on meanwhile."""
+    """The page takes long, without blocking the event loop."""
 
     async def parse(self, response):
         if self.is_hard(response):

@@ -1,4 +1,4 @@
-"""What must hold of a spider's documents at any time, whatever has happened to them."""
+"""Invariants of a spider's documents, which hold at any time and after any fault."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from crawlcw.model.hosts import HostLease
 from crawlcw.model.task import Lease, Status
 
 Document = dict[str, Any]
-#: collection -> id -> document. An id that is itself a document is there as its text.
+#: collection -> id -> document. An id that is a document itself is replaced by its text.
 Documents = Mapping[str, Mapping[Any, Document]]
 
 MAX_RETRY = 3
@@ -16,7 +16,7 @@ MAX_LOST = 3
 
 
 def assert_sound(found: Documents) -> None:
-    """Assert the invariants of every ledger at every moment."""
+    """Assert the invariants that hold for every ledger at any time."""
     urls = [task["url"] for task in found["books"].values()]
     assert len(urls) == len(set(urls))
     for task in found["books"].values():
@@ -44,7 +44,7 @@ def _assert_sound_task(task: Document, blob: Mapping[Any, Document]) -> None:
 
 
 def assert_known(found: Documents, tasks: Iterable[Lease], hosts: Iterable[HostLease]) -> None:
-    """Assert that everything which is held is held by one of the leases."""
+    """Assert that each locked task or host belongs to one of the leases."""
     held = {
         (task["_id"], task["lock"], task["fence"])
         for task in found["books"].values()
@@ -60,7 +60,7 @@ def assert_known(found: Documents, tasks: Iterable[Lease], hosts: Iterable[HostL
 
 
 def assert_later(before: Documents, after: Documents) -> None:
-    """Assert that no fence and no epoch has gone back, and nothing is gone."""
+    """Assert that no fence or epoch has decreased, and no document is missing."""
     for task_id, task in before["books"].items():
         now = after["books"][task_id]
         assert now["fence"] >= task["fence"]

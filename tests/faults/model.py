@@ -1,21 +1,20 @@
 """A model of whole crawls: thousands of schedules of faults, in virtual time.
 
-The processes here are models, and so are the network, the server and the clocks.
-What they send is not: every process has a `MongoLedger`, a `Committer`,
-`HeldLeases`, a `RunAlone` and a `LedgerClock` of the product, and decides by
-`transitions`.
-A schedule follows from its seed alone: a small site whose pages link to one
-another and fail in all ways, up to four processes that crawl it, and until some
-moment faults: requests and replies that are lost, late or come again an hour
-later, processes that are killed, paused past their leases or wrongly believed
-dead, clocks that are wrong by up to an hour. Then the faults stop, and the crawl
-has to come to its end.
+The processes, the network, the server and the clocks are models. The code in them
+is that of the product: every process has a `MongoLedger`, a `Committer`,
+`HeldLeases`, a `RunAlone` and a `LedgerClock`, and decides by `transitions`.
+
+A schedule follows from its seed alone. It has a small site whose pages link to one
+another and fail in all ways, up to four processes that crawl it, and faults until
+some moment. Requests and replies are lost, delayed or repeated an hour later.
+Processes are killed, paused past their leases or wrongly believed dead. Clocks are
+wrong by up to an hour. Then the faults stop, and the crawl must end.
 
     python -m tests.faults.model SEED          what happens in one schedule
     python -m tests.faults.model FIRST LAST    looks for a schedule that fails
 
-`Checker` says what must hold; it knows every document before and after each
-write, and what every process was told.
+`Checker` has the invariants. It sees every document before and after each write,
+and the replies to every process.
 """
 
 import contextlib
@@ -63,22 +62,22 @@ LEASE = timedelta(seconds=60)
 POLICY = RetryPolicy(max_retry=3, base=timedelta(seconds=4))
 _MOST_PAGES = 15
 _GROUPS_AT_ONCE = 3
-#: As wrong as a clock may be, in seconds.
+#: The largest error of a clock, in seconds.
 _WRONG = 3600.0
-#: From the last fault to the end of the crawl: leases and times of a clock that
-#: was an hour ahead come first, then a few leases and waits.
+#: Limit from the last fault to the end of the crawl: the leases and times of a clock
+#: that was an hour ahead, and then a few leases and waits.
 _WITHIN = _WRONG + 1800.0
-#: The edges of the table, and what changes no status: a renewal.
+#: The transitions of the table.
 _EDGES = {(before, after) for (before, _), afters in transitions.TABLE.items() for after in afters}
 
 
 class ProtocolError(AssertionError):
-    """Something does not hold."""
+    """An invariant does not hold."""
 
 
 @cache
 def page(number: int) -> Task:
-    """Return the task of a page, as it is when it was just found."""
+    """Return the task of a newly found page."""
     return make_task(f"http://h.test/{number}")
 
 
@@ -93,7 +92,7 @@ class Content:
 
     links: tuple[int, ...] = ()
     fails: int = 0  #: number of fetches that fail before one succeeds
-    gone: bool = False  #: it fails for good
+    gone: bool = False  #: it fails permanently
     deadly: bool = False  #: it crashes its process
 
 
@@ -109,13 +108,13 @@ class Plan:
     kills: int = 0
     pauses: int = 0
     wrong_clocks: int = 0
-    stops: int = 0  #: processes that are told to end, and are replaced
+    stops: int = 0  #: processes that are stopped and replaced
     retries: int = 0  #: number of `retry-failed` calls
     failovers: int = 0  #: number of new primaries, which lack non-durable writes
 
     @property
     def faultless(self) -> bool:
-        """Say whether nothing happens that may cost a fetch."""
+        """Return whether no fault may repeat a fetch."""
         deadly = any(content.deadly for content in self.pages)
         return self.weather == CALM and not (
             self.kills or self.pauses or self.wrong_clocks or self.failovers or deadly
@@ -123,12 +122,12 @@ class Plan:
 
     @property
     def exact(self) -> bool:
-        """Say whether who has a lease also knows it: processes only crash."""
+        """Return whether every lease is known to its holder: processes only crash."""
         return self.weather == CALM and not (self.pauses or self.wrong_clocks or self.failovers)
 
     @property
     def only_replies(self) -> bool:
-        """Say whether all that happens is that replies are lost: the server is always told."""
+        """Return whether the only faults are lost replies: every request reaches the server."""
         gentle = replace(self, weather=replace(self.weather, reply_lost=0.0))
         return gentle.faultless
 
@@ -176,7 +175,7 @@ def _weather(chance: Random, kind: str) -> Weather:
 
 
 def _content(chance: Random, number: int, pages: int, *, deadly: bool) -> Content:
-    # Each page but the first is linked from some page before it, and from any.
+    # Each page but the first is linked from an earlier page, and perhaps from others.
     links = {n for n in range(number + 1, pages) if chance.random() < 2.0 / n}
     links |= {chance.randrange(pages) for _ in range(chance.randint(0, 2))}
     return Content(
@@ -187,32 +186,32 @@ def _content(chance: Random, number: int, pages: int, *, deadly: bool) -> Conten
     )
 
 
-#: The id of a task, the fence and the token. A failover makes a fence come again.
+#: The id of a task, the fence and the token. A fence may repeat after a failover.
 Claim = tuple[bytes, int, str]
 
 
 @dataclass(slots=True)
 class Checker:
-    """Everything that has happened, and what must hold of it."""
+    """The history of a schedule, and the checks of its invariants."""
 
     plan: Plan
     timeline: Timeline
     buried: set[str] = field(default_factory=set)  #: dead workers, whose leases others may end
     claims: set[Claim] = field(default_factory=set)
-    handed: set[Claim] = field(default_factory=set)  #: those that a process knows of
-    fetched: set[Claim] = field(default_factory=set)  #: those that a page was fetched under
-    settled: set[Claim] = field(default_factory=set)  #: those whose outcome is recorded
+    handed: set[Claim] = field(default_factory=set)  #: claims that a process knows
+    fetched: set[Claim] = field(default_factory=set)  #: claims under which a page was fetched
+    settled: set[Claim] = field(default_factory=set)  #: claims with a recorded outcome
     fetches: Counter[bytes] = field(default_factory=Counter)
-    given_back: Counter[bytes] = field(default_factory=Counter)  #: fetched, and released after it
+    given_back: Counter[bytes] = field(default_factory=Counter)  #: pages released after a fetch
     taken_over: Counter[bytes] = field(default_factory=Counter)
-    forgotten: set[Claim] = field(default_factory=set)  #: in failovers
-    crashed: Counter[bytes] = field(default_factory=Counter)  #: by the page itself
-    alone: set[Claim] = field(default_factory=set)  #: begun with, to be worked on alone
-    counted: Counter[bytes] = field(default_factory=Counter)  #: losses that counted
+    forgotten: set[Claim] = field(default_factory=set)  #: claims lost in failovers
+    crashed: Counter[bytes] = field(default_factory=Counter)  #: crashes caused by the page
+    alone: set[Claim] = field(default_factory=set)  #: claims of pages that run alone
+    counted: Counter[bytes] = field(default_factory=Counter)  #: losses that count against the page
     failed: Counter[bytes] = field(default_factory=Counter)
     finished: Counter[bytes] = field(default_factory=Counter)
     brought_back: Counter[bytes] = field(default_factory=Counter)
-    woken: float = -1.0  #: when a task became something to do that it was not
+    woken: float = -1.0  #: the last time at which a task became due
     writes: int = 0
 
     # --- the server
@@ -288,17 +287,17 @@ class Checker:
         if taken_over and after.get("begun") is None:
             raise ProtocolError("a crash is forgotten")
         claim = task_id, fence, after["lock"]
-        # One that was forgotten may come once more.
+        # A claim that was lost in a failover may be repeated.
         known = claim in self.claims and claim not in self.forgotten
         if _worker(claim[2]) != sender or known:
             raise ProtocolError(f"{sender} claims as {claim[2]}")
         self.claims.add(claim)
 
     def _counted(self, before: Document, after: Document) -> None:
-        """A lease that ran out counts where its work had begun, and nothing else was under way."""
+        """Check that a lapsed lease counts only if its work had begun, with no other under way."""
         more = after["lost"] - before["lost"]
         counts = before["status"] == Status.PROCESSING and before.get("begun") == before["fence"]
-        # Who began with it only after it was paged for the next is not known to that one.
+        # The next holder may not know of a begin after it had read its page.
         if more not in ((0, 1) if counts else (0,)):
             raise ProtocolError(f"lost becomes {after['lost']}")
         self.counted[before["_id"]] += more
@@ -340,7 +339,7 @@ class Checker:
             raise ProtocolError("more than the end of a lease is changed")
         holder = _worker(before["lock"])
         if holder in self.buried:
-            return  # by another process, or by itself at its end
+            return  # changed by another process, or by the worker itself at its end
         if holder != sender:
             raise ProtocolError(f"{sender} changes a lease of {before['lock']}, who lives")
         if after["due"] < before["due"]:
@@ -353,7 +352,7 @@ class Checker:
         self.brought_back[before["_id"]] += 1
 
     def rolled_back(self, was: Document, now: Document | None) -> None:
-        """Note that a new primary has an older document."""
+        """Record that a new primary has an older document."""
         if now is None or was["status"] != Status.PROCESSING:
             raise ProtocolError("more is forgotten than claims and renewals")
         if was["fence"] != now["fence"]:
@@ -372,7 +371,7 @@ class Checker:
             raise ProtocolError(f"{violation.kind}: {violation.detail}")
 
     def moment(self) -> datetime:
-        """Return the time, as it really is."""
+        """Return the true time."""
         return START + timedelta(seconds=self.timeline.now)
 
     # --- what processes believe
@@ -393,12 +392,12 @@ class Checker:
         for settlement in settlements:
             claim = _claim(settlement.lease)
             recorded = claim in self.settled
-            # Where a failover has forgotten the claim, its fence came again: `settled` may
-            # be that of the other claim, which then counts twice in the reports.
+            # If a failover lost the claim, its fence was used again: `settled` may belong
+            # to the other claim, which then counts twice in the reports.
             again = self.plan.failovers and any(claim[:2] == each[:2] for each in self.settled)
             if claim not in lost and not recorded and not again:
                 raise ProtocolError(f"{claim[2]} believes its result recorded, and it is not")
-            # A later outcome hides that there was one: this costs a line in the log.
+            # A later outcome hides an earlier one: that costs a line in the log only.
             if claim in lost and recorded and tasks[claim[0]]["settled"] == claim[1]:
                 raise ProtocolError(f"{claim[2]} believes its result lost, and it is recorded")
 
@@ -414,7 +413,7 @@ class Checker:
                 raise ProtocolError(f"{lease.token} is told that it is lost, and it is not")
 
     def fetch(self, lease: Lease) -> int:
-        """Note that a page is fetched; return how often it was by now."""
+        """Record a fetch of a page; return the number of its fetches so far."""
         if _claim(lease) in self.fetched:
             raise ProtocolError(f"fetched twice under one claim: {lease.token}")
         self.fetched.add(_claim(lease))
@@ -422,7 +421,7 @@ class Checker:
         return self.fetches[lease.task.id]
 
     def crash(self, lease: Lease, under_way: Iterable[Claim]) -> None:
-        """Note that a page crashes the process in which the claims are under way."""
+        """Record that a page crashes the process in which the claims are under way."""
         self.crashed[lease.task.id] += 1
         beside = {claim for claim in under_way if claim != _claim(lease)}
         if self.alone & beside:
@@ -469,7 +468,7 @@ class Checker:
             raise ProtocolError(f"{self.failed[task_id]} failures")
         if self.plan.only_replies and self.taken_over[task_id]:
             raise ProtocolError("a lease runs out, and its holder lives and is heard")
-        # The second one quarantines it, for as long as it is not finished.
+        # The second crash quarantines the page until it is finished.
         if self.plan.exact and self.crashed[task_id] > 2 + rounds * self.plan.max_lost:
             raise ProtocolError(f"{self.crashed[task_id]} crashes")
         if self.plan.exact and not content.deadly and self.counted[task_id] > self.plan.kills:
@@ -526,7 +525,7 @@ class WatchedLedger(MongoLedger):
 
 
 class Insistence:
-    """The product's `LedgerRetry`, in virtual time and without an end."""
+    """The product's `LedgerRetry`, in virtual time and without a limit."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -590,7 +589,7 @@ class Worker(Process):
         self.spawn(self._renew())
 
     def set_clock(self, error: float) -> None:
-        """Let the process measure the ledger's time with an error of *error* seconds."""
+        """Set the error of the process's ledger clock to *error* seconds."""
         now = self.timeline.now
         self.clock.set(START + timedelta(seconds=now + error), asked=now, answered=now)
 
@@ -600,10 +599,10 @@ class Worker(Process):
         self._changed.send()
 
     async def announce(self, tasks: Iterable[Task]) -> None:
-        """There are no hosts here."""
+        """Do nothing: the model has no hosts."""
 
     def written(self, *, more: bool, again: Iterable[str]) -> None:
-        """Look at the ledger again."""
+        """Read the ledger again."""
         self._changed.send()
 
     def _lost(self, task_ids: set[bytes]) -> None:
@@ -652,7 +651,7 @@ class Worker(Process):
             return False
         lapsed = any(task.status is Status.PROCESSING for task in wanted)
         if self._chance.random() < (0.5 if lapsed else 0.1):
-            # The page grows old, while a late holder may return.
+            # The page becomes stale, and a late holder may return.
             await self.sleep(self._chance.random() * 30.0)
         claimed = await self._insist(
             lambda: self.ledger.leases.claim(
@@ -693,7 +692,7 @@ class Worker(Process):
             self._changed.send()
 
     def _write_out(self) -> None:
-        """Begin with a group, unless enough of them are under way."""
+        """Start writing a group, unless enough groups are under way."""
         if self._done and self._writing < _GROUPS_AT_ONCE:
             group, self._done = self._done, []
             self._writing += 1
@@ -740,7 +739,7 @@ class Worker(Process):
             await self._insist(lambda: self.ledger.outcomes.release(queued))
             self._held.end(queued)
         if not self.schedule.plan.faultless and self._chance.random() < 0.3:
-            # The grace is over.
+            # The grace period is over.
             for thread in list(self._fetching.values()):
                 thread.cancel()
         while self._fetching or self._writing:
@@ -751,12 +750,12 @@ class Worker(Process):
         with contextlib.suppress(LedgerUnavailableError):
             await self.ledger.workers.leave(self.name)
         self.schedule.trace(self.name, "ends", "")
-        # From outside of this thread.
+        # Not from this thread, which the kill ends.
         self.timeline.after(0.0, self.kill)
 
 
 class Schedule:
-    """One run of everything, from a seed."""
+    """One run of all processes and faults, from a seed."""
 
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self.seed = seed
@@ -775,12 +774,12 @@ class Schedule:
         self._failovers = self.plan.failovers
 
     def trace(self, actor: str, what: str, subject: object) -> None:
-        """Note an event, if tracing is on."""
+        """Record an event, if tracing is on."""
         if self._tracing:
             self.events.append(f"{self.timeline.now:10.3f} {actor:>4} {what} {shown(subject)}")
 
     def run(self) -> None:
-        """Let everything happen; raises `ProtocolError`."""
+        """Run the schedule; raises `ProtocolError`."""
         with virtual(self.timeline, mongo_leases, committer, leases, pool):
             for _ in range(self.plan.workers):
                 self.timeline.after(self.chance.random() * 5.0, self._start)
@@ -795,7 +794,7 @@ class Schedule:
 
     def _until_the_end(self) -> None:
         deadline = self.plan.faults_end + _WITHIN
-        # A late message may bring something back when all have ended.
+        # A late message may make a task due after all processes have ended.
         for _ in range(3):
             self._finish_by(deadline)
             if all("due" not in found for found in self.tasks.values()):
@@ -811,7 +810,7 @@ class Schedule:
         while not self.timeline.run(until=deadline):
             if self._living():
                 raise ProtocolError("the crawl does not come to its end")
-            # Only messages are under way.
+            # Only messages are left.
             deadline += 3600.0
 
     def _living(self) -> list[Worker]:
@@ -836,7 +835,7 @@ class Schedule:
             (plan.retries, self._retry_failed),
         ):
             for _ in range(times):
-                # Most of them early, when there is most to do.
+                # Most faults come early, while there are many tasks.
                 self.timeline.at(self.chance.random() ** 2 * plan.faults_end, strike)
 
     def _calm(self) -> None:
@@ -857,7 +856,7 @@ class Schedule:
             self.kill(worker)
 
     def kill(self, worker: Worker) -> None:
-        """End a process, and start another some time later."""
+        """Kill a process, and start another one later."""
         if worker.dead:
             return
         self.trace(worker.name, "is killed", "")
@@ -876,7 +875,7 @@ class Schedule:
         worker.pause()
         self.timeline.after(seconds, self._resume, worker)
         if longer and self.chance.random() < 0.2:
-            self.known_dead.add(worker.name)  # or so they believe
+            self.known_dead.add(worker.name)  # a wrong belief
 
     def _resume(self, worker: Worker) -> None:
         if worker.paused and not worker.dead:
@@ -922,7 +921,7 @@ class Schedule:
         if command.collection != "books":
             return
         if not command.durable and self._failovers and self.chance.random() < 0.1:
-            # There is something to be forgotten just now.
+            # This write is not durable yet, so a failover may lose it.
             self._failovers -= 1
             self.timeline.after(self.chance.random() * 0.05, self._fail_over)
         if self._tracing:
@@ -939,12 +938,12 @@ def _difference(before: Document | None, after: Document) -> str:
     return " ".join((name, ", ".join(changes) or "nothing"))
 
 
-#: Of a longer list this many are shown.
+#: Number of shown elements of a longer list.
 _SHOWN = 5
 
 
 def shown(value: object) -> str:
-    """Return anything as a short text that a reader can follow."""
+    """Return a short text for any value in a trace."""
     match value:
         case bytes():
             return f"page {number_of(value)}"
@@ -966,7 +965,7 @@ def shown(value: object) -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Let the product not log: lost leases are what this is about."""
+    """Turn off the product's log, which would report each lost lease."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -976,7 +975,7 @@ def quiet() -> Iterator[None]:
 
 
 def failure(seed: int) -> str | None:
-    """Run one schedule; return what does not hold and how it came to it, or None."""
+    """Run one schedule; return the trace of its failure, or None."""
     with quiet():
         try:
             Schedule(seed).run()
@@ -986,7 +985,7 @@ def failure(seed: int) -> str | None:
 
 
 def traced(seed: int) -> str:
-    """Run one schedule; return all that happens, and at last what does not hold."""
+    """Run one schedule; return its trace, with the failure at the end."""
     schedule = Schedule(seed, tracing=True)
     end = "everything holds"
     with quiet():

@@ -1,8 +1,8 @@
-"""Ledgers with one protection removed, each of which the suite must notice.
+"""Ledgers with one protection removed, which the suite must detect.
 
 A pytest plugin: `pytest -p tests.faults.mutants` with the variable
-CRAWLCW_TEST_MUTANT runs tests against the mutant of that name. What a mutant
-removes it finds by its text, so one that no longer fits the source says so.
+CRAWLCW_TEST_MUTANT runs tests against the mutant of that name. A mutant finds
+its place by the text of the source, and reports an error if the text has changed.
 """
 
 import importlib
@@ -31,13 +31,13 @@ class Edit:
     """A function, and the replacements in its source."""
 
     def __init__(self, module: str, function: str, *changes: tuple[str, str]) -> None:
-        """*function* is `Class.method` or `function`; a change is a pair of old and new text."""
+        """Edit *function*, `Class.method` or `function`; a change is a pair of old and new text."""
         self.module = module
         self._function = function
         self._changes = changes
 
     def apply(self) -> None:
-        """Replace the function by one that is compiled from the changed source."""
+        """Replace the function by one compiled from the changed source."""
         module = importlib.import_module(self.module)
         owner, name = self.place(module)
         function = getattr(owner, name)
@@ -48,7 +48,7 @@ class Edit:
             source = source.replace(old, new)
         made: dict[str, Any] = {}
         exec(source, function.__globals__, made)
-        # In place, for other modules have imported it by its name.
+        # In place, since other modules have imported it by name.
         function.__code__ = made[name].__code__
 
     def place(self, module: ModuleType) -> tuple[Any, str]:
@@ -62,7 +62,7 @@ def _without(function: str, *pieces: str, module: str = _MONGO) -> Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One protection removed, and the tests of the suite that turn red."""
+    """One protection removed, and the tests of the suite that fail without it."""
 
     name: str
     edits: tuple[Edit, ...]
@@ -194,7 +194,7 @@ def _on_each_store(test: str) -> tuple[str, ...]:
     return tuple(f"tests/ledger/test_{test}[{store}]" for store in ("sqlite", "motor"))
 
 
-#: Facets that are written once, and the stores' tables: the model has none of them.
+#: Protections in the shared facets and the stores' tables, which the model does not have.
 PORT_MUTANTS = [
     Mutant(
         name="many-are-changed-whatever-they-are-by-now",
@@ -257,7 +257,7 @@ PORT_MUTANTS = [
 
 
 def pytest_configure() -> None:
-    """Let the tests of this process run against the mutant that the environment names."""
+    """Run the tests of this process against the mutant that the environment names."""
     name = os.environ.get(VARIABLE)
     for mutant in [*MUTANTS, *PORT_MUTANTS]:
         if mutant.name == name:

@@ -1,4 +1,4 @@
-"""Every operation of a ledger, as a crawl uses it, on what `world` has prepared."""
+"""Every operation of a ledger, as a crawl uses it, in the setting of `world`."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -22,25 +22,25 @@ def _same(answer: Any, expected: Any) -> bool:
 
 
 def _no_more(answer: Any, expected: Any) -> bool:
-    """A returned number counts only the effects of the last sending."""
+    """Accept a smaller number: it counts only the effects of the last sending."""
     return bool(0 <= answer <= expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One operation: how it is sent, and which answers are right."""
+    """One operation: the call, and the check of its answer."""
 
     name: str
-    act: Callable[[World], Awaitable[Any]]  #: send it until it is answered
-    answers: Callable[[Any, Any], bool] = _same  #: by the answer where nothing fails
+    act: Callable[[World], Awaitable[Any]]  #: sends it until it is answered
+    answers: Callable[[Any, Any], bool] = _same  #: compares with the answer without a fault
     writes: bool = True
     deletes: bool = False
-    wakes: bool = False  #: repeated later it may wake hosts once more, which is harmless
+    wakes: bool = False  #: if repeated later, it may wake hosts again, which is harmless
     claims: str = "each"
 
 
 async def _claim(world: World) -> list[Lease]:
-    """Claim everything that is due; the page it is read from does not fail."""
+    """Claim all due tasks; the read of their page does not fail."""
     page = await world.far.tasks.page(limit=50)
     claimed = await world.send(
         lambda: world.near.leases.claim(page, worker="w", lease=LEASE, max_lost=3)
@@ -100,7 +100,7 @@ def _too_deep() -> list[Any]:
 
 
 def _changed(world: World) -> list[ChangedTask]:
-    """Return every page of the ledger, as one that has changed."""
+    """Return a changed task for every page of the ledger."""
     urls = [each["url"] for each in world.documents()["books"].values()]
     return [changed_task(url, changed=NOW) for url in urls]
 
@@ -277,6 +277,6 @@ def _place(world: World) -> Cursor:
 
 
 def stale_hosts(world: World) -> list[HostLease]:
-    """Return a lease that its owner has lost: a later one of the same host would be the right."""
+    """Return a lease that its owner has lost to a later one of the same host."""
     lease = world.setting.other_hosts[0]
     return [replace(lease, epoch=lease.epoch - 1, expires=NOW - timedelta(seconds=1))]

@@ -1,10 +1,9 @@
 """A network between crawlcw and mongod with losses, delays, repeats and breaks for tests.
 
-It stands between them as a TCP proxy in a thread of its own, and reads as much of
-MongoDB's wire protocol as it needs: where a message begins and ends, which
-reply belongs to which request, and what a request commands. A `Fault` says what
-happens to one command, a `Plan` which command that is. Besides, the whole network
-can be cut and frozen, until it is mended.
+It is a TCP proxy in a thread of its own, and reads the necessary parts of MongoDB's
+wire protocol: the bounds of a message, the request of a reply, and the command of a
+request. A `Plan` chooses a `Fault` for a command. Besides, the whole network can be
+cut and frozen, until it is mended.
 
 It forwards messages byte for byte.
 """
@@ -34,7 +33,7 @@ _OP_MSG = 2013
 _FLAGS_SIZE = 4
 _BODY = 0
 _MORE_TO_COME = 1 << 1
-#: To linger for no time is to reset.
+#: A linger time of zero makes `close` send a reset.
 _NO_LINGER = struct.pack("ii", 1, 0)
 #: Commands of the driver itself, not of an operation.
 _OWN = frozenset({"hello", "ismaster", "isMaster", "ping", "endSessions", "killCursors"})
@@ -42,57 +41,59 @@ _ANSWERS_WITHIN = 20.0
 
 
 class Loss(StrEnum):
-    """What of an exchange does not arrive."""
+    """The part of an exchange that is lost."""
 
     NOTHING = "nothing"
-    REQUEST = "request"  #: the server never sees it
-    REPLY = "reply"  #: the server has done it, and the client is not told
-    HALF_THE_REPLY = "half the reply"  #: likewise; the connection breaks within the reply
+    REQUEST = "request"  #: the server never receives it
+    REPLY = "reply"  #: the server has executed it, and the client gets no reply
+    HALF_THE_REPLY = "half the reply"  #: the same, and the connection breaks within the reply
 
 
 class End(StrEnum):
     """State of the connection after a loss."""
 
-    SILENCE = "silence"  #: half-open: it stays, and nothing passes any more
+    SILENCE = "silence"  #: half-open: it stays, and passes no more bytes
     CLOSE = "close"
     RESET = "reset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What happens to one command."""
+    """The fault of one command."""
 
     loss: Loss = Loss.NOTHING
     end: End = End.SILENCE  #: only after a loss
-    delay: timedelta = timedelta(0)  #: before the server sees it, whether the client still waits
-    keeps: bool = False  #: a copy of the request stays behind, for `Proxy.deliver`
+    delay: timedelta = timedelta(
+        0
+    )  #: before the server gets it, even if the client no longer waits
+    keeps: bool = False  #: a copy of the request is kept for `Proxy.deliver`
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A request as the proxy sees it."""
+    """A request, as the proxy reads it."""
 
     name: str
-    target: str  #: the collection, where the command has one
+    target: str  #: the collection, if the command has one
     body: dict[str, Any]
 
 
-#: What is to happen to a command; None: it passes. Asked once for each, in the order of arrival.
+#: Returns the fault of a command, or None. Called once for each, in the order of arrival.
 Plan = Callable[[Command], Fault | None]
 
 
 class At:
-    """The plan that lets one command fail: the one behind *skip* others like it."""
+    """Plan that fails one command, after *skip* others like it."""
 
     def __init__(
         self, fault: Fault, *, name: str | None = None, target: str | None = None, skip: int = 0
     ) -> None:
-        """Without *name*, of all commands but the driver's own; without *target*, on anything."""
+        """Without *name*, count all commands but the driver's own; *target* is a collection."""
         self._fault = fault
         self._name = name
         self._target = target
         self._skip = skip
-        self.struck = threading.Event()  #: set once the command has come
+        self.struck = threading.Event()  #: set when the command arrives
 
     def __call__(self, command: Command) -> Fault | None:
         if self.struck.is_set() or not self._is_meant(command):
@@ -110,12 +111,12 @@ class At:
 
 
 class ByChance:
-    """The plan that lets commands fail at random, the same ones for the same seed."""
+    """Plan that fails commands at random, the same ones for the same seed."""
 
     def __init__(
         self, faults: Sequence[Fault], *, rate: float, seed: int, names: Collection[str] = ()
     ) -> None:
-        """*rate* is the share of commands that fail; without *names*, of all but the driver's."""
+        """Fail a share *rate* of the commands in *names*, or of all but the driver's own."""
         self._faults = faults
         self._rate = rate
         self._names = names
@@ -129,10 +130,10 @@ class ByChance:
 
 
 class Proxy:
-    """The network, from the side of a test. Its methods may be called in any thread."""
+    """The network, for use by a test. Its methods may be called in any thread."""
 
     def __init__(self, host: str, port: int) -> None:
-        """*host* and *port* are the server's."""
+        """Prepare a proxy for the server at *host* and *port*."""
         self._server = (host, port)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault proxy")
@@ -158,27 +159,27 @@ class Proxy:
         self._loop.close()
 
     def plan(self, plan: Plan | None) -> None:
-        """Ask *plan* from now on what is to happen to commands; begin anew with `commands`."""
+        """Use *plan* from now on, and clear `commands`."""
         self._call(self._set_plan(plan))
 
     def commands(self) -> list[Command]:
-        """Return the commands that came since the plan was set, without the driver's own."""
+        """Return the commands since the last call of `plan`, without the driver's own."""
         return [each for each in self._commands if each.name not in _OWN]
 
     def deliver(self) -> list[dict[str, Any]]:
-        """Send what was kept to the server, each on a connection of its own; return the replies."""
+        """Send the kept requests to the server, each on its own connection; return the replies."""
         return self._call(self._deliver())
 
     def cut(self) -> None:
-        """Reset every connection and every attempt at one, until `mend`."""
+        """Reset all connections, and each new one, until `mend`."""
         self._call(self._cut())
 
     def freeze(self) -> None:
-        """Let nothing pass, in no direction, until `mend`; new connections wait as well."""
+        """Hold all bytes in both directions until `mend`; new connections wait as well."""
         self._call(self._freeze())
 
     def mend(self) -> None:
-        """End a cut or a freeze: what was frozen arrives now."""
+        """End a cut or a freeze; frozen bytes arrive now."""
         self._call(self._mend())
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -234,10 +235,10 @@ class Proxy:
             self._links.discard(link)
             link.ended.set()
 
-    # --- what a link asks
+    # --- calls of a link
 
     def fate(self, message: bytes) -> Fault | None:
-        """Note a request and return what is to happen to it."""
+        """Record a request and return its fault."""
         command = _command(message)
         self._commands.append(command)
         fault = self._plan(command) if self._plan is not None else None
@@ -261,7 +262,7 @@ class _Link:
         self._writer = writer
         self._task = asyncio.current_task()
         self._is_mute = False
-        #: Of requests the server works on: requestID -> what is to happen to its reply.
+        #: The fault of each request without a reply yet, by its requestID.
         self._waiting: dict[int, Fault | None] = {}
         self._answered = asyncio.Event()
         self.ended = asyncio.Event()
@@ -274,7 +275,7 @@ class _Link:
             replies = asyncio.create_task(self._pass_replies(reader))
             try:
                 await self._pass_requests(server)
-                # The server is to end what it has begun, though nobody waits for it.
+                # Let the server finish its requests, although the client has left.
                 while self._waiting and not replies.done():
                     self._answered.clear()
                     await self._answered.wait()
@@ -282,9 +283,9 @@ class _Link:
                 replies.cancel()
                 await asyncio.gather(replies, return_exceptions=True)
         except (OSError, asyncio.IncompleteReadError):
-            pass  # either side is gone, and so is the other
+            pass  # one side has gone, so the link ends
         except asyncio.CancelledError:
-            # `stop` asked for it: that is the end of this task, as it was wished.
+            # Cancelled by `stop`: a regular end of this task.
             pass
         finally:
             for writer in (self._writer, server):
@@ -325,7 +326,7 @@ class _Link:
                 self._pass_reply(message)
                 self._answered.set()
         finally:
-            # The server is gone: so is the client's connection, after what it was sent.
+            # The server has gone: close the client's connection after the sent bytes.
             self._answered.set()
             self._writer.close()
 
@@ -362,7 +363,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 async def _message(reader: asyncio.StreamReader, *, or_end: bool = False) -> bytes:
-    """Return the next whole message, or nothing where the stream ends before it."""
+    """Return the next whole message, or nothing if the stream ends before it."""
     try:
         header = await reader.readexactly(_HEADER.size)
     except asyncio.IncompleteReadError:
@@ -374,14 +375,14 @@ async def _message(reader: asyncio.StreamReader, *, or_end: bool = False) -> byt
 
 
 def _has_more(message: bytes) -> bool:
-    """Say whether the server goes on with its answer by itself, as it does for the monitor."""
+    """Return whether the server sends further replies by itself, as for the driver's monitor."""
     opcode: int = _HEADER.unpack_from(message)[3]
     flags: int = struct.unpack_from("<I", message, _HEADER.size)[0]
     return opcode == _OP_MSG and bool(flags & _MORE_TO_COME)
 
 
 def _body(message: bytes) -> dict[str, Any]:
-    """Return the document of an OP_MSG that commands or answers."""
+    """Return the document of an OP_MSG, a command or a reply."""
     at = _HEADER.size + _FLAGS_SIZE
     while message[at] != _BODY:
         # A sequence of documents, which begins with its size.
@@ -399,7 +400,7 @@ def _command(message: bytes) -> Command:
 
 @contextmanager
 def proxied(uri: str) -> Iterator[tuple[Proxy, str]]:
-    """Yield a proxy to the one server of *uri*, and the URI that leads through it."""
+    """Yield a proxy to the only server of *uri*, and the URI through the proxy."""
     parts = urlsplit(uri)
     assert parts.hostname is not None
     proxy = Proxy(parts.hostname, parts.port or 27017)

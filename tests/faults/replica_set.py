@@ -1,4 +1,4 @@
-"""Three mongods that are one replica set, whose members are killed, frozen and cut off."""
+"""A replica set of three mongods, whose members are killed, frozen and cut off."""
 
 import time
 from collections.abc import Collection, Iterator
@@ -14,7 +14,7 @@ from tests.support.crawl_process import wait_until
 from tests.support.mongod_server import Server, found
 
 MEMBERS = 3
-#: How long members wait for one another; MongoDB's own default is ten seconds for each.
+#: Time limits between members; MongoDB's defaults are ten seconds each.
 SETTINGS = {
     "electionTimeoutMillis": 1_500,
     "heartbeatTimeoutSecs": 2,
@@ -24,12 +24,12 @@ _STATES = {1, 2}  # primary, secondary
 
 
 class ReplicaSet:
-    """The members know each other, and clients know them, by the switchboard's addresses."""
+    """The replica set; members and clients use the switchboard's addresses."""
 
     def __init__(self, servers: list[Server], network: Switchboard) -> None:
         self.servers = servers
         self.network = network
-        # Past the switchboard: a test sees what is, and not what its network shows.
+        # Not through the switchboard: a test sees the members behind a cut network too.
         self._clients: list[pymongo.MongoClient[Any]] = [
             pymongo.MongoClient(
                 "127.0.0.1",
@@ -46,12 +46,12 @@ class ReplicaSet:
             client.close()
 
     def uri(self, database: str) -> str:
-        """A ledger on the set; its operations time out after a second."""
+        """Return the URL of a ledger on the set; operations time out after a second."""
         hosts = ",".join(f"127.0.0.1:{port}" for port in self.network.ports)
         return f"mongodb://{hosts}/{database}?replicaSet=tests&timeoutMS=1000"
 
     def uri_of(self, member: int, database: str) -> str:
-        """A ledger on one member, whatever the others say."""
+        """Return the URL of a ledger on one member, primary or not."""
         port = self.network.ports[member]
         return f"mongodb://127.0.0.1:{port}/{database}?directConnection=true&timeoutMS=1000"
 
@@ -66,13 +66,13 @@ class ReplicaSet:
         self.await_whole()
 
     def command(self, member: int, command: dict[str, Any]) -> dict[str, Any]:
-        """Let one member do something."""
+        """Run a command on one member."""
         with pymongo.timeout(20):
             answer: dict[str, Any] = self._clients[member].admin.command(command)
             return answer
 
     def _ask(self, member: int, command: str) -> dict[str, Any]:
-        """Return a member's answer, or nothing where it gives none."""
+        """Return a member's answer, or an empty one if it does not answer."""
         try:
             with pymongo.timeout(0.5):
                 answer: dict[str, Any] = self._clients[member].admin.command(command)
@@ -81,11 +81,11 @@ class ReplicaSet:
             return {}
 
     def primaries(self, among: Collection[int] = range(MEMBERS)) -> list[int]:
-        """Return who holds itself for the primary."""
+        """Return the members that take themselves for the primary."""
         return [n for n in among if self._ask(n, "hello").get("isWritablePrimary")]
 
     def primary(self) -> int:
-        """Return the member that is the primary, and wait for one."""
+        """Wait for a primary and return it."""
         wait_until(lambda: len(self.primaries()) == 1, within=60)
         (primary,) = self.primaries()
         return primary
@@ -94,13 +94,13 @@ class ReplicaSet:
         return [number for number in range(MEMBERS) if number != member]
 
     def await_other_primary(self, member: int) -> float:
-        """Wait until the others have elected one of theirs; return how long that took."""
+        """Wait until the others have elected a primary; return the seconds that it took."""
         began = time.monotonic()
         wait_until(lambda: self.primaries(self.others(member)), within=60)
         return time.monotonic() - began
 
     def await_whole(self) -> None:
-        """Wait until there is one primary, and the others have all that it has."""
+        """Wait until there is one primary, and the others have all of its writes."""
         wait_until(self._is_whole, within=60)
 
     def _is_whole(self) -> bool:
@@ -116,7 +116,7 @@ class ReplicaSet:
         self.command(member, {"replSetStepDown": 10, "force": True})
 
     def mend(self) -> None:
-        """Let everybody be there again, whatever was done to them."""
+        """Undo all faults, and wait until the set is whole."""
         self.network.mend()
         for server in self.servers:
             if not server.is_running():
@@ -129,7 +129,7 @@ class ReplicaSet:
         self.network.hang_up(member)
 
     def elect_other(self, member: int) -> None:
-        """Let the others elect one of theirs now; only who knows most can be."""
+        """Make the others elect a primary now; only the member with the last write can win."""
 
         def elected() -> bool:
             for other in self.others(member):
@@ -142,7 +142,7 @@ class ReplicaSet:
         self.await_other_primary(member)
 
     def let_elections_wait(self, *, milliseconds: int) -> None:
-        """Let a primary be, and elect no other, for so long after it is cut off or gone."""
+        """Set the election timeout: for this time, no other member replaces a lost primary."""
         primary = self.primary()
         config = self.command(primary, {"replSetGetConfig": 1})["config"]
         config["version"] += 1
@@ -151,14 +151,14 @@ class ReplicaSet:
         self.await_whole()
 
     def isolate(self, member: int, *, clients: bool, members: bool) -> None:
-        """Cut a member off from its like, from the clients, or from both."""
+        """Cut a member off from the other members, from the clients, or from both."""
         away = self.others(member) if members else []
         self.network.cut(member, [*away, CLIENTS] if clients else away)
 
 
 @contextmanager
 def replica_set(folder: Path) -> Iterator[ReplicaSet]:
-    """Yield three members that have their data in *folder*."""
+    """Yield three members with their data in *folder*."""
     binary = found()
     servers = [Server(binary, folder / f"member{number}") for number in range(MEMBERS)]
     try:

@@ -1,8 +1,7 @@
-"""Whole crawls by several processes to which something happens, and what must be left of them.
+"""Whole crawls by several processes with faults, and the checks of their results.
 
-After every scenario the doctor finds nothing, the items are byte for byte those
-of a crawl to which nothing happened, and no page was fetched more often than
-the faults explain.
+After every scenario the doctor finds no violation, the items are byte for byte those
+of a crawl without faults, and no page was fetched more often than the faults explain.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from tests.support.docs import Site
 
 
 class Crew:
-    """Processes that crawl one site into one ledger, each of which may be ended and replaced."""
+    """Processes that crawl one site into one ledger; a test may end and replace each."""
 
     def __init__(self, store: Store, site: Site, log: Path, **settings: Any) -> None:
         self.store = store
@@ -30,7 +29,7 @@ class Crew:
         self._settings = settings
         self._ended = ExitStack()
         self.workers: list[Process] = []
-        #: Tasks that were held by processes at the moment something happened to them.
+        #: Tasks that processes held at the moment of their faults.
         self.held_at_faults = 0
 
     def __enter__(self) -> "Crew":
@@ -44,20 +43,20 @@ class Crew:
         return self._log.read_text(errors="replace")
 
     def start(self, *, environment: Mapping[str, str] | None = None, **settings: Any) -> Process:
-        """Let one more process join; *settings* replace those of the crew.
+        """Start one more process; *settings* replace those of the crew.
 
-        Both may be any of the keywords of `Process`.
+        Both may be any keywords of `Process`.
         """
         worker = self._started(on_cue=False, environment=environment, **settings)
         self.workers.append(worker)
         return worker
 
     def spare(self, **settings: Any) -> Process:
-        """Start a process that waits for `join`: its start is not waited for then."""
+        """Start a process that waits for `join`, so that its start takes no time then."""
         return self._started(on_cue=True, **settings)
 
     def join(self, *spares: Process) -> None:
-        """Let processes join that were started before, all at once."""
+        """Let spare processes join, all at once."""
         for spare in spares:
             spare.cue()
         self.workers += spares
@@ -69,21 +68,21 @@ class Crew:
         )
 
     def kill(self, worker: Process) -> int:
-        """End a process by SIGKILL at this very moment; return how many tasks it held."""
+        """Kill a process now; return the number of tasks that it held."""
         held = self.freeze(worker)
         worker.kill()
         self.workers.remove(worker)
         return held
 
     def freeze(self, worker: Process) -> int:
-        """Stop a process at this very moment; return how many tasks it holds."""
+        """Stop a process now; return the number of tasks that it holds."""
         worker.send(signal.SIGSTOP)
         held = len(self.store.held_by(worker.pid))
         self.held_at_faults += held
         return held
 
     def freeze_at_work(self, worker: Process) -> set[str]:
-        """Stop a process where it holds tasks, and not SQLite's write lock; return their paths."""
+        """Stop a process that holds tasks but not SQLite's write lock; return their paths."""
         held: set[str] = set()
 
         def is_frozen() -> bool:
@@ -101,19 +100,19 @@ class Crew:
         return held
 
     def ended(self, worker: Process) -> tuple[int, dict[str, Any]]:
-        """Wait until a process has ended by itself, or was told to; return exit code and report."""
+        """Wait until a process has ended by itself or by a stop; return exit code and report."""
         code, report = worker.end()
         self.held_at_faults += len(self.store.held_by(worker.pid))
         self.workers.remove(worker)
         return code, report
 
     def drained(self, *, within: float = 90.0) -> list[dict[str, Any]]:
-        """Wait until every process has ended because nothing is left; return their reports."""
+        """Wait until every process has drained the ledger and ended; return their reports."""
         return [worker.drained(within=within) for worker in self.workers]
 
 
 def workers_of(url: str, spider: str = "docs") -> list[Worker]:
-    """Return the processes that have joined a crawl and not left it."""
+    """Return the workers that have joined a crawl and not left it."""
 
     async def joined() -> list[Worker]:
         ledger = await open_ledger(url, spider, create=False)
@@ -126,7 +125,7 @@ def workers_of(url: str, spider: str = "docs") -> list[Worker]:
 
 
 def items_of(url: str, spider: str = "docs") -> bytes:
-    """Return every recorded item, one canonical line each, in an order of their own."""
+    """Return every recorded item as one canonical line each, sorted."""
 
     async def lines() -> list[str]:
         ledger = await open_ledger(url, spider, create=False)
@@ -139,13 +138,13 @@ def items_of(url: str, spider: str = "docs") -> bytes:
 
 
 def without(items: bytes, paths: tuple[str, ...]) -> bytes:
-    """Return items without those of the pages at *paths*."""
+    """Return the items without those of the pages at *paths*."""
     lines = items.split(b"\n")
     return b"\n".join(line for line in lines if json.loads(line)["path"] not in paths)
 
 
 def examined(url: str, spider: str = "docs", **limits: int) -> doctor.Report:
-    """Return what `crawlcw doctor` finds; *limits* are `max_retry` and `max_lost`."""
+    """Return the report of `crawlcw doctor`; *limits* are `max_retry` and `max_lost`."""
 
     async def examine() -> doctor.Report:
         ledger = await open_for_inspection(url, spider)
@@ -160,7 +159,7 @@ def examined(url: str, spider: str = "docs", **limits: int) -> doctor.Report:
 def assert_as_without_faults(
     store: Store, faultless: bytes, *, max_retry: int = 3, max_lost: int = 5
 ) -> None:
-    """Assert that a finished crawl left what one without faults leaves, and that it is sound."""
+    """Assert that a finished crawl has the results of one without faults, and a sound ledger."""
     report = examined(store.url, store.spider, max_retry=max_retry, max_lost=max_lost)
     assert report.clean, report.findings
     assert [row for row in store.rows() if row.lock is not None] == []
@@ -170,13 +169,13 @@ def assert_as_without_faults(
 
 
 def fetched_again(site: Site) -> int:
-    """Return how many fetches there were beyond one for each URL."""
+    """Return the number of fetches beyond one for each URL."""
     hits = site.hits()
     return hits.total() - len(hits)
 
 
 def crawled_without_faults(site: Site, folder: Path) -> bytes:
-    """Return the items of a crawl of *site* by one process to which nothing happens."""
+    """Return the items of a crawl of *site* by one process without faults."""
     store = Store(f"sqlite:///{folder}/faultless.db")
     with Crew(store, site, folder / "faultless.log") as crew:
         crew.start()

@@ -1,9 +1,9 @@
-"""A network between servers, and between them and everybody else, whose ways can be cut.
+"""A network of servers and clients, whose links can be cut.
 
-Each server is reached by all at an address of the switchboard, which finds out
-who calls: another server, by the process that the socket belongs to, or a
-client. A way that is cut is silent, as a broken network is: nobody is refused,
-and what was sent arrives when it is mended, unless the sender is dead by then.
+Servers and clients reach each server at an address of the switchboard. It identifies
+the caller by the process of its socket: another server, or a client. A cut link is
+silent, like a broken network: it refuses no connection, and sent bytes arrive when
+it is mended, unless their sender has died by then.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from tests.support.listeners import closed
 
 T = TypeVar("T")
 
-#: Everybody who is none of the servers.
+#: All callers that are not servers.
 CLIENTS = -1
 _CHUNK = 1 << 16
 _ANSWERS_WITHIN = 20.0
@@ -27,7 +27,7 @@ class Switchboard:
     """The addresses of some servers. Its methods may be called in any thread."""
 
     def __init__(self, ports: Sequence[int], pids: Callable[[], Sequence[int]]) -> None:
-        """*ports* are the servers' own, *pids* asks for their processes as they are just now."""
+        """Serve the servers at *ports*; *pids* returns their current processes."""
         self._ports = ports
         self._pids = pids
         self._loop = asyncio.new_event_loop()
@@ -52,7 +52,7 @@ class Switchboard:
         self._loop.close()
 
     def cut(self, server: int, others: Collection[int]) -> None:
-        """Cut the ways between a server and *others*, which may be `CLIENTS`, both directions."""
+        """Cut both directions between a server and *others*, which may include `CLIENTS`."""
         self._call(self._set(frozenset(frozenset({server, other}) for other in others)))
 
     def mend(self) -> None:
@@ -124,7 +124,7 @@ class Switchboard:
                     each.cancel()
                 await asyncio.gather(*passing, return_exceptions=True)
         except OSError:
-            pass  # the server is away, and so is the call
+            pass  # the server is away, so the call ends
         finally:
             for end in (writer, theirs):
                 if end is not None:
@@ -138,7 +138,7 @@ class Switchboard:
                 await self._passable(way)
                 writer.write(data)
                 await writer.drain()
-            # Nor does the news that one side has hung up get over a broken way.
+            # A cut link does not pass the end of a connection either.
             await self._passable(way)
 
     async def _passable(self, way: frozenset[int]) -> None:
@@ -146,7 +146,7 @@ class Switchboard:
             await self._mended.wait()
 
     def _caller(self, port: int, called: int) -> int:
-        """Return which server calls the port *called* from *port* of this machine."""
+        """Return the server that calls the port *called* from *port* of this machine."""
         inode = _inode(port, called)
         for number, pid in enumerate(self._pids()):
             if f"socket:[{inode}]" in _open_files(pid):
@@ -165,15 +165,15 @@ def _inode(port: int, called: int) -> str | None:
 
 
 def _open_files(pid: int) -> Iterator[str]:
-    with suppress(OSError):  # it may have been killed
+    with suppress(OSError):  # the process may have ended
         for each in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):  # or have closed it
+            with suppress(OSError):  # or have closed the socket
                 yield str(each.readlink())
 
 
 @contextmanager
 def connected(ports: Sequence[int], pids: Callable[[], Sequence[int]]) -> Iterator[Switchboard]:
-    """Yield a switchboard before some servers, that ends with the block."""
+    """Yield a switchboard before some servers; it ends with the block."""
     switchboard = Switchboard(ports, pids)
     switchboard.start()
     try:

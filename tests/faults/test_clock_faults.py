@@ -1,14 +1,14 @@
-"""Whole crawls by processes whose machines' clocks are wrong, run too fast or too slowly, or jump.
+"""Whole crawls by processes with clocks that are wrong, run too fast or too slowly, or jump.
 
-Clocks are made wrong by libfaketime, which answers a process's questions for
-the time of day. What it does to the monotonic clock is to be chosen:
+libfaketime replaces a process's time of day. There are two ways to treat the
+monotonic clock:
 
 - `wrong`: the time of day is wrong and the monotonic clock is right, as on most
-  machines whose clock is wrong. Python's `time.sleep` fails under it, and Motor's
-  threads sleep by that, so these processes use PyMongo's own client.
-- `drifting`: both run too fast or too slowly. libfaketime lets both show the same,
-  and waits for locks and semaphores must not be for a monotonic time of decades;
-  so these processes take the machine's uptime for the time since 1970.
+  machines with a wrong clock. Python's `time.sleep` fails under it, and Motor's
+  threads use that, so these processes use PyMongo's asyncio client.
+- `drifting`: both run too fast or too slowly. libfaketime makes both show the same
+  time, but waits for locks and semaphores fail with a monotonic time of decades. So
+  these processes take the machine's uptime for the time since 1970.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ from tests.support.mongod import with_database
 pytestmark = pytest.mark.thorough
 
 LEASE = 3.0
-#: In ms: longer than the third of a lease after which it is renewed.
+#: Latency in ms: longer than the third of a lease after which it is renewed.
 LONG = 1200
 
 
 @pytest.fixture(scope="module")
 def libfaketime() -> Path:
-    # `$LIB` in its place would name the architecture's folder only for the loader.
+    # `$LIB` instead of `*` would be understood by the loader only.
     return needed.file("/usr/lib/*/faketime/libfaketime.so.1", package="faketime")
 
 
@@ -48,7 +48,7 @@ class Clocks:
         self._library = library
 
     def wrong(self, by: str) -> dict[str, str]:
-        """A time of day that is wrong by *by* ("+1h"), with a monotonic clock that is right."""
+        """Return a time of day that is wrong by *by* ("+1h"), with a right monotonic clock."""
         return {
             "LD_PRELOAD": str(self._library),
             "FAKETIME": by,
@@ -56,7 +56,7 @@ class Clocks:
         }
 
     def drifting(self, rate: float) -> dict[str, str]:
-        """Clocks that run *rate* times as fast as they should, and begin in 1970."""
+        """Return clocks that run at *rate* times the real speed and begin in 1970."""
         uptime = datetime.fromtimestamp(time.monotonic(), UTC)
         return {
             "LD_PRELOAD": str(self._library),
@@ -65,7 +65,7 @@ class Clocks:
         }
 
     def jumping(self, by: Path) -> dict[str, str]:
-        """A time of day with the error in a file, which is read every second."""
+        """Return a time of day with its error in a file, which is read every second."""
         return {
             "LD_PRELOAD": str(self._library),
             "FAKETIME_TIMESTAMP_FILE": str(by),
@@ -108,7 +108,7 @@ def assert_nothing_was_taken_over(store: Store, site: Site) -> None:
     assert fetched_again(site) == 0
 
 
-# --- on MongoDB, whose server's time is everybody's
+# --- on MongoDB: all processes use the server's time
 
 
 @pytest.mark.parametrize("case", ["wrong", "drifting"])
@@ -141,7 +141,7 @@ def test_when_processes_with_wrong_clocks_die_their_tasks_run_again_in_time(
     clocks: Clocks, mongodb_store: Store, site: Site, faultless: bytes, tmp_path: Path
 ):
     with crew(mongodb_store, site, tmp_path) as workers:
-        # On the same machine the dead are seen to be dead, and no lease has to run out.
+        # On another machine: on the same one, dead workers are detected without their leases.
         wrong = {
             by: workers.start(
                 environment=clocks.wrong(by),
@@ -159,8 +159,8 @@ def test_when_processes_with_wrong_clocks_die_their_tasks_run_again_in_time(
             assert workers.kill(worker)
             killed_at[by] = time.monotonic()
         held = {by: len(mongodb_store.held_by(worker.pid)) for by, worker in wrong.items()}
-        # What is taken back is due last, and not to wait for anything but its leases; and
-        # each task runs alone, so that the last of many comes later than the first.
+        # Released tasks are due last, and each runs alone. With a quick site, they wait for
+        # their leases only.
         site.heal()
         taken_over = {}
         for by, worker in wrong.items():
@@ -171,8 +171,8 @@ def test_when_processes_with_wrong_clocks_die_their_tasks_run_again_in_time(
         report = right.drained()
 
     print(f"{workers.held_at_faults} tasks were claimed again after {taken_over} s")
-    # A clock that counted would make it nothing, or an hour. That leases are waited for no
-    # longer than they last is another test's: here all that is under way ends before.
+    # If the wrong clocks mattered, it would be zero or an hour. Another test shows that the
+    # wait ends with the leases: here, the pages under way end before.
     assert max(taken_over.values()) <= 5 * LEASE
     assert min(taken_over.values()) >= LEASE / 3
     assert report["leases_lost"] == 0
@@ -181,7 +181,7 @@ def test_when_processes_with_wrong_clocks_die_their_tasks_run_again_in_time(
 
 
 class Machine:
-    """A machine's monotonic clock, which gains time at a bound."""
+    """A machine's monotonic clock that runs too fast, up to the allowed drift."""
 
     def __init__(self) -> None:
         self.gained = 0.0
@@ -210,7 +210,7 @@ def test_a_clock_that_runs_too_fast_is_never_wrong_by_more_than_since_the_last_l
     assert asyncio.run(furthest()) < timedelta(seconds=between + 1)
 
 
-# --- on SQLite, where the machine's time is everybody's
+# --- on SQLite: all processes use the machine's time
 
 
 def test_a_machine_whose_clock_jumps_in_the_middle_of_a_crawl_loses_nothing(
@@ -218,10 +218,10 @@ def test_a_machine_whose_clock_jumps_in_the_middle_of_a_crawl_loses_nothing(
 ):
     clock = tmp_path / "clock"
     clock.write_text("+0")
-    # Against an hour that is nothing, and nobody loses one for standing in line for the file.
+    # Short beside an hour, but long enough that no lease ends while a process waits for the file.
     with crew(sqlite_store, site, tmp_path, lease=10 * LEASE) as workers:
         workers.start(environment=clocks.jumping(clock))
-        # Two that make a new file together may have to sleep, which libfaketime lets fail.
+        # Two processes that create a file together may have to sleep, which fails here.
         asked(site, for_pages=1)
         workers.start(environment=clocks.jumping(clock))
         for pages, by in ((150, "+1h"), (500, "-1h"), (800, "+0")):
@@ -238,7 +238,7 @@ def test_a_machine_whose_clock_jumps_in_the_middle_of_a_crawl_loses_nothing(
 def test_a_process_that_starts_after_a_jump_ahead_records_nothing_twice(
     clocks: Clocks, sqlite_store: Store, site: Site, faultless: bytes, tmp_path: Path
 ):
-    # No lease runs out here but by a clock that is an hour ahead.
+    # Leases long enough that only a clock an hour ahead lets them end.
     with crew(sqlite_store, site, tmp_path, lease=5 * LEASE) as workers:
         before = workers.start()
         asked(site, for_pages=200)
@@ -248,7 +248,7 @@ def test_a_process_that_starts_after_a_jump_ahead_records_nothing_twice(
         before.send(signal.SIGCONT)
         report = before.drained()
 
-    # The held tasks have lost one holder, without counting a crash.
+    # The frozen tasks were taken over, without counting a crash.
     assert sum(row.lost for row in sqlite_store.rows()) == 0
     assert report["leases_lost"] > 0
     assert fetched_again(site) <= held
@@ -269,7 +269,7 @@ def test_after_a_jump_back_the_next_process_goes_on_at_once(
             before.end()
             workers.workers.remove(before)
         site.heal()
-        # An hour passes until its clock shows what that of the first one has shown.
+        # Its clock will reach the time of the first process only in an hour.
         workers.start()
         workers.drained()
 

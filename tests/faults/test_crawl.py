@@ -1,4 +1,4 @@
-"""Whole crawls over a network that loses something all the time."""
+"""Whole crawls over a network that loses messages all the time."""
 
 import asyncio
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ LOSSES = [
 
 
 class Pages(Spider):
-    """Page n links to the next five, to every second of them by a redirect."""
+    """Page n links to the next five, to every second one by a redirect."""
 
     name = "books"
     start_urls = ["http://a.example/0"]
@@ -42,7 +42,7 @@ class Pages(Spider):
 
 
 class Web(ReplayDownloader):
-    """Lets other coroutines run before it answers, as a network does."""
+    """Downloader that lets other coroutines run before it answers, as a network does."""
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         await asyncio.sleep(0.002)

@@ -1,9 +1,8 @@
 """A database that is killed, frozen, voted out and cut off under a crawl by several processes.
 
-Each scenario ends as the same crawl to which nothing happens, and no page of it
-counts a failure or a crash: whatever becomes of the database, its outage is no
-fault of a page or a worker. The last test shows what the write concern of what
-is acknowledged is for.
+Each scenario has the results of a crawl without faults, and no page counts a failure
+or a crash: an outage of the database is no fault of a page or a worker. The last test
+shows the purpose of the write concern.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ from tests.support.mongod_server import Server, serving
 
 pytestmark = pytest.mark.thorough
 
-#: For each worker; with the latency of the site about 100 pages a second.
+#: Fetchers of each worker; with the latency of the site, about 100 pages a second.
 CONCURRENCY = 10
 LATENCY = 100
 #: Limit of a process's tasks: under way, claimed ahead, waiting to be written, and three
@@ -62,7 +61,7 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
 
 @pytest.fixture
 def store(members: ReplicaSet, request: pytest.FixtureRequest) -> Store:
-    """A database of the test's own, on a set of which everybody is there."""
+    """A new database on the whole replica set."""
     members.mend()
     name = "".join(each for each in request.node.name if each.isalnum())
     return Store(members.uri(name[-50:]))
@@ -80,14 +79,14 @@ def crew(store: Store, site: Site, log: Path, *, number: int, **settings: Any) -
     with Crew(store, site, log / "crawl.log", **chosen) as crew:
         for _ in range(number):
             crew.start()
-        # All of them are at work, or it is not known what happens to whom.
+        # All workers must be at work before the fault.
         wait_until(lambda: site.hits().total() >= 50)
         wait_until(lambda: all(store.held_by(worker.pid) for worker in crew.workers))
         yield crew
 
 
 class Pulse:
-    """When the site was asked for anything, looked at ten times a second."""
+    """The times of requests to the site, sampled ten times a second."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -114,7 +113,7 @@ class Pulse:
 
     @property
     def longest_pause(self) -> float:
-        """Seconds for which nothing was asked for, between two requests."""
+        """Return the longest time without requests, in seconds."""
         beats = self._beats
         return max(later - earlier for earlier, later in pairwise(beats))
 
@@ -131,13 +130,13 @@ def wait_out(seconds: float) -> None:
 
 
 def assert_nothing_happened(store: Store, faultless: bytes) -> None:
-    """Assert that all is as without faults, and no page counts a failure or a crashed worker."""
-    # Who looks at it is not in the hurry in which the crawl was.
+    """Assert the results of a crawl without faults, and no failed attempt or crashed worker."""
+    # The check needs no short timeout.
     store = replace(store, url=store.url.replace("timeoutMS=1000", "timeoutMS=20000"))
     assert_as_without_faults(store, faultless)
     rows = store.rows()
     assert {(row.retry, row.lost, row.lock) for row in rows} == {(0, 0, None)}
-    # Only pages that the site does not have are refused.
+    # Only pages that the site does not have fail.
     refused = {row.path for row in rows if row.status != Status.FINISHED}
     assert refused == docs.walked("postgresql").refused
 
@@ -162,7 +161,7 @@ def test_a_server_that_is_killed_again_and_again_loses_nothing(
     repeated = fetched_again(site)
     print(f"{kills} kills: {repeated} pages fetched again")
     assert_nothing_happened(store, faultless)
-    # Claims are not journaled: one that the server has forgotten is a repeated fetch.
+    # Claims are not journaled: if the server loses one, its page is fetched again.
     assert repeated <= kills * len(reports) * HELD
 
 
@@ -170,7 +169,7 @@ def test_a_server_that_is_killed_again_and_again_loses_nothing(
 def test_an_outage_of_three_leases_costs_nobody_a_lease(
     end: str, server: Server, site: Site, tmp_path: Path, faultless: bytes
 ):
-    """Though one of the workers is the last to notice that the server is back."""
+    """One of the workers notices late that the server is back."""
     store = Store(server.uri)
     with crew(store, site, tmp_path, number=3, lease="2s") as crawl:
         getattr(server, end)()
@@ -180,7 +179,7 @@ def test_an_outage_of_three_leases_costs_nobody_a_lease(
         began = time.monotonic()
         asked_for_more(site, 1)
         stood_still = time.monotonic() - began
-        # Others may wait for up to 5 s until they try again.
+        # The other workers may wait up to 5 s before they try again.
         wait_out(3.0)
         assert store.held_by(crawl.workers[0].pid)
         crawl.workers[0].send(signal.SIGCONT)
@@ -189,14 +188,14 @@ def test_an_outage_of_three_leases_costs_nobody_a_lease(
     print(f"{end}: asked for pages again {stood_still:.1f} s after the server was back")
     assert crawl.log.count("the ledger answers again") >= 3
     assert_nothing_happened(store, faultless)
-    # A server that is frozen forgets nothing; one that is killed, claims that were not journaled.
+    # A frozen server loses nothing; a killed one may lose claims that were not journaled.
     assert fetched_again(site) <= (len(reports) * HELD if end == "kill" else 0)
 
 
 def test_a_server_that_is_frozen_for_twenty_seconds_costs_nothing_but_time(
     server: Server, site: Site, tmp_path: Path, faultless: bytes
 ):
-    """With the time limits that crawlcw has by itself: longer than an operation may take."""
+    """With the default time limits; the freeze is longer than the limit of an operation."""
     store = Store(server.patient_uri)
     with crew(store, site, tmp_path, number=2) as crawl:
         server.freeze()
@@ -251,7 +250,7 @@ def test_a_supervisor_and_its_workers_give_up_a_server_that_stays_away(
 
     assert crawl.returncode == LEDGER_UNAVAILABLE
     told = [line for line in errors.splitlines() if line.startswith("crawlcw: ")]
-    assert len(told) == 2, "each worker says so, and nobody else"
+    assert len(told) == 2, "one message from each worker"
     assert all("the ledger has not answered for 2.0 s" in line for line in told), told
     assert "Traceback" not in output + errors
 
@@ -263,7 +262,7 @@ def test_a_supervisor_and_its_workers_give_up_a_server_that_stays_away(
 def crawled(
     store: Store, site: Site, log: Path, faultless: bytes, what: str, *, number: int = 3
 ) -> Iterator[Crew]:
-    """Crawl, and assert at the end that it is as if nothing had happened to it meanwhile."""
+    """Crawl with the faults of the block, and assert the results of a crawl without faults."""
     with crew(store, site, log, number=number) as crawl, Pulse(site) as pulse:
         asked_for_more(site, 50)
         yield crawl
@@ -315,7 +314,7 @@ def test_a_primary_that_is_cut_off_from_the_others_is_replaced(
     tmp_path: Path,
     faultless: bytes,
 ):
-    """Where clients still reach it, it takes their claims until it steps down."""
+    """If clients still reach it, it accepts their claims until it steps down."""
     what = "cut off from members" + clients * " and clients"
     with crawled(store, site, tmp_path, faultless, what):
         primary = members.primary()
@@ -328,7 +327,7 @@ def test_a_primary_that_is_cut_off_from_the_others_is_replaced(
 def test_a_primary_that_no_client_reaches_is_waited_for(
     members: ReplicaSet, store: Store, site: Site, tmp_path: Path, faultless: bytes
 ):
-    """The members see no fault, and elect no other primary."""
+    """The members see no fault, so they elect no other primary."""
     with crawled(store, site, tmp_path, faultless, "cut off from clients for 4 s"):
         primary = members.primary()
         members.isolate(primary, clients=True, members=False)
@@ -376,12 +375,12 @@ def test_only_what_a_majority_has_is_acknowledged(
         assert refused == MEANWHILE
 
 
-#: Outcomes that are recorded before the primary is cut off, and afterwards.
+#: Outcomes that are recorded before the primary is cut off, and while it is.
 BEFORE, MEANWHILE = 5, 2
 
 
 async def recorded(members: ReplicaSet, primary: int, name: str) -> tuple[set[str], int]:
-    """Return the paths whose outcome the primary has acknowledged, and how many it did not."""
+    """Return the paths with an acknowledged outcome, and the number of those without."""
     ledger = await MongoLedger.open(members.uri_of(primary, name), "books")
     try:
         await ledger.tasks.add(make_tasks(BEFORE + MEANWHILE))

@@ -1,18 +1,17 @@
-"""Crawls into an SQLite file on a disk that is full, or that may not be written to.
+"""Crawls into an SQLite file on a disk that is full or read-only.
 
-How a disk is made full:
+There are two ways to make a disk full:
 
-- `limit`: the kernel refuses a process every write beyond a size of file
-  (RLIMIT_FSIZE). It can be set for a process that runs and be taken back, needs
-  no rights, and so is always there. SQLite calls it an I/O error.
-- `tmpfs`: a file system with room for nothing more, which is the real thing
-  (ENOSPC). It needs the right to mount, which many containers do not give: there
-  it is skipped, and the limit takes the same way through the crawl.
+- `limit`: the kernel refuses writes of a process beyond a file size (RLIMIT_FSIZE).
+  The limit can be set and removed for a running process without special rights.
+  SQLite reports an I/O error.
+- `tmpfs`: a file system without free space, the real error (ENOSPC). It needs the
+  right to mount, which many containers lack; the test is skipped there. The limit
+  covers the same code of the crawl.
 
-A file that becomes read-only in the middle of a crawl is a limit of 0 bytes: the
-file is open for writing, so that no mode of it counts, and a file system that a
-faulty device makes read-only refuses the next write, which SQLite calls an I/O
-error too.
+A file that becomes read-only in the middle of a crawl is a limit of 0 bytes. The file
+is open for writing already, so its mode has no effect. A file system that a faulty
+device makes read-only refuses the next write, which SQLite reports as an I/O error too.
 """
 
 import os
@@ -39,7 +38,7 @@ from tests.support.docs import REPOSITORY, Site
 pytestmark = pytest.mark.thorough
 
 _MEBIBYTE = 1 << 20
-#: In bytes. The crawl's file is of 0.7 MB at its end, the log before it of up to 4 MB.
+#: In bytes. The crawl's file has 0.7 MB at its end, its WAL up to 4 MB before that.
 _FULL = _MEBIBYTE // 2
 _DISK = 16 * _MEBIBYTE
 WAITING = "the ledger does not answer, trying again"
@@ -55,21 +54,21 @@ class Docs(DocsSpider):
 
 
 class Limited:
-    """A disk that is full for chosen processes, by their limit on the size of files."""
+    """A disk that is full for chosen processes, by a limit on their file sizes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._full_for: set[int] = set()
 
     def fill(self, worker: Process) -> None:
-        """Limit the size of its files to slightly more than their present size."""
+        """Limit the worker's files to slightly more than their present size."""
         _, most = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (_FULL, most))
         self._full_for.add(worker.pid)
 
     def make_room(self) -> None:
         for pid in self._full_for:
-            # Some have given up.
+            # Some processes have given up.
             with suppress(ProcessLookupError):
                 _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
@@ -77,19 +76,19 @@ class Limited:
 
 
 class Mounted:
-    """A disk that is full for all, by a large file beside the ledger."""
+    """A disk that is full for all processes, by a large file beside the ledger."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._filler = folder / "filler"
 
-    def fill(self, worker: Process) -> None:  # as `Limited` has it
+    def fill(self, worker: Process) -> None:  # the signature of `Limited`
         with self._filler.open("wb", buffering=0) as filler:
             try:
                 while filler.write(bytes(1 << 16)):
                     pass
             except OSError:
-                pass  # now it is full
+                pass  # the disk is full now
 
     def make_room(self) -> None:
         self._filler.unlink(missing_ok=True)
@@ -105,7 +104,7 @@ Disk = Limited | Mounted
 
 @pytest.fixture(params=["limit", "tmpfs"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
-    """A disk of each kind in turn; the ledger is in its folder."""
+    """A disk of each kind in turn, with the ledger in its folder."""
     folder = tmp_path / "disk"
     folder.mkdir()
     if request.param == "limit":
@@ -151,13 +150,13 @@ def test_a_crawl_waits_for_room_on_a_full_disk_and_goes_on(
         wait_until(lambda: all(store.held_by(worker.pid) for worker in workers.workers))
         for worker in workers.workers:
             disk.fill(worker)
-        # Each has something to write at the latest when its pages are there.
+        # Each worker writes at the latest when its pages have arrived.
         wait_until(said(workers, WAITING, times=4))
         pages = site.hits().total()
         disk.make_room()
         reports = workers.drained()
 
-    assert pages < 1000, "it was full before the end"
+    assert pages < 1000, "the disk was full too late"
     assert AGAIN in workers.log
     assert [report["leases_lost"] for report in reports] == [0, 0]
     assert {(row.retry, row.lost) for row in store.rows()} == {(0, 0)}
@@ -207,7 +206,7 @@ def crawlcw(spider: Path, store: Store, *more: str) -> list[str]:
 
 
 def crawlcw_itself(spider: Path, store: Store, *more: str) -> list[str]:
-    """A crawl in the started process itself, for faults of that one process."""
+    """Return the command of a crawl without worker processes, for faults of that process."""
     return crawlcw(spider, store, "--processes", "0", *more)
 
 

@@ -21,7 +21,7 @@ COMMAND = {"each": "findAndModify", "batch": "update"}
 
 @pytest.fixture(params=COMMAND)
 def world(request: pytest.FixtureRequest, one_world: World) -> World:
-    """A process that claims one task each, or batches."""
+    """A process that claims one task at a time, or batches."""
     one_world.begin(claims=request.param)
     return one_world
 
@@ -38,7 +38,7 @@ async def claim(world: World, tasks: Sequence[Task]) -> list[Lease]:
 
 
 async def claim_in_vain(world: World, tasks: Sequence[Task]) -> None:
-    """Claim once; the server applies it, and its reply is lost."""
+    """Claim once; the server applies the claim, and its reply is lost."""
     plan = reply_lost(world)
     world.proxy.plan(plan)
     with pytest.raises(LedgerUnavailableError):
@@ -67,13 +67,13 @@ def test_a_claim_whose_reply_is_lost_for_longer_than_its_lease_costs_nothing(wor
     page = world.run(world.far.tasks.page(limit=50))
     assert todo.id in {task.id for task in page}
 
-    # All leases have run out by now; a coordinator claims the tasks of its page.
+    # All leases have run out; a coordinator claims the tasks of its page.
     leases = world.run(claim(world, page))
 
     (ours,) = [lease for lease in leases if lease.task.id == todo.id]
     found = world.documents()["books"][todo.id]
     assert (found["lost"], found["fence"], found["lock"]) == (0, todo.fence + 1, ours.token)
-    # Nor may another worker take it over before it is renewed.
+    # The lease is new: another worker may not take the task over before a renewal is due.
     assert found["due"] == ours.expires == world.clock.time + LEASE
 
 
@@ -91,9 +91,9 @@ def test_two_who_claim_the_same_at_once_get_it_once(world: World):
 
 
 def test_two_who_claim_the_same_and_both_are_not_answered_get_it_once(world: World):
-    """As a coordinator and a fetcher do, at a redirect to a page that is linked as well."""
+    """For example, a coordinator and a fetcher at a redirect to a page that is also linked."""
     (todo,) = world.setting.todo
-    # Both are under way before the first of them fails.
+    # Both claims are under way before the first one fails.
     slow = replace(REPLY_LOST, delay=timedelta(seconds=0.02))
     first, second = (At(slow, name=COMMAND[world.claims], target="books") for _ in range(2))
     world.proxy.plan(lambda command: first(command) or second(command))
@@ -109,7 +109,7 @@ def test_two_who_claim_the_same_and_both_are_not_answered_get_it_once(world: Wor
 
 
 def test_who_claims_another_task_gets_no_lease_of_the_first(world: World):
-    """A fetcher claims one task at a redirect, and would not know what to do with others."""
+    """A fetcher claims one task at a redirect, and could not handle others."""
     (todo,) = world.setting.todo
     (other,) = [task for task in world.run(world.far.tasks.page(limit=50)) if task.retry]
     world.run(claim_in_vain(world, [todo]))

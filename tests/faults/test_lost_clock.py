@@ -1,4 +1,4 @@
-"""The look at the server's clock, which a renewal brings with it, over a network that fails."""
+"""Reads of the server's clock, which come with a renewal, over a network with faults."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -19,7 +19,7 @@ FAULTS = {
 
 
 class FirstLook:
-    """Lets the first look at the clock fail: the driver's own say nothing of our database."""
+    """Plan that fails the first read of the clock; the driver's own use another database."""
 
     def __init__(self, database: str, fault: Fault) -> None:
         self._database = database
@@ -44,7 +44,7 @@ def test_a_look_that_fails_is_repeated_with_its_renewal(
     plan = FirstLook(world.near.store.database.name, FAULTS[fault])
     world.proxy.plan(plan)
     ledger = MongoLedger(MongoStore(world.near.store.database, "books"))
-    # Nothing is known of the server's time before the first look.
+    # Before the first read, the server's time is unknown.
     ledger.store.clock.set(datetime(2000, 1, 1, tzinfo=UTC), asked=0.0, answered=0.0)
 
     lost = world.run(world.send(lambda: ledger.leases.renew(world.setting.leases, lease=LEASE)))

@@ -1,11 +1,10 @@
-"""The protocol holds in every schedule of the model, and without any one protection it does not.
+"""The protocol holds in every schedule of the model, and fails without any one protection.
 
-Some guards of the ledger could be removed and the model would find nothing, since
-another one says the same. A token is new for every claim: MINE would do with the
-lock alone, and a renewal without the status. The lock, in turn, is what makes a
-claim certain where a failover has brought its fence again. And `due` becomes
-later only where the fence rises, so a batch of claims, which has each task's
-fence and takes nothing over, need not test `due`.
+Some guards of the ledger are redundant for the model. A token is new for every claim,
+so MINE needs only the lock, and a renewal does not need the status. The lock
+identifies a claim if a fence repeats after a failover. `due` becomes later only when
+the fence rises, so a batch of claims, which tests each task's fence and takes no task
+over, need not test `due`.
 """
 
 import importlib
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.thorough
 SCHEDULES = 3_200
 SCHEDULES_OF_A_SOAK = 100_000
 SHARDS = 32
-#: Number of schedules, of which at least one fails without a protection.
+#: Number of schedules among which at least one fails without a protection.
 ENOUGH = 2_000
 _LEDGER = "crawlcw.ledger.mongo"
 _RECORDED = "if settled.get(lease.task.id) != lease.fence"
@@ -153,12 +152,12 @@ WITHOUT |= {
 
 @contextmanager
 def without(protection: str) -> Iterator[None]:
-    """Remove a protection for a while."""
+    """Remove a protection for the block."""
     with pytest.MonkeyPatch.context() as patch:
         for edit in WITHOUT[protection]:
             owner, name = edit.place(importlib.import_module(edit.module))
             function = getattr(owner, name)
-            # It is put back as it was when the context ends.
+            # The context restores the function at its end.
             patch.setattr(function, "__code__", function.__code__)
             edit.apply()
         yield
@@ -196,7 +195,7 @@ def test_a_schedule_that_fails_says_how_it_came_to_it():
 
 
 def test_a_seed_is_the_same_schedule_in_every_process():
-    seed = 7  # of many processes and faults
+    seed = 7  # a schedule with many processes and faults
 
     def told(hashing: str) -> str:
         return subprocess.run(
@@ -215,7 +214,7 @@ def test_a_seed_is_the_same_schedule_in_every_process():
 
 
 def test_the_schedules_have_something_of_everything():
-    """A model in which nothing happens proves nothing."""
+    """Otherwise the model would prove nothing."""
     happened: Counter[str] = Counter()
     schedules = 300
     with model.quiet():

@@ -1,4 +1,4 @@
-"""Without any one of its protections, the ledger fails the tests that stand for it."""
+"""A ledger without any one of its protections fails the tests of that protection."""
 
 import os
 import re
@@ -18,7 +18,7 @@ EVERY = [*MUTANTS, *PORT_MUTANTS]
 
 
 def outcome(uri: str, tests: tuple[str, ...], *, mutant: str = "") -> tuple[dict[str, int], str]:
-    """Run tests of the suite in a process of their own; return how many passed and so on."""
+    """Run tests of the suite in a process of their own; return the numbers of their outcomes."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     ended = subprocess.run(
         [*command, "-p", "tests.faults.mutants", *tests],

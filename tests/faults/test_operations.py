@@ -1,7 +1,7 @@
-"""Every operation of the ledger times every fault of the network, on the real server.
+"""Every operation of the ledger with every fault of the network, on the real server.
 
-What an operation does without a fault is what it must come to with one: the
-same documents and the same answer, at whichever of its commands the fault strikes.
+With a fault at any of its commands, an operation must leave the same documents and
+return the same answer as without one.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -30,7 +30,7 @@ FAULTS = {
     "reply-torn": Fault(loss=Loss.HALF_THE_REPLY, end=End.CLOSE),
     "slow": Fault(delay=timedelta(seconds=0.02)),
 }
-#: What only the holder of a lease may do.
+#: Operations that only the holder of a lease may do.
 GUARDED = [
     operation
     for operation in OPERATIONS
@@ -46,7 +46,7 @@ LATE = {
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What an operation comes to without a fault."""
+    """The result of an operation without a fault."""
 
     answer: Any
     documents: Documents
@@ -61,14 +61,14 @@ def expected(world: World, operation: Operation) -> Expected:
     while key not in _expected:
         world.begin(claims=operation.claims)
         answer = world.run(operation.act(world))
-        # A machine that is very busy lets it time out, and be sent again.
+        # On a very busy machine, the operation may time out and be sent again.
         if world.sendings <= 1:
             _expected[key] = Expected(answer, world.documents(), world.proxy.commands())
     return _expected[key]
 
 
 def anonymous(found: Documents) -> Documents:
-    """Leave out of all tokens the number of the claim: it is another one where it was repeated."""
+    """Remove the number of the claim from all tokens: a repeated claim has another one."""
 
     def shown(document: dict[str, Any]) -> dict[str, Any]:
         tokens = {
@@ -86,7 +86,7 @@ def anonymous(found: Documents) -> Documents:
 
 @contextmanager
 def striking(world: World, operation: Operation, position: int, fault: Fault) -> Iterator[None]:
-    """Begin anew, with a fault at one of the operation's commands."""
+    """Restore the setting, with a fault at one of the operation's commands."""
     world.begin(claims=operation.claims)
     plan = At(fault, skip=position)
     world.proxy.plan(plan)
@@ -131,15 +131,15 @@ def test_an_operation_comes_to_the_same_with_a_fault(
             assert_known(found, *leases_of(world, operation, answer))
 
 
-# --- what arrives late
+# --- late messages
 
 
 async def _nothing(world: World) -> None:
-    """The next thing that happens is the late arrival."""
+    """Do nothing before the late message."""
 
 
 async def _renewed(world: World) -> None:
-    """Live workers renew their leases, and send a heartbeat."""
+    """Renew the leases of the live workers, and send their heartbeats."""
     world.clock.advance(seconds=20)
     tasks, hosts = world.held()
     await world.far.leases.renew([e for e in tasks if not e.token.startswith("dead:")], lease=LEASE)
@@ -151,7 +151,7 @@ async def _renewed(world: World) -> None:
 
 
 async def _given_back(world: World) -> None:
-    """All workers release their leases, and leave."""
+    """Release the leases of all workers, and let them leave."""
     world.clock.advance(seconds=1)
     tasks, hosts = world.held()
     await world.far.outcomes.release([_as_claimed(world, lease) for lease in tasks])
@@ -163,7 +163,7 @@ async def _given_back(world: World) -> None:
 
 
 def _as_claimed(world: World, lease: Lease) -> Lease:
-    """Return the lease with the task as it was before the claim, which `release` restores."""
+    """Return the lease with the task before the claim, which `release` restores."""
     task = lease.task
     status = Status.FAILED if task.retry else Status.TODO
     due = world.before["books"][task.id].get("due")
@@ -171,7 +171,7 @@ def _as_claimed(world: World, lease: Lease) -> Lease:
 
 
 async def _taken_over(world: World) -> None:
-    """Every lease runs out, and another worker takes over all tasks."""
+    """Let every lease run out, and another worker take over all tasks."""
     world.clock.advance(seconds=61)
     page = await world.far.tasks.page(limit=50)
     await world.far.leases.claim(page, worker="b", lease=LEASE, max_lost=3)
@@ -179,7 +179,7 @@ async def _taken_over(world: World) -> None:
 
 
 async def _finished(world: World) -> None:
-    """Another worker takes over all tasks, and finishes them."""
+    """Let another worker take over all tasks and finish them."""
     await _taken_over(world)
     tasks, hosts = world.held()
     await world.far.outcomes.commit([success(world.far, lease, {"n": "b"}) for lease in tasks])
@@ -197,7 +197,7 @@ _WRITES = ("update", "findAndModify", "insert", "delete")
 
 
 def asleep(found: Documents) -> Documents:
-    """Leave out the `ready_at` of hosts without a lease."""
+    """Remove the `ready_at` of hosts without a lease."""
     hosts = {
         name: host if host["owner"] else host | {"ready_at": None}
         for name, host in found["books.hosts"].items()
@@ -251,7 +251,7 @@ def test_an_operation_that_is_sent_again_too_late_changes_nothing(
     answer = world.run(operation.act(world))
 
     found = world.documents()
-    # Offloaded items of a stale commit are invisible: no task refers to them.
+    # Offloaded items of a stale commit do not matter: no task refers to them.
     assert {**found, "books.items": {}} == {**before, "books.items": {}}
     tasks = {lease.task.id for lease in (*world.setting.leases, world.setting.stale)}
     hosts = {lease.host.name for lease in (*world.setting.hosts, *stale_hosts(world))}

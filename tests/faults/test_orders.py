@@ -1,4 +1,4 @@
-"""Orders that are charged while workers are killed: each is finished once, by one charge."""
+"""Orders that are charged while workers are killed: each is finished once, with one charge."""
 
 import random
 import time
@@ -21,7 +21,7 @@ SEED = 20_261_121
 
 
 def in_first_lines(book: Path) -> dict[str, int]:
-    """Return order -> fence of its first charge: it is the one that is accepted."""
+    """Return the fence of the first charge of each order, which is the accepted one."""
     first: dict[str, int] = {}
     for line in book.read_text().splitlines() if book.exists() else ():
         order, fence = line.split()
@@ -57,7 +57,7 @@ def test_every_order_is_finished_once_with_one_accepted_charge(
     workers = [start() for _ in range(WORKERS)]
     held: list[int] = []
     while len(in_first_lines(book)) < orders and len(held) < most_kills:
-        # On a busy machine a worker needs seconds until it has begun.
+        # On a busy machine, a worker needs seconds to start.
         done = len(in_first_lines(book))
         wait_until(lambda done=done: len(in_first_lines(book)) > min(done, orders - 1))
         victim = workers.pop(chance.randrange(WORKERS))
@@ -81,7 +81,7 @@ def test_every_order_is_finished_once_with_one_accepted_charge(
     # Only tasks of a killed worker were requested twice.
     again = len(book.read_text().splitlines()) - orders
     assert again <= sum(held)
-    # Else nothing was interrupted, and nothing is shown.
+    # The test is valid only if kills interrupted tasks.
     assert sum(map(bool, held)) >= 2
     doctor = crawlcw("doctor", "orders", "--ledger", ledger_url, "--max-retry", 3, "--max-lost", 20)
     assert doctor.returncode == 0, doctor.stdout

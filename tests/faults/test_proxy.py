@@ -21,7 +21,7 @@ from pymongo.errors import AutoReconnect, ConnectionFailure, NetworkTimeout
 from tests.faults.proxy import At, ByChance, Command, End, Fault, Loss, Proxy, proxied
 from tests.support.mongod import with_database
 
-#: Seconds for which a hasty client waits for an answer.
+#: Seconds until a hasty client times out.
 WAIT = 1.5
 OPTIONS = {"retryWrites": False, "retryReads": False}
 
@@ -47,7 +47,7 @@ def near(network: tuple[Proxy, str]) -> Iterator[Collection]:
 
 @pytest.fixture
 def hasty(network: tuple[Proxy, str]) -> Iterator[Collection]:
-    """The same for a client with a short timeout: for commands that are never answered."""
+    """The same with a short timeout, for commands without an answer."""
     options = OPTIONS | {"timeoutMS": round(1000 * WAIT), "serverSelectionTimeoutMS": 2000}
     with pymongo.MongoClient(network[1], **options) as client:
         client.admin.command("ping")
@@ -125,7 +125,7 @@ def test_a_loss_is_an_error_for_the_client_and_the_server_knows_or_not(
         hasty.insert_one({"_id": 1})
 
     took = time.monotonic() - began
-    # The others are told at once, as their error says: it is no timeout.
+    # Other ends raise at once: their error is no timeout.
     assert took >= WAIT * 0.9 or end is not End.SILENCE
     eventually(lambda: there.count_documents({}) == int(arrives))
     eventually(lambda: _answers(hasty))
@@ -192,7 +192,7 @@ def test_a_request_may_be_delivered_twice(near, there, proxy: Proxy):
 
 @pytest.mark.thorough
 def test_a_half_open_connection_lets_nothing_pass_any_more(proxy: Proxy):
-    """Seen on a plain socket: the driver gives such a connection up."""
+    """Checked with a plain socket, since the driver drops such a connection."""
     hello = _request({"hello": 1, "$db": "admin"})
     proxy.plan(At(Fault(loss=Loss.REPLY), name="hello"))
     with socket.create_connection(("127.0.0.1", proxy.port)) as connection:
@@ -285,7 +285,7 @@ def test_who_connects_while_it_stops_leaves_no_socket(mongodb_uri: str):
                 calls = [threading.Thread(target=call, args=(proxy.port,)) for _ in range(3)]
                 for each in calls:
                     each.start()
-                # So long that some have come, some are coming and some will be refused.
+                # Close while some connections are open, some are opening and some will be refused.
                 threading.Event().wait(random.Random(seed).uniform(0, 0.002))
             for each in calls:
                 each.join()

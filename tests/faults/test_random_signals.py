@@ -1,4 +1,4 @@
-"""Workers that are killed or stopped at random moments, dozens of times within one crawl."""
+"""Workers that are killed or stopped at random moments, dozens of times in one crawl."""
 
 import random
 import time
@@ -20,9 +20,8 @@ PAGES = 2_339
 WORKERS = 3
 STOPPED_TOGETHER = 5
 CONCURRENCY = 6
-#: A task that is taken back may be under way again at the next kill, and at the
-#: one after that: no page kills here, and with the default of 3 chance alone
-#: would have some of them ignored for it.
+#: A task may be under way at several kills by chance. With the default of 3, some
+#: innocent pages would be given up.
 MOST_LOST = 30
 
 
@@ -37,7 +36,7 @@ def is_under_way(store: Store) -> bool:
 
 
 def slow_enough(seconds: float) -> int:
-    """Return the latency, in milliseconds, at which the workers need longer than *seconds*."""
+    """Return a latency in milliseconds at which the crawl takes longer than *seconds*."""
     return round(1.2 * seconds * WORKERS * CONCURRENCY / PAGES * 1000)
 
 
@@ -51,7 +50,7 @@ def test_a_crawl_outlives_kills_of_random_workers_at_random_moments(
     chance = random.Random(SEED)
     with (
         docs.served(docs.folder("postgresql"), copies=2, latency=latency) as site,
-        # No test waits for a lease to run out: dead workers are detected.
+        # A long lease: the test must not wait for it, since dead workers are detected.
         Crew(
             store,
             site,
@@ -82,7 +81,7 @@ def test_a_crawl_outlives_kills_of_random_workers_at_random_moments(
         most = max(row.lost for row in store.rows())
     assert again <= crew.held_at_faults
     assert "Traceback" not in crew.log
-    # Else nothing was interrupted, and nothing is shown.
+    # The test is valid only if kills interrupted tasks.
     assert sum(map(bool, held)) > kills / 3
     assert [report["leases_lost"] for report in reports] == [0] * WORKERS
     print(
@@ -102,7 +101,7 @@ def test_stops_at_random_moments_cost_no_task_an_attempt(
         docs.served(docs.folder("postgresql"), copies=2, latency=latency) as site,
         Crew(store, site, tmp_path / "crew.log", concurrency=2, lease="10m") as crew,
     ):
-        # Those of a round are started while the ones before are at work.
+        # The workers of a round start while those of the previous round are at work.
         ahead = [crew.spare() for _ in range(STOPPED_TOGETHER)]
         for _ in range(rounds):
             stopped, ahead = ahead, [crew.spare() for _ in ahead]
@@ -137,5 +136,5 @@ def assert_nothing_is_held_or_spent(store: Store) -> None:
     assert {row.lock for row in rows} == {None}
     assert Status.PROCESSING not in {row.status for row in rows}
     assert {row.lost for row in rows} == {0}
-    # A page that is not there has one failed attempt, whatever happens to processes.
+    # Only missing pages have a failed attempt, one each.
     assert {row.retry for row in rows if row.status != Status.IGNORED} == {0}

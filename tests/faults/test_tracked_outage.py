@@ -1,4 +1,4 @@
-"""An outage of the database under tracked tasks fails none; and a permanent outage."""
+"""Outages of the database under tracked tasks: a temporary one, which fails no task, and a final one."""
 
 import asyncio
 import time
@@ -46,7 +46,7 @@ async def test_an_outage_longer_than_the_leases_costs_no_task_anything(server: S
         work = asyncio.create_task(worker.run())
         await many.wait()
         server.kill()
-        # The duration is part of the test: every lease has run out meanwhile.
+        # The length is part of the test: every lease runs out.
         await asyncio.sleep(2.5 * LEASE.total_seconds())
         server.start()
         report = await work
@@ -56,7 +56,7 @@ async def test_an_outage_longer_than_the_leases_costs_no_task_anything(server: S
     assert len(tasks) == TASKS
     assert {task.status for task in tasks} == {Status.FINISHED}
     assert {(task.retry, task.lost) for task in tasks} == {(0, 0)}
-    # Tasks under way or on their way to the ledger may have been done again.
+    # Only tasks under way or not yet written may be repeated.
     assert sum(began.values()) <= TASKS + 2 * CONCURRENCY
 
 

@@ -1,4 +1,4 @@
-"""Workers that freeze, block, die of a page, or take long, and the reaction of the others.
+"""Workers that freeze, block, crash on a page, or take long, and the reaction of the others.
 
 Kills and stops at random moments are in `test_random_signals`.
 """
@@ -27,7 +27,7 @@ from tests.support.docs import Site
 
 pytestmark = pytest.mark.thorough
 
-#: Pages that other pages link to as well, and whose links are all on others too.
+#: Pages without which the crawl still finds every other page.
 DEADLY = ("/sql-select.html", "/sql-selectinto.html", "/app-psql.html")
 
 
@@ -37,7 +37,7 @@ def store(ledger_url: str) -> Store:
 
 
 def marked_by(marks: Path) -> list[int]:
-    """Return the processes to which a page was hard, once for each time."""
+    """Return the process of each line in the file of marks."""
     return [int(line) for line in marks.read_text().split()] if marks.exists() else []
 
 
@@ -101,10 +101,10 @@ def test_a_process_that_stood_still_in_a_callback_goes_on_and_has_lost_nothing(
     rows = store.rows()
     assert again <= len(held)
     assert {row.lost for row in rows} == {0}
-    # Each page is counted by who recorded it.
+    # Each page counts for the process that recorded it.
     assert report["pages"] + others_report["pages"] == finished(rows)
     assert "Traceback" not in crew.log
-    # Its watchdog has renewed its leases, though its event loop could not.
+    # Its watchdog has renewed its leases while its event loop was blocked.
     assert report["leases_lost"] == 0
     print(
         f"{len(held)} tasks of {fetched} were held, {again} fetched again; "
@@ -137,7 +137,7 @@ def test_a_page_that_kills_its_process_is_ignored_and_all_others_are_recorded(
     ):
         for _ in range(processes):
             crew.start()
-        # The second one quarantines it.
+        # The second death quarantines the page.
         deaths = crawl_with_restarts(crew, most=5 * len(pages))
 
         assert_as_without_faults(store, without(faultless, pages))
@@ -148,7 +148,7 @@ def test_a_page_that_kills_its_process_is_ignored_and_all_others_are_recorded(
     assert {path: ignored[path] for path in ignored.keys() - refused} == dict.fromkeys(
         pages, ("crashed-worker", 3)
     )
-    assert {row.path for row in rows if row.lost} == set(pages), "no other one has paid for it"
+    assert {row.path for row in rows if row.lost} == set(pages), "no other page lost an attempt"
     assert again <= crew.held_at_faults
     assert len(marked_by(marks)) == deaths
     print(
@@ -158,12 +158,12 @@ def test_a_page_that_kills_its_process_is_ignored_and_all_others_are_recorded(
 
 
 def crawl_with_restarts(crew: Crew, *, most: int) -> int:
-    """Start another process for each that a page has killed; return how many there were."""
+    """Replace each process that a page has killed; return their number."""
     deaths = 0
     while crew.workers:
         wait_until(lambda: any(not worker.is_running() for worker in crew.workers))
         gone = [worker for worker in crew.workers if not worker.is_running()]
-        # Noted before the first successor takes over their tasks.
+        # Collect the ends before the first successor takes over their tasks.
         ends = [crew.ended(worker) for worker in gone]
         for code, report in ends:
             if code == 0:
@@ -217,7 +217,7 @@ def test_a_newly_started_process_takes_over_at_once_what_a_dead_one_held(
         assert_as_without_faults(store, faultless_star)
         assert fetched_again(site) <= crew.held_at_faults
     print(f"{len(killed.held)} tasks ran again after {took:.2f} s, with leases of 180 s")
-    # Its own start and first look: far less than a lease, or than a neighbour's next look.
+    # Its start and first look take far less than a lease, or than another worker's next look.
     assert took < 45
 
 
@@ -236,12 +236,12 @@ def test_a_neighbour_takes_over_what_a_dead_process_held_at_its_next_look(
         assert_as_without_faults(store, faultless_star)
         assert fetched_again(site) <= crew.held_at_faults
     print(f"{len(killed.held)} tasks ran again after {took:.2f} s, with leases of {lease:g} s")
-    # It looks at its neighbours every third of a lease; and while there is nothing for it
-    # to do, at the ledger at least once a second. Leases alone end after two thirds or later.
+    # It looks for dead workers every third of a lease, and while idle, at the ledger at least
+    # once a second. Without that, leases end after two thirds of their time or later.
     assert took < lease / 3 + 10
 
 
-# A host with a limit, that is new, is asked for one page at a time.
+# A new host with a limit gets one request at a time.
 @pytest.mark.parametrize(
     ("per_host", "begun"), [(0, LEAVES), (8, 1)], ids=["shared host", "owned host"]
 )
@@ -266,13 +266,14 @@ def test_what_a_process_on_another_machine_held_runs_again_within_one_and_a_half
         assert_as_without_faults(store, faultless_star)
         assert fetched_again(site) <= crew.held_at_faults
     print(f"{len(killed.held)} tasks ran again after {took:.2f} s, with leases of {lease:g} s")
-    # Renewed every third, so at least two thirds were left: the death is not detectable.
+    # Leases are renewed every third, so at least two thirds were left; the death of a worker
+    # on another machine cannot be detected earlier.
     assert lease * 2 / 3 - 0.5 < took <= 1.5 * lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killed:
-    """A process that was killed while all it had begun with waited for answers."""
+    """A process that was killed while its requests waited for answers."""
 
     site: Site
     held: frozenset[str]  #: the paths of its tasks
@@ -280,13 +281,13 @@ class Killed:
     at: float
 
     def until_it_ran_again(self) -> float:
-        """Wait until each of its tasks is asked for anew; return how long that took, in all."""
+        """Wait until each of its tasks is requested again; return the seconds since the kill."""
         wait_until(lambda: self.held <= (self.site.hits() - self.hits).keys())
         return time.monotonic() - self.at
 
 
 def killed_at_work(crew: Crew, victim: Process, *, begun: int = LEAVES) -> Killed:
-    """Kill a process that waits for *begun* leaves, and let the site answer from then on."""
+    """Kill a process with *begun* requests under way, and let the site answer from then on."""
     wait_until(lambda: crew.site.hits().total() > begun)
     held = frozenset(row.path for row in crew.store.held_by(victim.pid))
     assert len(held) >= begun
@@ -298,7 +299,7 @@ def killed_at_work(crew: Crew, victim: Process, *, begun: int = LEAVES) -> Kille
 
 
 def killed_beside_another(crew: Crew, victim: Process, *, begun: int = LEAVES) -> Killed:
-    """The same, once a second process has joined and found nothing to do."""
+    """The same after a second process has joined, which has no tasks."""
     wait_until(lambda: crew.site.hits().total() > begun)
     crew.start()
     wait_until(lambda: len(workers_of(crew.store.url)) == 2)

@@ -1,8 +1,8 @@
 """Virtual time, and processes in it that can be killed and paused.
 
-A coroutine of the product runs here as it is, as long as all it waits for is a
-`Signal`. Nothing sleeps: time jumps from one event to the next. Everything that
-happens is decided by the events' times, so the same chances make the same run.
+A coroutine of the product runs here unchanged if it waits for `Signal`s only. Time
+jumps from one event to the next, without sleeps. The times of the events determine
+the run, so the same seed gives the same run.
 """
 
 import heapq
@@ -15,7 +15,7 @@ import pytest
 
 
 class Cancelled(BaseException):
-    """Thrown into a thread that is to end, as asyncio does it."""
+    """Thrown into a thread to end it, as asyncio does."""
 
 
 class Timeline:
@@ -28,7 +28,7 @@ class Timeline:
         self._number = 0
 
     def at(self, time: float, act: Callable[..., object], *given: Any) -> None:
-        """Do something at a time that is not past."""
+        """Call *act* at a time that is not past."""
         self._number += 1
         heapq.heappush(self._events, (time, self._number, act, given))
 
@@ -37,7 +37,7 @@ class Timeline:
         self.at(self.now + seconds, act, *given)
 
     def run(self, *, until: float) -> bool:
-        """Let everything happen up to a time; return whether nothing is left."""
+        """Run all events up to a time; return whether none is left."""
         events = self._events
         while events and events[0][0] <= until:
             self.now, _, act, given = heapq.heappop(events)
@@ -46,7 +46,7 @@ class Timeline:
 
 
 class Signal:
-    """An event for one thread: it comes once, with a value or an error."""
+    """An event for one thread, set once, with a value or an error."""
 
     __slots__ = ("_error", "_value", "come", "waiting")
 
@@ -64,13 +64,13 @@ class Signal:
         return self._value
 
     def send(self, value: Any = None) -> None:
-        """Let it come, unless it has."""
+        """Set the event, unless it is set."""
         if not self.come:
             self.come, self._value = True, value
             self._wake()
 
     def fail(self, error: Exception) -> None:
-        """Let it come with an error, unless it has come."""
+        """Set the event with an error, unless it is set."""
         if not self.come:
             self.come, self._error = True, error
             self._wake()
@@ -92,19 +92,19 @@ class Thread:
         self._due = self._cancelled = False
 
     def wake(self) -> None:
-        """Let it go on at once, or as soon as its process is not paused any more."""
+        """Continue the thread at once, or when its process is resumed."""
         if not self._due and not self._process.dead:
             self._due = True
             self._process.timeline.after(0.0, self.step)
 
     def cancel(self) -> None:
-        """End it where it waits."""
+        """Cancel the thread where it waits."""
         if not self.outcome.come:
             self._cancelled = True
             self.wake()
 
     def close(self) -> None:
-        """End it without a word, as a process that is killed."""
+        """End the thread without running its code, as in a killed process."""
         self._coroutine.close()
 
     def step(self) -> None:
@@ -150,11 +150,11 @@ class Process:
         self.timeline = timeline
         self.name = name
         self.dead = self.paused = False
-        self.threads: dict[Thread, None] = {}  #: in an order that is always the same
+        self.threads: dict[Thread, None] = {}  #: a dict, for its fixed order
         self.postponed: list[Thread] = []
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> Thread:
-        """Run something beside all else."""
+        """Run a coroutine as a thread of this process."""
         thread = Thread(self, coroutine)
         if self.dead:
             thread.close()
@@ -164,26 +164,26 @@ class Process:
         return thread
 
     async def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Wait for virtual seconds."""
         passed = Signal()
         self.timeline.after(seconds, passed.send)
         await passed
 
     def kill(self) -> None:
-        """End it as SIGKILL does."""
+        """End the process as SIGKILL does."""
         if not self.dead:
             self.dead = True
-            # Their own `finally` may begin something, which comes to nothing.
+            # A `finally` of theirs may start new threads, which must not run.
             for thread in list(self.threads):
                 thread.close()
             self.threads.clear()
 
     def pause(self) -> None:
-        """Stop it as SIGSTOP does: the world goes on."""
+        """Stop the process as SIGSTOP does; time goes on."""
         self.paused = True
 
     def resume(self) -> None:
-        """Continue it with its outdated knowledge."""
+        """Continue the process with its outdated state."""
         self.paused = False
         postponed, self.postponed = self.postponed, []
         for thread in postponed:
@@ -191,7 +191,7 @@ class Process:
 
 
 class Event:
-    """An event as asyncio and anyio have it."""
+    """The event of asyncio and anyio."""
 
     def __init__(self) -> None:
         self._waiting: list[Signal] = []
@@ -235,7 +235,7 @@ class Concurrency:
 
 @contextmanager
 def virtual(timeline: Timeline, *modules: ModuleType) -> Iterator[None]:
-    """Let *modules* use the timeline where they would use asyncio or anyio."""
+    """Make *modules* use the timeline instead of asyncio and anyio."""
     concurrency = Concurrency(timeline)
     stands_for = {
         "asyncio": concurrency,

@@ -1,4 +1,4 @@
-"""A small ledger in which something of everything is under way, behind a network that fails."""
+"""A small ledger with tasks and hosts in every state, behind a network with faults."""
 
 import asyncio
 import copy
@@ -43,12 +43,11 @@ COLLECTIONS = (
     *("books", "books.hosts", "books.workers", "books.rates", "books.items"),
     "crawlcw.schema",
 )
-#: Of one command, by the driver's own means.
+#: Timeout of one command, set in the driver.
 TIMEOUT = timedelta(seconds=0.3)
-#: The driver's monitor, where it listens instead, takes half a second to see an error.
+#: In streaming mode, the driver's monitor takes half a second to see an error.
 _OPTIONS = f"timeoutMS={round(TIMEOUT.total_seconds() * 1000)}&serverMonitoringMode=poll"
-#: Limit of one sending, with the driver's wait until it sees the server again, and a margin
-#: for a busy machine.
+#: Limit for one call, with the driver's wait for the server and a margin for a busy machine.
 BOUND = timedelta(seconds=3)
 NOW = START + timedelta(seconds=10)
 LARGE = "x" * 2_000
@@ -56,19 +55,19 @@ LARGE = "x" * 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """State of the ledger when an operation begins."""
+    """State of the ledger at the start of an operation."""
 
     todo: list[Task]
-    nearer: list[Task]  #: found within the limit, and in the ledger as too deep
-    leases: list[Lease]  #: alive, of the worker `a`
-    stale: Lease  #: of `a` as well, and in other hands since
-    others: list[Lease]  #: every other lease
-    hosts: list[HostLease]  #: alive, of `a`
+    nearer: list[Task]  #: within the depth limit, and in the ledger as too deep
+    leases: list[Lease]  #: live leases of the worker `a`
+    stale: Lease  #: a lease that `a` has lost to another worker
+    others: list[Lease]  #: all other leases
+    hosts: list[HostLease]  #: live leases of `a`
     other_hosts: list[HostLease]
 
 
 class World:
-    """One database: a ledger that reaches it through the proxy, and one that stands beside it."""
+    """One database, with a ledger behind the proxy, and one that connects directly."""
 
     def __init__(self, uri: str, database: str, driver: str) -> None:
         self.clock = FakeClock()
@@ -89,7 +88,7 @@ class World:
             self._database = client[self._name]
             self.far: MongoLedger = self.run(MongoLedger.open(url, "books", clock=self.clock))
             near += ("&" if "?" in near else "?") + _OPTIONS
-            # Its short time is for the faults: a busy server may take longer to be opened.
+            # The short timeout is for the faults; on a busy server, opening may take longer.
             opened = self.run(
                 self._sender.insist(lambda: MongoLedger.open(near, "books", driver=self.driver))
             )
@@ -109,7 +108,7 @@ class World:
         return self._runner.run(coroutine)
 
     def begin(self, *, claims: str = "each") -> None:
-        """Restore the setting, and let a new process begin with it behind the proxy."""
+        """Restore the setting, and start a new process behind the proxy."""
         self.proxy.plan(None)
         for name in COLLECTIONS:
             collection = self._database[name]
@@ -123,7 +122,7 @@ class World:
         self.near = MongoLedger(store)
 
     def documents(self) -> Documents:
-        """Return everything there is, as the server has it."""
+        """Return all documents on the server."""
         return {
             name: {
                 str(each["_id"]) if isinstance(each["_id"], dict) else each["_id"]: each
@@ -133,7 +132,7 @@ class World:
         }
 
     async def send(self, operation: Callable[[], Awaitable[T]]) -> T:
-        """Send an operation until it is answered, as every caller in a crawl does."""
+        """Repeat an operation until it is answered, as every caller in a crawl does."""
 
         async def once() -> T:
             began = time.monotonic()
@@ -146,7 +145,7 @@ class World:
         return await self._sender.insist(once)
 
     def held(self) -> tuple[list[Lease], list[HostLease]]:
-        """Return all leases that the ledger shows, whosever they are."""
+        """Return all leases in the ledger, of any worker."""
         found = self.documents()
         tasks = [
             Lease(
@@ -171,7 +170,7 @@ class World:
         for name in ("a", "dead"):
             await far.workers.join(worker(name, started=clock.time))
         tasks = [make_task(f"http://{host}.com/{n}") for host in "pq" for n in range(5)]
-        # Priorities make an order, and have `horizon` and its like look more than once.
+        # Different priorities fix the order, and make `horizon` read more than once.
         tasks = [replace(task, priority=5 - n % 5, due=clock.time) for n, task in enumerate(tasks)]
         await far.tasks.add(tasks)
         await far.hosts.wake({f"{host}.com": clock.time for host in "pqrst"})
@@ -192,14 +191,14 @@ class World:
         finished = await claim(1, "dead", LEASE)
         await far.outcomes.commit([success(far, finished, {"n": 1}, {"large": LARGE})])
         finished = await claim(2, "dead", LEASE)
-        # To be visited again by now, which only `revisit_due` makes it.
+        # Its revisit time has passed, but only `revisit_due` makes it due.
         again = Succeeded(items=({"n": 2}, {"n": 3}), visit=visit(), revisit=visit().time)
         await far.outcomes.commit([settled(far, finished, again)])
         await far.outcomes.commit([failure(far, await claim(3, "dead", LEASE), Reason.TLS)])
         clock.time = START
         await far.outcomes.commit([failure(far, await claim(5, "dead", LEASE), Reason.CONNECT)])
         others = [
-            await claim(0, "other", LEASE),  # from `a`, which has the stale lease of it
+            await claim(0, "other", LEASE),  # taken over from `a`, which keeps the stale lease
             await claim(6, "dead", timedelta(seconds=5)),  # it runs out before NOW
             await claim(7, "dead", LEASE),
         ]
@@ -228,7 +227,7 @@ def worker(name: str, *, started: datetime = NOW) -> Worker:
 
 
 def learned(lease: HostLease, **more: Any) -> tuple[HostLease, Host]:
-    """Return what an owner writes of a host."""
+    """Return the lease of a host with the state that its owner writes."""
     fields = {"delay": 1.5, "finished": 7, "failed": 2, "not_before": NOW, **more}
     return lease, replace(lease.host, **fields)
 
@@ -238,9 +237,9 @@ TALLY = Counters(pages=3, items=7, fetched=5, bytes=900, links_dropped={"depth":
 
 @contextmanager
 def quick() -> Iterator[None]:
-    """Make waits short, and limits small."""
+    """Shorten waits and limits for the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        # The driver's monitor looks for the server twice a second otherwise.
+        # Otherwise the driver's monitor checks the server only twice a second.
         patch.setattr(common, "MIN_HEARTBEAT_INTERVAL", 0.01)
         patch.setattr(ledger_retry, "_FIRST_WAIT", 0.01)
         patch.setattr(items, "_ASIDE", len(LARGE))
