@@ -12,7 +12,7 @@ from tests.support.docs import REPOSITORY
 
 
 class Commands:
-    """The command line, on one use case."""
+    """The commands, on one use case."""
 
     def __init__(self, use_cases: UseCases, folder: Path) -> None:
         self.url = use_cases.url
@@ -27,7 +27,7 @@ class Commands:
         }
 
     def add(self, *lines: str) -> str:
-        """Let `crawlcw add` read lines of JSON; return what it says."""
+        """Run `crawlcw add` on lines of JSON; return its output."""
         arguments = ["add", self.use_case, "-", "--format", "jsonl", "--stage", "pay"]
         with self.started(*arguments) as adding:
             said, _ = adding.communicate("".join(f"{line}\n" for line in lines), timeout=60)

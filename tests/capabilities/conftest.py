@@ -16,7 +16,7 @@ from tests.support.mongod import with_database
 
 @pytest.fixture(scope="session")
 def seeds_url(mongodb_uri: str) -> Iterator[str]:
-    """One database for all of these tests: to make and drop one for each takes longer than most."""
+    """One database for all of these tests: one for each would take longer than most tests."""
     name = f"crawlcw_test_{os.getpid()}_seeds"
     yield with_database(mongodb_uri, name)
     drop_database(mongodb_uri, name)
@@ -24,7 +24,7 @@ def seeds_url(mongodb_uri: str) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", pytest.param("mongodb", marks=pytest.mark.thorough)])
 async def use_cases(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[UseCases]:
-    """Use cases of this test's own, on each of the stores that processes share in turn."""
+    """Use cases of one test, on each store that processes can share in turn."""
     if request.param == "sqlite":
         opened = UseCases(f"sqlite:///{tmp_path}/ledger.db")
     else:
@@ -55,7 +55,7 @@ async def tracker(use_cases: UseCases) -> Tracker:
 
 @pytest.fixture
 async def other(use_cases: UseCases, tracker: Tracker) -> Tracker:
-    """The same orders, as another process sees them."""
+    """The same orders, in another process."""
     return await use_cases.open()
 
 

@@ -1,4 +1,4 @@
-"""Every write to a use case's tasks, one by one, as the store itself tells of them."""
+"""Every write to a use case's tasks, as recorded by the store itself."""
 
 import sqlite3
 from contextlib import closing
@@ -18,7 +18,7 @@ _END = b"the end"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """What a task was after one write."""
+    """The state of a task after one write."""
 
     id: bytes
     status: Status
@@ -28,7 +28,7 @@ class Write:
 
 
 class Journal:
-    """Begins when it is made; the use case must be there."""
+    """Log of writes from its construction on; the use case must exist."""
 
     def __init__(self, use_cases: UseCases, name: str) -> None:
         self._use_cases = use_cases
@@ -53,10 +53,10 @@ class Journal:
             self._client.close()
 
     def writes(self) -> list[Write]:
-        """Return all writes so far; may be asked once."""
+        """Return all writes so far; can be called once."""
         if self._use_cases.is_mongodb:
             return self._of_mongodb()
-        # SQLite tells of statements, and one transaction may have two for a task.
+        # SQLite's triggers log statements, and a transaction may have two for a task.
         latest: dict[bytes, Write] = {}
         writes = []
         for write in self._of_sqlite():

@@ -1,4 +1,4 @@
-"""The capabilities that crawlcw grew from, by number: what each test here is about.
+"""The capabilities that crawlcw grew from, by number; each test here names its rows.
 
 S0 is the Coordinator-Worker pattern itself, S1 a worker that pulls tasks through
 stages, S2 a dispenser of shares, S3 the tracking of tasks by a context manager, S4

@@ -1,7 +1,7 @@
-"""A use case for `crawlcw work`: what its workers did is written to a file.
+"""A use case for `crawlcw work`, whose workers log their tasks in a file.
 
-Each line of the file that SHOP_LOG names is `key attempt`. A task that `fails` raises,
-one that `waits` waits until the file SHOP_DOOR is there.
+The file is named by SHOP_LOG; each line is `key attempt`. A task with `fails` raises, and
+one with `waits` waits until the file SHOP_DOOR exists.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""S0: tasks are added at any time, in batches, and adding never touches what is there."""
+"""S0: tasks are added at any time, in batches, without changing existing ones."""
 
 from collections.abc import AsyncIterator
 

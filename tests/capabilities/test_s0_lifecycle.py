@@ -1,4 +1,4 @@
-"""S0: one task from the claim to its end, and what is written on the way."""
+"""S0: one task from the claim to its end, with all of its writes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -62,7 +62,7 @@ async def test_of_two_who_start_a_task_at_once_one_does(tracker: Tracker, other:
             return "locked"
 
     starting = [asyncio.create_task(start(each, key)) for key in KEYS for each in (tracker, other)]
-    # Each key has one who is turned away, without waiting for the one who works.
+    # For each key, one caller is refused at once, while the other one works.
     while sum(task.done() for task in starting) < len(KEYS):
         await asyncio.wait([task for task in starting if not task.done()], timeout=0.01)
     worked.set()
@@ -158,7 +158,7 @@ async def test_a_task_of_asyncio_that_is_cancelled_in_the_block_leaves_no_lock(
 
 
 class Slow:
-    """Does what an operation of a ledger does, and answers when it is let go."""
+    """An operation of a ledger that returns only after `go` is set."""
 
     def __init__(self, operation: Callable[..., Awaitable[Any]]) -> None:
         self._operation = operation
@@ -181,7 +181,9 @@ async def test_who_is_cancelled_on_the_way_into_the_block_or_out_of_it_leaves_no
     slow: str,
 ):
     await tracker.add("order-1")
-    for _ in range(2 if slow == "begin" else 0):  # only where two crashed workers held the task
+    for _ in range(
+        2 if slow == "begin" else 0
+    ):  # `begin` is called only after two workers crashed with the task
         await other.session.claim([await task_of(other, "order-1")])
         clock.advance(seconds=61)
     facet = tracker.ledger.outcomes if slow == "release" else tracker.ledger.leases
@@ -244,7 +246,7 @@ async def test_of_two_who_did_the_work_only_the_one_who_holds_the_task_records_i
     with pytest.raises(LeaseLostError):
         async with tracker.start("order-1") as frozen:
             frozen.data["by"] = "the first"
-            # Its process stands still for longer than its lease, and another goes on.
+            # The process is frozen for longer than its lease, and another one takes over.
             clock.advance(seconds=61)
             await finish(other, "order-1", by="the second")
 

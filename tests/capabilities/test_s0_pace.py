@@ -1,4 +1,4 @@
-"""S0: how much is pulled and when; and that it can be stopped at any time."""
+"""S0: the number and the times of pulled tasks, and a stop at any time."""
 
 import asyncio
 import signal
@@ -15,7 +15,7 @@ TASKS = 200
 
 
 class Slow:
-    """A handler that lets its tasks wait, and counts how many are under way."""
+    """A handler that blocks its tasks, and counts those under way."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -58,7 +58,7 @@ async def test_what_is_pulled_and_under_way_at_once_is_set_by_two_numbers(
 async def test_while_there_is_work_nobody_waits_for_a_timer(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ):
-    # Whoever slept between two pulls would be here for hours.
+    # A worker that slept between two pulls would take hours.
     monkeypatch.setattr("crawlcw.tracking.worker._SHORTEST_IDLE", 3600.0)
     done = 0
 

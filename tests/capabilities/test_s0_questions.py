@@ -1,4 +1,4 @@
-"""S0: what the ledger tells of its tasks, how it finds them, and that stores agree."""
+"""S0: queries of a ledger, their indexes, and the same answers of every store."""
 
 import os
 import sqlite3
@@ -26,7 +26,7 @@ from tests.ledger.test_ledger_plans import Overheard, check_plans
 from tests.support.docs import REPOSITORY
 from tests.support.ledgers import START, make_task
 
-#: As many of each kind as there would be of a million in a long use case, in proportion.
+#: Tasks of each kind, in the proportions of a long-running use case with a million.
 FINISHED, LOCKED, DELAYED, READY = 3000, 400, 400, 200
 LATER = START + timedelta(hours=1)
 
@@ -102,7 +102,7 @@ async def test_a_page_reads_its_index_in_order_on_sqlite(tmp_path: Path):
         row["detail"]
         for each in statements
         if "LIMIT" in each
-        # The trace writes infinity in a way that SQLite does not read.
+        # SQLite's trace prints infinity in a form that SQLite cannot parse.
         for row in await ledger.store.reader.run(explained, each.replace("Inf", "9e999"))
     ]
     await ledger.close()
@@ -203,7 +203,7 @@ async def test_the_same_story_leaves_the_same_ledger_on_every_store(
 
 
 async def story(store: UseCases) -> list[Any]:
-    """Let much happen to orders; return what the ledger knows of each in the end."""
+    """Run many operations on orders; return the final record of each."""
     first, second = await store.open(), await store.open()
     await first.add_many([f"order-{n}" for n in range(5)])
     await finish(first, "order-0", paid=True)

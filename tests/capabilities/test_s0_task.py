@@ -1,4 +1,4 @@
-"""S0: what a task is, and what its document says."""
+"""S0: the fields of a task and of its document."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ from tests.capabilities.journal import Journal
 from tests.capabilities.use_cases import UseCases, fail, finish, task_of
 from tests.support.ledgers import FakeClock
 
-#: What a store, a shell or a template might read something into.
+#: Names and values with a special meaning in a store, a shell or a template.
 HOSTILE = {
     "$set": {"status": 50},
     "a.b": "$status",

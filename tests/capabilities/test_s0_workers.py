@@ -1,4 +1,4 @@
-"""S0: coordinators hand out, workers work, and any of them may die."""
+"""S0: coordinators hand out tasks, workers do them, and any process may die."""
 
 import asyncio
 import time
@@ -95,7 +95,7 @@ async def test_the_task_of_a_process_that_was_killed_runs_again(use_cases: UseCa
             waited = time.monotonic() - killed
         task = await tracker.get("order-1")
 
-    assert waited < 1.5 * 2 + 2  # and what a busy machine takes
+    assert waited < 1.5 * 2 + 2  # 2 s for a busy machine
     assert (task.status, task.trace[-1].fence, task.lost) == (Status.FINISHED, 2, 0)
     assert task.retry == 0
 

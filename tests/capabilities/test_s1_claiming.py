@@ -1,4 +1,4 @@
-"""S1: who gets a task, for how long, and what is told of it."""
+"""S1: the holder of a task, the length of its lease, and the data in it."""
 
 import asyncio
 import random
@@ -84,7 +84,7 @@ async def test_a_release_that_is_sent_twice_changes_nothing_more(
 async def test_who_holds_a_task_keeps_nobody_waiting(tracker: Tracker, other: Tracker):
     await tracker.add_many(["order-1", "order-3", "order-5"])
     async with tracker.start("order-3"), asyncio.timeout(5):
-        # In the gaps beside it, and on its neighbours; and a look at the task itself.
+        # Inserts beside the task, work on its neighbours, and reads of the task itself.
         await other.add_many(["order-2", "order-4", "order-3"])
         await finish(other, "order-1", "order-2", "order-4", "order-5")
         assert (await other.get("order-3")).status is Status.PROCESSING
@@ -99,7 +99,7 @@ async def test_of_sixteen_who_race_for_the_same_tasks_no_two_get_the_same(use_ca
     racers = [await use_cases.open() for _ in range(16)]
     await racers[0].add_many([f"order-{n}" for n in range(300)])
     page = await racers[0].ledger.tasks.page(limit=300)
-    # In rounds: who has the database first could have everything before the others begin.
+    # In rounds; otherwise the first claimer could get everything before the others start.
     round_ = asyncio.Barrier(len(racers))
 
     async def race(tracker: Tracker, seed: int) -> list[bytes]:
@@ -174,7 +174,7 @@ async def test_an_event_loop_that_stands_still_for_five_leases_keeps_its_task(us
     async with Tracker.open(use_cases.url, name, lease=2) as tracker:
         await tracker.add("order-1")
         async with tracker.start("order-1") as execution:
-            tries = elsewhere()  # and this event loop stands still meanwhile
+            tries = elsewhere()  # blocks this event loop
             execution.data["by"] = "the one that stood still"
         task = await tracker.get("order-1")
 
@@ -199,7 +199,7 @@ async def test_a_task_is_locked_within_a_process_as_between_processes(
 
 @pytest.mark.seed("1.20")
 async def test_nobody_is_given_what_they_did_not_ask_for(tracker: Tracker, other: Tracker):
-    await other.session.claim([])  # it is at work, and asks for nothing
+    await other.session.claim([])  # it has joined, without tasks
     await tracker.add_many([f"order-{n}" for n in range(10)])
     await fail(tracker, "order-0")
 

@@ -1,4 +1,4 @@
-"""S1: a task passes stages, and carries what they need."""
+"""S1: a task passes stages, and carries their data."""
 
 import random
 import string
@@ -18,7 +18,7 @@ ALPHABET = string.ascii_letters + "$.%\0é\N{SNOWMAN} \n'\""
 
 
 def anything(chance: random.Random, depth: int = 0) -> Any:
-    """Return some value that every ledger can hold, nested at random."""
+    """Return a random nested value that every ledger can hold."""
     text = "".join(chance.choices(ALPHABET, k=chance.randrange(6)))
     scalars = [
         None,
@@ -52,7 +52,7 @@ async def test_after_a_crash_between_stages_a_task_goes_on_with_the_stage_it_was
         execution.result = "file"
         await execution.advance("encode", context={"size": 3})
     await tracker.session.claim([await task_of(tracker, "video-1")])
-    clock.advance(seconds=60)  # whoever encodes has crashed
+    clock.advance(seconds=60)  # the worker of the stage "encode" has crashed
     async with other.start("video-1") as execution:
         seen = (execution.stage, execution.context, execution.results, execution.attempt)
 

@@ -1,4 +1,4 @@
-"""S1: a worker pulls by itself, neither too much nor too often."""
+"""S1: a worker pulls tasks by itself, neither too many nor too often."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +15,7 @@ NEVER = 3600.0
 
 
 class Door:
-    """Tasks that wait until they are let go."""
+    """A handler whose tasks with `waits` wait until `open` is set."""
 
     def __init__(self, tracker: Tracker) -> None:
         self.open = asyncio.Event()
@@ -38,7 +38,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 class Running:
-    """A worker at work, for the length of a block."""
+    """A worker that runs for the length of a block."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -52,7 +52,7 @@ class Running:
 
 
 def counted(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Note what the ledger is asked while a worker looks for tasks."""
+    """Log the ledger's calls by which a worker looks for tasks."""
     asked: list[str] = []
 
     def noted(facet: Any, name: str) -> Callable[..., Any]:
@@ -117,7 +117,7 @@ async def test_a_worker_holds_no_more_than_it_may_and_asks_for_nothing_while_it_
     running = asyncio.create_task(worker.run())
     await until(lambda: len(tracker.session.held) == 7)
     questions = len(asked)
-    # Others add and change much; it has enough, and looks at none of it.
+    # Other processes add and change many tasks; a full worker does not look.
     await tracker.add_many([f"more-{n}" for n in range(50)])
     await asyncio.sleep(0.2)
     since = asked[questions:]
@@ -157,14 +157,14 @@ async def test_an_idle_worker_hardly_asks_and_begins_at_once_with_what_is_added_
     door = Door(tracker)
     async with Running(Worker(tracker, concurrency=2)):
         await until(lambda: len(asked) >= 2)
-        # 100 times the shortest pause: pauses double, so these are some 7 looks.
+        # 100 times the shortest pause: pauses double, so there are about 7 looks.
         await asyncio.sleep(1)
         idle = len(asked)
         await tracker.add("order-1")
         async with asyncio.timeout(1):
             await until(lambda: door.begun == ["order-1"])
 
-    # A look is two questions; a store that tells of changes makes for one more.
+    # A look is two calls; a store with notices of changes adds one look.
     assert idle <= 2 * 10
 
 
@@ -177,7 +177,7 @@ async def test_a_notice_from_the_server_wakes_a_worker_that_never_looks_by_itsel
     asked = counted(tracker, monkeypatch)
     door = Door(tracker)
     async with Running(Worker(tracker, concurrency=2)):
-        # The first look is the start's, the second that of the stream which is open now.
+        # The first look is that of the start, the second that of the opened change stream.
         await until(lambda: asked.count("horizon") >= 2)
         for n in range(3):
             await other.add(f"order-{n}")
@@ -190,7 +190,7 @@ async def test_a_notice_from_the_server_wakes_a_worker_that_never_looks_by_itsel
 async def test_nothing_is_lost_where_the_notices_break_off(
     on_mongodb: UseCases, monkeypatch: pytest.MonkeyPatch
 ):
-    # Nobody opens the stream again here: it is the pauses that have to do.
+    # The stream stays closed, so the worker depends on its pauses.
     monkeypatch.setattr("crawlcw.tracking.worker._FIRST_RECONNECT", NEVER)
     other = await on_mongodb.open()
     with proxied(on_mongodb.url) as (network, url):

@@ -1,4 +1,4 @@
-"""S2: workers that have a name and nothing else are given their share."""
+"""S2: workers that are known by name only get their share."""
 
 import asyncio
 from datetime import timedelta
@@ -26,7 +26,7 @@ def second(other: Tracker) -> Dispenser:
 
 @pytest.fixture
 async def pool(tracker: Tracker) -> list[str]:
-    """Keys in the order in which they are handed out."""
+    """Keys in the order of their assignment."""
     keys = [f"order-{n}" for n in range(10)]
     await tracker.add_many([NewTask(key, priority=-n) for n, key in enumerate(keys)])
     return keys
@@ -58,7 +58,7 @@ async def test_workers_come_and_go_and_everything_is_done_once(
     turn = 0
     while (await tracker.counts())[Status.FINISHED] < 40:
         turn += 1
-        # A worker joins at every turn, and every fourth one is never heard of again.
+        # A worker joins at every turn, and every fourth one disappears.
         share = await given(dispenser, f"w{turn}", 5)
         if turn % 4:
             done += (await dispenser.done(f"w{turn}", share)).accepted
@@ -79,7 +79,7 @@ async def test_a_bucket_that_is_not_touched_goes_back_to_the_pool_without_anybod
     after = await given(second, "w3", 10)
 
     assert (share, before) == (pool[:4], pool[4:])
-    # `w2` asked at the same moment; it touched what it holds before anybody took it.
+    # `w2` touched its tasks in time, before another worker could take them over.
     assert after == pool[:4]
     assert await dispenser.check("gone", share) == frozenset()
 
@@ -156,7 +156,7 @@ async def test_a_bucket_lives_as_long_as_it_is_touched(
     for _ in range(5):
         clock.advance(seconds=50)
         assert await dispenser.touch("w1") == 3
-    # Asking again is a touch as well.
+    # Another request for tasks is a touch as well.
     clock.advance(seconds=50)
     await dispenser.assign("w1", 3)
     clock.advance(seconds=50)

@@ -21,7 +21,7 @@ DAY = timedelta(days=1)
 
 
 async def forty_days(tracker: Tracker, clock: FakeClock) -> None:
-    """Let an order fail and one be finished on each of forty days."""
+    """Let one order fail and one finish on each of forty days."""
     for day in range(40):
         clock.time += DAY
         await tracker.add_many([f"bad-{day}", f"good-{day}"])
@@ -48,7 +48,7 @@ async def test_what_failed_in_the_last_thirty_days_comes_in_one_order_page_by_pa
         if after is None:
             break
 
-    # The failed and the ignored in one order, the last first; today is left out.
+    # Failed and ignored tasks in one order, the last first; today is left out.
     assert found == [f"bad-{day}" for day in range(38, 9, -1)]
     assert pages == 5
     given_up = await tracker.find(status=Status.IGNORED, reason=Reason.TASK_ERROR, limit=3)
@@ -74,8 +74,8 @@ async def test_such_a_question_reads_its_index_and_what_it_returns_on_mongodb(
         found = await ledger.queries.find(chosen, limit=10)
 
     assert [record.task.url for record in found] == [f"bad-{day}" for day in range(38, 18, -2)]
-    # The index tells which tasks, and each is then read by its id: between two ids the server
-    # looks at one key more.
+    # The index finds the tasks, and each is then read by its id: between two ids the server
+    # reads one more key.
     places, tasks = (c for c in overheard.commands if {"aggregate", "find"} & c.keys())
     assert tasks["hint"] == "_id_"
     with pymongo.MongoClient(on_mongodb.url, tz_aware=True) as client:

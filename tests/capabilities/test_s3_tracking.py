@@ -24,7 +24,7 @@ from tests.capabilities.use_cases import DeclinedError, UseCases, fail, finish, 
 from tests.support.docs import REPOSITORY
 from tests.support.ledgers import FakeClock
 
-#: What may follow what, in one write.
+#: The transitions that one write may make.
 EDGES = {(before, after) for (before, _), afters in TABLE.items() for after in afters}
 
 
@@ -209,7 +209,7 @@ async def test_a_task_is_locked_before_the_work_and_unlocked_after_it_or_when_th
     async with tracker.start("order-1"):
         during = await task_of(other, "order-1")
     after = await task_of(other, "order-1")
-    # The power fails: nobody renews, and nobody says good-bye.
+    # As after a power cut: no renewal, and no release.
     await tracker.session.claim([await task_of(tracker, "order-2")])
     clock.advance(seconds=60)
     await finish(other, "order-2")
@@ -228,7 +228,7 @@ async def test_hundreds_of_executions_at_once_take_a_moment(tracker: Tracker):
     took = time.monotonic() - began
 
     assert (await tracker.counts())[Status.FINISHED] == 300
-    # A second on a machine that does much else; benchmarks measure it.
+    # About a second on a busy machine; benchmarks measure it.
     assert took < 10, f"{took:.1f} s"
 
 

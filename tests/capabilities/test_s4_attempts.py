@@ -1,4 +1,4 @@
-"""S4: attempts are counted in the ledger, which everybody reads before they act."""
+"""S4: attempts are counted in the ledger, which every worker reads before it acts."""
 
 import asyncio
 from datetime import timedelta
@@ -35,7 +35,7 @@ async def test_workers_that_are_restarted_again_and_again_give_a_task_no_attempt
     tracker = await use_cases.open(max_retry=5)
     await tracker.add("order-1")
     said = []
-    # As often as a cron job would start them; each is killed after one or two attempts.
+    # Like restarts by a cron job; each process is killed after a few attempts.
     for attempts in (2, 1, 1, 3):
         with process("fail", use_cases.url, tracker.name, attempts) as worker:
             assert await asyncio.to_thread(line, worker) == "ready"
@@ -153,7 +153,7 @@ async def test_a_reply_that_is_lost_is_asked_for_until_it_is_known_what_was_done
     await other.add("order-1", {"paid": 0})
     with proxied(on_mongodb.url) as (network, url):
         tracker = await on_mongodb.open(url=f"{url}&timeoutMS=1000")
-        # What is not the task's own is over before.
+        # Make the first claim now, so that the fault hits an operation of the task.
         await tracker.session.claim([])
         plan = At(Fault(loss=loss, end=End.RESET), name=command, target=other.name, skip=skip)
         network.plan(plan)

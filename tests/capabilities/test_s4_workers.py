@@ -1,4 +1,4 @@
-"""S4: producers add, workers take, run and record, and end when nothing is left."""
+"""S4: producers add tasks; workers claim, run and record them, and end when none is left."""
 
 import json
 

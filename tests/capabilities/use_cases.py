@@ -1,4 +1,4 @@
-"""Use cases of a test's own on one store, to which any number of trackers can be opened."""
+"""Use cases of one test on one store, with any number of trackers."""
 
 import itertools
 import sqlite3
@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 
 class UseCases:
-    """What trackers are opened on: each stands for a process; they share a clock."""
+    """Use cases on one store; each tracker stands for a process, and all share a clock."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -32,15 +32,15 @@ class UseCases:
         self._opened = AsyncExitStack()
 
     def named(self, name: str) -> str:
-        """Return the name that a use case has on the store, which other tests use as well."""
+        """Return the name of a use case on the store, which tests share."""
         return f"{name}_{self._number}"
 
     async def open(
         self, declared: str | UseCase = "orders", *, url: str | None = None, **policy: Any
     ) -> Tracker:
-        """Return another tracker, closed at the end of the test; a failed task is due at once.
+        """Return another tracker, closed at the end of the test; failed tasks are due at once.
 
-        *url* is another way to the same store.
+        *url* is another address of the same store.
         """
         use_case = declared if isinstance(declared, UseCase) else UseCase(self.named(declared))
         ledger = await self._ledger(use_case.name, url or self.url)
@@ -74,32 +74,32 @@ class UseCases:
             return [dict(row) for row in db.execute(f'SELECT * FROM "{name}"')]
 
     def execute(self, statement: str, *values: Any) -> None:
-        """Let SQLite's own client do something to the file."""
+        """Run a statement on the file by SQLite's own client."""
         with closing(sqlite3.connect(self.path)) as db, db:
             db.execute(statement, values)
 
 
 async def task_of(tracker: Tracker, key: str) -> Task:
-    """Return a task as a claim wants it."""
+    """Return a task, as a claim needs it."""
     record = await tracker.ledger.tasks.get(key_id(key))
     assert record is not None
     return record.task
 
 
 async def due_keys(tracker: Tracker, *, limit: int = 1000) -> list[str]:
-    """Return the keys of what could be claimed now, in the order in which it would be."""
+    """Return the keys of the tasks that can be claimed now, in order."""
     return [task.url for task in await tracker.ledger.tasks.page(limit=limit)]
 
 
 async def finish(tracker: Tracker, *keys: str, **data: Any) -> None:
-    """Work on tasks to their good end."""
+    """Finish tasks."""
     for key in keys:
         async with tracker.start(key) as execution:
             execution.data.update(data)
 
 
 class DeclinedError(Exception):
-    """What goes wrong in these tests."""
+    """The failure of an attempt in these tests."""
 
 
 async def fail(tracker: Tracker, *keys: str, times: int = 1) -> None:

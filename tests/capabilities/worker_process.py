@@ -4,9 +4,9 @@
     python -m tests.capabilities.worker_process work URL USE_CASE
     python -m tests.capabilities.worker_process fail URL USE_CASE TIMES
 
-`hold` says that it holds the task, and then works on it for ever. `work` says that it
-is ready, begins when it is sent a line, works until nothing is left, and says how
-many tasks it did. `fail` lets as many attempts fail, or as many as there are.
+`hold` reports that it holds the task, and then works on it for ever. `work` reports
+that it is ready, starts when it gets a line, works until no task is left, and reports
+the number of its tasks. `fail` fails TIMES attempts, or fewer if no more are left.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tests.support.docs import REPOSITORY
 
 @contextmanager
 def process(what: str, *arguments: object) -> Iterator["subprocess.Popen[str]"]:
-    """Start one, and end it at the end of the block."""
+    """Start a process, and end it at the end of the block."""
     command = [sys.executable, "-m", __name__, what, *map(str, arguments)]
     with subprocess.Popen(
         command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -37,7 +37,7 @@ def process(what: str, *arguments: object) -> Iterator["subprocess.Popen[str]"]:
 
 
 def line(started: "subprocess.Popen[str]") -> str:
-    """Return the next line that a process says."""
+    """Return the next line of a process's output."""
     assert started.stdout is not None
     said = started.stdout.readline().strip()
     assert said, "the process has ended"
@@ -45,7 +45,7 @@ def line(started: "subprocess.Popen[str]") -> str:
 
 
 def cue(started: "subprocess.Popen[str]") -> None:
-    """Let a process that is ready begin."""
+    """Start the work of a process that is ready."""
     assert started.stdin is not None
     started.stdin.write("go\n")
     started.stdin.flush()

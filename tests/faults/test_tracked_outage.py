@@ -1,4 +1,4 @@
-"""Outages of the database under tracked tasks: a temporary one, which fails no task, and a final one."""
+"""Outages of the database under tracked tasks: a temporary one fails no task."""
 
 import asyncio
 import time

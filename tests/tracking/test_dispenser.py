@@ -1,4 +1,4 @@
-"""Dispensing: shares of workers that ask by name, what is accepted of them, a pool made anew."""
+"""Dispenser: shares of workers by name, accepted and refused endings, and the rebuilt pool."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -53,7 +53,7 @@ def keys(assigned: list[Assigned]) -> list[str]:
 
 
 async def add(tracker: Tracker, *names: str) -> None:
-    """Add tasks, each of a lower priority than the one before."""
+    """Add tasks, each with a lower priority than the previous one."""
     new = [NewTask(name, {"n": n}, priority=-n) for n, name in enumerate(names)]
     await tracker.add_many(new)
 
@@ -122,7 +122,10 @@ async def test_asking_for_less_gives_the_surplus_to_others_at_once(
     clock.advance(seconds=1)
     await dispenser.assign("ann", 4)
 
-    assert keys(await dispenser.assign("ann", 2)) == ["a", "b"]  # held longest, then by priority
+    assert keys(await dispenser.assign("ann", 2)) == [
+        "a",
+        "b",
+    ]  # the longest held first, then by priority
 
     taken = await other.assign("bob", 9)
     assert keys(taken) == ["c", "d"]
@@ -167,7 +170,7 @@ async def test_what_is_not_touched_for_its_time_goes_back_to_the_pool(
     clock.advance(seconds=40)
 
     assert keys(await other.assign("bob", 2)) == ["b"]
-    # One that nobody took over since its lease ran out is still the worker's.
+    # A task with a lapsed lease still belongs to its worker until it is taken over.
     clock.advance(seconds=40)
     assert await dispenser.check("ann", ["a", "b"]) == {"a"}
     assert await dispenser.touch("ann") == 1
@@ -201,7 +204,7 @@ async def test_a_task_that_loses_its_workers_is_given_up(
     tracker: Tracker, dispenser: Dispenser, clock: FakeClock
 ):
     await tracker.add("poison")
-    # The second loss quarantines it, and every one after it counts.
+    # The second loss quarantines the task, and every later one counts.
     for worker in ("pat", "ann", "bob", "eve", "joe", "kim"):
         assert keys(await dispenser.assign(worker, 1)) == ["poison"]
         clock.advance(seconds=61)
@@ -238,14 +241,14 @@ async def test_those_who_ask_one_dispenser_at_once_do_not_look_at_the_same_tasks
 
     assert [len(share) for share in shares] == [3] * 20
     assert len({key for share in shares for key in keys(share)}) == 60
-    # One for each of them: nobody missed a task that another one got.
+    # One claim for each worker: no claim missed a task that another worker got.
     assert asked["leases.claim"] == 20
 
 
 async def test_those_who_ask_at_once_for_other_stages_get_those(
     tracker: Tracker, dispenser: Dispenser
 ):
-    # Enough to send for both who may, whoever is served first.
+    # Enough tasks of the stage "send" for both workers that accept it, in any order.
     await tracker.add_many([*(NewTask(f"s{n}", stage="send") for n in range(4)), "a", "b"])
 
     send, nothing, whatever = await asyncio.gather(
@@ -297,7 +300,7 @@ async def test_leases_that_ran_out_while_the_ledger_was_away_are_spared(
     await dispenser.assign("ann", 1)
     await tracker.add("b")
     clock.advance(seconds=60)
-    # An outage ends for good only some seconds after it, in real time.
+    # Otherwise the grace after an outage would last some seconds of real time.
     monkeypatch.setattr(tracker.session.retry, "grace_since", lambda now: now)
 
     assert keys(await dispenser.assign("bob", 2)) == ["b"]
@@ -430,7 +433,7 @@ async def test_endings_that_come_at_once_are_recorded_together_and_one_refused_a
 
     assert ended[0].refused == {"0": Refusal.NOT_HELD}
     assert [each.accepted for each in ended[1:]] == [{name} for name in names[1:]]
-    # The first one alone, and those that came meanwhile.
+    # The first one alone, and the others together.
     assert sum(groups) == 20
     assert len(groups) <= 3
 
@@ -447,7 +450,7 @@ async def test_who_lost_a_task_may_end_it_together_with_the_one_who_has_it_now(
     claimed = await tracker.ledger.leases.claim([task], worker="bob", lease=TTL, max_lost=9)
 
     refused = await asyncio.gather(
-        # The first goes alone, those that come meanwhile together.
+        # The first one is written alone, the next ones together.
         settler.commit([(others[0], Ignore(why="no"))], "cid"),
         settler.commit([(late[0], Finish(data={"text": f"late {BIG}"}))], "ann"),
         settler.commit([(claimed.leases[0], Finish(data={"text": BIG}))], "bob"),
@@ -467,7 +470,7 @@ async def test_an_ending_of_an_earlier_claim_is_refused_while_somebody_else_is_a
     await dispenser.assign("bob", 1)
 
     assert (await dispenser.fail("ann", ["a"], "no")).refused == {"a": Refusal.NOT_HELD}
-    # But with its fence it is plain which one is meant, and that it was recorded.
+    # With its fence, the ending names its claim, which is recorded already.
     assert (await dispenser.fail("ann", ["a"], "no", fences={"a": 1})).accepted == {"a"}
     assert await dispenser.check("bob", ["a"]) == {"a"}
 
@@ -515,7 +518,7 @@ async def test_a_stage_is_ended_and_the_next_one_queued_in_one_write(
 async def test_a_task_that_was_added_without_a_stage_is_in_the_first_of_the_chain(store: Ledgers):
     tracker = await tracker_on(store, chain=("scan", "print"))
     dispenser = Dispenser(tracker)
-    await tracker.add("a", stage=NO_STAGE)  # as whoever does not know the chain adds it
+    await tracker.add("a", stage=NO_STAGE)  # as a producer that does not know the chain
 
     assert await dispenser.assign("w1", 1, stages=["print"]) == []
     (assigned,) = await dispenser.assign("w1", 1, stages=["scan"])

@@ -1,4 +1,4 @@
-"""Random schedules of workers that ask by name, against a model of who has to hold what."""
+"""Random schedules of named workers, against a model of the holder of each task."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -30,21 +30,21 @@ mappings = st.dictionaries(st.sampled_from(KEYS), st.integers(-3, 3))
 
 @dataclass
 class Known:
-    """What the model knows of a task."""
+    """The model's state of a task."""
 
     priority: int
-    due: datetime  #: when it may be claimed; of a held one the end of its lease
+    due: datetime  #: earliest time of a claim; for a held task, the end of its lease
     status: Status = Status.TODO
     holder: str | None = None
     withdrawn: bool = False
     retry: int = 0
     fence: int = 0
-    last: tuple[str, str] | None = None  #: the worker and the ending that its last claim had
-    before: tuple[str, str] | None = None  #: the same, of one that was reopened since
+    last: tuple[str, str] | None = None  #: worker and ending of the last claim
+    before: tuple[str, str] | None = None  #: the same for a task that was reopened since
     finishes: int = 0
-    bereft: bool = False  #: a holder of it was lost
-    quarantined: bool = False  #: two were, one after the other
-    begun: bool = False  #: it was quarantined when its holder got it
+    bereft: bool = False  #: a holder was lost
+    quarantined: bool = False  #: two holders were lost in a row
+    begun: bool = False  #: the task was in quarantine when its holder got it
     lost: int = 0
 
 
@@ -58,7 +58,7 @@ class DispenserMachine(StoreMachine):
         self.known: dict[str, Known] = {}
 
     async def tracker(self):
-        # A worker is never lost so often that its task is given up.
+        # Above any number of losses in a schedule.
         return await tracker_on(self.store, max_retry=MAX_RETRY, max_lost=1_000)
 
     def teardown(self) -> None:
@@ -127,7 +127,7 @@ class DispenserMachine(StoreMachine):
         return task.begun and task.status is Status.PROCESSING and task.due <= self.now
 
     def put_off(self, keys: set[str]) -> set[str]:
-        """Return those that rest, for they were lost again: any that the ledger came to."""
+        """Return the tasks that rest because the ledger has seen another loss of them."""
         records = self.records()
         resting = {
             key
@@ -182,14 +182,14 @@ class DispenserMachine(StoreMachine):
             task.retry += 1
             task.holder, task.last, task.begun = None, (worker, "fail"), False
             task.status = Status.IGNORED if task.retry == MAX_RETRY else Status.FAILED
-            # How long it waits is a matter of chance.
+            # The wait is random.
             task.due = records[key].task.due or self.now
 
     def check_accepted(self, accepted, mine, ending, keys):
-        """Those that are held are accepted, and those that have been ended so already."""
+        """Check that held tasks are accepted, and tasks with the same ending already."""
         asked = {key: self.known[key] for key in keys if key in self.known}
         again = {key for key, task in asked.items() if task.last == ending}
-        # A store may count a reopening as a claim, or may not.
+        # A store may or may not count a reopening as a claim.
         either = {key for key, task in asked.items() if task.before == ending}
         assert mine | again <= accepted <= mine | again | either
 
@@ -227,7 +227,7 @@ class DispenserMachine(StoreMachine):
             assert sum(each.event == "finish" for each in record.trace) == known.finishes <= 1
 
     def drain(self) -> None:
-        """Nothing is lost: whatever is neither ended nor withdrawn can be done at last."""
+        """Check that no task is lost: each one that is not ended or withdrawn can be finished."""
         self.store.clock.advance(seconds=3_600)
         left = {k for k, task in self.known.items() if task.status not in _ENDED}
         share = self.run(self.desks[1].assign("last", 100))

@@ -1,4 +1,4 @@
-"""Sixteen claimers in three processes: what they get is disjoint, and together it is all."""
+"""Sixteen claimers in three processes: their tasks are disjoint, and together they are all."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ async def test_sixteen_claimers_in_three_processes_never_share_a_task_and_leave_
         shares = [json.loads(each.stdout.readline()) for each in claiming]
         counts = await tracker.counts()
         for each in claiming:
-            each.kill()  # giving everything back takes longer
+            each.kill()  # a soft stop, which releases all tasks, takes longer
 
     claims = [(key, fence) for share in shares for key, fence in share]
     assert sorted(key for key, _ in claims) == sorted(keys)

@@ -1,4 +1,4 @@
-"""Those who ask at the same time are answered together, and each by himself."""
+"""Simultaneous calls: one group operation, with an answer for each call."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -12,7 +12,7 @@ from crawlcw.tracking.coalescer import Coalescer
 
 
 class Asked:
-    """Answers n with 10 n, once it is let."""
+    """Answers n with 10 n when `may_answer` is set, and logs the groups."""
 
     def __init__(self) -> None:
         self.groups: list[list[int]] = []
@@ -79,7 +79,7 @@ async def test_tasks_that_are_started_side_by_side_are_claimed_together(
 ):
     keys = [f"order-{n}" for n in range(50)]
     await tracker.add_many(keys)
-    # What is not the tasks' own is over before.
+    # Make the first claim now, whose set-up would mix with the tasks' operations.
     await tracker.session.claim([])
     claims: list[int] = []
     wanted: list[Task] = []
@@ -94,7 +94,7 @@ async def test_tasks_that_are_started_side_by_side_are_claimed_together(
 
     async def counted(tasks, **options):
         claims.append(len(tasks))
-        # As if it took long: however slow the machine is, the others ask meanwhile.
+        # Answer only after all calls have been made, however slow the machine is.
         await all_wanted.wait()
         return await claim(tasks, **options)
 
@@ -104,7 +104,7 @@ async def test_tasks_that_are_started_side_by_side_are_claimed_together(
 
     assert (await tracker.counts()).by_status == {Status.FINISHED: 50}
     assert sum(claims) == 50
-    assert len(claims) <= 2, "one for the first, and one for all who ask meanwhile"
+    assert len(claims) <= 2, "one for the first call, and one for all later ones"
 
 
 async def test_of_two_who_start_one_task_at_once_the_second_is_told_who_has_it(tracker: Tracker):
@@ -132,7 +132,7 @@ async def test_who_is_cancelled_while_a_group_is_claimed_leaves_no_lock(
 ):
     keys = ["order-1", "order-2", "order-3"]
     await tracker.add_many(keys)
-    await charge(tracker, "order-3")  # it has joined
+    await charge(tracker, "order-3")  # the tracker has joined
     claiming, go_on = asyncio.Event(), asyncio.Event()
     claim = tracker.ledger.leases.claim
 

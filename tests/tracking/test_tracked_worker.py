@@ -1,4 +1,4 @@
-"""A worker: how much it holds, in which order it works, when it looks, and what handlers may be."""
+"""Workers: number of held tasks, order of work, times of looks, and kinds of handlers."""
 
 import asyncio
 import inspect
@@ -33,7 +33,7 @@ async def tracker(ledger_url: str) -> AsyncIterator[Tracker]:
 
 @asynccontextmanager
 async def at_work(worker: Worker) -> AsyncIterator[None]:
-    """Let a worker work within the block, and stop it softly at the end."""
+    """Run a worker within the block, and stop it softly at the end."""
     working = asyncio.create_task(worker.run())
     try:
         yield
@@ -59,7 +59,7 @@ async def test_it_never_holds_more_than_it_has_under_way_and_prefetches(tracker:
     report = await draining(tracker, charge, concurrency=4, prefetch=3).run()
 
     assert (report.finish_reason, report.done, report.failed) == ("drained", 60, 0)
-    # Of those that are held some are on their way to the ledger, and done.
+    # Held tasks include finished ones that are not yet written.
     assert max(number for number, _ in held) <= 4 + 3
     assert max(number for _, number in held) == 4
 
@@ -94,7 +94,7 @@ async def test_a_slow_handler_hoards_nothing(tracker: Tracker, ledger_url: str):
 async def test_a_failed_task_goes_to_the_tail(tracker: Tracker):
     for key in ("first", "second", "third"):
         await tracker.add(key)
-        await asyncio.sleep(0.002)  # the order of tasks is that of their milliseconds
+        await asyncio.sleep(0.002)  # tasks are ordered by milliseconds
     order = []
 
     async def charge(execution):
@@ -126,9 +126,9 @@ async def test_the_last_attempt_makes_it_dead_and_it_is_never_run_again(tracker:
 
 @pytest.fixture
 def resting(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Set when a worker rests, because nothing is due, for an hour: only a wake-up ends that."""
+    """Event that is set when a worker without due tasks rests; only a wake-up ends the rest."""
     event = asyncio.Event()
-    # That a worker has found nothing, and is about to rest, it tells nobody.
+    # A patch, because a worker does not announce that it is about to rest.
     rest = Worker._rest
 
     async def rest_long(worker: Worker, horizon: datetime | None) -> None:
@@ -146,7 +146,7 @@ async def test_what_is_added_in_its_process_wakes_it(tmp_path: Path, resting: as
     async def charge(execution):
         begun.set()
 
-    # On SQLite, which tells nobody of what the same process writes.
+    # On SQLite, which sends no notices of writes of the same process.
     async with (
         Tracker.open(f"sqlite:///{tmp_path}/ledger.db", "orders") as tracker,
         at_work(Worker(tracker, {"todo": charge})),
@@ -184,7 +184,7 @@ async def test_it_rests_until_the_next_task_is_due(tracker: Tracker, resting: as
 
 
 class Jumping(selectors.DefaultSelector):
-    """Lets time jump to the next moment for which anything waits, if no question is open."""
+    """Selector that jumps to the next timer if no call of the ledger is under way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
 
 class Asked:
-    """A ledger, or a facet of it, that counts what it is asked."""
+    """A ledger, or one of its facets, that counts its calls."""
 
     def __init__(self, asked: Any, selector: Jumping, questions: Counter[str]) -> None:
         self._asked = asked
@@ -220,7 +220,7 @@ class Asked:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._asked, name)
-        # A facet; other values, such as the ledger's kind, are what they are.
+        # Wrap a facet; return other values, such as the ledger's kind, unchanged.
         if type(found).__module__.startswith("crawlcw.ledger.") and not isinstance(found, Enum):
             return Asked(found, self._selector, self.questions)
         if not inspect.iscoroutinefunction(found):
@@ -252,7 +252,7 @@ def test_it_asks_at_most_twenty_questions_in_an_idle_minute(tmp_path: Path):
         tracker = Tracker(ledger, UseCase("orders"), Policy(), give_up=timedelta(seconds=9))
         await tracker.add("order-1")
         async with at_work(Worker(tracker, {"todo": charge})):
-            # From its last task on: the pauses are the shortest at first.
+            # Count from its last task on, when the pauses are shortest.
             while not ledger.questions["commit"]:
                 await asyncio.sleep(0)
             ledger.questions.clear()
@@ -264,7 +264,7 @@ def test_it_asks_at_most_twenty_questions_in_an_idle_minute(tmp_path: Path):
     with asyncio.Runner(loop_factory=lambda: JumpingLoop(selector)) as runner:
         asked = runner.run(minute())
 
-    # Of those that ask and do not write.
+    # Count reads only.
     assert asked["horizon"] > 5
     assert sum(n for name, n in asked.items() if name not in WRITES) <= 20
 
@@ -286,7 +286,7 @@ async def test_a_function_is_a_handler_in_a_thread(tracker: Tracker):
 
 
 def measured(key: str, data: dict[str, Any], context: dict[str, Any]) -> Any:
-    """Work in a process, in which things happen."""
+    """Handle a task in a process, in the way that its data names."""
     match data.get("what"):
         case "dies":
             os._exit(9)

@@ -61,7 +61,7 @@ Start = Callable[..., Working]
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Callable[[], list[str]]:
-    """Return the keys of the tasks that were begun with."""
+    """Return the keys of the tasks that have begun."""
     path = tmp_path / "begun"
     return lambda: path.read_text().splitlines() if path.exists() else []
 
@@ -115,7 +115,7 @@ def test_one_signal_lets_what_is_under_way_finish_and_releases_the_rest(
     tasks = tasks_of(ledger_url, "orders")
     finished = [key for key, task in tasks.items() if task.status is Status.FINISHED]
     assert sorted(finished) == sorted(begun())
-    # What was given back has nothing to wait for.
+    # Released tasks are due at once.
     assert start("--drain", "--concurrency", 20).end()[0] == 0
     assert sorted(begun()) == sorted(tasks)
 
@@ -166,7 +166,7 @@ def test_a_worker_whose_thread_hangs_ends_when_it_is_stopped(
     assert_nothing_is_held_or_spent(ledger_url)
 
 
-@pytest.mark.thorough  # it waits for the time that an end may take
+@pytest.mark.thorough  # it waits for the time limit of the end
 def test_a_second_signal_ends_a_worker_whose_handler_goes_on_although_it_is_cancelled(
     ledger_url: str, start: Start, begun: Callable[[], list[str]], tmp_path: Path
 ):
@@ -196,7 +196,7 @@ def test_what_a_frozen_worker_still_sends_is_refused(
         frozen.send(SIGSTOP)
         if store.is_writable():
             return True
-        frozen.send(SIGCONT)  # it would keep SQLite's write lock
+        frozen.send(SIGCONT)  # frozen, it would keep SQLite's write lock
         return False
 
     wait_until(is_frozen)

@@ -1,4 +1,4 @@
-"""Tracked tasks: from the first word of them to each of their ends."""
+"""Tracked tasks: from the addition to each of their ends."""
 
 import asyncio
 import threading
@@ -39,7 +39,7 @@ async def tracker(ledger_url: str) -> AsyncIterator[Tracker]:
 async def expire(tracker: Tracker, key: str) -> None:
     """Let the lease on a task run out, as if its holder had died."""
     lease = next(each for each in tracker.session.held.all() if each.task.url == key)
-    tracker.session.held.end([lease])  # nobody renews it any more
+    tracker.session.held.end([lease])  # no more renewals
     await tracker.ledger.workers.leave(tracker.session.worker)
 
 
@@ -167,7 +167,7 @@ async def test_a_start_that_is_cancelled_on_its_way_leaves_no_lock(
     assert (task.status, task.retry, task.lost) == (Status.TODO, 0, 0)
     record = await tracker.ledger.tasks.get(key_id("order-1"))
     assert record is not None
-    assert record.task.fence == 1  # it was claimed, and given back
+    assert record.task.fence == 1  # it was claimed and released
 
 
 async def test_an_interrupt_releases_the_task_unspent(tracker: Tracker):
@@ -325,7 +325,7 @@ async def test_an_execution_may_be_ignored_failed_for_good_or_given_back(tracker
     assert (hopeless.status, hopeless.reason) == (Status.IGNORED, Reason.TASK_ERROR)
     assert hopeless.retry == 1
     assert (later.status, later.retry) == (Status.TODO, 0)
-    assert await tracker.retry(all=True) == 1  # the unwanted one is no failure
+    assert await tracker.retry(all=True) == 1  # the unwanted task is no failure
     assert (await tracker.get("hopeless")).status is Status.TODO
 
 
@@ -365,7 +365,7 @@ async def test_large_values_are_kept_beside_the_task(tracker: Tracker):
     async with tracker.start("order-1") as execution:
         assert execution.context == {"page": large}
         assert execution.results == {"one": large}
-    # What is read again by nobody is gone, and only the first page's context is left.
+    # Results that no later stage reads are dropped; the first page's context is kept.
     assert (await tracker.get("order-1")).data == {"page": large, "more": large}
 
 
@@ -462,7 +462,7 @@ async def test_a_setting_that_was_renamed_names_its_new_name(
 async def test_a_ledger_with_the_former_names_of_settings_is_opened(
     tracker: Tracker, ledger_url: str
 ):
-    # What version 0.1 wrote before the settings were renamed.
+    # The names of version 0.1.
     await tracker.ledger.notes.set_policy({"backoff": 7.0, "longest_backoff": 9.0, "max_retry": 4})
     async with Tracker.open(ledger_url, "refunds") as refunds:
         await refunds.ledger.notes.set_policy(
@@ -481,7 +481,7 @@ async def test_a_ledger_with_the_former_names_of_settings_is_opened(
     async with Tracker.open(ledger_url, "refunds") as refunds:
         assert refunds.policy.backoff_base == timedelta(seconds=1)
         assert refunds.policy.backoff_max == timedelta(seconds=9)
-    # A process that runs already follows such a ledger too; what it was given is kept.
+    # A running process follows such a ledger too; settings from its code are kept.
     await tracker.session.refresh()
     assert tracker.policy.backoff_base == timedelta(0)
     assert tracker.policy.backoff_max == timedelta(seconds=9)
@@ -515,7 +515,7 @@ async def test_a_second_pass_takes_up_what_is_finished(tracker: Tracker):
             execution.result = n
 
     assert await tracker.enter("thumbnail", all=True) == 2
-    assert await tracker.enter("thumbnail", all=True) == 0  # they are not finished any more
+    assert await tracker.enter("thumbnail", all=True) == 0  # the tasks are no longer finished
 
     async with tracker.start("v0") as execution:
         assert (execution.stage, execution.results) == ("thumbnail", {"todo": 0})
@@ -756,7 +756,7 @@ async def test_threads_use_a_tracker_by_its_sync(tracker: Tracker):
 
 
 class InAThread:
-    """A block of `start` in a thread, which is in the middle of it until it may go on."""
+    """A thread inside a block of `start`, which it leaves after `ends_with`."""
 
     def __init__(self, sync: SyncCalls) -> None:
         self._sync = sync
@@ -814,7 +814,7 @@ def test_a_thread_that_is_not_done_when_a_script_ends_gives_its_task_back(ledger
 async def test_a_thread_whose_lease_is_lost_in_the_middle_has_not_finished(tracker: Tracker):
     await tracker.add("order-1")
     thread = await anyio.to_thread.run_sync(InAThread, tracker.sync)
-    # As the renewal does where it was too late; nobody else has the task yet.
+    # As after a late renewal; no other worker has the task yet.
     tracker.session.held.lose([key_id("order-1")])
     said = await anyio.to_thread.run_sync(thread.ends_with)
 
@@ -854,7 +854,7 @@ async def test_an_empty_list_of_keys_changes_nothing(tracker: Tracker):
 
 
 async def test_a_stage_has_the_tasks_that_were_added_without_one(tracker: Tracker, ledger_url: str):
-    await tracker.add_many(["1", "2", "3"])  # as a script does that does not know the stages
+    await tracker.add_many(["1", "2", "3"])  # as a script that does not know the stages
     videos = UseCase("orders", chain=["download", "publish"])
     async with Tracker.open(ledger_url, videos) as downloads:
         await downloads.add_many(["4", "5"])
