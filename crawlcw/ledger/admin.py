@@ -10,8 +10,9 @@ from datetime import datetime
 from typing import Any, Literal
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.choosing import until, walk, where_of
+from crawlcw.ledger.choosing import edit_of, until, walk, where_of
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
+from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.port import (
     OR,
@@ -20,7 +21,6 @@ from crawlcw.ledger.port import (
     AtMost,
     Documents,
     Edit,
-    Hosts,
     Not,
     Path,
     Store,
@@ -73,7 +73,7 @@ class Admin:
             )
         total = 0
         for where in self._failures(until(selection, now)):
-            total += await self._change_all(where, _edit(RETRY, now), selection)
+            total += await self._change_all(where, edit_of(RETRY, now), selection)
         if RETRY.wakes_hosts:
             await self._hosts.wake_all()
         return total
@@ -138,7 +138,7 @@ class Admin:
         while ids := await self._store.reading(_to_revisit, due):
             # Set before: after a lost reply, the next call finds no pages any more.
             self._unwoken = REVISIT.wakes_hosts
-            total += await self._store.writing(_change_all, ids, due, _edit(REVISIT, now))
+            total += await self._store.writing(_change_all, ids, due, edit_of(REVISIT, now))
         if self._unwoken:
             await self._hosts.wake_all()
             self._unwoken = False
@@ -151,7 +151,7 @@ class Admin:
         for part in change.parts:
             freed = until(chosen.freed(part, now=now), now)
             where = where_of(freed, self._store.kind)
-            total += await self._change_all(where, _edit(part, now, also), chosen)
+            total += await self._change_all(where, edit_of(part, now, also), chosen)
         if change.wakes_hosts and not self._store.kind.tracked:
             await self._hosts.wake_all()
         return total
@@ -225,7 +225,7 @@ class Admin:
         async for ids in walk(self._store.reading, where, size=BATCH):
             # Stored before: after a lost reply, the next call wakes them.
             self._admitted_hosts |= await self._store.reading(_hosts_of, ids, where)
-            total += await self._store.writing(_change_all, ids, where, _edit(ADMIT, now))
+            total += await self._store.writing(_change_all, ids, where, edit_of(ADMIT, now))
             await self._wake_admitted(now)
         await self._wake_admitted(now)
         return total
@@ -255,7 +255,7 @@ class Reopening:
             Write(
                 task.id,
                 {**refused, "depth": Within(task.depth + 1, None)},
-                _edit(ADMIT, now, {"depth": task.depth, "parent": task.parent}),
+                edit_of(ADMIT, now, {"depth": task.depth, "parent": task.parent}),
             )
             for task in tasks
         ]
@@ -263,7 +263,7 @@ class Reopening:
 
     async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
         """See `protocol.Tasks.reopen_changed`."""
-        edit = _edit(REOPEN, self._port.now())
+        edit = edit_of(REOPEN, self._port.now())
         ended = [
             {"status": int(status), **({"reason": Among(sorted(reasons))} if reasons else {})}
             for status, reasons in REOPENED_CHANGED.items()
@@ -273,24 +273,6 @@ class Reopening:
             for each in tasks
         ]
         return await self._port.writing(_write, writes)
-
-
-def _edit(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = None) -> Edit:
-    """Return the edit of a bulk change, which sets the fields *also* as well."""
-    return Edit(
-        set={
-            "status": int(change.to),
-            "due": now if change.is_due else None,
-            "update_time": now,
-            "reason": None,
-            **dict.fromkeys(change.resets, 0),
-            **dict.fromkeys(change.forgets),
-            **(also or {}),
-        },
-        inc={"fence": 1} if change.raises_fence else {},
-        # A quarantined task keeps its value.
-        raise_to={"begun": 0} if change.ends_leases else {},
-    )
 
 
 async def _change_all(unit: Unit, ids: Sequence[bytes], where: Where, edit: Edit) -> int:
@@ -318,7 +300,8 @@ async def _mend(
 
 
 async def _to_revisit(unit: Unit, due: Where) -> list[bytes]:
-    return await unit.tasks.some(due, by=Path.REVISIT, limit=BATCH)
+    found = await unit.tasks.scan(due, by=Path.REVISIT, limit=BATCH, fields=("_id",))
+    return [each["_id"] for each in found]
 
 
 async def _hosts_of(unit: Unit, ids: Sequence[bytes], where: Where) -> set[str]:

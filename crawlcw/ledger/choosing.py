@@ -1,22 +1,38 @@
-"""Choices of tasks as tests of the port, and walks through the chosen tasks.
+"""Choices and changes of tasks as tests and edits of the port, and walks through chosen tasks.
 
 Texts that begin alike are one range of the order that every store has: by code points.
 """
 
 import re
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from crawlcw.errors import FetchError
+from crawlcw.errors import FetchError, LedgerUnavailableError
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.port import Among, AtMost, Looked, P, T, Unit, Where, Within, Work
+from crawlcw.ledger.port import (
+    Among,
+    AtMost,
+    Edit,
+    Looked,
+    P,
+    Path,
+    Store,
+    T,
+    Unit,
+    Where,
+    Within,
+    Work,
+)
 from crawlcw.ledger.values import Cursor, TaskFilter
 from crawlcw.model import urls
+from crawlcw.model.transitions import BulkChange
 
 #: So many tasks one step of a walk looks at, for those that it returns.
 _LOOK_AT = 50_000
+_RESUMES = 5
 _LAST = 0x10FFFF
 #: No text that is stored as UTF-8 has one of these.
 _SURROGATES = range(0xD800, 0xE000)
@@ -45,6 +61,24 @@ def where_of(chosen: TaskFilter, kind: LedgerKind) -> dict[str, Any]:
     return {name: test for name, test in tests.items() if test is not None}
 
 
+def edit_of(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = None) -> Edit:
+    """Return the edit of a bulk change, which sets the fields *also* as well."""
+    return Edit(
+        set={
+            "status": int(change.to),
+            "due": now if change.is_due else None,
+            "update_time": now,
+            "reason": None,
+            **dict.fromkeys(change.resets, 0),
+            **dict.fromkeys(change.forgets),
+            **(also or {}),
+        },
+        inc={"fence": 1} if change.raises_fence else {},
+        # A quarantined task keeps its value.
+        raise_to={"begun": 0} if change.ends_leases else {},
+    )
+
+
 def until(chosen: TaskFilter, now: datetime) -> TaskFilter:
     """Return the same, without what changes after *now* unless an end is given."""
     return replace(chosen, until=now + _MOMENT) if chosen.until is None else chosen
@@ -55,6 +89,14 @@ class Reading(Protocol):
 
     async def __call__(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of the work."""
+
+
+async def resumed(store: Store, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Read, again a few times where the ledger does not answer: an iterator goes on."""
+    for _ in range(_RESUMES):
+        with suppress(LedgerUnavailableError):
+            return await store.reading(work, *args, **kwargs)
+    return await store.reading(work, *args, **kwargs)
 
 
 async def walk(
@@ -76,6 +118,18 @@ async def walk(
             yield [place.id for place in found]
         if after is None:
             return
+
+
+async def earliest(unit: Unit, where: Where, *, by: Path) -> datetime | None:
+    """Return the first `due` by an index in which the first one of each priority is the first."""
+    dues: list[datetime] = []
+    below: Where = {}
+    while found := await unit.tasks.scan(
+        {**where, **below}, by=by, limit=1, fields=("priority", "due")
+    ):
+        dues.append(found[0]["due"])
+        below = {"priority": Within(None, found[0]["priority"])}
+    return min(dues, default=None)
 
 
 async def _look(unit: Unit, where: Where, limit: int, after: Cursor | None) -> Looked:

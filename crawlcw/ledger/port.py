@@ -13,7 +13,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.values import Counts, Cursor, ItemCount, ItemRow
+from crawlcw.ledger.values import Counts, Cursor, Dimension, Group, ItemCount, ItemRow
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -24,6 +24,12 @@ Key = Any
 
 class AtMost(NamedTuple):
     """The test of a field that is not larger than a value."""
+
+    value: Any
+
+
+class After(NamedTuple):
+    """The test of a field that is larger than a value."""
 
     value: Any
 
@@ -96,6 +102,24 @@ class Write(NamedTuple):
     new: Document | None = None  #: inserted where no document has the key
 
 
+class Path(StrEnum):
+    """An index, or none; the name of an index of one field is that field's."""
+
+    KEY = "key"  #: of all documents, by their keys
+    STATUS = "status"  #: of statuses, the last changed first, with the ids behind equal times
+    HOST = "host"
+    REASON = "reason"
+    CALLBACK = "callback"
+    REVISIT = "revisit"  #: of those that may be visited again
+    DUE = "due"  #: of tasks with a `due`: the highest priority first, and then the first `due`
+    HOST_DUE = "host due"  #: the same behind the host
+    AS_STORED = "as stored"  #: no index: all tasks are read
+    READY = "ready"  #: of hosts that are to be ready, the first one first
+    LAST_READY = "last ready"  #: the same, the last one first
+    OWNER = "owner"  #: of hosts that are held
+    LEFT = "left"  #: of workers, with the key behind it
+
+
 class Documents(Protocol):
     """Documents by their keys. A field that is absent may be read as None, or without members."""
 
@@ -120,33 +144,34 @@ class Documents(Protocol):
         """
 
 
-class Table(Documents, Protocol):
-    """Documents of one kind, ordered by their keys."""
+class Ordered(Documents, Protocol):
+    """Documents of one kind, in the order of their keys or of an index."""
 
     async def scan(
-        self, where: Where, *, limit: int, after: Key | None = None
+        self,
+        where: Where,
+        *,
+        by: Path = Path.KEY,
+        limit: int,
+        after: Key | None = None,
+        skip: int = 0,
+        fields: Collection[str] = (),
     ) -> Sequence[Document]:
-        """Return the first *limit* documents by their keys, or the first behind *after*.
+        """Return the first *limit* documents of an index that pass, with those fields or all.
 
-        *after* is a key that passes. All documents of the keys that pass are read.
+        By keys, the first behind *after*, which is a key that passes. Without the first *skip*.
+        All documents of that stretch of the index are read.
         """
 
-    async def change_where(self, where: Where, edit: Edit) -> int:
-        """Change all documents that pass, each atomically; return how many."""
+
+class Table(Ordered, Protocol):
+    """Documents that are changed and deleted by tests, and not only by their keys."""
+
+    async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
+        """Change all documents of an index that pass, each atomically; return how many."""
 
     async def delete(self, where: Where) -> int:
         """Delete documents; return how many."""
-
-
-class Path(StrEnum):
-    """An index of the tasks, or none; the name of an index of one field is that field's."""
-
-    STATUS = "status"  #: of statuses, the last changed first, with the ids behind equal times
-    HOST = "host"
-    REASON = "reason"
-    CALLBACK = "callback"
-    REVISIT = "revisit"  #: of those that may be visited again
-    AS_STORED = "as stored"  #: no index: all tasks are read
 
 
 class Looked(NamedTuple):
@@ -156,7 +181,7 @@ class Looked(NamedTuple):
     after: Cursor | None  #: where to look on; None: nothing is left
 
 
-class Tasks(Documents, Protocol):
+class Tasks(Ordered, Protocol):
     """The tasks. A place is that of a task when it was read."""
 
     async def look(
@@ -172,9 +197,6 @@ class Tasks(Documents, Protocol):
     ) -> list[Cursor] | None:
         """Return the same, all that pass being sorted; None: too many would have to be read."""
 
-    async def some(self, where: Where, *, by: Path, limit: int) -> list[Key]:
-        """Return the keys of the first *limit* in the order of an index."""
-
     async def at_most(self, where: Where, *, by: Path, most: int) -> int:
         """Return how many pass by the keys of an index alone, or *most* if there are more."""
 
@@ -189,9 +211,6 @@ class Tasks(Documents, Protocol):
 
     async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
         """Delete those of the tasks that pass with all that belongs to them; return how many."""
-
-    async def earliest(self) -> datetime | None:
-        """Return the first `due` of all tasks."""
 
     async def counts(self) -> Counts:
         """Return how many tasks there are of each status, and how many redirects."""
@@ -214,6 +233,19 @@ class Results(Protocol):
 
     async def versions(self, after: Key) -> tuple[list[ItemRow], Key | None]:
         """Return likewise the items of all visits that are kept, the earliest visit first."""
+
+
+class Groups(Protocol):
+    """Numbers of tasks, read from indexes alone."""
+
+    async def by(self, dimension: Dimension) -> list[Group]:
+        """Return how many tasks there are of each value, see `queries.Groups.by`; some have none.
+
+        In any order.
+        """
+
+    async def of_hosts(self) -> dict[str, Counts]:
+        """Return how many tasks there are of each host and status, see `hosts.Hosts.counts`."""
 
 
 #: The fields that are the key of a point of a worker.
@@ -252,6 +284,10 @@ class Unit(Protocol):
         """The tasks."""
 
     @property
+    def groups(self) -> Groups:
+        """The numbers of tasks by a common value."""
+
+    @property
     def results(self) -> Results:
         """The items of the tasks."""
 
@@ -284,11 +320,13 @@ class Store(Protocol):
         """Take away everything of this name."""
 
 
-class Hosts(Protocol):
-    """The hosts that are woken for their tasks, see `protocol.Hosts`."""
+class Wake(Protocol):
+    """The operation `hosts.Hosts.wake`, which each store does by itself: pages wait for it."""
 
-    async def wake(self, dues: Mapping[str, datetime]) -> None:
-        """Make hosts ready no later than given."""
+    async def __call__(self, dues: Mapping[str, datetime]) -> None:
+        """Add unknown hosts, and make hosts without a lease ready at the given times or earlier.
 
-    async def wake_all(self) -> int:
-        """Make every host ready now."""
+        A resting host is ready at its `not_before`, not earlier: links to a host in backoff
+        do not wake it. A worker that makes a task due calls this after the task is in the
+        ledger. Writes only changes.
+        """

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from crawlcw.errors import Reason
 from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.examination import Inspection
+from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.queries import Groups as Groups
@@ -37,7 +37,7 @@ from crawlcw.ledger.values import most_first as most_first
 from crawlcw.ledger.workers import Workers
 from crawlcw.model.counters import Counters as Counters
 from crawlcw.model.counters import Counts as Counts
-from crawlcw.model.hosts import Calls, Host, HostLease
+from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.task import BlobRef, ChangedTask, Lease, Record, Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.model.workers import Worker as Worker
@@ -156,72 +156,6 @@ class Outcomes(Protocol):
 
         Lost leases are left alone.
         """
-
-
-class Hosts(Protocol):
-    """Hosts without a lease, and the states of all hosts."""
-
-    async def wake(self, dues: Mapping[str, datetime]) -> None:
-        """Add unknown hosts, and make hosts without a lease ready at the given times or earlier.
-
-        A resting host is ready at its `not_before`, not earlier: links to a host in backoff
-        do not wake it. A worker that makes a task due calls this after the task is in the
-        ledger. Writes only changes.
-        """
-
-    async def wake_all(self) -> int:
-        """Make every host without a lease ready now, and reset its failures; return their number.
-
-        Resets the rest after a failure too, but not the adaptive delay.
-        """
-
-    async def give_up(
-        self,
-        host: str,
-        *,
-        reason: Reason,
-        scheme: str | None = None,
-        calls: Calls = Calls.NONE,
-    ) -> int:
-        """Ignore all waiting tasks of *host* for *reason*; return their number.
-
-        With *scheme* (`https`) only those whose URL has it. The tasks that *calls* includes
-        become due now instead: each of them is settled separately.
-
-        In batches, so that a million of them neither block the ledger nor exceed its time
-        limit. Leased and finished tasks do not change. May be repeated after an error.
-        """
-
-    def all(self) -> AsyncIterator[Host]:
-        """Yield every host, by name, in constant memory."""
-
-    async def busiest(self, *, limit: int) -> tuple[list[Host], list[Host]]:
-        """Return up to *limit* leased hosts, and up to *limit* others that wait longest.
-
-        Without their robots.txt. By one index seek each.
-        """
-
-    async def counts(self) -> dict[str, Counts]:
-        """Return the number of tasks of each host and status.
-
-        Counted by indexes, except for leased ones on MongoDB, which are read. On MongoDB the
-        counts are not of one moment: they differ by at most the tasks that changed meanwhile.
-        """
-
-    async def get(self, names: Collection[str]) -> dict[str, Host]:
-        """Return the known hosts among *names*."""
-
-    async def next_ready(self) -> datetime | None:
-        """Return the time of the next ready host, live leases included; None: never."""
-
-    async def due(self, *, after: str, limit: int) -> list[str]:
-        """Return the next hosts after the name *after* that have tasks with a `due`.
-
-        One seek a host. For an idle process that checks for lost wake-ups.
-        """
-
-    async def earliest_due(self, host: str) -> datetime | None:
-        """Return the time of the next due task of *host*, live leases included; None: never."""
 
 
 class HostLeases(Protocol):

@@ -14,16 +14,17 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
-from crawlcw.errors import LedgerUnavailableError, Reason
+from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.choosing import walk, where_of
+from crawlcw.ledger.choosing import earliest, resumed, walk, where_of
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import OR, Among, Containing, P, Path, Store, T, Unit, Where, Within, Work
+from crawlcw.ledger.port import OR, Among, Containing, Path, Store, Unit, Where, Within
 from crawlcw.ledger.values import (
     Counts,
     Cursor,
@@ -32,6 +33,7 @@ from crawlcw.ledger.values import (
     ItemCount,
     ItemRow,
     TaskFilter,
+    most_first,
 )
 from crawlcw.model.task import Record, Status
 
@@ -48,11 +50,13 @@ _WITH_ITEMS = 100
 #: The fields of the index of statuses, and the other indexes, the most selective first.
 _IN_INDEX = {"status", "update_time"}
 _NARROW = (Path.HOST, Path.REASON, Path.CALLBACK)
-_RESUMES = 5
 
 
-class Groups(Protocol):
-    """How many tasks have what in common."""
+class Groups:
+    """Numbers of tasks that have something in common."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     async def by(self, dimension: Dimension) -> list[Group]:
         """Return how many tasks there are of each value, those with the most first.
@@ -63,6 +67,7 @@ class Groups(Protocol):
         index after the other, 0.3 s for a million tasks: what changes meanwhile is counted as it
         was or as it is, as both, or not at all. A number is wrong by no more tasks than that.
         """
+        return most_first(await self._store.reading(lambda unit: unit.groups.by(dimension)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +164,7 @@ class Queries:
 
         None means drained: everything is finished or ignored.
         """
-        return await self._store.reading(lambda unit: unit.tasks.earliest())
+        return await self._store.reading(earliest, {}, by=Path.DUE)
 
     async def has(self, statuses: Collection[Status]) -> bool:
         """Return whether there is any task of one of these statuses. One seek."""
@@ -216,10 +221,12 @@ class Queries:
                 yield row
             return
         where = where_of(chosen, self._store.kind)
-        async with aclosing(walk(self._resumed, where, size=_WITH_ITEMS)) as batches:
+        async with aclosing(
+            walk(partial(resumed, self._store), where, size=_WITH_ITEMS)
+        ) as batches:
             async for ids in batches:
                 while ids:
-                    rows, number = await self._resumed(_items_of, ids)
+                    rows, number = await resumed(self._store, _items_of, ids)
                     for row in rows:
                         yield row
                     ids = ids[number:]
@@ -229,16 +236,9 @@ class Queries:
     ) -> AsyncGenerator[ItemRow, None]:
         after: bytes | None = b""
         while after is not None:
-            rows, after = await self._resumed(read, after)
+            rows, after = await resumed(self._store, read, after)
             for row in rows:
                 yield row
-
-    async def _resumed(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Read, again a few times where the ledger does not answer: an iterator goes on."""
-        for _ in range(_RESUMES):
-            with suppress(LedgerUnavailableError):
-                return await self._store.reading(work, *args, **kwargs)
-        return await self._store.reading(work, *args, **kwargs)
 
 
 async def _items_of(unit: Unit, ids: Sequence[bytes]) -> tuple[list[ItemRow], int]:

@@ -1,11 +1,13 @@
 """The workers: the processes at work, their counters, and the end of a dead worker's leases."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import Among, AtMost, Edit, Hosts, Not, Store, Unit, Within, Write
+from crawlcw.ledger.hosts import Hosts
+from crawlcw.ledger.port import Among, AtMost, Edit, Not, Path, Store, Unit, Within, Write
 from crawlcw.model.counters import Counters
 from crawlcw.model.rates import Vitals
 from crawlcw.model.task import Status
@@ -31,7 +33,7 @@ class Workers:
 
     async def all(self) -> list[Worker]:
         """Return the workers that have joined and not left."""
-        return [documents.worker(each) for each in await self._store.reading(_all, {"left": None})]
+        return [documents.worker(each) for each in await self._store.reading(_at_work)]
 
     async def beat(
         self, name: str, tally: Counters, *, hungry: bool = False, vitals: Vitals | None = None
@@ -52,7 +54,7 @@ class Workers:
 
         Of workers that left, the last 1,000 count.
         """
-        found = await self._store.reading(_all, {})
+        found = await self._store.reading(_every)
         return sum((documents.tally(each["tally"]) for each in found), Counters())
 
     async def leave(self, name: str) -> int:
@@ -80,8 +82,12 @@ async def _join(unit: Unit, document: Document) -> None:
     await unit.workers.change([Write(document["_id"], gone, Edit(set=fields), new=document)])
 
 
-async def _all(unit: Unit, where: Document) -> list[Document]:
-    return list(await unit.workers.scan(where, limit=_EVERY))
+async def _at_work(unit: Unit) -> Sequence[Document]:
+    return await unit.workers.scan({"left": None}, by=Path.LEFT, limit=_EVERY)
+
+
+async def _every(unit: Unit) -> Sequence[Document]:
+    return await unit.workers.scan({}, limit=_EVERY)
 
 
 async def _beat(unit: Unit, name: str, news: Document) -> None:
@@ -109,7 +115,9 @@ async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[st
             for task_id, task in tasks.items()
         ]
     )
-    await unit.hosts.change_where({"owner": mine}, Edit(set={"ready_at": now, "owner": None}))
+    await unit.hosts.change_where(
+        {"owner": mine}, Edit(set={"ready_at": now, "owner": None}), by=Path.OWNER
+    )
     await unit.sessions.change_where({"owner": name}, Edit(set={"expires": now}))
     return ended, {task["host"] for task in tasks.values()}
 
@@ -118,8 +126,8 @@ async def _leave(unit: Unit, name: str, now: datetime) -> None:
     """Mark a worker, and forget those that left before the last ones that are kept."""
     gone = Edit(set={"left": now, "vitals": None})
     await unit.workers.change([Write(name, {"left": None}, gone)])
-    left = await _all(unit, {"left": Not(None)})
-    left.sort(key=lambda each: (each["left"], each["_id"]), reverse=True)
-    if old := [each["_id"] for each in left[documents.KEPT_WORKERS :]]:
+    # The index has those first that left longest ago.
+    left = await unit.workers.scan({"left": Not(None)}, by=Path.LEFT, limit=_EVERY)
+    if old := [each["_id"] for each in left[::-1][documents.KEPT_WORKERS :]]:
         # A name may have joined anew since it was read.
         await unit.workers.delete({"_id": Among(old), "left": Not(None)})

@@ -582,6 +582,7 @@ async def test_all_hosts_that_nobody_holds_are_woken_their_failures_forgiven(led
 async def test_all_of_many_hosts_are_woken(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 7)
     monkeypatch.setattr("crawlcw.ledger.sql.hosts._BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.hosts.BATCH", 7)
     await ledger.hosts.wake({f"h{n}.com": at(500) for n in range(30)})
 
     assert await ledger.hosts.wake_all() == 30
@@ -652,8 +653,7 @@ async def test_a_claim_from_an_older_page_of_a_given_up_host_misses(ledger: Ledg
 async def test_many_tasks_of_many_priorities_are_given_up_in_batches(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, same_due: bool
 ):
-    monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 7)
-    monkeypatch.setattr("crawlcw.ledger.sql.hosts._BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.hosts.BATCH", 7)
     tasks = [
         make_task(f"http://example.com/{n}", priority=n % 3, due=at(0 if same_due else -n))
         for n in range(100)
@@ -673,8 +673,7 @@ async def test_many_tasks_of_many_priorities_are_given_up_in_batches(
 async def test_tasks_that_a_method_is_called_for_are_left_and_due(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, calls: Calls, ignored: int
 ):
-    monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 7)
-    monkeypatch.setattr("crawlcw.ledger.sql.hosts._BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.hosts.BATCH", 7)
     tasks = [
         make_task(
             f"http://example.com/{n}",
@@ -774,8 +773,7 @@ async def test_the_hosts_of_a_dead_workers_tasks_are_ready_though_it_never_held_
 
 
 async def test_hosts_come_by_name(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("crawlcw.ledger.mongo.store._ITEM_BATCH", 7)
-    monkeypatch.setattr("crawlcw.ledger.sql.hosts.ITEM_ROWS", 7)
+    monkeypatch.setattr("crawlcw.ledger.hosts._AT_ONCE", 7)
     hosts = [f"h{n}.com" for n in range(30)] + ["xn--bcher-kva.ch:8080", "[::1]"]
     await ledger.hosts.wake(dict.fromkeys(hosts, START))
 
@@ -797,8 +795,7 @@ async def test_hosts_can_be_looked_at_while_they_are_written(ledger: Ledger):
 async def test_hosts_are_got_by_name_where_they_are_known(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 7)
-    monkeypatch.setattr("crawlcw.ledger.sql.hosts._BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.hosts.BATCH", 7)
     lease = await held(ledger)
     await ledger.host_leases.save([state(lease, **LEARNED)])
     known = [f"h{n}.com" for n in range(20)]
@@ -854,7 +851,7 @@ async def test_a_host_without_work_is_never_ready(ledger: Ledger):
 
 
 async def test_tasks_are_counted_by_host(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("crawlcw.ledger.mongo.hosts._COUNTED", 4)
+    monkeypatch.setattr("crawlcw.ledger.mongo.groups._COUNTED", 4)
     tasks = [make_task(f"http://h{n % 3}.com/{n}") for n in range(12)]
     await ledger.tasks.add(tasks)
     for n, lease in enumerate(await claimed(ledger, limit=8)):

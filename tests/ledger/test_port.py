@@ -2,7 +2,7 @@
 
 import asyncio
 import pathlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import (
     OR,
     RATE_KEY,
+    After,
     Among,
     AtMost,
     Containing,
@@ -32,6 +33,7 @@ from crawlcw.ledger.port import (
     Write,
 )
 from crawlcw.ledger.values import Cursor
+from crawlcw.model.hosts import Host
 from crawlcw.model.task import Status
 from tests.support.dict_store import DictStore
 from tests.support.ledgers import BACKENDS, START, make_task, on_backend
@@ -58,7 +60,7 @@ class Call:
             options = self.options.get("fields")
             return {key: without_nothing(each, options) for key, each in found.items()}
         if self.name == "scan":
-            return [without_nothing(each) for each in found]
+            return [without_nothing(each, self.options.get("fields")) for each in found]
         return found
 
 
@@ -263,12 +265,89 @@ state = (
     called("state", "read", st.just(["state"]), where=some_state_test),
 )
 
+# Hosts, which have indexes of some fields.
+
+some_host = st.sampled_from(["a.example", "a.example:80", "b.example"])
+some_owner = st.sampled_from(["v:1", "w:1", "w:2"])
+some_host_document = st.builds(
+    lambda name, fields: documents.host_document(Host(name=name, **fields)),
+    some_host,
+    st.fixed_dictionaries(
+        {}, optional={"ready_at": some_time, "owner": some_owner, "failures": st.integers(0, 2)}
+    ),
+)
+some_host_test = st.fixed_dictionaries(
+    {},
+    optional={
+        "_id": st.builds(Within, st.just("") | some_host, st.none() | some_host),
+        "owner": st.none() | some_owner,
+        "failures": st.integers(0, 1).map(After),
+    },
+)
+some_host_edit = st.builds(
+    Edit,
+    set=st.fixed_dictionaries(
+        {},
+        optional={
+            "ready_at": st.none() | some_time,
+            "owner": st.none() | some_owner,
+            "failures": st.integers(0, 2),
+        },
+    ),
+)
+#: Indexes, and the fields of which equal ones have the same place.
+HOST_PATHS = {
+    Path.READY: ["ready_at"],
+    Path.LAST_READY: ["ready_at"],
+    Path.OWNER: ["owner"],
+}
+some_number_of_documents = st.integers(1, 4)
+
+
+def by_index(
+    table: str, paths: Mapping[Path, list[str]], where: st.SearchStrategy[Any]
+) -> st.SearchStrategy[Call]:
+    return st.sampled_from([*paths]).flatmap(
+        lambda by: called(
+            table,
+            "scan",
+            where,
+            by=st.just(by),
+            limit=some_number_of_documents,
+            fields=st.just(paths[by]),
+        )
+    )
+
+
+hosts = (
+    called(
+        "hosts", "insert", st.lists(some_host_document, max_size=3, unique_by=lambda h: h["_id"])
+    ),
+    called("hosts", "change_where", some_host_test, some_host_edit),
+    called(
+        "hosts",
+        "change_where",
+        some_owner.map(lambda owner: {"owner": Within(owner, f"{owner[:2]};")}),
+        some_host_edit,
+        by=st.just(Path.OWNER),
+    ),
+    by_index("hosts", HOST_PATHS, some_host_test),
+    called(
+        "hosts",
+        "scan",
+        st.just({}),
+        limit=some_number_of_documents,
+        after=st.none() | some_host,
+        skip=st.integers(0, 2),
+        fields=st.just(["_id", "owner"]),
+    ),
+)
+
 # Tasks, which have indexes.
 
 some_id = st.integers(0, 5).map(lambda n: bytes([n]) * 16)
 some_ids = st.lists(some_id, min_size=1, max_size=4, unique=True)
 some_status = st.sampled_from([int(status) for status in Status])
-some_host = st.sampled_from(["a.example", "a.example:80", "b.example"])
 some_url = st.builds("http://{}/{}".format, some_host, st.sampled_from(["", "a%", "A.b"]))
 some_reason = st.sampled_from(["tls", "connect"])
 some_task = st.builds(
@@ -284,7 +363,12 @@ some_task = st.builds(
     some_host,
     st.fixed_dictionaries(
         {"status": some_status, "update_time": some_time, "due": some_time},
-        optional={"reason": some_reason, "begun": some_number, "revisit": some_time},
+        optional={
+            "priority": st.integers(-1, 1),
+            "reason": some_reason,
+            "begun": some_number,
+            "revisit": some_time,
+        },
     ),
 )
 some_range = (
@@ -341,13 +425,30 @@ def by_way(name: str, **options: st.SearchStrategy[Any]) -> st.SearchStrategy[Ca
     )
 
 
-some_number_of_tasks = st.integers(1, 4)
+some_task_test = st.fixed_dictionaries(
+    {},
+    optional={
+        "host": some_host | some_host.map(After),
+        "priority": st.integers(0, 1).map(lambda end: Within(None, end)) | st.integers(-1, 1),
+        "due": some_time.map(After) | some_time.map(lambda first: Within(first, None)),
+        "errback": st.none() | st.just(Not(None)),
+    },
+)
+TASK_PATHS = {
+    Path.DUE: ["priority", "due"],
+    Path.HOST_DUE: ["host", "priority", "due"],
+}
+some_revisit_test = st.fixed_dictionaries(
+    {"status": st.just(Among((50, 70))), "revisit": some_time.map(AtMost)}
+)
 tasks = (
     called("tasks", "insert", st.lists(some_task, max_size=4, unique_by=lambda task: task["_id"])),
-    called("tasks", "look", some_choice, limit=some_number_of_tasks, after=some_cursor),
-    by_way("find", limit=some_number_of_tasks, after=some_cursor),
+    called("tasks", "look", some_choice, limit=some_number_of_documents, after=some_cursor),
+    by_way("find", limit=some_number_of_documents, after=some_cursor),
+    by_index("tasks", TASK_PATHS, some_task_test),
+    by_index("tasks", {Path.REVISIT: ["revisit"]}, some_revisit_test),
     by_way("count"),
-    by_way("at_most", most=some_number_of_tasks).filter(
+    by_way("at_most", most=some_number_of_documents).filter(
         lambda call: call.options["by"] is not Path.AS_STORED
     ),
     called(
@@ -364,8 +465,8 @@ tasks = (
     ),
 )
 
-some_calls = st.lists(st.one_of(*rates, *sessions, *marker, *state, *tasks), max_size=20)
-TABLES = ("rates", "sessions")
+some_calls = st.lists(st.one_of(*rates, *sessions, *marker, *state, *hosts, *tasks), max_size=20)
+TABLES = ("rates", "sessions", "hosts")
 READING = {"read", "scan", "look", "find", "count", "at_most"}
 
 

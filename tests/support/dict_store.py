@@ -1,12 +1,13 @@
 """The model of a store: the port on dictionaries, which do all at once and forget all."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import (
     OR,
+    After,
     Among,
     AtMost,
     Containing,
@@ -23,6 +24,16 @@ from crawlcw.ledger.port import (
     Write,
 )
 from crawlcw.ledger.values import Cursor
+
+#: The field that the documents of an index have, and the order of it.
+ORDERS: Mapping[Path, tuple[str, Callable[[Document], Any]]] = {
+    Path.DUE: ("due", lambda task: (-task["priority"], task["due"])),
+    Path.HOST_DUE: ("due", lambda task: (task["host"], -task["priority"], task["due"])),
+    Path.REVISIT: ("revisit", lambda task: task["revisit"]),
+    Path.READY: ("ready_at", lambda host: host["ready_at"]),
+    Path.LAST_READY: ("ready_at", lambda host: -host["ready_at"].timestamp()),
+    Path.OWNER: ("owner", lambda host: host["owner"]),
+}
 
 
 class DictTable:
@@ -47,11 +58,22 @@ class DictTable:
         return {key: deepcopy(self._documents[key]) for key in keys if key in matching}
 
     async def scan(
-        self, where: Where, *, limit: int, after: Key | None = None
+        self,
+        where: Where,
+        *,
+        by: Path = Path.KEY,
+        limit: int,
+        after: Key | None = None,
+        skip: int = 0,
+        fields: Collection[str] = (),
     ) -> Sequence[Document]:
-        """See `port.Table.scan`."""
-        found = [key for key in self._matching(where) if after is None or key > after]
-        return [deepcopy(self._documents[key]) for key in found[:limit]]
+        """See `port.Ordered.scan`; all fields are returned."""
+        keys = [key for key in self._matching(where) if after is None or key > after]
+        found = [deepcopy(self._documents[key]) for key in keys]
+        if by in ORDERS:
+            index, order = ORDERS[by]
+            found = sorted((each for each in found if each.get(index) is not None), key=order)
+        return found[skip:][:limit]
 
     async def change(self, writes: Sequence[Write]) -> int:
         """See `port.Documents.change`."""
@@ -68,7 +90,7 @@ class DictTable:
         _apply(known, write.edit)
         return True
 
-    async def change_where(self, where: Where, edit: Edit) -> int:
+    async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
         """See `port.Table.change_where`."""
         found = list(self._matching(where))
         return sum(self._change(Write(key, {}, edit)) for key in found)
@@ -146,6 +168,8 @@ def _passes(value: Any, test: Any) -> bool:
             return bool(value != other)
         case AtMost(most):
             return value is not None and bool(value <= most)
+        case After(least):
+            return value is not None and bool(value > least)
         case _:
             return bool(value == test)
 

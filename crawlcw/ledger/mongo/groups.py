@@ -7,7 +7,9 @@ index, and the driver more, so one counts many stretches: a pipeline for each (`
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -22,11 +24,14 @@ from crawlcw.ledger.mongo.indexes import (
     BY_STATUS,
     DONE_BY_CALLBACK,
     DONE_BY_HOST,
+    FAILED_BY_HOST,
+    HAS_FAILED,
     IS_DONE,
     LONG_AGO,
 )
 from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.ledger.protocol import Dimension, Group, most_first
+from crawlcw.ledger.mongo.task_table import behind
+from crawlcw.ledger.values import Counts, Cursor, Dimension, Group
 from crawlcw.model.task import Status
 
 _T = TypeVar("_T")
@@ -42,6 +47,9 @@ _PARTS = 4
 #: So many are counted by one command at most: small clusters at Atlas take 50 stages. 100 or
 #: 900 save nothing more.
 _TOGETHER = 40
+#: How many tasks `of_hosts` reads by one command, and how many keys: its groups fit into one reply.
+_COUNTED, _KEYS = 20_000, 50_000
+_NOTHING = Group(value=None)
 _FINISHED, _IGNORED = int(Status.FINISHED), int(Status.IGNORED)
 #: What of a host is counted, in this order.
 _FINISHED_IGNORED_ALL: tuple[dict[str, Any], ...] = (
@@ -63,19 +71,90 @@ class Groups:
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def by(self, dimension: Dimension) -> list[Group]:
-        """See `protocol.Groups.by`."""
+        """See `port.Groups.by`."""
         match dimension:
             case Dimension.HOST:
-                groups = await self._by_host()
+                return await self._by_host()
             case Dimension.CALLBACK:
-                groups = await self._by_callback()
+                return await self._by_callback()
             case Dimension.DEPTH:
-                groups = await self._by_depth()
+                return await self._by_depth()
             case Dimension.REASON:
-                groups = await self._by_reason()
+                return await self._by_reason()
             case Dimension.STATUS_CODE:
-                groups = await self._by_status_code()
-        return most_first(groups)
+                return await self._by_status_code()
+
+    async def of_hosts(self) -> dict[str, Counts]:
+        """See `port.Groups.of_hosts`: open tasks that are neither leased nor failed wait."""
+        groups, failed, leased = await asyncio.gather(
+            self._by_host(),
+            self._failed(),
+            # Of those that are leased, few at any time, each is read.
+            self._of_status(Status.PROCESSING),
+        )
+        found = {str(group.value): group for group in groups}
+        # A host that came while they were counted may be among some of them alone.
+        names = found.keys() | failed.keys() | leased.keys()
+        return {
+            name: _counts(found.get(name, _NOTHING), failed=failed[name], leased=leased[name])
+            for name in names
+        }
+
+    async def _failed(self) -> Counter[str]:
+        """Return how many tasks of each host failed and wait, by the index that has no others."""
+        numbers: Counter[str] = Counter()
+        after = ""
+        while True:
+            groups = await self._store.aggregate(
+                [
+                    {"$match": {"host": {"$gt": after}, **HAS_FAILED}},
+                    {"$sort": {"host": 1}},
+                    {"$limit": _KEYS},
+                    {"$group": {"_id": "$host", "n": {"$sum": 1}}},
+                ],
+                hint=FAILED_BY_HOST,
+                most=_KEYS + 1,
+            )
+            found = {group["_id"]: group["n"] for group in groups}
+            numbers.update(found)
+            if sum(found.values()) < _KEYS:
+                return numbers
+            # The last one may have more than were grouped.
+            after = max(found)
+            of_last = {"host": after, **HAS_FAILED}
+            numbers[after] = await self._store.count(of_last, hint=FAILED_BY_HOST)
+
+    async def _of_status(self, status: Status) -> Counter[str]:
+        """Return how many tasks of a status each host has, read some at a time."""
+        numbers: Counter[str] = Counter()
+        place: Cursor | None = None
+        while True:
+            left = _COUNTED
+            for part, order in behind({"status": int(status)}, place):
+                groups = await self._store.aggregate(
+                    [
+                        {"$match": part},
+                        {"$sort": dict(order)},
+                        {"$limit": left},
+                        {
+                            "$group": {
+                                "_id": "$host",
+                                "n": {"$sum": 1},
+                                "time": {"$last": "$update_time"},
+                                "id": {"$last": "$_id"},
+                            }
+                        },
+                    ],
+                    most=left + 1,
+                )
+                for group in groups:
+                    numbers[group["_id"]] += group["n"]
+                    left -= group["n"]
+                place = _last_of(groups) or place
+                if not left:
+                    break
+            if left:
+                return numbers
 
     async def _by_callback(self) -> list[Group]:
         names = await self._values(BY_CALLBACK, "callback", {}, above="")
@@ -274,3 +353,25 @@ def _pipeline(collection: str, stretches: Iterable[Iterable[Mapping[str, Any]]])
         for n, where in enumerate(wheres, start=1)
     )
     return [*first, *({"$unionWith": {"coll": collection, "pipeline": p}} for p in others)]
+
+
+def _counts(group: Group, *, failed: int, leased: int) -> Counts:
+    numbers = {
+        # They are counted at another moment.
+        Status.TODO: max(group.open - failed - leased, 0),
+        Status.FAILED: failed,
+        Status.PROCESSING: leased,
+        Status.FINISHED: group.finished,
+        Status.IGNORED: group.ignored,
+    }
+    return Counts(by_status={status: number for status, number in numbers.items() if number})
+
+
+def _last_of(groups: Collection[Mapping[str, Any]]) -> Cursor | None:
+    """Return where a command has come to that went from late to early; None: nowhere."""
+    # It answers without a time zone.
+    ends = [(group["time"].replace(tzinfo=UTC), bytes(group["id"])) for group in groups]
+    if not ends:
+        return None
+    time, identity = min(ends)
+    return Cursor(update_time=time, id=identity)

@@ -6,24 +6,24 @@ from typing import Self
 
 from crawlcw.ledger import copying, examination, protocol
 from crawlcw.ledger.admin import Admin
+from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.changes import Changes
 from crawlcw.ledger.mongo.connection import connected
 from crawlcw.ledger.mongo.copying import Copying
-from crawlcw.ledger.mongo.groups import Groups
 from crawlcw.ledger.mongo.host_leases import HostLeases
-from crawlcw.ledger.mongo.hosts import Hosts
+from crawlcw.ledger.mongo.hosts import Waking
 from crawlcw.ledger.mongo.inspection import Inspection
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.leases import Leases
 from crawlcw.ledger.mongo.outcomes import Outcomes
 from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, kind_in
 from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.ledger.mongo.task_table import Unit
 from crawlcw.ledger.mongo.tasks import Tasks
+from crawlcw.ledger.mongo.unit import Unit
 from crawlcw.ledger.notes import Notes
-from crawlcw.ledger.queries import Queries, Search
+from crawlcw.ledger.queries import Groups, Queries, Search
 from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.spider_states import SpiderStates
@@ -36,19 +36,19 @@ class MongoLedger:
     def __init__(self, store: MongoStore) -> None:
         """Put the facets together; call `inspection.prepare` before use."""
         self.store = store
-        items, blobs, groups = Items(store), Blobs(store), Groups(store)
+        items, blobs = Items(store), Blobs(store)
         store.unit = Unit(store, items, blobs)
-        hosts = Hosts(store, groups)
+        self.waking = Waking(store)
+        self.hosts = hosts = Hosts(store, self.waking.wake)
         self._schema = Schema(store)
         self.tasks: protocol.Tasks = Tasks(store, items)
         self.leases: protocol.Leases = Leases(store)
         self.outcomes: protocol.Outcomes = Outcomes(store, items)
-        self.hosts: protocol.Hosts = hosts
-        self.host_leases: protocol.HostLeases = HostLeases(store, hosts)
+        self.host_leases: protocol.HostLeases = HostLeases(store, self.waking)
         self.workers = Workers(store, hosts)
         self.rates = Rates(store)
-        self.groups: protocol.Groups = groups
-        self.queries = Queries(store, groups)
+        self.groups = Groups(store)
+        self.queries = Queries(store, self.groups)
         self.admin = Admin(store, hosts)
         self.notes = Notes(store)
         self.sessions = Sessions(store)

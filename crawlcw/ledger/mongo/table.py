@@ -14,6 +14,7 @@ from crawlcw.ledger.mongo.connection import mapped, refusals
 from crawlcw.ledger.mongo.encoding import TOO_LARGE, UNENCODABLE, encoding_error
 from crawlcw.ledger.port import (
     OR,
+    After,
     Among,
     AsFound,
     AtMost,
@@ -21,10 +22,24 @@ from crawlcw.ledger.port import (
     Edit,
     Key,
     Not,
+    Path,
     Where,
     Within,
     Write,
 )
+
+_OPERATORS = {AtMost: "$lte", After: "$gt", Not: "$ne"}
+
+
+class Index(NamedTuple):
+    """An index that documents are read by."""
+
+    name: str
+    order: Sequence[tuple[str, int]]
+    condition: Document = {}  #: of the documents in it, with bounds that let it alone answer
+
+
+_BY_KEY = Index("_id_", [("_id", 1)])
 
 
 class Update(NamedTuple):
@@ -80,17 +95,14 @@ class Table:
         key: tuple[str, ...] = ("_id",),
         null: Collection[str] = (),
         hidden: Collection[str] = (),
-        indexes: Mapping[str, str] | None = None,
+        indexes: Mapping[Path, Index] | None = None,
     ) -> None:
-        """Take the fields that are null, and not absent, and those that are not read unasked.
-
-        *indexes* are those of fields, the keys' apart.
-        """
+        """Take the fields that are null, and not absent, and those that are not read unasked."""
         self.collection = collection
         self._key = key
         self._null = null
         self._hidden = dict.fromkeys(hidden, 0)
-        self._indexes = indexes or {}
+        self._indexes = {Path.KEY: _BY_KEY, **(indexes or {})}
 
     async def insert(self, documents: Sequence[Document]) -> int:
         """See `port.Documents.insert`: one command for all."""
@@ -105,24 +117,37 @@ class Table:
         """See `port.Documents.read`."""
         shown = dict.fromkeys(fields, 1) or self._hidden
         chosen = self.filter({"_id": Among(keys), **(where or {})})
-        found = await self.found(chosen, shown, limit=len(keys)) if keys else []
+        found = await self._found(chosen, shown, _BY_KEY, limit=len(keys)) if keys else []
         return {each["_id"]: each for each in found}
 
     async def scan(
-        self, where: Where, *, limit: int, after: Key | None = None
+        self,
+        where: Where,
+        *,
+        by: Path = Path.KEY,
+        limit: int,
+        after: Key | None = None,
+        skip: int = 0,
+        fields: Collection[str] = (),
     ) -> Sequence[Document]:
-        """See `port.Table.scan`: one stretch of the index of keys."""
+        """See `port.Ordered.scan`: one stretch of an index."""
+        shown = dict.fromkeys(fields, 1)
         # A key of several fields is in them as well.
-        shown = {"_id": 0} if len(self._key) > 1 else {}
-        return await self.found(self.filter(where, after), shown, limit=limit)
+        if "_id" not in (fields or self._key):
+            shown["_id"] = 0
+        index = self._indexes[by]
+        chosen = index.condition | self.filter(where, after)
+        return await self._found(chosen, shown, index, limit=limit, skip=skip)
 
-    async def found(self, chosen: Document, shown: Document, *, limit: int) -> list[Document]:
-        """Return the first documents by their keys that match a filter."""
+    async def _found(
+        self, chosen: Document, shown: Document, index: Index, *, limit: int, skip: int = 0
+    ) -> list[Document]:
         with mapped():
-            cursor = self.collection.find(chosen, shown or None).sort([("_id", 1)])
-            cursor = cursor.hint(self._index(chosen))
+            cursor = self.collection.find(chosen, shown or None).sort(index.order).hint(index.name)
             # The server's first reply is of 101 documents if it is not told.
-            found: list[Document] = await cursor.limit(limit).batch_size(limit + 1).to_list(None)
+            found: list[Document] = await (
+                cursor.skip(skip).limit(limit).batch_size(limit + 1).to_list(None)
+            )
         return found
 
     async def change(self, writes: Sequence[Write]) -> int:
@@ -143,11 +168,11 @@ class Table:
             raise LedgerError(f"MongoDB: {why}")
         return sent
 
-    async def change_where(self, where: Where, edit: Edit) -> int:
+    async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
         """See `port.Table.change_where`."""
-        chosen, update = self.filter(where), self.operators(edit, {})
+        chosen, update, index = self.filter(where), self.operators(edit, {}), self._indexes[by]
         with mapped():
-            changed = await self.collection.update_many(chosen, update, hint=self._index(chosen))
+            changed = await self.collection.update_many(chosen, update, hint=index.name)
         return int(changed.matched_count)
 
     async def delete(self, where: Where) -> int:
@@ -155,9 +180,6 @@ class Table:
         with mapped():
             deleted = await self.collection.delete_many(self.filter(where), hint="_id_")
         return int(deleted.deleted_count)
-
-    def _index(self, chosen: Document) -> str:
-        return next((self._indexes[name] for name in chosen if name in self._indexes), "_id_")
 
     def filter(self, where: Where, after: Key | None = None) -> Document:
         """Return the filter of documents that pass all tests."""
@@ -170,10 +192,8 @@ class Table:
                     ends = {"$gte": first, "$lt": end}
                     kept = {o: self._value(name, v) for o, v in ends.items() if v is not None}
                     found[name] = kept | found.get(name, {})
-                case Not(value):
-                    found[name] = {"$ne": value}
-                case AtMost(value):
-                    found[name] = {"$lte": value}
+                case AtMost(value) | After(value) | Not(value):
+                    found[name] = {_OPERATORS[type(test)]: value}
                 case Among(values):
                     found[name] = {"$in": list(values)}
                 case AsFound(value):

@@ -1,4 +1,4 @@
-"""The tasks of the port in MongoDB, and the unit of all its tables.
+"""The tasks and results of the port in MongoDB.
 
 Counts read an index in batches: on a slow server one command for a million tasks would exceed the
 driver's time limit, and be repeated for ever.
@@ -18,9 +18,8 @@ from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import (
     ANY_PRIORITY,
     BY_CALLBACK,
+    BY_HOST,
     BY_HOST_NAME,
-    BY_LEFT,
-    BY_OWNER,
     BY_PRIORITY,
     BY_REASON,
     BY_REVISIT,
@@ -29,11 +28,12 @@ from crawlcw.ledger.mongo.indexes import (
     DONE_BY_CALLBACK,
     FAILED_BY_HOST,
     HAS_DUE,
+    INDEXES,
     IS_REDIRECT,
 )
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import MongoStore, all_of
-from crawlcw.ledger.mongo.table import Table
+from crawlcw.ledger.mongo.table import Index, Table
 from crawlcw.ledger.port import Among, Edit, Key, Looked, Path, Where
 from crawlcw.ledger.values import Counts, Cursor, ItemCount, ItemRow
 from crawlcw.model import values
@@ -49,7 +49,12 @@ _INDEX = {
     Path.HOST: BY_HOST_NAME,
     Path.REASON: BY_REASON,
     Path.CALLBACK: BY_CALLBACK,
-    Path.REVISIT: BY_REVISIT,
+}
+_IS_DUE = {"priority": {"$lte": ANY_PRIORITY}, **HAS_DUE}
+_OF_TASKS = {
+    Path.DUE: Index(BY_PRIORITY, INDEXES[BY_PRIORITY][0], _IS_DUE),
+    Path.HOST_DUE: Index(BY_HOST, INDEXES[BY_HOST][0], _IS_DUE),
+    Path.REVISIT: Index(BY_REVISIT, INDEXES[BY_REVISIT][0]),
 }
 #: The fields of the index of statuses.
 _IN_INDEX = {"status", "update_time"}
@@ -72,25 +77,11 @@ _ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "respons
 _Reading = Callable[[Document], Awaitable[list[ItemRow]]]
 
 
-class Unit:
-    """The tables of one ledger."""
-
-    def __init__(self, store: MongoStore, items: Items, blobs: Blobs) -> None:
-        self.marker = store.marker
-        self.state = store.state
-        self.sessions = store.sessions
-        self.hosts = Table(store.hosts, null=("owner",), indexes={"owner": BY_OWNER})
-        self.workers = Table(store.workers, null=("left",), indexes={"left": BY_LEFT})
-        self.rates = store.rates
-        self.tasks = TaskTable(store, blobs)
-        self.results = Results(store, self.tasks, items)
-
-
 class TaskTable(Table):
     """The collection of tasks."""
 
     def __init__(self, store: MongoStore, blobs: Blobs) -> None:
-        super().__init__(store.durable, null=LOCK, hidden=("items",))
+        super().__init__(store.durable, null=LOCK, hidden=("items",), indexes=_OF_TASKS)
         self._store = store
         self._blobs = blobs
         #: Tasks that may have been deleted without their data.
@@ -166,12 +157,6 @@ class TaskTable(Table):
         with suppress(LedgerError), pymongo.timeout(_SCANNED_WITHIN):
             return await self._store.aggregate(pipeline, hint=_AS_THEY_LIE, most=most + 1)
         return None
-
-    async def some(self, where: Where, *, by: Path, limit: int) -> list[Key]:
-        """See `port.Tasks.some`."""
-        with mapped():
-            cursor = self.collection.find(self.filter(where), {"_id": 1}).hint(_INDEX[by])
-            return [each["_id"] for each in await all_of(cursor.limit(limit), limit)]
 
     async def at_most(self, where: Where, *, by: Path, most: int) -> int:
         """See `port.Tasks.at_most`."""
@@ -286,22 +271,6 @@ class TaskTable(Table):
             if self._store.kind.tracked:
                 await self._blobs.drop_of(gone)
         self._half_deleted.difference_update(keys)
-
-    async def earliest(self) -> datetime | None:
-        """See `port.Tasks.earliest`: a seek for each existing priority."""
-        earliest: datetime | None = None
-        below = ANY_PRIORITY
-        while True:
-            with mapped():
-                cursor = self.collection.find(
-                    {"priority": {"$lt": below}, **HAS_DUE}, {"_id": 0, "priority": 1, "due": 1}
-                )
-                cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(1).hint(BY_PRIORITY)
-                found = await cursor.to_list(1)
-            if not found:
-                return earliest
-            due, below = found[0]["due"], found[0]["priority"]
-            earliest = due if earliest is None else min(due, earliest)
 
     async def counts(self) -> Counts:
         """See `port.Tasks.counts`."""

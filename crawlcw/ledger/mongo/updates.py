@@ -1,13 +1,11 @@
 """Guarded writes: filters for the state that a task must still have, and updates."""
 
 from collections.abc import Collection, Iterable
-from datetime import datetime
 from typing import Any
 
-from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.model.task import Lease, Status, Task
-from crawlcw.model.transitions import KEPT_TRACE, LOCK, BulkChange, Change
+from crawlcw.model.transitions import KEPT_TRACE, Change
 
 _MAY_BE_ABSENT = ("due", "begun", "reason", "context", "revisit")
 
@@ -62,23 +60,6 @@ def _progressed(change: Change) -> documents.Document:
     results = fields.pop("results", {})
     # The stages' names are identifiers, so no path leads anywhere else.
     return fields | {f"results.{stage}": result for stage, result in results.items()}
-
-
-def bulk_update(
-    change: BulkChange, *, now: datetime, reason: Reason | None = None
-) -> dict[str, Any]:
-    """Return what makes a bulk change of tasks; *reason* is theirs, where they are not due."""
-    fields: documents.Document = {"status": int(change.to), **dict.fromkeys(change.resets, 0)}
-    fields |= {"due": now if change.is_due else None, "update_time": now}
-    fields["reason"] = None if reason is None else str(reason)
-    fields |= dict.fromkeys(change.forgets)
-    # These two a task has always, as null where it is not held.
-    update = setting(fields, always=dict.fromkeys(LOCK) if change.ends_leases else None)
-    if change.raises_fence:
-        update["$inc"] = {"fence": 1}
-    if change.ends_leases:
-        update["$max"] = {"begun": 0}  # a quarantined task keeps its value
-    return update
 
 
 def any_of(statuses: Collection[Status]) -> dict[str, list[int]]:

@@ -82,11 +82,6 @@ class Connection(Protocol):
         """Close it after the operation under way."""
 
 
-def all_rows(db: Database, statement: str) -> list[Row]:
-    """Return every row that a statement finds."""
-    return db.execute(statement).fetchall()
-
-
 def descending(db: Database, statement: str, bounds: Mapping[str, Any]) -> Iterator[int]:
     """Yield the priorities of waiting tasks, highest first, by a seek in an index for each."""
     above = _ABOVE_ALL

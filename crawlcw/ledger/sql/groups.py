@@ -2,28 +2,39 @@
 
 from typing import Any
 
-from crawlcw.ledger.protocol import Dimension, Group, most_first
 from crawlcw.ledger.sql.database import Database
-from crawlcw.ledger.sql.store import SqlStore
+from crawlcw.ledger.sql.statements import Statements
+from crawlcw.ledger.values import Counts, Dimension, Group
 from crawlcw.model.task import Status
 
 
 class Groups:
     """Reads an index that has the values and the statuses of all tasks, or of some."""
 
-    def __init__(self, store: SqlStore) -> None:
-        self._store = store
+    def __init__(self, db: Database, sql: Statements) -> None:
+        self._db = db
+        self._sql = sql
 
     async def by(self, dimension: Dimension) -> list[Group]:
-        """See `protocol.Groups.by`."""
-        return most_first(await self._store.reader.run(self._by, dimension))
-
-    def _by(self, db: Database, dimension: Dimension) -> list[Group]:
-        with db.snapshot():
-            groups = _added_up(db.execute(self._store.sql.groups[dimension]))
-            if dimension is Dimension.STATUS_CODE:
-                groups.append(_without(db, self._store.sql.done, groups))
+        """See `port.Groups.by`."""
+        groups = _added_up(self._db.execute(self._sql.groups[dimension]))
+        if dimension is Dimension.STATUS_CODE:
+            (every,) = _added_up(self._db.execute(self._sql.done)) or [Group(value=None)]
+            # Done and without an answer: all but those that have one.
+            without = Group(
+                value=None,
+                finished=every.finished - sum(group.finished for group in groups),
+                ignored=every.ignored - sum(group.ignored for group in groups),
+            )
+            groups.append(without)
         return groups
+
+    async def of_hosts(self) -> dict[str, Counts]:
+        """See `port.Groups.of_hosts`."""
+        totals: dict[str, dict[Status, int]] = {}
+        for host, status, number in self._db.execute(self._sql.groups[Dimension.HOST]):
+            totals.setdefault(host, {})[Status(status)] = number
+        return {host: Counts(by_status=of_host) for host, of_host in totals.items()}
 
 
 def _added_up(rows: Any) -> list[Group]:
@@ -42,13 +53,3 @@ def _of_status(value: Any, status: Status, number: int) -> Group:
             return Group(value=value, ignored=number)
         case _:
             return Group(value=value, open=number)
-
-
-def _without(db: Database, done: str, known: list[Group]) -> Group:
-    """Return the tasks that are done and have no answer: all but those that have one."""
-    (every,) = _added_up(db.execute(done)) or [Group(value=None)]
-    return Group(
-        value=None,
-        finished=every.finished - sum(group.finished for group in known),
-        ignored=every.ignored - sum(group.ignored for group in known),
-    )

@@ -15,30 +15,11 @@ from crawlcw.ledger.sql.schema import (
     Tables,
 )
 from crawlcw.model.task import DONE, Status
-from crawlcw.model.transitions import (
-    GIVE_UP_HOST,
-    BulkChange,
-)
 
 
 def among(statuses: Collection[Status]) -> str:
     """Return the condition of a status that is one of those."""
     return f"status IN ({', '.join(f'{status:d}' for status in statuses)})"
-
-
-def setting(change: BulkChange) -> str:
-    """Return what makes a bulk change of a task, at `:now`, and for `:why` if it is not due."""
-    return ", ".join(
-        [
-            f"status = {change.to:d}",
-            *(f"{counter} = 0" for counter in change.resets),
-            *(f"{field} = NULL" for field in change.forgets),
-            "due = :now, reason = NULL" if change.is_due else "due = NULL, reason = :why",
-            "update_time = :now",
-            *(["fence = fence + 1"] if change.raises_fence else []),
-            *(["begun = coalesce(begun, 0)"] if change.ends_leases else []),
-        ]
-    )
 
 
 #: The columns that a task is read from.
@@ -54,7 +35,6 @@ class Statements:
         self._of_tasks(tables)
         self._of_leases(tables)
         self._of_results(tables)
-        self._of_changes(tables)
         self._of_host_leases(tables)
         self._of_hosts(tables)
         self._of_counts(tables)
@@ -80,15 +60,6 @@ class Statements:
         self.next_priority = f"SELECT priority FROM {tasks} INDEXED BY {due} WHERE {lower}"
         self.next_priority_of_host = (
             f"SELECT priority FROM {tasks} INDEXED BY {host_due} WHERE host = :host AND {lower}"
-        )
-        self.first_due = (
-            f"SELECT due FROM {tasks} INDEXED BY {due} "
-            "WHERE priority = :priority AND due IS NOT NULL ORDER BY due LIMIT 1"
-        )
-
-        self.next_host = (
-            f"SELECT host FROM {tasks} INDEXED BY {host_due} WHERE host > ? AND due IS NOT NULL "
-            "ORDER BY host LIMIT 1"
         )
         self.first_due_of_host = (
             f"SELECT due FROM {tasks} INDEXED BY {host_due} WHERE host = :host "
@@ -118,6 +89,7 @@ class Statements:
         items, blobs = tables.items, tables.blobs
         self.put_blob = f"INSERT INTO {blobs} VALUES (:id, :task_id, :content, :create_time)"
         self.read_blob = f"SELECT content FROM {blobs} WHERE id = ?"
+        self.forget_blobs = f"DELETE FROM {blobs} WHERE task_id = ?"
         self.drop_blob = f"DELETE FROM {blobs} WHERE id = ?"
 
         self.forget_items = f"DELETE FROM {items} WHERE task_id = ?"
@@ -151,21 +123,6 @@ class Statements:
         # Counted by the pages of the index of ids: 0.05 s a million.
         self.count_items = f"SELECT count(*) FROM {items}"
 
-    def _of_changes(self, tables: Tables) -> None:
-        """Those that change many tasks at once."""
-        tasks, host_due = tables.tasks, tables.host_due
-        self.forget_blobs = f"DELETE FROM {tables.blobs} WHERE task_id = ?"
-
-        waiting = among(GIVE_UP_HOST.from_statuses)
-        self.waiting_of_host, self.waiting_with_errback, self.waiting_without_errback = (
-            f"SELECT id, due FROM {tasks} INDEXED BY {host_due} WHERE host = :host "
-            f"AND priority = :priority AND due >= :due AND {waiting} "
-            f"AND url >= :first AND url < :end {errback}ORDER BY due LIMIT :limit"
-            for errback in ("", "AND errback IS NOT NULL ", "AND errback IS NULL ")
-        )
-        self.give_up = f"UPDATE {tasks} SET {setting(GIVE_UP_HOST)} WHERE id = :id"
-        self.hasten = f"UPDATE {tasks} SET due = :now WHERE id = :id"
-
     def _of_host_leases(self, tables: Tables) -> None:
         """Those of hosts that are leased."""
         hosts, ready = tables.hosts, tables.ready
@@ -192,8 +149,8 @@ class Statements:
         self.host_was_released = f"SELECT 1 FROM {hosts} WHERE id = :id AND released = :held_epoch"
 
     def _of_hosts(self, tables: Tables) -> None:
-        """Statements for hosts without an owner, and for the state of each host."""
-        hosts, ready = tables.hosts, tables.ready
+        """Those of hosts that are woken."""
+        hosts = tables.hosts
         # A host that rests is woken for the end of its rest.
         woken = "max(:due, coalesce(not_before, :due))"
         self.host_is_awake = (
@@ -205,29 +162,6 @@ class Statements:
             f"INSERT INTO {hosts} ({columns}) VALUES ({new}) "
             f"ON CONFLICT (id) DO UPDATE SET ready_at = {woken} "
             f"WHERE owner IS NULL AND (ready_at IS NULL OR ready_at > {woken})"
-        )
-        # A rest without a failure is the gap after the last request, and is kept.
-        self.wake_all_hosts = (
-            f"UPDATE {hosts} SET ready_at = :now, page_failures = 0, given_up = NULL, "
-            "origins = NULL, failures = 0, "
-            "not_before = CASE WHEN failures > 0 THEN NULL ELSE not_before END "
-            "WHERE owner IS NULL"
-        )
-        self.hosts = f"SELECT * FROM {hosts} WHERE id > ? ORDER BY id"
-        without_robots = ", ".join(name for name in HOST_COLUMNS if name != "robots")
-        self.held_hosts = (
-            f"SELECT {without_robots} FROM {hosts} INDEXED BY {tables.owned} "
-            "WHERE owner IS NOT NULL LIMIT :limit"
-        )
-        # Those that are held are ready when their leases end, which is soon.
-        self.waiting_hosts = (
-            f"SELECT {without_robots} FROM {hosts} INDEXED BY {ready} WHERE ready_at IS NOT NULL "
-            "ORDER BY ready_at DESC LIMIT :limit"
-        )
-        self.get_host = f"SELECT * FROM {hosts} WHERE id = ?"
-        self.next_ready = (
-            f"SELECT ready_at FROM {hosts} INDEXED BY {ready} WHERE ready_at IS NOT NULL "
-            "ORDER BY ready_at LIMIT 1"
         )
 
     def _of_counts(self, tables: Tables) -> None:

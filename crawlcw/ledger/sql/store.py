@@ -15,7 +15,7 @@ from crawlcw.ledger.sql.statements import Statements
 from crawlcw.ledger.sql.table import driven
 from crawlcw.ledger.sql.task_table import ITEM_CHARACTERS as ITEM_CHARACTERS
 from crawlcw.ledger.sql.task_table import ITEM_ROWS as ITEM_ROWS
-from crawlcw.ledger.sql.task_table import Unit
+from crawlcw.ledger.sql.unit import Unit
 
 
 class SqlStore(ABC):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import (
     OR,
+    After,
     Among,
     AsFound,
     AtMost,
@@ -23,6 +24,7 @@ from crawlcw.ledger.port import (
     Edit,
     Key,
     Not,
+    Path,
     Where,
     Within,
     Write,
@@ -40,6 +42,16 @@ from crawlcw.ledger.sql.rows import (
 _T = TypeVar("_T")
 #: A function of SQL takes 127 values: one is the JSON, and each path has one or two.
 _AT_ONCE = 60
+
+_COMPARISONS = {AtMost: "<=", After: ">", Not: "IS NOT"}
+
+
+class Index(NamedTuple):
+    """An index that rows are read by."""
+
+    of: str  #: behind the table's name in a statement
+    order: str
+    condition: str = ""  #: of the rows in it, behind other tests
 
 
 def driven(work: Coroutine[Any, Any, _T]) -> _T:
@@ -66,11 +78,13 @@ class Table:
         *,
         key: tuple[str, ...] = ("id",),
         columns: Collection[str] | None = None,
+        indexes: Mapping[Path, Index] | None = None,
         durable: bool = True,
     ) -> None:
         self._db = db
         self._name = name
         self._key = key
+        self._indexes = {Path.KEY: Index("", ", ".join(key)), **(indexes or {})}
         self._columns = columns
         self._durable = durable
 
@@ -95,23 +109,33 @@ class Table:
     ) -> Mapping[Key, Document]:
         """See `port.Documents.read`."""
         (key,) = self._key
-        names = [_quoted(name) for name in fields if name != "_id"]
-        shown = ", ".join((f"{key} AS id", *names)) if fields else "*"
+        shown = self._shown({"_id": None, **dict.fromkeys(fields)} if fields else ())
         tests, values = self._tests(where or {})
         # One at a time: of several keys another index may be taken, of something else tested.
         statement = f"SELECT {shown} FROM {self._name} WHERE {key} = ? AND {tests}"
         found = (self._documents(statement, [each, *values]) for each in keys)
         return {each["_id"]: each for documents in found for each in documents}
 
+    def _shown(self, fields: Collection[str]) -> str:
+        names = (f"{self._key[0]} AS id" if each == "_id" else _quoted(each) for each in fields)
+        return ", ".join(names) or "*"
+
     async def scan(
-        self, where: Where, *, limit: int, after: Key | None = None
+        self,
+        where: Where,
+        *,
+        by: Path = Path.KEY,
+        limit: int,
+        after: Key | None = None,
+        skip: int = 0,
+        fields: Collection[str] = (),
     ) -> Sequence[Document]:
-        """See `port.Table.scan`: one stretch of the primary key."""
+        """See `port.Ordered.scan`: one stretch of an index."""
         tests, values = self._tests(where, after)
-        order = ", ".join(self._key)
-        return self._documents(
-            f"SELECT * FROM {self._name} WHERE {tests} ORDER BY {order} LIMIT ?", [*values, limit]
-        )
+        index = self._indexes[by]
+        statement = f"SELECT {self._shown(fields)} FROM {self._name} {index.of} WHERE {tests}"
+        order = f"{index.condition} ORDER BY {index.order} LIMIT ? OFFSET ?"
+        return self._documents(f"{statement} {order}", [*values, limit, skip])
 
     def _documents(self, statement: str, values: Sequence[Any]) -> list[Document]:
         rows = self._db.execute(statement, values)
@@ -139,8 +163,7 @@ class Table:
 
     def _changes(self, edit: Edit) -> tuple[str, list[Any]]:
         """Return the assignments of a statement, and their values."""
-        # Something is set in any case.
-        texts, values = [f"{self._key[0]} = {self._key[0]}"], list[Any]()
+        texts, values = list[str](), list[Any]()
         inside: dict[str, list[_Assigned]] = defaultdict(list)
         for column, assigned in self._assigned(edit):
             if assigned.path:
@@ -152,7 +175,8 @@ class Table:
             text, within = _edited(column, edits)
             texts.append(f"{column} = {text}")
             values += within
-        return ", ".join(texts), values
+        # A key that is set has its index written, so it is where nothing else is.
+        return ", ".join(texts) or f"{self._key[0]} = {self._key[0]}", values
 
     def _assigned(self, edit: Edit) -> Iterator[tuple[str, "_Assigned"]]:
         for name, value in edit.set.items():
@@ -177,11 +201,11 @@ class Table:
                 place = f"{path or '$'}.{_label(member)}"
                 yield column, _Assigned(place, "json(?)", to_json(value))
 
-    async def change_where(self, where: Where, edit: Edit) -> int:
+    async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
         """See `port.Table.change_where`."""
         changes, values = self._changes(edit)
         tests, tested = self._tests(where)
-        statement = f"UPDATE {self._name} SET {changes} WHERE {tests}"
+        statement = f"UPDATE {self._name} {self._indexes[by].of} SET {changes} WHERE {tests}"
         return self._execute(statement, [*values, *tested])
 
     async def delete(self, where: Where) -> int:
@@ -211,10 +235,8 @@ class Table:
                         yield _compared(">=", self._row(name, first))
                     if end is not None:
                         yield _compared("<", self._row(name, end))
-                case AtMost(value):
-                    yield _compared("<=", self._row(name, value))
-                case Not(value):
-                    yield _compared("IS NOT", self._row(name, value))
+                case AtMost(value) | After(value) | Not(value):
+                    yield _compared(_COMPARISONS[type(test)], self._row(name, value))
                 case Among(values):
                     yield self._among(name, values)
                 case AsFound(value):

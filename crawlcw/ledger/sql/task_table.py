@@ -1,20 +1,18 @@
-"""The tasks of the port in an SQLite file, and the unit of all its tables."""
+"""The tasks and results of the port in a database of SQL."""
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
 import heapq
 from collections.abc import Sequence
-from datetime import datetime
 from itertools import islice
 from typing import Any
 
 from crawlcw.ledger import documents
-from crawlcw.ledger.port import RATE_KEY, Edit, Key, Looked, Path, Where, Within
-from crawlcw.ledger.sql.database import Database, Row, descending, number_of
+from crawlcw.ledger.port import Edit, Key, Looked, Path, Where, Within
+from crawlcw.ledger.sql.database import Database, Row, number_of
 from crawlcw.ledger.sql.rows import from_json, milliseconds, moment
-from crawlcw.ledger.sql.state_table import StateTable
 from crawlcw.ledger.sql.statements import Statements
-from crawlcw.ledger.sql.table import Table
+from crawlcw.ledger.sql.table import Index, Table
 from crawlcw.ledger.values import Counts, Cursor, ItemCount, ItemRow
 from crawlcw.model.task import Status
 
@@ -23,34 +21,25 @@ ITEM_ROWS = 500
 ITEM_CHARACTERS = 1 << 20
 
 
-class Unit:
-    """The tables of one ledger on one connection."""
-
-    def __init__(self, db: Database, sql: Statements) -> None:
-        tables = sql.tables
-        self.marker = Table(db, tables.marker, key=("spider",))
-        self.rates = Table(db, tables.rates, key=RATE_KEY, durable=False)
-        self.state = StateTable(db, tables.state)
-        self.sessions = Table(db, tables.sessions, columns=("_id", "fence", "owner", "expires"))
-        self.hosts = Table(db, tables.hosts)
-        self.workers = Table(db, tables.workers)
-        self.tasks = TaskTable(db, sql)
-        self.results = Results(db, sql)
-
-
 class TaskTable(Table):
     """The table of tasks."""
 
     def __init__(self, db: Database, sql: Statements) -> None:
         tables = sql.tables
-        super().__init__(db, tables.tasks)
+        due, revisit = f"INDEXED BY {tables.due}", f"INDEXED BY {tables.revisit}"
+        is_due, order = "AND due IS NOT NULL", "priority DESC, due"
+        indexes = {
+            Path.DUE: Index(due, order, is_due),
+            Path.HOST_DUE: Index(f"INDEXED BY {tables.host_due}", f"host, {order}", is_due),
+            Path.REVISIT: Index(revisit, "revisit"),
+        }
+        super().__init__(db, tables.tasks, indexes=indexes)
         self._sql = sql
         self._paths = {
             Path.STATUS: f"INDEXED BY {tables.changed}",
             Path.HOST: f"INDEXED BY {tables.by_host}",
             Path.REASON: f"INDEXED BY {tables.by_reason}",
             Path.CALLBACK: f"INDEXED BY {tables.by_callback}",
-            Path.REVISIT: f"INDEXED BY {tables.revisit}",
             # As they lie in the file: an index has them in an order in which each is looked up.
             Path.AS_STORED: "NOT INDEXED",
         }
@@ -90,11 +79,6 @@ class TaskTable(Table):
         order = "ORDER BY update_time DESC, id DESC LIMIT ?"
         rows = self._db.execute(f"SELECT update_time, id {chosen} {order}", [*values, limit])
         return list(map(_place, rows))
-
-    async def some(self, where: Where, *, by: Path, limit: int) -> list[Key]:
-        """See `port.Tasks.some`."""
-        chosen, values = self._chosen(where, by)
-        return [row["id"] for row in self._db.execute(f"SELECT id {chosen} LIMIT {limit}", values)]
 
     async def at_most(self, where: Where, *, by: Path, most: int) -> int:
         """See `port.Tasks.at_most`."""
@@ -165,14 +149,6 @@ class TaskTable(Table):
         for statement in (sql.forget_items, sql.forget_versions, sql.forget_blobs):
             self._db.executemany(statement, gone)
         return len(gone)
-
-    async def earliest(self) -> datetime | None:
-        """See `port.Tasks.earliest`: one look a priority, whose first is the first in an index."""
-        firsts = [
-            number_of(self._db, self._sql.first_due, {"priority": priority})
-            for priority in descending(self._db, self._sql.next_priority, {})
-        ]
-        return moment(min(firsts)) if firsts else None
 
     async def counts(self) -> Counts:
         """See `port.Tasks.counts`."""

@@ -11,18 +11,18 @@ from anyio import to_thread
 
 from crawlcw.ledger import copying, examination, protocol
 from crawlcw.ledger.admin import Admin
+from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes
-from crawlcw.ledger.queries import Queries, Search
+from crawlcw.ledger.queries import Groups, Queries, Search
 from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.spider_states import SpiderStates
 from crawlcw.ledger.sql.blobs import Blobs
 from crawlcw.ledger.sql.copying import Copying
 from crawlcw.ledger.sql.database import number_of
-from crawlcw.ledger.sql.groups import Groups
 from crawlcw.ledger.sql.host_leases import HostLeases
-from crawlcw.ledger.sql.hosts import Hosts
+from crawlcw.ledger.sql.hosts import Waking
 from crawlcw.ledger.sql.leases import Leases
 from crawlcw.ledger.sql.outcomes import Outcomes
 from crawlcw.ledger.sql.rows import EPOCH, moment
@@ -43,15 +43,14 @@ class SqliteLedger:
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
         self.now = store.now  # several times a page
-        hosts = Hosts(store)
+        self.hosts = hosts = Hosts(store, Waking(store).wake)
         self.tasks: protocol.Tasks = Tasks(store)
         self.leases: protocol.Leases = Leases(store)
         self.outcomes: protocol.Outcomes = Outcomes(store)
-        self.hosts: protocol.Hosts = hosts
         self.host_leases: protocol.HostLeases = HostLeases(store)
         self.workers = Workers(store, hosts)
         self.rates = Rates(store)
-        self.groups: protocol.Groups = Groups(store)
+        self.groups = Groups(store)
         self.queries = Queries(store, self.groups)
         self.admin = Admin(store, hosts)
         self.notes = Notes(store)

@@ -1,0 +1,221 @@
+"""Hosts without a lease: waking them, giving them up, and reading the states of all hosts."""
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from crawlcw.errors import Reason
+from crawlcw.ledger import documents
+from crawlcw.ledger.choosing import earliest, edit_of, resumed
+from crawlcw.ledger.documents import Document
+from crawlcw.ledger.port import (
+    After,
+    Among,
+    AtMost,
+    Edit,
+    Not,
+    Path,
+    Store,
+    Unit,
+    Wake,
+    Where,
+    Within,
+)
+from crawlcw.ledger.values import Counts
+from crawlcw.model.hosts import Calls, Host
+from crawlcw.model.transitions import GIVE_UP_HOST
+
+#: Tasks given up, or hosts woken or read, in one unit of work: others wait meanwhile.
+BATCH = 5_000
+#: Whole hosts in one read of a walk.
+_AT_ONCE = 200
+#: The fields of a host without its robots.txt, by far the largest one.
+_STATE = (
+    *("_id", "ready_at", "owner", "epoch", "not_before", "delay", "failures", "page_failures"),
+    *("given_up", "counts", "origins"),
+)
+_AWAKE = {"failures": 0, "page_failures": 0, "given_up": None, "origins": None}
+
+
+class Hosts:
+    """Hosts without a lease, and the states of all hosts."""
+
+    def __init__(self, store: Store, wake: Wake) -> None:
+        self._store = store
+        self.wake = wake
+
+    async def wake_all(self) -> int:
+        """Make every host without a lease ready now, and reset its failures; return their number.
+
+        Resets the rest after a failure too, but not the adaptive delay.
+        """
+        now, total = self._store.now(), 0
+        first: str | None = ""
+        while first is not None:
+            woken, first = await self._store.writing(_wake_next, first, now)
+            total += woken
+        return total
+
+    async def give_up(
+        self,
+        host: str,
+        *,
+        reason: Reason,
+        scheme: str | None = None,
+        calls: Calls = Calls.NONE,
+    ) -> int:
+        """Ignore all waiting tasks of *host* for *reason*; return their number.
+
+        With *scheme* (`https`) only those whose URL has it. The tasks that *calls* includes
+        become due now instead: each of them is settled separately.
+
+        In batches, so that a million of them neither block the ledger nor exceed its time
+        limit. Leased and finished tasks do not change. May be repeated after an error.
+        """
+        now = self._store.now()
+        waiting: dict[str, Any] = {
+            "status": Among(tuple(map(int, GIVE_UP_HOST.from_statuses))),
+            "url": Within(*documents.urls_of(scheme)),
+        }
+        if calls is not Calls.NONE:
+            called = {"errback": Not(None)} if calls is Calls.ERRBACK else {}
+            later = waiting | called | {"due": After(now)}
+            await self._change_waiting(host, later, Edit(set={"due": now}))
+        if calls is Calls.ALL:
+            return 0
+        if calls is Calls.ERRBACK:
+            waiting["errback"] = None
+        given_up = edit_of(GIVE_UP_HOST, now, {"reason": str(reason)})
+        return await self._change_waiting(host, waiting, given_up)
+
+    async def _change_waiting(self, host: str, waiting: Where, edit: Edit) -> int:
+        """Change waiting tasks of a host, which then leave their stretch of the index.
+
+        Each batch begins where the last one ended: the leased tasks are not read for each.
+        """
+        total = 0
+        stretch: Where | None = {}
+        while stretch is not None:
+            number, stretch = await self._store.writing(
+                _change_next, {"host": host, **stretch}, waiting, edit
+            )
+            total += number
+        return total
+
+    async def all(self) -> AsyncIterator[Host]:
+        """Yield every host, by name, in constant memory."""
+        after: str | None = None
+        while found := await resumed(self._store, _some, after):
+            for each in found:
+                yield documents.host(each)
+            after = found[-1]["_id"]
+
+    async def busiest(self, *, limit: int) -> tuple[list[Host], list[Host]]:
+        """Return up to *limit* leased hosts, and up to *limit* others that wait longest.
+
+        Without their robots.txt. By one index seek each.
+        """
+        held, waiting = await self._store.reading(_busiest, limit)
+        return (
+            [documents.host(each) for each in held],
+            # Those that are held are ready when their leases end, which is soon.
+            [documents.host(each) for each in waiting if each["owner"] is None],
+        )
+
+    async def counts(self) -> dict[str, Counts]:
+        """Return the number of tasks of each host and status.
+
+        Counted by indexes, except for leased ones on MongoDB, which are read. On MongoDB the
+        counts are not of one moment: they differ by at most the tasks that changed meanwhile.
+        """
+        return await self._store.reading(lambda unit: unit.groups.of_hosts())
+
+    async def get(self, names: Collection[str]) -> dict[str, Host]:
+        """Return the known hosts among *names*."""
+        wanted = list(names)
+        hosts: dict[str, Host] = {}
+        for start in range(0, len(wanted), BATCH):
+            found = await self._store.reading(_read, wanted[start : start + BATCH])
+            hosts |= {name: documents.host(each) for name, each in found.items()}
+        return hosts
+
+    async def next_ready(self) -> datetime | None:
+        """Return the time of the next ready host, live leases included; None: never."""
+        return await self._store.reading(_next_ready)
+
+    async def due(self, *, after: str, limit: int) -> list[str]:
+        """Return the next hosts after the name *after* that have tasks with a `due`.
+
+        One seek a host. For an idle process that checks for lost wake-ups.
+        """
+        return await self._store.reading(_due, after, limit)
+
+    async def earliest_due(self, host: str) -> datetime | None:
+        """Return the time of the next due task of *host*, live leases included; None: never."""
+        return await self._store.reading(earliest, {"host": host}, by=Path.HOST_DUE)
+
+
+async def _wake_next(unit: Unit, first: str, now: datetime) -> tuple[int, str | None]:
+    """Wake the next hosts; return how many, and the first one behind them."""
+    rest = {"_id": Within(first, None)}
+    behind = await unit.hosts.scan(rest, skip=BATCH, limit=1, fields=("_id",))
+    end = behind[0]["_id"] if behind else None
+    free = {"_id": Within(first, end), "owner": None}
+    awake = {"ready_at": now, **_AWAKE}
+    # A rest without a failure is the gap after the last request, and is kept.
+    well = await unit.hosts.change_where({**free, "failures": AtMost(0)}, Edit(set=awake))
+    rested = Edit(set={**awake, "not_before": None})
+    return well + await unit.hosts.change_where({**free, "failures": After(0)}, rested), end
+
+
+async def _change_next(
+    unit: Unit, stretch: Where, waiting: Where, edit: Edit
+) -> tuple[int, Where | None]:
+    """Change the next tasks of a stretch; return how many, and the next stretch of the host."""
+    found = await unit.tasks.scan(
+        {**waiting, **stretch},
+        by=Path.HOST_DUE,
+        limit=BATCH,
+        fields=("_id", "priority", "due"),
+    )
+    ids = [each["_id"] for each in found]
+    number = await unit.tasks.change_all(ids, waiting, edit) if ids else 0
+    if len(ids) == BATCH:
+        last = found[-1]
+        # Equal times have no order.
+        return number, {"priority": last["priority"], "due": Within(last["due"], None)}
+    if "due" in stretch:
+        return number, {"priority": Within(None, stretch["priority"])}
+    return number, None
+
+
+async def _some(unit: Unit, after: str | None) -> Sequence[Document]:
+    return await unit.hosts.scan({}, limit=_AT_ONCE, after=after)
+
+
+async def _busiest(unit: Unit, limit: int) -> tuple[Sequence[Document], Sequence[Document]]:
+    return (
+        await unit.hosts.scan({}, by=Path.OWNER, limit=limit, fields=_STATE),
+        await unit.hosts.scan({}, by=Path.LAST_READY, limit=limit, fields=_STATE),
+    )
+
+
+async def _read(unit: Unit, names: Sequence[str]) -> Mapping[str, Document]:
+    return await unit.hosts.read(names)
+
+
+async def _next_ready(unit: Unit) -> datetime | None:
+    found = await unit.hosts.scan({}, by=Path.READY, limit=1, fields=("ready_at",))
+    return found[0]["ready_at"] if found else None
+
+
+async def _due(unit: Unit, after: str, limit: int) -> list[str]:
+    names: list[str] = []
+    while len(names) < limit:
+        behind = {"host": After(after)}
+        found = await unit.tasks.scan(behind, by=Path.HOST_DUE, limit=1, fields=("host",))
+        if not found:
+            break
+        after = found[0]["host"]
+        names.append(after)
+    return names
