@@ -1,4 +1,4 @@
-"""Which encoding a page is in."""
+"""Encoding of a page."""
 
 import codecs
 import time
@@ -40,7 +40,7 @@ def test_the_encoding_is_the_one_a_browser_would_choose(content_type, body, enco
     assert choose(content_type, body) == encoding
 
 
-#: Labels of the Encoding Standard that Python does not know, or takes for another encoding.
+#: Labels of the Encoding Standard that Python does not know, or maps to another encoding.
 LABELS = {
     "x-gbk": "gb18030",
     "gb_2312": "gb18030",
@@ -64,7 +64,7 @@ LABELS = {
     "unicode-1-1-utf-8": "utf-8",
     "latin5": "cp1254",
     "l1": "cp1252",
-    # These are no labels of the web, but Python's, and plain.
+    # Python's own labels, which the web does not have, for common encodings.
     "cp932": "cp932",
     "latin-1": "cp1252",
     "utf_8": "utf-8",

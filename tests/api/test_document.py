@@ -1,4 +1,4 @@
-"""Selecting from a page: parsel's trees, metas, JSON-LD, and an encoding that is set."""
+"""Selection from a page: parsel's trees, metas, JSON-LD, and a set encoding."""
 
 import json
 import sys
@@ -66,7 +66,7 @@ def test_xml_is_read_as_xml_where_the_server_says_so():
 
     for kind in ("application/rss+xml; charset=utf-8", "text/xml", "application/xml"):
         assert page(feed, kind).xpath("//item/link/text()").get() == "http://a.example/1"
-    assert page(feed).xpath("//item/link/text()").get() is None, "as HTML <link> has no content"
+    assert page(feed).xpath("//item/link/text()").get() is None, "in HTML, <link> has no content"
     xhtml = '<html xmlns="http://www.w3.org/1999/xhtml"><p>1</p></html>'
     assert page(xhtml, "application/xhtml+xml").xpath("//p/text()").get() == "1"
 
@@ -81,14 +81,14 @@ def test_xml_is_read_as_xml_where_the_server_says_so():
     ],
 )
 def test_xml_that_declares_entities_is_refused(body: str, encoding: str):
-    """HOSTILE 3.16, HOSTILE 3.17: none is resolved, none is left out, and no file is read."""
+    """HOSTILE 3.16, HOSTILE 3.17: no entity is resolved or dropped, and no file is read."""
     response = page(body.encode(encoding), "text/xml")
 
     with pytest.raises(ParseRefusedError) as caught:
         response.xpath("string(//a)")
 
     assert caught.value.reason is Reason.XML_UNSAFE
-    assert response.text, "the rest can still be used"
+    assert response.text, "the text can still be read"
 
 
 def test_a_doctype_without_entities_is_no_harm_and_html_knows_none():
@@ -106,7 +106,7 @@ def test_a_doctype_without_entities_is_no_harm_and_html_knows_none():
     ],
 )
 def test_what_libxml2_would_cut_or_hang_at_is_refused_by_its_look(body: bytes):
-    """HOSTILE 3.11: libxml2 cuts a tree at 2,048 levels without a word."""
+    """HOSTILE 3.11: libxml2 cuts a tree at 2,048 levels without an error."""
     with pytest.raises(ParseRefusedError):
         page(body).xpath("//a/@href")
 

@@ -1,4 +1,4 @@
-"""What a spider says of single hosts, and which of it holds for one."""
+"""Settings of a spider for single hosts, and the ones that apply to a host."""
 
 import dataclasses
 from datetime import timedelta
@@ -20,12 +20,12 @@ SETTINGS = Settings(per_host_concurrency=8, delay="1s")
 
 
 def limits(*keys: str) -> Limits:
-    """Limits of which each can be told by its concurrency: 1 for the first, 2 for the second."""
+    """Return limits with distinct concurrencies: 1 for the first key, 2 for the second."""
     return Limits({key: Limit(concurrency=n) for n, key in enumerate(keys, start=1)})
 
 
 def which(host: str, *keys: str) -> str | None:
-    """Return the one of *keys* that counts for *host*."""
+    """Return the one of *keys* that applies to *host*."""
     limit = limits(*keys).of(host)
     return None if limit is None else keys[(limit.concurrency or 0) - 1]
 
@@ -84,7 +84,7 @@ def test_a_limit_is_a_value():
         limit.concurrency = 5  # type: ignore[misc]  # refused at run time too
 
 
-# --- which one counts
+# --- the most specific key
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_the_most_specific_limit_counts(host: str, key: str):
     ]
 
     assert which(host, *keys) == key
-    assert which(host, *reversed(keys)) == key, "in whatever order they are given"
+    assert which(host, *reversed(keys)) == key, "the order of the keys does not matter"
 
 
 def test_without_a_star_other_hosts_have_no_limit():
@@ -239,7 +239,7 @@ def test_limits_are_a_mapping_of_limits(given: Any, message: str):
     assert message in str(caught.value)
 
 
-# --- what holds for a host
+# --- limits of a host
 
 
 def test_what_a_limit_leaves_open_is_as_the_settings_say():
@@ -264,7 +264,7 @@ def test_without_limits_the_settings_hold():
     assert limit_of("a.example", Limits({}), SETTINGS) == HostLimit(concurrency=8, delay=1.0)
 
 
-# --- whatever the keys are
+# --- any keys
 
 labels = st.sampled_from(["a", "b", "c"])
 names = st.lists(labels, min_size=1, max_size=4).map(".".join)

@@ -1,4 +1,4 @@
-"""Which links are followed: patterns, extensions, and the part of the page."""
+"""Selection of links: patterns, extensions, and the part of the page."""
 
 import re
 

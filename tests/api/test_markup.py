@@ -1,4 +1,4 @@
-"""What is told of a page before it is parsed."""
+"""Checks of a page before it is parsed."""
 
 import time
 from contextlib import suppress
@@ -36,7 +36,7 @@ PASSED = {
     "a picture in an attribute": b"<img src='data:image/png;base64," + b"A" * 1_000_000 + b"'>",
     "a script": b"<script>" + b"if (a < b) {} " * 50_000 + b"</script>",
 }
-#: By their bytes, these look as bad as those refused.
+#: Harmless pages whose bytes look as bad as those of refused pages.
 ONLY_TEXT = {
     "tags in a script": b"<script>x='" + b"<div><b>" * 2_500 + b"'</script>",
     "options in JSON": b'<script type="application/json">["' + b"<option>" * 5_001 + b'"]</script>',
@@ -119,21 +119,21 @@ def test_whatever_is_refused_is_doubtful_or_soon_parsed(name: str):
         assert is_soon_parsed(body)
 
 
-#: A page of nearly a MiB: what the parser is made for.
+#: An ordinary page of nearly a MiB.
 ORDINARY = b"<p>a<b>b</b></p>" * 60_000
 
 
 def is_soon_parsed(body: bytes) -> bool:
-    """Return whether a page takes the CPU less than twenty times as long as an ordinary page.
+    """Return whether a page takes less than twenty times the CPU of an ordinary page.
 
-    Both are measured in turns, and until it is so once: a busy machine is slow for both, but not
-    at each moment for both alike.
+    Both are measured in turns until the answer is yes once: a busy machine slows both down,
+    but not equally at each moment.
     """
     return any(seconds_to_parse(body) < 20 * seconds_to_parse(ORDINARY) for _ in range(25))
 
 
 def seconds_to_parse(body: bytes) -> float:
-    """Return the CPU time that a page takes, its memory limited."""
+    """Return the CPU time of parsing a page with limited memory."""
     began = time.process_time()
     with suppress(ParseRefusedError):
         parse_bounded(body)
@@ -145,7 +145,7 @@ def many(unit: bytes, number: int, *, kinds: int = 1 << 20) -> bytes:
     return b"".join(unit.replace(b"%d", b"%d" % (n % kinds)) for n in range(number))
 
 
-#: Of the worst shapes among some 20,000 random pages, and of what would deceive a look at tags.
+#: The worst shapes among some 20,000 random pages, and shapes that would deceive a look at tags.
 LATE = {
     "formatting, end tags that close nothing": many(b"<b x%d><div></x></x>", 4_000)
     + b"</b>" * 4_000,

@@ -1,4 +1,4 @@
-"""What a page says of itself, whatever it says it with."""
+"""Metadata of a page: links, directives and refreshes in headers and markup."""
 
 import time
 from datetime import timedelta
@@ -13,7 +13,7 @@ from crawlcw.api.response import Response
 
 pytestmark = pytest.mark.quick
 
-#: What refreshes and directives are made of, in any order.
+#: Parts of refreshes and directives, in any order.
 SCRAPS = st.lists(
     st.sampled_from(
         [

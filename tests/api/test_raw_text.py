@@ -1,4 +1,4 @@
-"""What of a page is text to both parsers: only that is left out, and in linear time."""
+"""Raw text of a page: only text for both parsers is left out, in linear time."""
 
 import re
 import time
@@ -29,7 +29,7 @@ TEXT = {
         b'<?xml version="1.0"?><!DOCTYPE html PUBLIC "a">'
     ),
 }
-#: The tag is one to a parser, or was so to some version of one, or it is not worth the risk.
+#: Tags that some version of a parser sees, or that are not worth the risk.
 NO_TEXT = [
     b"<script>;<b>",
     b"<script/>;<b></script>",
@@ -81,7 +81,7 @@ def test_nothing_is_left_out_behind_the_first_thing_that_is_not_known():
     assert without_raw_text(page) == b"<math><!--<b>-->"
 
 
-#: Each `@` becomes an attribute of its own name: so is told which tags a parser has seen.
+#: Each `@` becomes an attribute with a unique name, which shows the tags that a parser has seen.
 TAGS = """
     <div~@> <b~@> <i~@/> <option~@> <a~@~href=x> <li~@="a>b"> text <table> </table> <td> <col>
     <template> </template> <noscript> </noscript> </div> </p> <head> </head> <body> </html>

@@ -1,4 +1,4 @@
-"""What a spider may ask for, and which task becomes of it."""
+"""Requests of a spider, and their tasks."""
 
 import functools
 import json

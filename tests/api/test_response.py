@@ -1,4 +1,4 @@
-"""What a callback is given: the page, its tree, and the way on."""
+"""Responses: the page, its tree, and the links to follow."""
 
 import weakref
 from contextlib import suppress
@@ -102,7 +102,7 @@ def test_a_page_built_to_hang_the_parser_is_refused():
     with pytest.raises(ParseRefusedError) as caught:
         response.css("div")
     assert caught.value.reason is Reason.PARSE_KILLED
-    assert response.text.startswith("<div>"), "the rest can still be used"
+    assert response.text.startswith("<div>"), "the text can still be read"
 
 
 def test_a_refusal_does_not_keep_its_response_in_memory():
@@ -114,7 +114,7 @@ def test_a_refusal_does_not_keep_its_response_in_memory():
     last_seen = weakref.ref(response)
     del response
 
-    assert last_seen() is None, "without a collection of garbage"
+    assert last_seen() is None, "without a run of the garbage collector"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Settings: what each kind takes, and which of the places that set one wins."""
+"""Settings: the values of each kind, and the precedence of their sources."""
 
 import copy
 import dataclasses

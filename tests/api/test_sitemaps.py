@@ -1,4 +1,4 @@
-"""What a sitemap says: XML, text and feeds, packed or not, and what no sitemap is."""
+"""Sitemaps: XML, text and feeds, compressed or not, and content that is no sitemap."""
 
 import gzip
 import zlib
@@ -44,7 +44,7 @@ def test_the_entries_of_a_sitemap():
 
     assert first == SitemapEntry(
         url="http://a.example/1",
-        lastmod=datetime(2026, 2, 1, tzinfo=UTC),  # some time on that day
+        lastmod=datetime(2026, 2, 1, tzinfo=UTC),  # a time on that day
         changefreq="daily",
         priority=0.5,
         alternates={"de": "http://a.example/de/1"},
@@ -129,7 +129,7 @@ def test_what_is_no_sitemap_is_no_fault_of_the_spider(body: bytes, reason: Reaso
 def test_a_bomb_ends_at_its_bound_and_what_came_before_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """HOSTILE 3.18: 8 KB that stand for 8 MiB."""
+    """HOSTILE 3.18: 8 KB that decode to 8 MiB."""
     monkeypatch.setattr(text_pieces, "LARGEST", 4 << 20)
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     start = b"<urlset><url><loc>/1</loc></url>"

@@ -1,4 +1,4 @@
-"""Which spiders can be run, and which of their methods a task may name."""
+"""Spiders: valid classes, and the methods that a task may name."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -240,4 +240,4 @@ def test_a_spider_has_a_logger_of_its_name_unless_it_has_one_of_its_own():
             self.logger = logging.getLogger("own")
 
     assert (Named().logger.name, Own().logger.name) == ("named", "own")
-    assert "logger" not in vars(Named()), "it is no part of what the spider starts with"
+    assert "logger" not in vars(Named()), "it is not part of the spider's arguments"

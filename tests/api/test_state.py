@@ -1,4 +1,4 @@
-"""`self.state` as a mapping: which values it takes, and what it says of others."""
+"""`self.state` as a mapping: accepted values, and errors for others."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a feed says, and dates as feeds and sitemaps have them."""
+"""Feeds, and the dates in feeds and sitemaps."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -183,7 +183,7 @@ def test_a_page_is_no_feed():
         ("Sat, 31 Jan 2026 12:00:00 PT", "2026-01-31T20:00:00", None),
         ("Wed, 01 Jul 2026 12:00:00 PT", "2026-07-01T19:00:00", None),
         ("Wed, 01 Jul 2026 12:00:00 PDT", "2026-07-01T19:00:00", None),
-        # RFC 5322, 4.3: what is not known, and all but one military zone, is taken for UTC.
+        # RFC 5322, 4.3: unknown zones, and all military zones but one, count as UTC.
         ("Wed, 01 Jul 2026 12:00:00 QQT", "2026-07-01T12:00:00", None),
         ("Wed, 01 Jul 2026 12:00:00 A", "2026-07-01T12:00:00", None),
         ("Wed, 01 Jul 2026 12:00:00 Z", "2026-07-01T12:00:00", None),

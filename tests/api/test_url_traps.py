@@ -1,4 +1,4 @@
-"""Which URLs look endless, and which look like any other."""
+"""URLs that look like crawler traps, and ordinary ones."""
 
 from collections import Counter
 
@@ -37,7 +37,7 @@ def facets(number: int, separator: str = "&") -> str:
         ("/a/b/a/b/a/b/a/b/", Reason.TRAP_REPEATED_SEGMENT),
         ("/css/css/css/css?x=1", Reason.TRAP_REPEATED_SEGMENT),
         ("/%7Ebob/~bob/%7ebob/~bob", Reason.TRAP_REPEATED_SEGMENT),
-        # Every answer puts its session before a path that has one already.
+        # Every answer inserts its session before a path that has one already.
         ("/(S(k2))/shop/(S(x7))/shop/(S(p0))/shop/(S(a4))/shop", Reason.TRAP_REPEATED_SEGMENT),
         ("/" + "/".join(f"S{n:08x}" for n in range(21)), Reason.TRAP_PATH_SEGMENTS),
         ("/news" + 20 * "/", Reason.TRAP_PATH_SEGMENTS),
@@ -124,7 +124,7 @@ def test_the_settings_are_those_of_the_policy():
     )
 
 
-# --- whatever a URL is made of
+# --- any URL
 
 segments = st.lists(
     st.sampled_from(["a", "b", "A", "", "%2F", "a;s=1", "ü", "%C3%BC"]), min_size=1, max_size=12
@@ -163,7 +163,7 @@ def test_a_url_is_a_trap_if_and_only_if_a_limit_is_passed(path, query, separator
 
 @given(step=segments)
 def test_a_path_that_grows_by_what_it_has_ends(step: list[str]):
-    """A relative link on a page whose server answers whatever path is asked for."""
+    """A relative link on a page whose server answers every path."""
     url = f"{SITE}/start"
     pages = 0
     while POLICY.why(url) is None:

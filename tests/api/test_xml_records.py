@@ -1,7 +1,7 @@
-"""Reading XML that is a list of records: what is forgiven, and what is not read.
+"""Reader of XML lists of records: tolerated faults, and refused documents.
 
-HOSTILE 3.16, 3.17 and the token of 3.18: nothing is fetched, no entity is declared, no text
-is ever shortened, and whatever is bounded is so in memory and in time.
+HOSTILE 3.16, 3.17 and the token of 3.18: no file is fetched, no entity is declared, no text is
+shortened, and the limits bound memory and time.
 """
 
 import time
@@ -29,7 +29,7 @@ def links(*pieces: str) -> list[str]:
 
 
 def read_until_it_fails(*pieces: str) -> tuple[list[str], XmlError]:
-    """Return what the records have that come before the error, and the error."""
+    """Return the records before the error, and the error."""
     found = []
     with pytest.raises(XmlError) as raised:
         for record in records(pieces, of=OF, what="list"):
@@ -159,7 +159,7 @@ def test_depth_and_tokens_without_end_are_refused_at_once_and_in_little_memory(
     _, error = read_until_it_fails(start, *pieces_of(50 << 20, again))
 
     assert error.reason is Reason.XML_UNSAFE
-    # What was given is 50 MiB, which expat 2.5 would look at for minutes.
+    # The document has 50 MiB, for which expat 2.5 would take minutes.
     assert time.process_time() - began < 5
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

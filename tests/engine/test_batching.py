@@ -1,4 +1,4 @@
-"""Groups of what is written: large ones in turn, and of a slow ledger a few side by side."""
+"""Groups of writes: large ones in turn, and a few at once on a slow ledger."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +13,7 @@ from crawlcw.engine.batching import LARGEST_GROUP, write_in_groups
 
 
 class Slow:
-    """A ledger whose writes wait until they are let go."""
+    """A ledger whose writes wait for the test."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[int] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""What a source yields is written soon, in large lots where there is much, and nothing is left."""
+"""Batched writes of a source's values: soon, in large lots if there are many, and complete."""
 
 from collections.abc import AsyncIterator
 
@@ -12,7 +12,7 @@ from crawlcw.engine.batching import Gathering
 
 
 class Slow:
-    """A ledger whose writes wait until they are let go."""
+    """A ledger whose writes wait for the test."""
 
     def __init__(self) -> None:
         self.lots: list[list[int]] = []

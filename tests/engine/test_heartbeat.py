@@ -1,4 +1,4 @@
-"""A worker among others: when it says that it lives, what it says, and whom it counts."""
+"""Heartbeats of a worker: their times, their contents, and the count of other workers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ SHORT = timedelta(milliseconds=30)
 
 
 class BeatenLedger(SqliteLedger):
-    """Tells of heartbeats, may be away, and can hold them back."""
+    """Ledger that logs heartbeats, can be unavailable, and can block them."""
 
     away = False
 
@@ -39,7 +39,7 @@ class BeatenLedger(SqliteLedger):
         self.workers = Instead(self.workers, beat=self.beat)
 
     def watch(self) -> None:
-        #: What each said of its worker's hunger, in order.
+        #: The hunger flag of each heartbeat, in order.
         self.asked: asyncio.Queue[bool] = asyncio.Queue()
         self.written: asyncio.Queue[bool] = asyncio.Queue()
         self.go = asyncio.Event()
@@ -71,12 +71,12 @@ async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[BeatenLedger
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever beats within the hour does so for a reason of its own."""
+    """An interval of an hour, so that each heartbeat in a test has another cause."""
     monkeypatch.setattr(session_module, "_LONGEST_PAUSE", 3600.0)
 
 
 async def joined(ledger: SqliteLedger, name: str = "me", *, lease: timedelta = HOUR) -> Session:
-    """Return the session of a worker that has just joined."""
+    """Return the session of a new worker."""
     session = Session(ledger, lease=lambda: lease, give_up=HOUR)
     session.worker = name
     await ledger.workers.join(replace(this_worker(now=START), name=name))
@@ -137,7 +137,7 @@ async def test_it_beats_three_times_in_a_lease(ledger: BeatenLedger):
         for pages in range(3):
             me.stats.pages = pages
             await ledger.written.get()
-        # Whatever was under way, the next one has the last number.
+        # The next heartbeat has the last number, whether or not one was under way.
         await ledger.written.get()
 
     assert (await the_worker(ledger)).tally.pages == 2
@@ -192,7 +192,7 @@ async def test_hunger_that_stays_is_no_news(ledger: BeatenLedger):
     async with running(me):
         assert await ledger.written.get()
         me.starving(True)
-        # Time enough for a heartbeat, were there one.
+        # Enough time for an unwanted heartbeat.
         assert (await the_worker(ledger)).hungry
 
         me.starving(False)
@@ -231,7 +231,7 @@ async def test_the_next_heartbeat_tells_of_hunger_too(ledger: BeatenLedger):
 
 
 async def hungry(ledger: SqliteLedger, name: str) -> Session:
-    """Return a worker that has just said that it wants hosts."""
+    """Return a worker that has just asked for hosts."""
     worker = await joined(ledger, name)
     worker.starving(True)
     await worker.beat()
@@ -295,7 +295,7 @@ async def test_who_has_left_is_nobodys_neighbour(ledger: BeatenLedger):
     assert await me.neighbours() == (1, 0)
 
 
-# --- what it shows of itself
+# --- vitals
 
 
 async def test_a_beat_shows_what_the_worker_has_counted_and_how_it_is(

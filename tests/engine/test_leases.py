@@ -1,4 +1,4 @@
-"""The leases of one process: held, renewed, lost, and those of the dead taken back."""
+"""Leases of one process: held, renewed and lost, and released for dead workers."""
 
 import asyncio
 import dataclasses
@@ -39,7 +39,7 @@ SHORT = timedelta(milliseconds=30)
 
 
 class RenewingLedger(SqliteLedger):
-    """Tells when it has renewed, and may be away first."""
+    """Ledger that announces renewals, and can be unavailable before them."""
 
     away = 0
     renewals = 0
@@ -81,7 +81,7 @@ def held() -> HeldLeases:
 
 
 class Hosts:
-    """The hosts of a process, which are renewed after its tasks."""
+    """The hosts of a process, whose leases are renewed after those of its tasks."""
 
     def __init__(self, renew: Callable[[], Awaitable[None]]) -> None:
         self.renew = renew
@@ -112,12 +112,12 @@ async def renewed_once(
     renew_hosts: Callable[[], Awaitable[None]] | None = None,
     announce: Callable[[Iterable[Task]], Awaitable[None]] | None = None,
 ) -> set[bytes]:
-    """Let a session renew once; return what it reported as lost."""
+    """Let a session renew once; return the tasks that it reported as lost."""
     reported: set[bytes] = set()
     session = session_on(ledger, held, renew_hosts=renew_hosts)
     async with anyio.create_task_group() as running:
         running.start_soon(partial(session.keep_up, on_lost=reported.update, announce=announce))
-        # The second time shows that the first has come to its end.
+        # The second renewal shows that the first one has ended.
         for _ in range(2):
             ledger.renewed.clear()
             await ledger.renewed.wait()
@@ -226,7 +226,7 @@ async def test_after_an_outage_that_began_between_tasks_and_hosts_tasks_are_rene
 
     async def renew_hosts() -> None:
         if not times:
-            # As long as an outage: nothing but time is what is tested.
+            # As long as an outage: its length is part of the test.
             await asyncio.sleep(waited)
         times.append(asyncio.get_running_loop().time())
 
@@ -251,7 +251,7 @@ async def test_orphans_are_released_by_the_renewer(ledger: RenewingLedger, held:
     told: list[bytes] = []
 
     async def announce(tasks: Iterable[Task]) -> None:
-        assert held.all() == [kept], "whoever hears of it finds them"
+        assert held.all() == [kept], "a listener finds the held leases without the lost one"
         told.extend(task.id for task in tasks)
 
     assert await renewed_once(ledger, held, announce=announce) == set()
@@ -276,7 +276,7 @@ async def test_a_scope_is_cancelled_only_while_something_runs_in_it():
     assert len(held) == 0
 
 
-# --- how many of a host
+# --- counts by host
 
 
 def lease_of(url: str, *, fence: int = 1) -> Lease:
@@ -332,7 +332,7 @@ def test_the_leases_of_each_host_are_counted_whatever_comes(steps: list[tuple[st
             assert held.of_host[host] == counts[host]
 
 
-# --- the dead
+# --- dead workers
 
 
 async def _join_and_claim(ledger: SqliteLedger, *, pid: int, birth: str, machine: str) -> str:

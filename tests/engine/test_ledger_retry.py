@@ -1,4 +1,4 @@
-"""A ledger whose operations are repeated while it is away, on a clock that only waiting moves."""
+"""Retries of operations during an outage of the ledger, on a clock that only sleeping advances."""
 
 from collections.abc import Collection
 from datetime import timedelta
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.quick
 
 
 class FakeTime:
-    """Time that passes by sleeping, and by what a test adds."""
+    """Clock that advances by sleeps, and by the test."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -43,7 +43,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
 
 
 class Away:
-    """An operation on a ledger that is away for some calls."""
+    """An operation that fails for some calls, as in an outage."""
 
     def __init__(self, calls: float, *, error: Exception | None = None) -> None:
         self.calls = calls
@@ -137,7 +137,7 @@ async def test_an_outage_is_told_and_its_end_too(time: FakeTime, caplog: pytest.
 
 
 def grace_for(retry: LedgerRetry) -> float | None:
-    """Return how many seconds ago a lease may have run out to be in its grace."""
+    """Return the length of the grace period in seconds."""
     since = retry.grace_since(START)
     return None if since is None else (START - since).total_seconds()
 
@@ -177,7 +177,7 @@ async def test_what_ran_out_since_the_last_answer_is_in_its_grace_until_all_have
 
 
 async def test_a_later_outage_gives_no_grace_to_what_that_ran_out_before_it(time: FakeTime):
-    """Or a network that always loses something would keep what the dead hold for ever."""
+    """Otherwise, with an unreliable network, tasks of dead workers would never be released."""
     retry = patient(minutes=10)
     for second in range(100):
         time.seconds = second
@@ -221,7 +221,7 @@ async def test_an_answer_that_takes_very_long_was_an_outage_too(time: FakeTime):
 
 
 class AwayLedger(SqliteLedger):
-    """A ledger that does not answer the next few questions."""
+    """A ledger that fails the next few calls."""
 
     away = 0
 

@@ -1,4 +1,4 @@
-"""Workers on a queue of leases: what they begin with, and how their work ends."""
+"""Pool of fetchers on a queue of leases: start, order, and end of their work."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def leases(number: int) -> list[Lease]:
 
 
 class Work:
-    """A pool whose work is done when the test says so."""
+    """A pool whose tasks end when the test ends them."""
 
     def __init__(self, size: int) -> None:
         self.pool = Pool(size)

@@ -1,4 +1,4 @@
-"""Tasks that crashed workers held: they run alone, and that is written down."""
+"""Tasks of crashed workers run alone, and the ledger records their start."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.quick
 
 
 class CountingLedger(SqliteLedger):
-    """Counts what is written down, and may be away first."""
+    """Ledger that counts the recorded starts, and can be unavailable before them."""
 
     away = 0
     begins = 0
@@ -63,7 +63,7 @@ def run_alone(ledger: CountingLedger, held: HeldLeases) -> RunAlone:
 
 
 async def held_at_two_crashes(ledger: CountingLedger, clock: FakeClock) -> list[Lease]:
-    """Lease two tasks that a crashed worker held, and the next one as well."""
+    """Lease two tasks that two crashed workers held before."""
     await ledger.tasks.add(make_tasks(2))
     for _ in range(2):
         await claimed(ledger)
@@ -130,7 +130,7 @@ async def test_two_quarantined_tasks_are_never_under_way_at_once(
         assert answers == []
         run_alone.leave(other)
         await checkpoint()
-        assert answers == [], "it is not the one that is under way"
+        assert answers == [], "another task is under way"
         run_alone.leave(one)
 
     assert answers == [False], "its host's turn is over"
@@ -177,7 +177,7 @@ async def test_a_quarantined_task_begins_when_nothing_else_is_under_way(
         run_alone.leave(fresh[0])
         await anyio.wait_all_tasks_blocked()
         assert answers == []
-        assert ledger.begins == 0, "whatever crashes the worker now does not count"
+        assert ledger.begins == 0, "a crash of the worker does not count now"
         run_alone.leave(fresh[1])
 
     assert answers == [True]
@@ -234,7 +234,7 @@ async def test_a_quarantined_task_is_at_its_end_when_its_outcome_is_recorded(
         ends.append(name)
 
     await work(fresh, "fresh")
-    assert ends == ["fresh"], "of others it is not waited for"
+    assert ends == ["fresh"], "it does not wait for other tasks"
     async with anyio.create_task_group() as group:
         group.start_soon(work, one, "one")
         await anyio.wait_all_tasks_blocked()
@@ -246,6 +246,6 @@ async def test_a_quarantined_task_is_at_its_end_when_its_outcome_is_recorded(
 
 
 async def fresh_ones(ledger: CountingLedger) -> list[Lease]:
-    """Lease two more tasks, that no worker was lost on."""
+    """Lease two more tasks without lost workers."""
     await ledger.tasks.add([make_task(f"http://example.com/fresh/{n}") for n in range(2)])
     return await claimed(ledger)

@@ -1,4 +1,4 @@
-"""A process as one worker on a ledger: it joins, is heard of, keeps its leases, and leaves."""
+"""Session of a worker on a ledger: it joins, sends heartbeats, renews its leases, and leaves."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -62,7 +62,7 @@ async def test_it_is_heard_of_and_its_leases_go_on(ledger: SqliteLedger, clock: 
     await session.join()
     kept, lost = await claimed(ledger, worker=session.worker)
     session.held.add([kept, lost])
-    # Somebody else has this one by now.
+    # Another worker holds this task now.
     session.held.add([replace(lost, fence=lost.fence - 1, token="elsewhere:1")])
     told: asyncio.Queue[set[bytes]] = asyncio.Queue()
     session.stats.pages = 7
@@ -96,7 +96,7 @@ async def test_who_leaves_gives_back_tasks_hosts_and_what_it_has_counted(ledger:
     session.hosts = Hosts()  # type: ignore[assignment]  # all that the end of a session asks for
     await session.leave()
 
-    assert there == [[session.worker]], "while it is on the list its hosts are its own"
+    assert there == [[session.worker]], "it owns its hosts as long as it is listed"
     assert await names(ledger) == []
     assert (await ledger.workers.tally()).items == 5
     assert len(await ledger.tasks.page(limit=9)) == 3

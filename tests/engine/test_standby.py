@@ -1,4 +1,4 @@
-"""What a watchdog does for a loop that stands still, over a connection of its own."""
+"""Standby of a watchdog for a blocked event loop, over its own connection to the ledger."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -35,7 +35,7 @@ async def test_what_the_ledger_has_just_given_away_is_renewed_and_nothing_of_oth
         raise AssertionError("the connection of the loop that stands still was used")
 
     ledger.workers = Instead(ledger.workers, beat=refused)
-    # The loop came to stand still before it has seen the answer.
+    # The loop is blocked before it gets the answer.
     await session._renew_beside()
 
     renewed, left = [await ledger.tasks.get(each.id) for each in (mine, others)]

@@ -1,4 +1,4 @@
-"""The finish reasons: a closed list, spelt in one place."""
+"""Finish reasons: a closed list, defined in one place."""
 
 import ast
 import json
@@ -12,8 +12,8 @@ from crawlcw.model.counters import FinishReason
 pytestmark = pytest.mark.quick
 
 PACKAGE = Path(crawlcw.__file__).parent
-#: These two are words for other things as well: `failed` is a status and a field of a host's
-#: counts, `stopped` an event of the log.
+#: Two reasons whose words have other uses: `failed` is a status and a field of a host's
+#: counts, `stopped` is an event of the log.
 _OTHER_MEANINGS = {FinishReason.FAILED, FinishReason.FILES_UNWRITABLE, FinishReason.STOPPED}
 
 
@@ -38,7 +38,7 @@ def test_no_finish_reason_is_given_or_compared_as_a_string():
                 case ast.keyword(
                     arg="finish_reason" | "reason", value=ast.Constant(value=str(word))
                 ):
-                    if word:  # of what has no reason
+                    if word:  # "" stands for no reason
                         found.append((path.name, node.value.lineno))
                 case ast.Compare(left=ast.Attribute(attr="finish_reason"), comparators=[right]):
                     if isinstance(right, ast.Constant) and isinstance(right.value, str):

@@ -1,6 +1,6 @@
-"""How a watchdog ends, and how late its loop was.
+"""End of a watchdog, and its measurement of the loop's lag.
 
-What it does while a loop stands still: tests/blame/test_stalls.py.
+Its actions for a blocked loop are tested in tests/blame/test_stalls.py.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ async def test_the_lag_is_the_longest_since_it_was_asked_for_and_that_of_now():
     now = 0.0
     dog = Watchdog(Stats(), limit=timedelta(0), clock=lambda: now)
     async with dog:
-        now = 0.75  # the loop does not run before it awaits
+        now = 0.75  # the loop is blocked until the next await
         assert dog.lag() == pytest.approx(0.65)
 
         while dog.stalls.lag(now):
@@ -72,11 +72,11 @@ async def test_a_short_lease_is_renewed_as_soon_as_it_would_have_been(
     every = timedelta(seconds=0.6)
     dog = Watchdog(Stats(), limit=timedelta(0), renew_every=every, renew=renew, clock=clock)
     async with dog:
-        now = 0.5  # of the time between two renewals
+        now = 0.5  # 0.5 s of the 0.6 s between two renewals
         while dog.stalls.lag(now):
             await asyncio.sleep(0)
         stands = True
-        assert is_renewed.wait(30)  # and the loop stands still
+        assert is_renewed.wait(30)  # blocks the event loop
         stands = False
 
     assert 0.9 <= renewed[0] < 1.1

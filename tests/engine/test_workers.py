@@ -1,4 +1,4 @@
-"""Whether a process of this machine still lives: real processes, really killed."""
+"""Detection of dead processes on this machine, with real processes and kills."""
 
 import dataclasses
 import os
@@ -13,7 +13,7 @@ from crawlcw.engine.workers import is_dead, is_gone, this_worker
 from crawlcw.ledger.protocol import Worker
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-#: Says who it is, and then waits for its end.
+#: Prints its identity, and then waits until its input ends.
 CHILD = """
 import dataclasses, sys
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ sys.stdin.read()
 
 
 class Child:
-    """Another process with this one's code."""
+    """Another process that runs this code."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -85,7 +85,7 @@ def test_a_process_that_was_killed_is_dead(child: Child):
 
 def test_a_zombie_is_dead(child: Child):
     child.process.kill()
-    # Waits for its end and leaves it in the table of processes.
+    # Wait for the end without reaping: the process stays in the process table.
     os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)
 
     assert is_dead(child.worker)
@@ -112,7 +112,7 @@ def test_a_process_of_another_machine_is_never_known_to_be_dead(child: Child):
 
 
 def test_the_name_of_a_process_may_hold_anything(tmp_path: pytest.TempPathFactory):
-    """`/proc/<pid>/stat` has it in the middle, unquoted."""
+    """`/proc/<pid>/stat` has the name in the middle, unquoted."""
     code = "import ctypes, sys\nctypes.CDLL(None).prctl(15, b'a) Z 1 (b', 0, 0, 0)\n" + CHILD
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""The hostile server, and a downloader that may ask it, with the settings of the test's module."""
+"""The hostile server, and a downloader for it with the settings of the test's module."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Which addresses are public, and who may go to those that are not."""
+"""Public addresses, and permission for others."""
 
 import asyncio
 import socket
@@ -91,13 +91,13 @@ def resolve(guard: AddressGuard, name: str, *addresses: str) -> None:
 
 
 def admit(guard: AddressGuard, url: yarl.URL) -> None:
-    """Begin an exchange, as the transport does."""
+    """Start an exchange, as the transport does."""
     asyncio.run(guard.admit(url))
     current_hop.set(Hop(Attempt(request=Request(str(url))), url=url))
 
 
 def connects(guard: AddressGuard, url: str, address: str) -> bool:
-    """Say whether a request to *url*, whose name resolves to *address*, gets a socket."""
+    """Return whether a request to *url* gets a socket if its name resolves to *address*."""
 
     def request() -> bool:
         target = yarl.URL(url)
@@ -136,7 +136,7 @@ def test_without_exceptions_only_public_addresses_are_connected_to() -> None:
         ("intranet", "http://intranet/", "10.0.0.1", True),
         ("intranet", "https://intranet/", "10.0.0.1", True),
         ("intranet", "http://intranet:8000/", "10.0.0.1", False),
-        # A public name that begins to point at the cloud's credentials.
+        # A public name that changes to the address of the cloud's credentials.
         ("example.com", "http://example.com/", "169.254.169.254", False),
         ("example.com", "http://example.com/", "::ffff:169.254.169.254", False),
         ("example.com", "http://example.com/", "168.63.129.16", False),

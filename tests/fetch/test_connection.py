@@ -1,4 +1,4 @@
-"""How long connections rest, decided without any connection."""
+"""Rests of connections before their reuse, decided without a connection."""
 
 import math
 from collections.abc import AsyncIterator
@@ -113,7 +113,7 @@ async def test_what_is_remembered_is_bounded(
     for n in range(100):
         connector.site(f"https://{n}.example", None)
         clean(first, f"/{'x' * n}/y", 1)
-        assert connector.site("https://example.com", None) is first, "it was asked lately"
+        assert connector.site("https://example.com", None) is first, "its last request was recent"
 
     assert len(connector._sites) == 3
     assert len(first._clean) == connector_module._COUNTS

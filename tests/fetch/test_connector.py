@@ -1,4 +1,4 @@
-"""Which connections are used again, and which never: against real sockets."""
+"""Reuse of connections, on real sockets."""
 
 import asyncio
 import math
@@ -28,7 +28,7 @@ SETTINGS = Settings(timeout="2s", read_timeout="1s", connect_timeout="1s")
 
 @page("/cue")
 async def _cue(exchange: Exchange) -> object:
-    """Answers, and once more when something arrives, without having read it."""
+    """Answers, and answers again when the next bytes arrive, before reading them."""
     await exchange.send(response(b"asked for"))
     await exchange.reader.read(1)
     await exchange.send(response(b"POISON"))
@@ -38,7 +38,7 @@ async def _cue(exchange: Exchange) -> object:
 
 @page("/goodbye")
 async def _goodbye(exchange: Exchange) -> object:
-    """Answers, and says that it will wait no longer."""
+    """Answers, and sends an unsolicited 408."""
     await exchange.send(response(b"asked for"))
     await exchange.taken()
     await exchange.send(response(b"", status="408 Request Timeout"))
@@ -46,7 +46,7 @@ async def _goodbye(exchange: Exchange) -> object:
 
 
 class Clock:
-    """The connector's clock; *ahead* of the time, by more and more."""
+    """The connector's clock; *ahead* seconds before the real time."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -67,7 +67,7 @@ async def get(downloader: AiohttpDownloader, url: str, **options: Any) -> Respon
 
 
 async def trusted(downloader: AiohttpDownloader, clock: Clock, url: str) -> None:
-    """Let connections rest after this page as often as it takes."""
+    """Fetch a page until connections rest no longer after it."""
     for _ in range(CLEAN_RESTS + 1):
         await get(downloader, url)
         clock.ahead += REST
@@ -210,7 +210,7 @@ async def test_bytes_that_the_loop_has_not_delivered_yet_are_seen(
     clock.ahead += REST
     (connection,) = idle(downloader)
     assert connection.transport is not None
-    # As if the loop were busy.
+    # Simulates a busy loop.
     connection.transport.pause_reading()
     connection.transport.write(b"x")
     while not connection.holds(termios.FIONREAD):
@@ -229,7 +229,7 @@ async def test_an_answer_that_was_sent_before_the_request_arrived_is_recognised(
 ) -> None:
     monkeypatch.setattr(connector_module, "REST", 0.0)
     await get(downloader, server.url("/cue"))
-    # More than the server's kernel takes while the server does not read.
+    # More than the server's kernel buffers while the server does not read.
     large = {"X-Large": "x" * (16 << 20)}
     with pytest.raises(FetchError) as caught:
         await get(downloader, server.url("/ok"), method="POST", headers=large)
@@ -272,7 +272,7 @@ async def test_a_request_waits_for_a_rest_that_ends_sooner_than_a_connection_ope
     after_one = server.connections
     await asyncio.gather(*(get(downloader, server.url("/ok")) for _ in range(2)))
 
-    # Only one of two can have the one connection.
+    # Only one of two requests can get the connection.
     assert (after_one, server.connections) == (1, 2)
     assert site_of(downloader, server).waiting == 0
 
@@ -300,7 +300,7 @@ async def test_a_request_does_not_wait_where_a_connection_opens_much_sooner(
 async def test_a_new_connection_may_be_answered_before_the_request_is_read(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that is too busy says so at once."""
+    """For example, an overloaded server refuses at once."""
     monkeypatch.setattr(Listener, "holds", unacknowledged)
 
     assert (await get(downloader, server.url("/ok"))).body == PAGE

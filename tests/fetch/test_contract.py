@@ -1,4 +1,4 @@
-"""The contract of downloaders: ours fulfil it, and it finds those that do not."""
+"""Contract of downloaders: crawlcw's own fulfil it, and faulty ones are found."""
 
 import asyncio
 import gzip
@@ -27,7 +27,7 @@ from tests.support.attempts import Layered
 
 
 class TestAiohttp(DownloaderContract):
-    """The default one."""
+    """The default downloader."""
 
 
 class Hooked(Spider):
@@ -54,7 +54,7 @@ class TestAllThatIsLayeredOnIt(DownloaderContract):
 
 
 class Plain:
-    """Downloads by the standard library, on threads."""
+    """Downloader on the standard library, in threads."""
 
     def __init__(self, settings: Settings) -> None:
         self._most = settings.max_body
@@ -101,7 +101,7 @@ class TestOneWithoutAiohttp(DownloaderContract):
 
 
 class Wrong(ReplayDownloader):
-    """Answers whatever it is asked in one way."""
+    """Answers every request in the same way."""
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         answer = await super().fetch(Request("any"), url="any")

@@ -1,4 +1,4 @@
-"""Cookies that are kept between processes: what changes in a jar, and what comes back of it."""
+"""Cookies kept between processes: changes of a jar, and its restored state."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -103,7 +103,7 @@ async def test_only_what_has_changed_is_to_be_written():
     assert not jar.changed
 
     jar.keep(["a=1", "b=1; Max-Age=110"], HOME)
-    assert not jar.changed, "a later end alone is no news"
+    assert not jar.changed, "a later expiry alone is no change"
 
     jar.keep(["a=2", "b=1; Max-Age=0"], HOME)
     changes = jar.take_changes()

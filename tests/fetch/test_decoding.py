@@ -1,4 +1,4 @@
-"""What comes out of the decoder, for every coding, every split and every cut."""
+"""Output of the decoder for every coding, split and cut."""
 
 import gzip
 import os
@@ -69,7 +69,7 @@ def split(data: bytes, places: list[int]) -> list[bytes]:
 
 
 class Repeated(bytes):
-    """A body longer than a piece, which is shown by what it repeats."""
+    """A body longer than a piece, with a short repr."""
 
     unit: bytes
     times: int
@@ -226,7 +226,7 @@ def test_gzip_members_without_content_come_to_an_end() -> None:
 
 
 def deflated_emptiness(size: int) -> bytes:
-    """One stream of blocks that hold nothing, `size` bytes long."""
+    """Return a stream of empty blocks, *size* bytes long."""
     return b"\x78\x9c" + b"\0\0\0\xff\xff" * (size // 5)
 
 

@@ -34,7 +34,7 @@ SETTINGS = Settings(timeout="2s", read_timeout="300ms", connect_timeout="1s", ma
 
 @pytest.fixture
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let connections be reused at once."""
+    """Allow the reuse of connections without a rest."""
     monkeypatch.setattr(connector_module, "REST", 0.0)
 
 
@@ -43,7 +43,7 @@ async def get(downloader: AiohttpDownloader, url: str, **options: Any) -> Respon
 
 
 async def reason_of(downloader: AiohttpDownloader, url: str) -> Reason:
-    """Return what one attempt, with its deadline, fails with."""
+    """Return the reason why one attempt, with its deadline, fails."""
     with pytest.raises(FetchError) as caught:
         await attempt(Request(url), downloader=downloader, settings=SETTINGS)
     assert len(caught.value.message) <= 500
@@ -51,7 +51,7 @@ async def reason_of(downloader: AiohttpDownloader, url: str) -> Reason:
     return caught.value.reason
 
 
-# What arrives ------------------------------------------------------------------
+# Responses ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ async def test_a_whole_page_arrives(
 async def test_what_elapses_before_a_request_is_sent_does_not_count(
     server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The delay of a host is kept from when it is asked, see `Frontier.sent`."""
+    """The delay of a host counts from the sending of a request, see `Frontier.sent`."""
     look_up = connector_module._look_up
 
     def slow(*arguments: Any) -> Any:
@@ -176,7 +176,7 @@ async def test_the_request_is_sent_as_the_spider_made_it(
     assert sent["accept-encoding"] == "gzip, deflate, br, zstd"
 
 
-# What is cut -------------------------------------------------------------------
+# Cut bodies --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ async def test_the_request_is_sent_as_the_spider_made_it(
 async def test_a_body_over_the_limit_is_cut_there(server: HostileServer, path: str) -> None:
     settings = Settings(read_timeout="1s", max_body="256 KiB")
     async with AiohttpDownloader(settings, start_origins=[server.origin]) as downloader:
-        # The server makes the page at the first request, which takes more memory.
+        # The server makes the page at the first request, which needs more memory.
         await get(downloader, server.url(path))
         tracemalloc.start()
         try:
@@ -224,7 +224,7 @@ async def test_a_large_body_takes_memory_until_the_end_of_its_page(
             assert budget.used == len(LARGE)
     assert budget.used == 0
 
-    # One that outlives its page keeps nothing.
+    # A response that outlives its page holds no memory.
     await downloader.exchange(trying, request)
     assert budget.used == 0
 
@@ -244,7 +244,7 @@ async def test_no_deadline_runs_while_a_body_waits_for_memory(
     asyncio.get_running_loop().call_later(0.4, held.shrink, 0)
     request = Request(server.url("/large"))
 
-    # Longer than a read may take, too.
+    # Longer than the read timeout, too.
     async with asyncio.timeout(10) as deadline, Attempt(request=request) as trying:
         trying.deadline.timeout = deadline
         end = deadline.when()
@@ -255,7 +255,7 @@ async def test_no_deadline_runs_while_a_body_waits_for_memory(
     assert response.body == LARGE
 
 
-# What fails --------------------------------------------------------------------
+# Failures ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ async def test_no_deadline_runs_while_a_body_waits_for_memory(
         ("/switching", Reason.PROTOCOL),
         ("/malformed-chunk", Reason.PROTOCOL),
         ("/malformed-chunk-later", Reason.PROTOCOL),
-        # A body in the segment of a 204 is taken for the next response.
+        # A body in the segment of a 204 looks like the next response.
         ("/204-with-body", Reason.PROTOCOL),
         ("/http-0.9", Reason.PROTOCOL),
         ("/icy", Reason.PROTOCOL),
@@ -331,7 +331,7 @@ async def test_what_goes_wrong_has_a_name(
 
     assert await reason_of(downloader, server.url(path)) is reason
     assert perf_counter() - begun < 3
-    # Whatever happened, the next page is that page.
+    # The next answer belongs to the next request.
     assert (await get(downloader, server.url("/ok"))).body == PAGE
 
 
@@ -477,7 +477,7 @@ async def test_an_answer_nobody_asked_for_is_never_a_page(
     for _ in range(5):
         first = await get(downloader, server.url(path))
         while server.open_connections:
-            # Until the client has hung up on the server that talks unasked.
+            # Wait until the client has closed the connection with the unsolicited answer.
             await asyncio.sleep(0)
         second = await get(downloader, server.url("/ok"))
 
@@ -487,7 +487,7 @@ async def test_an_answer_nobody_asked_for_is_never_a_page(
 async def test_the_rest_of_a_connection_outlasts_a_late_answer(
     downloader: AiohttpDownloader, server: HostileServer
 ) -> None:
-    # Without waiting for the poison: it may still be on its way.
+    # Do not wait for the unsolicited answer: it may arrive later.
     for _ in range(20):
         await get(downloader, server.url("/poison"))
         assert (await get(downloader, server.url("/ok"))).body == PAGE
@@ -554,11 +554,11 @@ async def test_a_lack_of_descriptors_is_waited_out(
     origins = [server.origin, f"localhost:{server.port}"]
     async with AiohttpDownloader(SETTINGS, start_origins=origins) as downloader:
         await get(downloader, server.url("/ok"))
-        # Another host, so that it takes a socket of its own.
+        # Another host needs a socket of its own.
         response = await get(downloader, server.url("/ok", host="localhost"))
 
         assert (response.body, lacking) == (PAGE, [])
-        # The idle connection was given up for it.
+        # The idle connection was closed for it.
         assert [each.site.url.host for each in downloader._connector._idle] == ["localhost"]
 
 
@@ -663,7 +663,7 @@ async def test_cookies_are_kept_only_on_request(
 async def raw_site(
     answer: Callable[[bytes, asyncio.StreamReader], Awaitable[bytes]],
 ) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A server that answers the heads of requests by *answer*; yield its origin and the heads."""
+    """Serve answers of *answer* to the heads of requests; yield the origin and the heads."""
     heads: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -732,7 +732,7 @@ async def test_a_connection_with_the_rest_of_a_refused_body_is_not_used_again(
         raw_site(answer) as (origin, heads),
         AiohttpDownloader(SETTINGS, start_origins=[origin]) as opened,
     ):
-        # More than the kernels take while the server does not read.
+        # More than the kernels buffer while the server does not read.
         refused = await get(opened, f"http://{origin}/", method="POST", body=b"x" * (32 << 20))
 
         assert refused.status == 200

@@ -1,4 +1,4 @@
-"""Heads of answers: a repeated Content-Length and interim responses, whole and in pieces."""
+"""Heads of responses: repeated Content-Length and interim responses, whole and in pieces."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -17,7 +17,7 @@ SETTINGS = Settings(read_timeout="300ms")
 
 @asynccontextmanager
 async def serving(pieces: Sequence[bytes], *, hangs: bool = False) -> AsyncIterator[str]:
-    """Answer each request by *pieces*, most of which are read before the next is sent."""
+    """Answer each request with *pieces*; the client usually reads each before the next is sent."""
     connections: set[asyncio.Task[None]] = set()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -25,7 +25,7 @@ async def serving(pieces: Sequence[bytes], *, hangs: bool = False) -> AsyncItera
             while await reader.readuntil(b"\r\n\r\n"):
                 for piece in pieces:
                     writer.write(piece)
-                    # Both ends are of one loop. What comes together all the same ends alike.
+                    # Both ends run in this loop. Pieces that arrive together give the same result.
                     for _ in range(20):
                         await asyncio.sleep(0)
                 if hangs:

@@ -1,4 +1,4 @@
-"""A budget of bytes: first come, first served, and nobody waits for ever."""
+"""Memory budget: first come, first served, and no request waits for ever."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.quick
 
 
 async def turns() -> None:
-    """Let every task run until it waits."""
+    """Run all tasks until each of them waits."""
     for _ in range(5):
         await asyncio.sleep(0)
 

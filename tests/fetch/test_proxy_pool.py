@@ -1,4 +1,4 @@
-"""Which proxy is next, and what is learned of proxies by how requests through them end."""
+"""Choice of the next proxy, and the state of proxies after their requests."""
 
 from dataclasses import dataclass
 
@@ -98,7 +98,7 @@ def test_where_two_proxies_fail_alike_neither_is_to_blame(clock: Clock):
 
     assert not pool.may_be_to_blame(failure(B), PAGE, is_fixed=False)
     assert (pool.health(A).failures, pool.health(B).failures) == (0, 0)
-    # And it begins anew.
+    # The comparison starts again.
     assert pool.may_be_to_blame(failure(B), PAGE, is_fixed=False)
 
 
@@ -115,7 +115,7 @@ def test_a_proxy_that_rests_is_waited_for_to_tell(clock: Clock):
     pool.failed(B, DOWN)
 
     assert pool.another_in(failure(A), PAGE, is_fixed=False) == 10
-    # Asked again before that, the same one has told nothing new.
+    # Until then, another failure of the same proxy does not count.
     clock.now += 4
     assert pool.another_in(failure(A), PAGE, is_fixed=False) == 6
     clock.now += 6
@@ -158,8 +158,8 @@ def test_a_page_that_fails_through_ten_proxies_fails_by_itself(clock: Clock):
     [
         (502, PAGE, True),
         (407, PAGE, True),
-        (502, PAGE.replace("http:", "https:"), False),  # within a tunnel
-        (404, PAGE, False),  # a proxy that works is believed
+        (502, PAGE.replace("http:", "https:"), False),  # through a tunnel
+        (404, PAGE, False),  # a proxy that has worked is trusted
     ],
 )
 def test_an_answer_may_be_the_proxys_own_where_it_sees_the_request(
@@ -229,7 +229,7 @@ def test_the_proxy_of_a_session_is_overruled_by_others_at_the_same_origin(clock:
     pool.answered(B, answer(OTHER, through=B))
     assert pool.may_be_to_blame(failure(A), PAGE, is_fixed=True)
     assert pool.may_be_to_blame(refusal(A, 502), PAGE, is_fixed=True)
-    # What may be the page's own is.
+    # A failure that may be the page's counts for the page.
     assert not pool.may_be_to_blame(failure(A, Reason.PROTOCOL), PAGE, is_fixed=True)
     clock.now += 61
     assert not pool.may_be_to_blame(failure(A), PAGE, is_fixed=True)

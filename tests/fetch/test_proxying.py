@@ -1,4 +1,4 @@
-"""Requests through real proxies of each kind: what is verified, refused, kept and not told."""
+"""Requests through real proxies of each kind: certificates, refusals, reuse and secrets."""
 
 import logging
 import ssl
@@ -30,7 +30,7 @@ KINDS = ["http", "https", "socks5", "socks5h"]
 
 @pytest.fixture
 def authority(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trust the tests' authority, and nobody else."""
+    """Trust only the tests' certificate authority."""
     context = ssl.create_default_context(cafile=str(CERTIFICATES / "authority.pem"))
     monkeypatch.setattr("aiohttp.connector._SSL_CONTEXT_VERIFIED", context)
 
@@ -104,7 +104,7 @@ async def test_tls_is_with_the_site_whatever_the_proxy(kind: str, authority: Non
             response = await get(downloader, f"{site.url}/p/0")
 
     assert response.text == "<p>0"
-    assert not any(b"/p/0" in head for head in proxy.heads), "it must not see what is asked"
+    assert not any(b"/p/0" in head for head in proxy.heads), "the proxy must not see the requests"
 
 
 @pytest.mark.thorough
@@ -215,7 +215,7 @@ async def test_a_proxy_that_refuses_the_password_says_so_in_a_clear_sentence(
 
 
 async def test_a_407_of_the_site_itself_is_its_answer(authority: None):
-    # In a tunnel it is not the proxy that speaks.
+    # Through a tunnel, the answer is not the proxy's.
     proxy = proxy_of("http")
     with proxies(proxy), exit_site.served(certificate=TRUSTED, says=407) as site:
         async with through(proxy, start=site.url[8:]) as downloader:
@@ -291,7 +291,7 @@ async def test_a_connection_is_used_again_for_its_own_proxy_user_and_origin_alon
         "127.0.0.2",
         "127.0.0.1",
     ]
-    # One each for itself, and one for the other user.
+    # One connection for each proxy, and one for the other user.
     assert (one.connections, two.connections) == (2, 1)
 
 
@@ -312,7 +312,7 @@ async def test_the_environment_names_proxies_and_hosts_without_one(site: ExitSit
         variables = {"HTTP_PROXY": proxy.url, "no_proxy": "10.0.0.0/8,example.com"}
         async with through(start=site.url[7:], variables=variables) as downloader:
             await get(downloader, "http://shop.test/p/0")
-            # This machine is never asked through a proxy of the environment.
+            # Requests to this machine never use a proxy of the environment.
             await get(downloader, f"{site.url}/p/0")
 
     assert [each.exit for each in site.visits] == ["127.0.0.2", "127.0.0.1"]
@@ -331,7 +331,7 @@ async def test_a_proxy_that_cannot_reach_the_host_is_not_to_blame(authority: Non
 
 
 async def test_a_site_that_is_silent_behind_a_tunnel_is_not_the_proxys_fault():
-    # It is a proxy that has not worked before: but it has answered CONNECT.
+    # The proxy has not worked before, but it has answered CONNECT.
     silent = ProxyServer("http", "127.0.0.3", is_silent=True)
     with proxies(silent):
         proxy = proxy_of("http", "127.0.0.2", names={"silent.test": f"127.0.0.3:{silent.port}"})
@@ -362,5 +362,5 @@ async def test_silence_through_a_proxy_that_has_worked_may_be_the_sites(
 
     assert behind.reason is Reason.TIMEOUT_READ
     assert str(behind.proxy) == proxy.url
-    # To greet us is up to a SOCKS proxy alone.
+    # Only a SOCKS proxy can answer the greeting.
     assert error.reason is (Reason.PROXY if kind == "socks5h" else Reason.TIMEOUT_READ)

@@ -22,7 +22,7 @@ def parsed(header: str, url: yarl.URL = PAGE) -> Cookie | None:
 
 
 def sent(*headers: str, url: yarl.URL = PAGE, to: yarl.URL | None = None) -> str:
-    """Return what is sent to *to* after *url* has set the *headers*."""
+    """Return the cookies sent to *to* after *url* has set *headers*."""
     jar = SiteCookies()
     jar.keep(headers, url)
     found = jar.sent_to(to or url)
@@ -182,7 +182,7 @@ def test_an_end_that_is_over_deletes_a_cookie(delete: str):
     jar = SiteCookies()
     jar.keep(["flash=saved", "sid=1"], PAGE)
     jar.take_changes()
-    deletes = "69" not in delete  # two digits below 70 are of this century
+    deletes = "69" not in delete  # two-digit years below 70 are in this century
     jar.keep([delete], PAGE)
 
     assert ("flash" in dict(jar.sent_to(PAGE))) is not deletes

@@ -1,4 +1,4 @@
-"""The ledger's time as one process keeps it."""
+"""The ledger's time, as measured in one process."""
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -13,7 +13,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Monotonic:
-    """A monotonic clock that a test moves."""
+    """A monotonic clock that the test advances."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -65,7 +65,7 @@ def test_it_never_runs_backwards(clock: LedgerClock, machine: Monotonic):
     machine.seconds += 10
     assert clock.now() == ahead
     machine.seconds += 1
-    assert clock.now() == ahead + timedelta(seconds=1), "until the ledger's time has come up"
+    assert clock.now() == ahead + timedelta(seconds=1), "until the ledger's time has caught up"
 
 
 def test_it_shows_utc_in_whole_milliseconds(clock: LedgerClock, machine: Monotonic):
@@ -89,7 +89,7 @@ def test_the_clock_is_set_once_a_minute_and_never_runs_backwards():
 
     seconds = 59.0
     assert now() - start == timedelta(seconds=59)
-    # An hour by the monotonic clock, and no time at all by the time of day.
+    # An hour on the monotonic clock, and no change of the time of day.
     seconds = 3600.0
     assert timedelta(seconds=59) <= now() - start < timedelta(seconds=60)
     assert start.utcoffset() == timedelta(0)
@@ -108,6 +108,6 @@ def test_where_the_time_of_day_is_set_back_the_clock_goes_on():
     set_back = timedelta(hours=1)
     for seconds in (30.0, 61.0, 130.0):
         assert now() - start == timedelta(seconds=seconds)
-    # Ahead it is followed, as after a sleep of the machine.
+    # A jump ahead is followed, as after a sleep of the machine.
     set_back, seconds = timedelta(hours=-1), 200.0
     assert now() - start == timedelta(hours=1, seconds=200)

@@ -1,4 +1,4 @@
-"""Durations as people write them, and as they are told them."""
+"""Durations, parsed from settings and printed for users."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Lists and dictionaries that refuse changes, and pass for what they were made of."""
+"""Lists and dictionaries that refuse changes, and equal the plain ones."""
 
 import copy
 import json
@@ -37,7 +37,7 @@ def test_a_copy_may_be_changed(copied: Callable[[Any], Any]):
 
 
 def test_it_goes_to_another_process_and_back():
-    assert pickle.loads(pickle.dumps(frozen(PLAIN))) == PLAIN  # its own
+    assert pickle.loads(pickle.dumps(frozen(PLAIN))) == PLAIN  # crawlcw's own pickle
 
 
 @pytest.mark.parametrize(

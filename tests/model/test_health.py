@@ -1,4 +1,4 @@
-"""The circuit breaker: what origins, proxies and the uplink make of it."""
+"""The circuit breakers of origins, proxies and the uplink."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ def test_a_breaker_opens_at_a_fault_and_closes_at_a_good_answer():
 
 @dataclass
 class Asked:
-    """An origin, and the refused pages of its process; each step takes a second."""
+    """An origin with the refused pages of a process; each step takes a second."""
 
     origin: Origin = field(default_factory=Origin)
     marks: Marks = field(default_factory=OrderedDict)
@@ -72,7 +72,7 @@ class Asked:
             is_new=is_new,
         )
         if cause is Cause.ORIGIN:
-            self.now -= 1  # it is the same answer
+            self.now -= 1  # the same answer
             self.fault(Reason.HTTP_STATUS, sent=sent, retry_after=retry_after)
         return cause
 
@@ -101,7 +101,7 @@ def state(origin: Origin) -> str:
 
 
 def known() -> Asked:
-    """An origin of which a good page is known."""
+    """An origin with a known good page."""
     asked = Asked()
     asked.good()
     asked.origin.learned(GOOD, size=100)
@@ -167,7 +167,7 @@ def test_where_the_probe_fails_the_page_pays_nothing():
     asked.fault(Reason.HTTP_STATUS, retry_after=3)
 
     assert state(asked.origin) == "open"
-    assert asked.origin.until == asked.now + 40, "the longest that any of them asked for"
+    assert asked.origin.until == asked.now + 40, "the longest rest that any answer asked for"
     asked.good()
     assert asked.refused() is None
 
@@ -194,7 +194,7 @@ def test_a_limit_is_likely_where_there_is_a_delay_or_many_are_refused_at_once(
         asked.refused(f"{number}")
 
     assert asked.good() is limited
-    # That is said once of a page: asked again, it pays.
+    # That excuse holds once for a page: the next refusal costs it an attempt.
     assert asked.refused("0") is (None if limited else Cause.PAGE)
     asked.good()
     assert asked.refused("0") is Cause.PAGE
@@ -202,7 +202,7 @@ def test_a_limit_is_likely_where_there_is_a_delay_or_many_are_refused_at_once(
 
 @pytest.mark.parametrize(("is_new", "limited"), [(True, True), (False, False)])
 def test_after_the_rest_of_a_new_host_two_refused_pages_show_a_limit(is_new: bool, limited: bool):
-    """A host that has reached its limit answers the good page after a rest in any case."""
+    """A host at its rate limit always answers the good page after a rest."""
     asked = known()
     for page in ("1", "2"):
         asked.refused(page, retry_after=3, is_new=is_new)
@@ -274,7 +274,7 @@ def test_whatever_comes_state_and_fields_agree(steps, seconds):
         assert 0 <= origin.nameless <= origin.failures
         if state(origin) == "open":
             assert origin.failures - origin.nameless < POLICY.max_failures
-        # A crawl with such a page ends: it pays at the latest the third time after an answer.
+        # Such a page ends: at the latest, its third refusal after an answer costs it an attempt.
     asked.fault()
     while asked.origin.given_up is None:
         asked.fault()
@@ -282,7 +282,7 @@ def test_whatever_comes_state_and_fields_agree(steps, seconds):
 
 @given(steps=steps)
 def test_a_page_that_is_always_refused_pays_at_the_latest_at_its_third_refusal(steps):
-    """Where its origin answers its good page, however often others were refused before."""
+    """Its origin answers the good page; earlier refusals of other pages do not matter."""
     asked = known()
     for what, detail in steps:
         if what == "refused":
@@ -326,7 +326,7 @@ def test_a_failure_while_no_host_answers_is_checked_and_all_wait_for_that():
     assert fails(uplink, "y", sent=0, now=3) is None
 
     assert uplink.is_blocked
-    assert [*uplink.good_pages] == ["a", "b"], "the last one is last"
+    assert [*uplink.good_pages] == ["a", "b"], "the latest good page is last"
 
 
 def test_where_a_good_page_answers_the_failure_counts():
@@ -387,7 +387,7 @@ def test_a_page_is_deferred_once_for_a_silence_that_was_over_before_it_was_check
     read = Reason.TIMEOUT_READ
     assert fails(uplink, sent=5, now=11, reason=read, page=b"1") is Cause.UPLINK
     assert fails(uplink, sent=5, now=11, reason=read, page=b"1") is Cause.ORIGIN
-    assert fails(uplink, sent=5, now=11) is Cause.ORIGIN, "an origin has its strikes"
+    assert fails(uplink, sent=5, now=11) is Cause.ORIGIN, "without a page, the failure counts"
     uplink.answered(now=10.8)
     assert fails(uplink, sent=10.5, now=11, reason=read, page=b"2") is Cause.ORIGIN
 
@@ -408,7 +408,7 @@ def test_after_an_hour_failures_count_until_a_host_answers():
 
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.floats(0, 900)), max_size=60))
 def test_dead_hosts_come_to_their_end_where_a_good_page_answers(failures: list[tuple[str, float]]):
-    """Each failure counts once the uplink was checked, which is at most once a second."""
+    """Each failure counts after a check of the uplink, at most one check a second."""
     uplink = answered_by("a", "b")
     now, checks = 0.0, 0
     for host, pause in failures:

@@ -1,4 +1,4 @@
-"""What successes and failures make of a host."""
+"""Host state after successes and failures."""
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def failed(
     retry_after: float | None = None,
     **given,
 ) -> Host:
-    """A fault of a request that was sent after all others, unless *given* says otherwise."""
+    """Return the host after a failed request, which was sent last unless *given* says otherwise."""
     host, error = host.copy(), FetchError(reason, status=status, retry_after=retry_after)
     host.origin_failed(scheme, error, **{"now": NOW, "policy": POLICY, "sent": LATER} | given)
     return host
@@ -52,7 +52,7 @@ def page_failed(host: Host, *, policy: Policy) -> Host:
 
 
 def slowed(host: Host, *, policy: Policy) -> Host:
-    """A host that asks for less: its next failure is another one."""
+    """Return the host after a 429, with fresh origins: the next failure is another one."""
     host = failed(host, Reason.HTTP_STATUS, status=429, policy=policy)
     return replace(host, origins={})
 
@@ -164,7 +164,7 @@ def test_a_host_is_given_up_after_five_failures_in_a_row():
 
 
 def test_a_host_does_not_rest_for_an_origin_that_is_given_up():
-    """What is left of it asks nothing, so any process may have the host next."""
+    """The origin gets no more requests, so any process may lease the host next."""
     host = HOST
     for _ in range(5):
         host = failed(replace(host, not_before=None))
@@ -336,7 +336,7 @@ def test_no_delay_is_longer_than_the_longest_rest():
 
 
 def test_a_delay_that_has_become_short_doubles_as_well():
-    """Else who allows ten requests a second would be asked for two again and again."""
+    """Otherwise a host that allows ten requests a second would drop to two again and again."""
     assert slowed(replace(HOST, delay=0.1), policy=POLICY).delay == 0.2
 
 
@@ -362,7 +362,7 @@ def test_who_asks_for_a_short_rest_is_not_given_a_delay_far_above_it(
 
 @pytest.mark.parametrize("latency", [0.01, 0.6, 4.9])
 def test_a_delay_is_forgotten_slowly_however_long_the_host_takes(latency: float):
-    """Else the next 429 of a host that is slower than its delay would begin anew."""
+    """Otherwise a host slower than its delay would start from zero at the next 429."""
     host = replace(HOST, delay=0.5)
     delays = []
     while host.delay:
@@ -371,7 +371,7 @@ def test_a_delay_is_forgotten_slowly_however_long_the_host_takes(latency: float)
 
     assert delays[0] == 0.5 * 0.995
     assert delays[137] > 0.25 > delays[138], "half of it after 139 answers"
-    assert delays[-2] == pytest.approx(0.5 / 8, rel=0.005), "less than that is none"
+    assert delays[-2] == pytest.approx(0.5 / 8, rel=0.005), "a shorter delay counts as none"
 
 
 def test_slow_answers_double_the_delay_up_to_one_request_at_a_time():
@@ -393,11 +393,11 @@ def test_without_auto_throttle_no_delay_changes():
     assert failed(host, Reason.HTTP_STATUS, policy=policy).delay == 3.0
 
 
-# --- a server that counts
+# --- a server with a rate limit
 
 
 class Server:
-    """Serves so many requests in any ten seconds; those that it refuses do not count."""
+    """Serves *allowed* requests in any ten seconds; refused ones do not count."""
 
     def __init__(self, allowed: int) -> None:
         self._allowed = allowed
@@ -413,7 +413,7 @@ class Server:
 
 
 def crawled(server: Server, *, requests: int) -> Iterator[tuple[float, bool]]:
-    """Ask for page after page, one at a time; yield when each was asked for, and if it came."""
+    """Request one page at a time; yield the time of each request, and whether it was served."""
     host = HOST
     start = 0.0
     for _ in range(requests):
@@ -449,7 +449,7 @@ def test_who_answers_429_is_asked_about_as_fast_as_it_allows(allowed: int):
     assert 0.6 <= pace / (allowed / 10) <= 1
 
 
-# --- whatever comes
+# --- any sequence of events
 
 happenings = st.lists(
     st.one_of(

@@ -1,4 +1,4 @@
-"""What becomes of a session by its logins: pure decisions."""
+"""States of a session after its logins, as pure decisions."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

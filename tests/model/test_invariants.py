@@ -1,4 +1,4 @@
-"""What holds of every task and host: each rule is broken once, and no transition breaks any."""
+"""Invariants of tasks and hosts: a violation of each is found, and no transition violates any."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,7 +32,7 @@ def at(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-#: A document of each status, as a crawl leaves it.
+#: A document of each status, as a crawl writes it.
 STATES: Mapping[Status, dict[str, Any]] = {
     Status.TODO: {"due": START},
     Status.FAILED: {
@@ -65,7 +65,7 @@ def kinds(found: Mapping[str, Any], **limits: int) -> list[Kind]:
 
 
 def mended(found: Mapping[str, Any], broken: list[Violation]) -> dict[str, Any]:
-    """Return the document after all mends, as both stores would show it."""
+    """Return the document after all repairs, as both stores show it."""
     after = dict(found)
     for violation in broken:
         after |= violation.mend or {}
@@ -97,7 +97,7 @@ TODO, FAILED, PROCESSING, FINISHED, IGNORED = Status
         (document(FINISHED, fence=0), Kind.FENCE_BEHIND),
         (document(FINISHED, begun=2), Kind.FENCE_BEHIND),
         (document(FINISHED, begun="2"), Kind.MALFORMED),
-        # A claim that has the fence of an outcome would be taken for it.
+        # A claim with the fence of an outcome would be mistaken for the claim of that outcome.
         (document(PROCESSING, fence=1, settled=1), Kind.FENCE_BEHIND),
         (document(FINISHED, settled=0, items=...), Kind.NEVER_SETTLED),
         (document(TODO, items=1), Kind.NEVER_SETTLED),
@@ -226,7 +226,7 @@ def test_what_is_mended_is_well_afterwards(state: dict[str, Any]):
     assert [violation.kind for violation in after] == unmended
 
 
-#: Of `settle`; in ledgers of earlier versions a quarantined task may have this reason, too.
+#: Reasons of `settle`. In earlier versions' ledgers, a quarantined task may have the missing one.
 REASONS = st.sampled_from([reason for reason in Reason if reason is not Reason.CRASHED_WORKER])
 STEPS = st.sampled_from(
     [
@@ -320,7 +320,7 @@ def test_nothing_is_wrong_with_a_host_as_a_crawl_leaves_it(found: dict[str, Any]
     [
         (host(**HELD | {"ready_at": ...}), Kind.HOST_LEASE_ENDLESS),
         (host(released=4), Kind.HOST_EPOCH_BEHIND),
-        # Who has released a lease does not hold it.
+        # A released host has no lease.
         (host(**HELD, released=4), Kind.HOST_EPOCH_BEHIND),
         (host(ready_at=None), Kind.HOST_MALFORMED),
         (host(delay=-1.0), Kind.HOST_MALFORMED),

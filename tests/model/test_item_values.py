@@ -1,4 +1,4 @@
-"""What an item is, and which values are refused in one, with their place and a hint."""
+"""Items: accepted types, and refused values with their path and a hint."""
 
 import re
 from collections.abc import Mapping

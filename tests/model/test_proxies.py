@@ -1,4 +1,4 @@
-"""How proxies are written, what of them is shown, and which hosts are asked without one."""
+"""Proxies: their URLs, the masked form in output, and hosts without a proxy."""
 
 from datetime import timedelta
 
@@ -136,7 +136,7 @@ def test_no_other_host_is_this_machine(host: str):
 
 
 def failing(times: int, *, has_worked: bool = False) -> ProxyBreaker:
-    """A proxy that has failed so often, each time right after its rest."""
+    """Return a proxy that has failed *times* times, each time right after its rest."""
     proxy = ProxyBreaker(has_worked=has_worked)
     for _ in range(times):
         proxy.fault("refused", now=max(0.0, proxy.ready_at), policy=POLICY)

@@ -1,4 +1,4 @@
-"""The rates that follow from what workers show of themselves, minute by minute."""
+"""Rates computed from the counters of workers, minute by minute."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Whether another attempt is made, and when."""
+"""Retries: the decision for another attempt, and its time."""
 
 from datetime import UTC, datetime, timedelta
 

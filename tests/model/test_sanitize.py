@@ -1,4 +1,4 @@
-"""Nothing from a server reaches a terminal as more than one line of visible text."""
+"""Text of servers reaches a terminal only as one line of visible characters."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""How many requests at once a new host is asked for, as it answers."""
+"""Slow start: requests at once to a new host, by its answers."""
 
 from datetime import UTC, datetime
 
@@ -10,7 +10,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def windows(latency_at: dict[int, float], *, rounds: int) -> list[int]:
-    """Return the windows of as many rounds, each answered after what its window makes of it."""
+    """Return the window of each round; *latency_at* gives the latency by the window."""
     start, finished, seen = SlowStart(), 0, []
     for _ in range(rounds):
         window = start.window(finished=finished)
@@ -22,7 +22,7 @@ def windows(latency_at: dict[int, float], *, rounds: int) -> list[int]:
     return seen
 
 
-#: Of a host that is fast: few at once until 24 pages are finished.
+#: Windows of a fast host: few requests at once until 24 pages are finished.
 CAREFUL = [1, 2, *[3] * 7]
 
 

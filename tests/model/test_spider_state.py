@@ -1,4 +1,4 @@
-"""The order of changes of a spider's state: each page counts once, whatever is run again."""
+"""Order of changes to a spider's state: each page counts once, also after repeated runs."""
 
 import random
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ def value(of: History, name: str, page: Page | None = None) -> Any:
 
 
 def count_on(of: History, page: Page) -> None:
-    """Count as spiders do: read, and assign one more."""
+    """Count as spiders do: read the value, and assign one more."""
     of.change(page, "n", Kind.SET, (value(of, "n", page) or 0) + 1)
 
 
@@ -104,7 +104,7 @@ def test_a_page_that_runs_again_counts_once_and_finds_what_it_found():
     left = written(crashed)
 
     again = history(left)
-    assert value(again, "n") == 3, "the pages below these are to find it"
+    assert value(again, "n") == 3, "the pages below need the value"
     again.settle((B, 1))
     new = again.begin((bytes(15) + b"x", 1), settled=0)
     count_on(again, new)
@@ -270,7 +270,7 @@ def test_the_size_is_that_of_what_is_seen(kind: Kind, monkeypatch: pytest.Monkey
 
 @dataclass(slots=True)
 class World:
-    """A ledger and one process after another on it; each page counts, in steps."""
+    """A ledger and successive processes on it; each page counts, in steps."""
 
     chance: random.Random
     stored: StoredState = field(default_factory=StoredState)
@@ -278,7 +278,7 @@ class World:
     settled: dict[bytes, int] = field(default_factory=dict)
 
     def live(self, tasks: list[bytes]) -> None:
-        """Run pages in one process, until all are done or it is killed."""
+        """Run pages in one process until all are done or it is killed."""
         one = history(self.stored)
         for run in one.unknown:
             if self.settled.get(run[0]) == run[1]:
@@ -351,4 +351,4 @@ def test_any_order_of_pages_and_kills_ends_as_one_without_kills(seed: int):
     assert after.pending == {}
     assert (values.pop("n"), values.pop("added")) == (24, 24)
     assert sorted(values.pop("seen")) == [task.hex() for task in tasks]
-    assert sorted(values.values()) == list(range(1, 25)), "each found another count"
+    assert sorted(values.values()) == list(range(1, 25)), "each page found another count"

@@ -1,4 +1,4 @@
-"""When a loop stood still, and what that explains, in times that one can check in the head."""
+"""Stalls of an event loop, and the late events that they explain, with simple times."""
 
 import pytest
 
@@ -11,7 +11,7 @@ LIMITS = {Reason.TIMEOUT_CONNECT: 10.0, Reason.TIMEOUT_TOTAL: 30.0}
 
 
 def with_stalls(*stalls: tuple[float, float]) -> Stalls:
-    """A loop that ran from 0 on but for these times."""
+    """Return a loop that ran from time 0 on, except in these intervals."""
     found, now = Stalls(now=0.0), 0.0
     for start, end in stalls:
         while now < start - 1.5 * TICK:

@@ -1,4 +1,4 @@
-"""Why nothing moves, as the progress line says it."""
+"""Reasons for a standstill, as shown in the progress line."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ NOW = datetime(2026, 5, 4, 20, 30, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def two_hours_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the machine be where 20:30 UTC is 22:30."""
+    """Set the machine's time zone to UTC+2."""
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "UTC-2")
         time.tzset()
@@ -148,7 +148,7 @@ def test_it_tells_how_many_rest_and_the_first_end_whatever_came_before(steps):
             rests.note(host, until=at(minutes), why=f"why {minutes}")
             ends[host] = max(minutes, ends.get(host, 0))
         else:
-            # Time runs backwards here as well, and then what is forgotten stays so.
+            # Time may run backwards here; forgotten rests stay forgotten.
             ends = {name: end for name, end in ends.items() if end > minutes}
             first = min(ends.values(), default=None)
 

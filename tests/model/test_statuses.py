@@ -1,4 +1,4 @@
-"""HTTP statuses as users write them."""
+"""HTTP statuses, parsed from settings."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The table of what may happen to a task, and the decisions made by it."""
+"""The transition table of tasks, and the decisions by it."""
 
 import ast
 import re
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.quick
 
 POLICY = RetryPolicy()
 VISIT = Visit(time=START, changed=START, etag='"1"', interval=60.0)
-#: A status set by its name or number: nothing before it in the statement asks for anything.
+#: A status that SQL sets by its name or number, outside of any condition.
 _TARGET = re.compile(r"^(?:(?!\b(?:WHERE|AND|OR|WHEN)\b).)*\bstatus = (?:<Status>|\d)", re.DOTALL)
 LEDGERS = Path(crawlcw.__file__).parent / "ledger"
 BULK = [each for each in vars(transitions).values() if isinstance(each, BulkChange)]
@@ -194,7 +194,7 @@ def test_a_quarantined_task_stays_so_until_it_is_finished():
     assert settle(lease, Advanced(stage="next", progress=progress)).begun is None
     assert not is_quarantined(make_task())
     assert is_quarantined(make_task(status=Status.FAILED, begun=2))
-    assert not is_quarantined(make_task(status=Status.FAILED, begun=0)), "of one crash"
+    assert not is_quarantined(make_task(status=Status.FAILED, begun=0)), "one crash"
 
 
 def test_an_abandoned_task_says_who_lost_it():
@@ -250,7 +250,7 @@ def test_an_unchanged_page_keeps_its_response_and_its_items():
     assert (change.event, change.status, change.due) == (Event.CONFIRM, Status.FINISHED, None)
     assert (change.response, change.items) == (None, None)
     assert (change.visit, change.revisit) == (VISIT, revisit)
-    # A worker has lived through it.
+    # A worker has survived the page.
     assert (change.begun, change.fence, change.settled) == (None, 1, 1)
 
 
@@ -441,7 +441,7 @@ def test_what_each_bulk_change_does():
             from_statuses=(*waiting, Status.FINISHED, Status.IGNORED),
             to=Status.TODO,
             resets=anew,
-            # Nothing is asked for by what is known of the last visit.
+            # The next request is unconditional: it ignores the last visit.
             forgets=("visit", "revisit"),
             raises_fence=True,
             wakes_hosts=True,
@@ -489,7 +489,7 @@ def test_what_each_bulk_change_does():
     assert [each.event for each in BULK if each.is_due] == due
 
 
-# --- nobody else decides
+# --- no other module decides
 
 
 def test_no_store_names_a_status_that_it_writes():
@@ -541,7 +541,7 @@ def test_what_is_read_or_asked_for_is_no_target(source: str):
 
 
 def test_the_statuses_that_wait_are_named_in_one_place():
-    """No tuple, list, set or sum of TODO and FAILED alone stands anywhere else."""
+    """No other place has a tuple, list, set or sum of TODO and FAILED alone."""
     found = []
     for path in sorted(LEDGERS.parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -551,18 +551,19 @@ def test_the_statuses_that_wait_are_named_in_one_place():
                 if names == {"TODO", "FAILED"}:
                     found.append(path.relative_to(LEDGERS.parent).as_posix())
 
-    # The second is a row of the table: what a task becomes whose worker was lost.
+    # The second place is a row of the table: the task of a lost worker.
     assert found == ["model/task.py", "model/transitions.py"]
 
 
 def target_statuses(source: str) -> list[int]:
-    """Return the lines on which a status is written by its name or number.
+    """Return the lines that write a status by its name or number.
 
-    Looked for are `Status.X`, or a number, (1) as `status` of a document that is no
-    filter: a filter says no more of a task than its id, lock, fence and status, and
-    is not what `$set` sets (a number counts there alone); (2) assigned to
-    `[...]["status"]`, passed as `status=`, or made a variable's whole value; (3) in
-    SQL, after `status =` where no WHERE, AND, OR or WHEN comes before it.
+    The search is for `Status.X`, or a number, in three places:
+
+    1. as `status` of a document that is no filter: a filter has only the id, lock, fence
+       and status of a task, and is not the value of `$set` (only there, a number counts);
+    2. assigned to `[...]["status"]`, passed as `status=`, or as a variable's whole value;
+    3. in SQL, after `status =` without a WHERE, AND, OR or WHEN before it.
     """
     lines = []
     for node in ast.walk(ast.parse(source)):
@@ -596,7 +597,7 @@ def _of_document(document: ast.Dict) -> bool:
             for key, value in zip(inner.keys, inner.values, strict=True)
         )
     is_filter = entries.keys() <= {"_id", "id", "lock", "fence", "status"}
-    # A number is the direction of an index, or asks for the field.
+    # A number is the direction of an index, or a projection.
     status = entries.get("status")
     return not is_filter and status is not None and _names_status(status, numbers=False)
 
@@ -614,7 +615,7 @@ def _names_status(value: ast.expr, *, numbers: bool = True) -> bool:
 
 
 def _text(node: ast.expr) -> str:
-    """Return the text of a string, `<Status>` where an f-string has a status by its name."""
+    """Return the text of a string, with `<Status>` for a named status in an f-string."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     assert isinstance(node, ast.JoinedStr)

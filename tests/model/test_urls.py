@@ -1,4 +1,4 @@
-"""What a URL is: what it resolves to, its identity, its host, its scope."""
+"""URLs: resolution, identity, host and scope."""
 
 from random import Random
 from urllib.parse import unquote_to_bytes
@@ -176,7 +176,7 @@ def test_the_address_is_what_a_browser_sends(href: str, url: str):
     location = urls.resolved(BASE, href)
 
     assert location.url == str(parse(location.url)) == url
-    # What is sent is not its identity, which is one for all spellings.
+    # The sent form is not the identity, which is the same for all spellings.
     assert locate(location.canonical).canonical == location.canonical
 
 
@@ -282,7 +282,7 @@ def test_a_host_that_ends_in_a_number_is_a_plain_address_or_none(host: str):
 
 
 def test_a_url_is_not_longer_when_it_is_located_than_it_may_be():
-    """Else what is stored could not be located again."""
+    """Otherwise a stored URL could not be parsed again."""
     with pytest.raises(FetchError) as caught:
         locate("http://example.com/" + 2000 * "\N{LATIN SMALL LETTER U WITH DIAERESIS}")
 
@@ -300,7 +300,7 @@ def test_a_host_is_not_longer_than_a_name_can_be():
 
 def test_long_urls_are_not_kept_in_memory():
     address = "/" + 3000 * "x"
-    # What is kept shows in nothing but memory.
+    # The caches show whether a URL is kept.
     kept = urls._locate.cache_info().currsize, urls._resolve_in.cache_info().currsize
 
     url = resolve(BASE, address)
@@ -383,7 +383,7 @@ def test_resolving_raises_nothing_but_fetch_errors(path: str, href: str):
 
     assert "#" not in location.url
     assert urls.parse(location.url).scheme in ("http", "https")
-    # The parts it was made of say the same as its text.
+    # The location equals the one parsed from its own text.
     assert locate(location.url) == location
 
 
@@ -396,7 +396,7 @@ def test_a_query_comes_out_as_the_page_has_it(encoding: str, text: str):
 
     assert url.isascii()
     query = url.partition("?q=")[2]
-    # A form is sent like this, by browsers and here alike: `&#26085;` for what is lacking.
+    # Like browsers, a form sends `&#26085;` for a character that the encoding lacks.
     expected = text.encode(encoding, "xmlcharrefreplace")
     assert unquote_to_bytes(query).decode(encoding) == expected.decode(encoding)
 
@@ -504,7 +504,7 @@ def test_the_identity_is_one_for_all_spellings(path: list[str], query: list[str]
     ],
 )
 def test_the_tasks_of_an_older_ledger_are_found_again(url: str, identity: str):
-    """These are in ledgers: with another id a page would be fetched once more."""
+    """With another id, the pages of existing ledgers would be fetched again."""
     assert task_id(locate(url)).hex() == identity
 
 

@@ -1,4 +1,4 @@
-"""Anything a spider hands over becomes a value that every ledger holds."""
+"""Any value of a spider becomes one that every ledger can hold."""
 
 import dataclasses
 import json
@@ -160,7 +160,7 @@ def test_what_contains_itself_comes_to_an_end():
 
 
 class Rude:
-    """Fails at whatever is asked of it."""
+    """An object that raises in every method."""
 
     def __str__(self):
         raise RuntimeError("no text")

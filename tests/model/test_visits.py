@@ -1,4 +1,4 @@
-"""When a page is to be visited again."""
+"""Times of revisits."""
 
 from datetime import timedelta
 
