@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,7 @@ def test_what_an_interrupted_copy_has_left_is_taken_away(
 
     assert invoke("copy", NAME, "--from", crawled, "--to", target).returncode == 0
 
-    with sqlite3.connect(tmp_path / "other.db") as db:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as db, db:
         assert db.execute("SELECT count(*) FROM books WHERE priority = 9").fetchone() == (0,)
     db.close()
 

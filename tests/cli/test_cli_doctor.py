@@ -1,10 +1,10 @@
 """`crawlcw doctor`: its output and its exit codes."""
 
-import contextlib
 import gc
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pymongo
@@ -59,7 +59,7 @@ async def ill(tmp_path: Path) -> str:
     """A ledger with a lock that was left, and an address that would clear the terminal."""
     url = f"sqlite:///{tmp_path}/ill.db"
     await crawl(url)
-    with sqlite3.connect(tmp_path / "ill.db") as db:
+    with closing(sqlite3.connect(tmp_path / "ill.db")) as db, db:
         db.execute("UPDATE teas SET lock = 'x:1' WHERE url LIKE '%/1'")
         db.execute("UPDATE teas SET reason = NULL, url = ? WHERE status = 70", (EVIL,))
     db.close()
@@ -111,7 +111,7 @@ def test_a_program_gets_one_object(ill: str):
 async def test_when_all_is_mended_it_exits_with_0(tmp_path: Path):
     url = f"sqlite:///{tmp_path}/ill.db"
     await crawl(url)
-    with sqlite3.connect(tmp_path / "ill.db") as db:
+    with closing(sqlite3.connect(tmp_path / "ill.db")) as db, db:
         db.execute("UPDATE teas SET lock = 'x:1' WHERE status = 50")
     db.close()
 
@@ -125,7 +125,7 @@ async def test_when_all_is_mended_it_exits_with_0(tmp_path: Path):
 async def test_the_limits_of_the_crawl_are_checked_where_they_are_named(tmp_path: Path):
     url = f"sqlite:///{tmp_path}/x.db"
     await crawl(url)
-    with sqlite3.connect(tmp_path / "x.db") as db:
+    with closing(sqlite3.connect(tmp_path / "x.db")) as db, db:
         db.execute("UPDATE teas SET retry = 2 WHERE status = 50")
     db.close()
 
@@ -177,7 +177,7 @@ def test_a_server_that_is_not_there_is_exit_code_69(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_ledger_of_another_version_is_exit_code_78(ill: str, tmp_path: Path):
-    with sqlite3.connect(tmp_path / "ill.db") as db:
+    with closing(sqlite3.connect(tmp_path / "ill.db")) as db, db:
         db.execute('UPDATE "crawlcw.schema" SET version = 99')
     db.close()
 
@@ -203,7 +203,7 @@ async def test_a_ledger_that_is_busy_for_too_long_is_not_ready(
     monkeypatch.setattr(connection, "_BUSY_TIMEOUT", 0.05)
     url = f"sqlite:///{tmp_path}/ledger.db"
     await crawl(url)
-    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as other:
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as other:
         other.execute("BEGIN IMMEDIATE")
 
         run = invoke("doctor", "teas", "--ready", "--ledger", url)

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -304,14 +305,13 @@ def test_a_read_only_ledger_that_somebody_writes_is_read_with_what_was_written(
     crawled: Path, crawlcw: Crawlcw
 ):
     ledger = crawled / "ledger.db"
-    with sqlite3.connect(ledger) as writer:
+    with closing(sqlite3.connect(ledger)) as writer:
         # In the WAL alone.
         writer.execute("PRAGMA wal_autocheckpoint = 0")
         writer.execute("DELETE FROM \"pages.items\" WHERE n = 0 AND url LIKE '%/page/%'")
         writer.commit()
         ledger.chmod(0o444)
         done = crawlcw("export pages -o - --ledger sqlite:///ö/ledger.db")
-    writer.close()
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 2

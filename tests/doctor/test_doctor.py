@@ -7,6 +7,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -102,7 +103,7 @@ class OnSqlite(Patient):
     path: Path
 
     def execute(self, statement: str, values: Any = ()) -> None:
-        with sqlite3.connect(self.path) as db:
+        with closing(sqlite3.connect(self.path)) as db, db:
             db.execute("PRAGMA ignore_check_constraints = ON")
             db.execute(statement, values)
         db.close()
@@ -652,7 +653,7 @@ async def test_a_file_that_cannot_be_written_is_found(
 async def test_a_damaged_file_is_found(embedded: OnSqlite):
     await embedded.ledger.close()
     embedded.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    with sqlite3.connect(embedded.path) as db:
+    with closing(sqlite3.connect(embedded.path)) as db, db:
         root = db.execute(
             "SELECT rootpage FROM sqlite_master WHERE name = 'books.status_update_time'"
         )

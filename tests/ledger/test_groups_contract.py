@@ -5,6 +5,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -218,7 +219,7 @@ async def test_sqlite_counts_groups_by_indexes_alone(tmp_path: Path):
     ledger = await SqliteLedger.open(tmp_path / "ledger.db", "books", clock=FakeClock())
     await filled(ledger)
     sql = ledger.store.sql
-    with sqlite3.connect(tmp_path / "ledger.db") as db:
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as db, db:
         for statement in (*sql.groups.values(), sql.done, sql.count_items):
             (plan,) = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")]
             # Each uses one index, without a sort.

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,7 @@ async def test_spiders_that_differ_by_case_only_are_not_mixed(path: Path):
 
 async def test_another_schema_version_is_refused(path: Path):
     await (await SqliteLedger.open(path, "books")).close()
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute('UPDATE "crawlcw.schema" SET version = 99')
     db.close()
 
@@ -157,7 +158,7 @@ async def test_another_schema_version_is_refused(path: Path):
 async def test_a_file_of_the_first_schema_is_refused(path: Path):
     """Its table of workers has other columns."""
     await (await SqliteLedger.open(path, "books")).close()
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute('UPDATE "crawlcw.schema" SET version = 1')
     db.close()
 
@@ -179,7 +180,7 @@ NEWER = {
 
 def made_older(path: Path, version: int) -> str:
     """Turn the file into one of *version*; return the current SQL of the table of tasks."""
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         (new,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'books'").fetchone()
         db.execute('ALTER TABLE "books.workers" DROP COLUMN vitals')
         if version < 5:
@@ -216,7 +217,7 @@ async def test_a_file_of_an_older_schema_is_brought_up_to_date(path: Path, versi
     assert await first.leases.begin(lease)
 
     assert (await second.inspection.health()).violations == ()
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         made = dict(db.execute("SELECT name, sql FROM sqlite_master"))
     db.close()
     assert made["books"].split() == new.split()
@@ -242,7 +243,7 @@ async def test_what_was_said_of_tasks_that_somebody_has_dropped_is_void(path: Pa
     first = await SqliteLedger.open(path, "books")
     await first.notes.set_state({"seeds": {"hosts": []}})
     await first.close()
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute('DROP TABLE "books"')
     db.close()
 
@@ -253,7 +254,7 @@ async def test_what_was_said_of_tasks_that_somebody_has_dropped_is_void(path: Pa
 
 
 async def test_a_database_of_another_program_is_refused(path: Path):
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE books (title TEXT)")
     db.close()
     before = path.read_bytes()

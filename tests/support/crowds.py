@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -69,7 +70,7 @@ def fill_sqlite(path: Path, name: str, tasks: Iterator[documents.Document]) -> N
         {**empty, **row_of({field: each[field] for field in each if field != "items"})}
         for each in tasks
     )
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.executemany(f'INSERT INTO "{name}" ({columns}) VALUES ({values})', rows)
         db.execute(
             f"INSERT INTO \"{name}.items\" SELECT id, 0, '{{}}', url, update_time "
