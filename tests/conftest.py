@@ -18,7 +18,7 @@ from crawlcw.ledger.protocol import Ledger
 from tests.support import driver_sockets, ledgers, mongod, needed
 from tests.support.ledgers import BACKENDS, FakeClock, Ledgers
 
-# Nothing here is asked through the proxies that this machine may be told of.
+# Tests must not use the proxies of this machine's environment.
 for _name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
     os.environ.pop(_name, None)
     os.environ.pop(_name.upper(), None)
@@ -27,8 +27,8 @@ _numbers = itertools.count()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    # Here and not beside the tests with faults: the options of a conftest.py
-    # below the folder that pytest is started for come too late.
+    # Here and not in tests/faults: pytest reads the options of a conftest.py in a
+    # subfolder too late.
     parser.addoption(
         "--soak",
         action="store_true",
@@ -52,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-#: Where quick tests are: with `-m quick` nothing else is imported.
+#: Folders of quick tests: with `-m quick`, no others are imported.
 _QUICK = ("model", "api", "engine", "crawl", "ledger", "tests")
 _CHOICE = pytest.StashKey[str]()
 _LIMIT = pytest.StashKey["Limit | None"]()
@@ -60,7 +60,7 @@ _LIMIT = pytest.StashKey["Limit | None"]()
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Until when tests begin, and in which order their files come."""
+    """The time limit for starting tests, and the seed for the order of their files."""
 
     minutes: float
     until: float  #: a `time.time()`, the same for all processes
@@ -77,7 +77,7 @@ def limit_of(minutes: float | None) -> Limit | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Where no file is named, choose the tests, and use some processes: most tests wait."""
+    """Without named files, choose the tests, and use several processes: most tests wait."""
     if hasattr(config, "workerinput"):
         config.stash[_CHOICE] = config.workerinput["choice"]
         limit = config.workerinput["limit"]
@@ -94,9 +94,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the bytecode of hundreds of processes, and of the tests, where that is switched off.
+    """Keep bytecode for the tests and their hundreds of processes, even if that is switched off.
 
-    Compiling the same modules each time is a third of a command's time.
+    Without it, a third of a command's time is spent on compiling the same modules.
     """
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         kept = str(config.cache.mkdir("bytecode"))
@@ -107,9 +107,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _compile_tests(config: pytest.Config) -> None:
-    """Compile the tests, where they never were, before as many processes each compile all of them.
+    """Compile the tests once, before several processes would each compile all of them.
 
-    With pytest's assertions that takes three times as long as to collect them.
+    With pytest's assertions, that takes three times as long as collecting them.
     """
     if config.cache.get("crawlcw/compiled", None) == sys.version:
         return
@@ -126,14 +126,14 @@ def _compile_tests(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell each process of xdist, whose arguments are not those of the command."""
+    """Pass the options to each process of xdist, which has other arguments."""
     node.workerinput["choice"] = node.config.stash[_CHOICE]
     limit = node.config.stash[_LIMIT]
     node.workerinput["limit"] = limit and astuple(limit)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the thorough tests out, but for their representatives; or all others."""
+    """Deselect thorough tests except their representatives, or, with --rest, all others."""
     chosen = items
     if not config.option.soak:
         chosen = [item for item in chosen if item.get_closest_marker("soak") is None]
@@ -168,8 +168,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def is_left_out(item: pytest.Item) -> bool:
     """Return whether a test is for `--all` only.
 
-    `representative("sqlite", "kill")` brings back those of a test's cases whose ids
-    have all of these words.
+    `representative("sqlite", "kill")` keeps the cases of a test whose ids have all of
+    these words.
     """
     if item.get_closest_marker("thorough") is None:
         return False
@@ -184,7 +184,7 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(scope="session")
 def mongodb_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real server."""
+    """A real MongoDB server."""
     try:
         with (
             mongod.running(tmp_path_factory.mktemp("mongod")) as uri,
@@ -197,7 +197,7 @@ def mongodb_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def database_name(mongodb_uri: str) -> Iterator[str]:
-    """A database of this test's own, dropped afterwards."""
+    """A new database, dropped after the test."""
     name = f"crawlcw_test_{os.getpid()}_{next(_numbers)}"
     yield name
     ledgers.drop_database(mongodb_uri, name)
@@ -213,14 +213,14 @@ def shared_database(mongodb_uri: str) -> Iterator[str]:
 
 @pytest.fixture
 def emptied_database(mongodb_uri: str, shared_database: str) -> Iterator[str]:
-    """The database for a test that does not ask how its ledger was made; emptied afterwards."""
+    """The shared database, for tests that do not check its creation; emptied after the test."""
     yield shared_database
     ledgers.empty_database(mongodb_uri, shared_database)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("mongodb", marks=pytest.mark.thorough)])
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A ledger of this test's own, on each of the stores that processes share in turn."""
+    """The URL of a new ledger, on each store that processes can share in turn."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/ledger.db"
     uri = request.getfixturevalue("mongodb_uri")
@@ -229,14 +229,14 @@ def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def processes() -> Iterator[ExitStack]:
-    """Where a test's processes and servers end, whatever happens to the test."""
+    """A stack that ends the processes and servers of a test."""
     with ExitStack() as ended:
         yield ended
 
 
 @pytest.fixture(params=BACKENDS)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ledgers]:
-    """A ledger on each store in turn, to which a test opens as many clients as it likes."""
+    """A ledger with a frozen clock on each store in turn, with any number of clients."""
     opened = ledgers.on_backend(request, tmp_path)
     yield opened
     await opened.close()
@@ -244,7 +244,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 def clock(store: Ledgers) -> FakeClock:
-    """The clock of all of the store's clients."""
+    """The frozen clock of all clients of the store."""
     return store.clock
 
 

@@ -1,1 +1,1 @@
-"""What tests share: servers, processes, ledgers, clocks."""
+"""Shared servers, processes, ledgers and clocks of the tests."""

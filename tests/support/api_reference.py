@@ -1,7 +1,7 @@
-"""The page `api` of the manual, made from the docstrings of the public names.
+"""Generator of the manual's page `api`, from the docstrings of the public names.
 
-`python -m tests.support.api_reference` writes it. Signatures are taken from the source:
-how `inspect` prints annotations differs between versions of Python.
+`python -m tests.support.api_reference` writes the page. Signatures are taken from the source,
+since `inspect` prints annotations differently in different versions of Python.
 """
 
 import ast
@@ -28,10 +28,10 @@ Every public name: what it takes, what it promises and what it raises.
 This page is made from the docstrings by `python -m tests.support.api_reference`. Names that are not
 on it are internal and may change. The settings are on a page of their own: [settings](settings.md).
 """
-#: Fields whose value says nothing without the page of the settings.
+#: Fields whose values are explained on the page of the settings.
 _DESCRIBED_ELSEWHERE = {"Settings": "The fields are the [settings](settings.md)."}
 
-#: An attribute that a constructor sets, with a comment for its readers.
+#: An attribute that a constructor sets, with a documentation comment.
 _ATTRIBUTE = re.compile(r" {8}self\.(?P<name>[a-z]\w*)\b.*?  #: (?P<about>.*)")
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -68,7 +68,7 @@ def _module(module: ModuleType, shown: set[str]) -> Iterator[str]:
 
 
 def _module_docstring(module: ModuleType) -> str:
-    """Return the sentences of a module's docstring, its drawings as blocks."""
+    """Return the text of a module's docstring, with its drawings as blocks."""
     docstring = inspect.getdoc(module) or ""
     if module.__name__ != "crawlcw.errors":
         docstring = docstring.partition("\n\n")[0]
@@ -92,7 +92,7 @@ def public_names(module: ModuleType) -> list[str]:
 def _function(name: str, function: Any) -> Iterator[str]:
     node = _parsed(inspect.unwrap(function))
     assert isinstance(node, _Function)
-    # A context manager is written as a generator, and used by `async with`.
+    # A context manager is a generator in the source, and used by `async with`.
     prefix = "async with " if "asynccontextmanager" in _decorators(node) else ""
     yield f"### {name}\n"
     yield f"```python\n{prefix}{_signature(node)}\n```\n"
@@ -125,7 +125,7 @@ def _class(name: str, kind: type) -> Iterator[str]:
             for field, about in members.fields.items()
         )
     yield from _methods(members)
-    # A protocol whose parts are classes: a ledger and its facets.
+    # A protocol whose fields are classes: a ledger and its facets.
     for facet, part in get_type_hints(kind).items() if getattr(kind, "_is_protocol", False) else ():
         if isinstance(part, type) and part.__module__.startswith("crawlcw."):
             yield f"#### {name}.{facet}\n"
@@ -148,7 +148,7 @@ def _methods(members: "_Members") -> Iterator[str]:
 
 
 def _enumerated(kind: type[enum.Enum]) -> Iterator[str]:
-    """Yield a line for each member of an enumeration, with the comment beside it."""
+    """Yield a line for each member of an enumeration, with its comment."""
     lines = inspect.getsource(kind).splitlines()
     for each in kind:
         line = next(line for line in lines if line.strip().startswith(f"{each.name} = "))
@@ -252,7 +252,7 @@ def _decorators(node: _Function) -> set[str]:
 
 
 def _signature(node: _Function, *, called: str | None = None) -> str:
-    """Return how a function is called, without `self`; *called* stands in for its name."""
+    """Return the call of a function, without `self`; *called* replaces its name."""
     arguments = ast.unparse(_without_self(node.args))
     yields = any(isinstance(each, ast.Yield) for each in ast.walk(node))
     awaited = isinstance(node, ast.AsyncFunctionDef) and not yields

@@ -1,4 +1,4 @@
-"""Attempts at single pages, without a crawl: redirects, deadline and the layers that are given."""
+"""Attempts at single pages, without a crawl: redirects, a deadline and given layers."""
 
 from collections.abc import Awaitable, Callable
 
@@ -21,7 +21,7 @@ from crawlcw.model.identities import Identity
 
 
 class Layered:
-    """A `Downloader` of layers, the outermost first, over another one; as one session, if any."""
+    """A `Downloader` with layers, the outermost first, over another one, in an optional session."""
 
     def __init__(self, *layers: Layer, over: Downloader, session: Session | None = None) -> None:
         self.layers = [*layers, *below(over)]
@@ -42,7 +42,7 @@ def session(name: str = "", *, jar: Jar | None = None) -> Session:
 
 
 def below(downloader: Downloader) -> list[Layer]:
-    """Return the layers that ask *downloader*, with proxies and cache where it has some."""
+    """Return the layers above *downloader*, with its proxies and its cache, if any."""
     if isinstance(downloader, Layered):
         return downloader.layers
     if not isinstance(downloader, DefaultDownloader):
@@ -58,7 +58,7 @@ def way(
     purpose: Purpose = Purpose.ROBOTS,
     admission: Admission | None = None,
 ) -> Next:
-    """Return the way of a request for robots.txt, or another purpose, to *downloader*."""
+    """Return the layers of a request for robots.txt, or another purpose, above *downloader*."""
     settings = settings or Settings()
     redirects = FollowRedirects(settings, admission or Admitted())
     return ways([redirects, *below(downloader)])[purpose]
@@ -70,7 +70,7 @@ class Admitted(Admission):
     def __init__(self, admit: Callable[[str], Awaitable[None]] | None = None) -> None:
         self._admit = admit
 
-    async def admit(self, attempt: Attempt, url: str) -> None:  # the port's
+    async def admit(self, attempt: Attempt, url: str) -> None:  # the protocol's signature
         if self._admit is not None:
             await self._admit(url)
 
@@ -84,7 +84,7 @@ async def attempt(
     follows: Callable[[str], bool] | None = None,
     cookies: bool = False,
 ) -> Response:
-    """Return the response that a page's request leads to, redirects followed."""
+    """Fetch a page, follow redirects, and return the response."""
 
     trying = Attempt(request=request, session=session() if cookies else None, follows=follows)
     ask = way(downloader, settings, purpose=Purpose.PAGE, admission=Admitted(admit))

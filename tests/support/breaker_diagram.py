@@ -1,7 +1,7 @@
-"""The diagram of the circuit breakers, drawn from what they do.
+"""The diagram of the circuit breakers, drawn from their behaviour.
 
-Their states follow from their fields, so no table of the code has them. Each breaker is led along
-every way of a few events instead, and the state before and after each of these is noted.
+Their states follow from their fields, so the code has no table of them. Instead, each breaker goes
+through all sequences of a few events, and the state before and after each event is recorded.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from crawlcw.model.health import (
 
 
 class State(StrEnum):
-    """What may be asked of the origin, the proxy or the uplink."""
+    """The state of an origin, a proxy or the uplink."""
 
     CLOSED = "closed"
     CHECKING = "checking"
@@ -34,11 +34,11 @@ class State(StrEnum):
 
 
 class Event(StrEnum):
-    """What may change the state."""
+    """An event that may change the state."""
 
     RESTED = "rest is over"
-    ANSWERED = "good answer"  #: to a request that was sent since
-    REFUSED = "page gets 429"  #: for the first time, and another page is known to be good
+    ANSWERED = "good answer"  #: to a request sent after the last event
+    REFUSED = "page gets 429"  #: for the first time, with another known good page
     SILENCE = "failure in silence"  #: a request failed while no host answered
     FAULT = "fault"
     LAST_STRIKE = "last strike"
@@ -46,16 +46,16 @@ class Event(StrEnum):
 
 Observed = dict[tuple[State, Event], set[State]]
 
-#: The longest way to a state that is reached no sooner, a dead uplink, and one event more.
+#: Events on the way to the state that is reached last, a dead uplink, and one more.
 _LONGEST_WAY = 5
-#: Seconds between two events: no rest ends in the one, and each check and silence in the other.
+#: Seconds between two events: in a moment, no rest ends; in a while, every check and silence ends.
 _MOMENT, _WHILE = 0.01, 10.0
-#: The one is dead at its first fault, which tells how a state is left for that; the other rests.
+#: With the first policy, a breaker is dead at its first fault; with the second one, it rests.
 _POLICIES = Policy(max_failures=1), Policy(max_failures=3)
 
 
 class Driven:
-    """A breaker, and the time it is at."""
+    """A breaker with its time."""
 
     def __init__(self, breaker: Breaker, policy: Policy) -> None:
         self._breaker = breaker
@@ -68,7 +68,7 @@ class Driven:
 
     @property
     def strike(self) -> Event:
-        """Kind of the next fault: a fault, or the last strike."""
+        """Return the kind of the next fault: a fault, or the last strike."""
         is_last = self._breaker.failures + 1 >= self.policy.max_failures
         return Event.LAST_STRIKE if is_last else Event.FAULT
 
@@ -77,11 +77,11 @@ class Driven:
         raise NotImplementedError
 
     def meet(self, event: Event) -> bool:
-        """Let a known event happen; return False where it cannot."""
+        """Apply an event; return False if it is impossible."""
         raise NotImplementedError
 
     def goes_on(self, event: Event) -> bool:
-        """Let an event happen, some time after the one before; return False where it cannot."""
+        """Apply an event some time after the previous one; return False if it is impossible."""
         if event is not Event.RESTED:
             self.now += _MOMENT if self.rests else _WHILE
             return self.meet(event)
@@ -92,7 +92,7 @@ class Driven:
 
 
 class DrivenOrigin(Driven):
-    """An origin with a page that is known to be good."""
+    """An origin with a known good page."""
 
     def __init__(self, policy: Policy) -> None:
         self.origin = Origin(good_url="http://example.com/good")
@@ -136,7 +136,7 @@ class DrivenOrigin(Driven):
         )
         if cause is Cause.ORIGIN:
             if self.strike is Event.LAST_STRIKE:
-                return False  # it goes by that name
+                return False  # this fault is an event of its own
             self._fail(error)
         return True
 
@@ -145,7 +145,7 @@ class DrivenOrigin(Driven):
 
 
 class DrivenProxy(Driven):
-    """A proxy; answers of hosts through it are not its events."""
+    """A proxy; answers of hosts through it are not events of the proxy."""
 
     def __init__(self, policy: Policy) -> None:
         self.proxy = ProxyBreaker()
@@ -175,9 +175,9 @@ class DrivenProxy(Driven):
 
 
 class DrivenUplink(Driven):
-    """The uplink of a crawl in which several hosts have answered; any answer is good to it.
+    """The uplink of a crawl with several hosts that have answered; any answer is a good one.
 
-    Its faults are its good pages, asked without an answer; the last strike is that after an hour.
+    Its faults are probes of good pages without an answer; the last strike comes after an hour.
     """
 
     def __init__(self) -> None:
@@ -224,7 +224,7 @@ def proxies() -> list[Driven]:
 
 
 def observed(*breakers: Driven) -> Observed:
-    """Return the states after each event in each state, on all ways of any of these breakers."""
+    """Return the next states of each event in each state, over all paths of these breakers."""
     found: Observed = {}
     for driven in breakers:
         _follow(driven, _LONGEST_WAY, found)
@@ -240,7 +240,7 @@ def _follow(driven: Driven, steps: int, found: Observed) -> None:
 
 
 def diagram() -> str:
-    """Return what all the breakers do as a Mermaid state diagram."""
+    """Return the behaviour of all breakers as a Mermaid state diagram."""
     table = observed(*origins(), *proxies(), DrivenUplink())
     lines = ["stateDiagram-v2"]
     lines += [f"    {state.name}: {state}" for state in State]

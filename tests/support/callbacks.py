@@ -1,4 +1,4 @@
-"""Runs of callbacks without a crawl around them."""
+"""Runs of callbacks without a crawl."""
 
 from collections.abc import Callable, Container
 from datetime import timedelta
@@ -28,7 +28,7 @@ async def run_callback(
     within: float = 0.0,
     turns: Turns | None = None,
 ) -> Produced | Failed:
-    """Return what comes of *method*, which need not be one of the spider's, for its arguments."""
+    """Run *method*, which need not be one of the spider's, and return its result."""
     runner = Runner(
         spider,
         scope=scope,

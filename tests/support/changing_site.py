@@ -2,11 +2,10 @@
 
     python -m tests.support.changing_site PAGES
 
-Prints its port. Each page has an ETag and a Last-Modified, and is answered by 304
-where a request names both. `/__change__?every=N` changes every Nth page,
-`/__latency__?ms=N` lets every answer wait, and `/__seen__` says how many requests
-there were since it was asked last: of each path, how many with validators, and
-how many were answered by 304.
+Prints its port. Each page has an ETag and a Last-Modified, and answers 304 to a
+request with both. `/__change__?every=N` changes every Nth page, `/__latency__?ms=N`
+delays every answer, and `/__seen__` counts the requests since its last call: by
+path, with validators, and answered by 304.
 """
 
 import asyncio
@@ -88,7 +87,7 @@ class _Site:
 
 @dataclass(frozen=True, slots=True)
 class ChangingSite:
-    """The site, as tests see it."""
+    """The site, for use by tests."""
 
     url: str
 
@@ -109,7 +108,7 @@ class ChangingSite:
         return found
 
     def asked(self) -> int:
-        """Return how many pages were asked for since then."""
+        """Return the number of requests for pages since then."""
         return sum(json.loads(self.ask("__seen__?look=1"))["hits"].values())
 
 

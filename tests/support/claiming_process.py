@@ -1,10 +1,10 @@
-"""Several claimers in one process, which take all they can get and keep it.
+"""Several claimers in one process, which claim all tasks they can get and hold them.
 
     python -m tests.support.claiming_process LEDGER USE_CASE CLAIMERS
 
-Claims one task for a start, so that the quickest process leaves something to
-each, and says `ready`. Goes on when it is sent a line, prints what it has
-claimed as one line of JSON (key, fence), and holds it until its input ends.
+Claims one task first, so that the quickest process leaves some to each, and prints
+`ready`. Continues when it gets a line, prints its claims as one line of JSON (key,
+fence), and holds them until its input ends.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ Claims = list[tuple[str, int]]
 
 
 async def claim_one(tracker: Tracker) -> Claims:
-    """Claim from the top, as all others do, until one claim succeeds."""
+    """Claim the first tasks, as all others do, until one claim succeeds."""
     while page := await tracker.ledger.tasks.page(limit=1):
         if claims := await claim(tracker, page):
             return claims
@@ -28,7 +28,7 @@ async def claim_one(tracker: Tracker) -> Claims:
 
 
 async def claim_all(tracker: Tracker) -> Claims:
-    """Claim from the top, as all others do, until nothing is left."""
+    """Claim the first tasks, as all others do, until none is left."""
     claims = []
     while page := await tracker.ledger.tasks.page(limit=random.randint(50, 400)):
         claims += await claim(tracker, page)
@@ -47,7 +47,7 @@ async def main(url: str, use_case: str, claimers: int) -> None:
         await asyncio.to_thread(sys.stdin.readline)
         shares = await asyncio.gather(*(claim_all(tracker) for _ in range(claimers)))
         print(json.dumps([each for share in (first, *shares) for each in share]), flush=True)
-        # Released tasks could be claimed once more.
+        # Tasks must stay held: released ones could be claimed again.
         await asyncio.to_thread(sys.stdin.read)
 
 

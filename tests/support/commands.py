@@ -1,8 +1,8 @@
-"""Commands in the process of the test, as `crawlcw.cli.main` runs them in one of their own.
+"""Commands in the process of the test, otherwise as `crawlcw.cli.main` runs them.
 
-A process takes most of a second to start, and a command that only asks a ledger
-a few hundredths. Commands that load a user's code, or receive signals, need a
-process: `tests.cli.test_cli.crawlcw`.
+A process takes most of a second to start, a command that only reads a ledger a few
+hundredths. Commands that load a user's code or receive signals need a process:
+`tests.cli.test_cli.crawlcw`.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ def invoke(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str
         _logging_kept(),
     ):
         if _has_loop():
-            # A command runs a loop of its own.
+            # A command runs its own event loop.
             running = threading.Thread(target=run)
             running.start()
             running.join()
         else:
-            run()  # it may want to hear of signals
+            run()  # it may install signal handlers
     (code,) = ends
     return subprocess.CompletedProcess(arguments, code, _text(out), _text(err))
 
@@ -52,7 +52,7 @@ def _has_loop() -> bool:
 
 
 class _Stream(BytesIO):
-    name = "<stream>"  # those of a process have one
+    name = "<stream>"  # like the streams of a process
 
 
 def _stream(given: str = "") -> TextIOWrapper:

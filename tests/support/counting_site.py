@@ -1,7 +1,7 @@
 """A tree of pages, and a spider that counts in its state.
 
-Each page of the tree leads to two further ones. The spider counts the pages in three
-ways, numbers them, and hands each page's name to the pages below it by its state.
+Each page of the tree links to two further ones. The spider counts the pages in three
+ways, numbers them, and passes each page's name to the pages below it in its state.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Counting(Spider):
 
 @dataclass(slots=True)
 class Tree:
-    """The site, and how many requests it has had."""
+    """The site, and the number of its requests."""
 
     pages: int
     latency: float = 0.0

@@ -4,9 +4,8 @@
         [-s NAME=VALUE ...] [-a NAME=VALUE ...] [--machine NAME] [--on-cue]
 
 Crawls a site, or many hosts, as `crawlcw run` does, signals included, and prints its report
-as one line of JSON. With `--on-cue` it says that it is ready and begins when it
-is sent a line, so that several begin together. With `--machine` it takes itself
-for a process on another machine.
+as one line of JSON. With `--on-cue` it prints `ready` and starts when it gets a line, so
+that several processes start together. With `--machine` it claims to run on another machine.
 
 Exit codes: 0 drained or stopped, 69 ledger unavailable, 78 ledger not usable,
 130 stopped at once.
@@ -74,7 +73,7 @@ class Row:
     lock: str | None
     retry: int
     lost: int
-    begun: int | None  #: None: no crashed worker held it, or it is finished
+    begun: int | None  #: None if no crashed worker held it, or if it is finished
     fence: int
     reason: str | None
     items: int
@@ -82,17 +81,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A ledger that processes crawl into, looked at from outside."""
+    """A ledger of crawling processes, read by the store's own client."""
 
     url: str
     spider: str = DocsSpider.name
 
     def rows(self) -> list[Row]:
-        """Return every task; none where no crawl has begun yet."""
+        """Return every task; none if no crawl has started yet."""
         return self._of_mongodb() if self.url.startswith("mongodb") else self._of_sqlite()
 
     def _of_mongodb(self) -> list[Row]:
-        # Who looks at it is not in the hurry in which a crawl may be.
+        # A long timeout: the URL's may be short, for the crawl.
         with pymongo.MongoClient(self.url, timeoutMS=20_000) as client:
             found = list(client.get_default_database()[self.spider].find())
         return [_row(each, len(each.get("items") or ())) for each in found]
@@ -131,7 +130,7 @@ class Store:
         if self.url.startswith("mongodb"):
             return True
         with _reading(self.url) as database:
-            # Far less than a lease: who is frozen while this waits is not to lose any.
+            # Far less than a lease, so that a process frozen meanwhile loses none.
             database.execute("PRAGMA busy_timeout = 200")
             try:
                 database.execute("BEGIN IMMEDIATE")
@@ -184,10 +183,10 @@ class Process:
         machine: str = "",
         **settings: Any,
     ):
-        """Start it; *environment* is added to that of this process.
+        """Start the process; *environment* is added to that of this one.
 
-        *spider* crawls instead of the one that the store is named for, and is
-        given *arguments*. *machine* is the one that it takes itself to be on.
+        *spider* replaces the spider that the store is named for, and gets
+        *arguments*. *machine* is the name of its machine.
         """
         command = [sys.executable, "-m", "tests.support.crawl_process"]
         command += [store.url, spider or store.spider]
@@ -220,7 +219,7 @@ class Process:
         return self._log.read_text(errors="replace")
 
     def cue(self) -> None:
-        """Let it begin, once it is ready."""
+        """Start the crawl when the process is ready."""
         assert self._process.stdout is not None
         assert self._process.stdin is not None
         assert self._process.stdout.readline() == "ready\n", self.log
@@ -231,8 +230,8 @@ class Process:
         self._process.send_signal(signal_)
 
     def kill(self) -> None:
-        """End it by SIGKILL and wait until it is gone."""
-        assert self._process.poll() is None, f"it has ended by itself: {self.log}"
+        """End the process by SIGKILL, and wait for its end."""
+        assert self._process.poll() is None, f"the process has ended by itself: {self.log}"
         self._process.kill()
         self._process.wait()
 
@@ -245,7 +244,7 @@ class Process:
         return self._process.returncode, json.loads(output or "{}")
 
     def drained(self, *, within: float = _ENOUGH) -> dict[str, Any]:
-        """Wait for the end, which is to be that nothing is left; return the report."""
+        """Wait for the end, check that the crawl is drained, and return the report."""
         code, report = self.end(within=within)
         assert (code, report.get("finish_reason")) == (0, "drained"), self.log
         return report
@@ -255,10 +254,10 @@ class Process:
 
 
 def wait_until(condition: Callable[[], object], *, within: float = _ENOUGH) -> None:
-    """Wait until a condition holds; fail when it does not in time."""
+    """Wait until a condition holds; fail if it does not hold in time."""
     deadline = time.monotonic() + within
     while not condition():
-        assert time.monotonic() < deadline, "it has not happened in time"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         time.sleep(0.005)
 
 

@@ -1,4 +1,4 @@
-"""Ledgers of very many tasks, written straight into their stores."""
+"""Large ledgers, written straight into their stores."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -29,10 +29,10 @@ def host_of(n: int) -> str:
 def crowd(
     number: int, *, callbacks: Sequence[str], reasons: Sequence[Reason]
 ) -> Iterator[documents.Document]:
-    """Yield tasks of all hosts as MongoDB has them: of eight five are finished, with an item."""
+    """Yield tasks of all hosts as MongoDB documents: five of eight are finished, with an item."""
     template = documents.document(make_task())
     for n in range(number):
-        # Each host has tasks of each status, for the number of hosts is a multiple of eight.
+        # HOSTS is a multiple of eight; the shift gives each host tasks of each status.
         status = _OF_EIGHT.get((n + n // HOSTS) % 8, Status.FINISHED)
         changed = START + timedelta(milliseconds=n)
         host = host_of(n)

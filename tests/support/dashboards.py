@@ -1,4 +1,4 @@
-"""Dashboards in this process, and asking them as their page does."""
+"""Dashboards in this process, and a client like their page."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ from crawlcw.ledger_opening import open_to_search, recorded_names
 
 @dataclass(slots=True)
 class Page:
-    """Asks one dashboard."""
+    """Client of one dashboard."""
 
     http: aiohttp.ClientSession
     address: str
@@ -33,7 +33,7 @@ class Page:
             return response.status, await response.json()
 
     async def start(self) -> Any:
-        """Begin as the page does; from then on its key is sent."""
+        """Start as the page does; later requests carry its key."""
         status, found = await self.get("/api/start")
         assert status == 200, found
         self.headers[KEY_HEADER] = found["key"]
@@ -44,7 +44,7 @@ class Page:
 async def dashboard(
     url: str, *only: str, token: str | None = None, allowed_hosts: tuple[str, ...] = ()
 ) -> AsyncIterator[Page]:
-    """Serve the dashboard of a ledger, or of some names in it, on a port of its own."""
+    """Serve the dashboard of a ledger, or of some of its crawls, on a port of its own."""
     crawls = Crawls(
         open_one=partial(open_to_search, url), recorded=partial(recorded_names, url), only=only
     )

@@ -1,4 +1,4 @@
-"""The model of a store: the port on dictionaries, which do all at once and forget all."""
+"""Model of a store: the port on dictionaries, in memory and without concurrency."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy

@@ -1,4 +1,4 @@
-"""Dispensers on a store whose clock stands still until a test moves it."""
+"""Dispensers on a store with a frozen clock."""
 
 from datetime import timedelta
 from typing import Any, Self
@@ -11,7 +11,7 @@ TTL = timedelta(seconds=60)
 
 
 class Unwatched(Watchdog):
-    """Watches nothing: between two steps of a test its loop stands still, and its clock as well."""
+    """Watchdog that does nothing: loop and clock stand still between the steps of a test."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -21,7 +21,7 @@ class Unwatched(Watchdog):
 
 
 async def tracker_on(store: Ledgers, *, chain: tuple[str, ...] = (), **policy: Any) -> Tracker:
-    """Return a tracker of its own client; the store closes that."""
+    """Return a tracker with a client of its own, which the store closes."""
     ledger: Any = await store.open()
     given = {"lease": TTL, "backoff_base": timedelta(seconds=4)} | policy
     tracker = Tracker(ledger, UseCase("books", chain=chain), Policy(**given), give_up=TTL)

@@ -1,10 +1,10 @@
-"""A relay that makes a server of this machine as slow to reach as a distant one.
+"""A relay that adds the round-trip time of a distant server.
 
     python -m tests.support.distant PORT ROUND_TRIP_IN_MS
 
-Prints the port to connect to. All bytes arrive half a round trip later, in
-either direction; the first of a connection a whole one later still, for
-opening it would have taken that long. Ends at SIGTERM.
+Prints the port to connect to. All bytes arrive half a round trip later, in both
+directions. The first bytes of a connection arrive a whole round trip later still,
+for the opening of the connection. Ends at SIGTERM.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import uvloop
 
 
 class _Side(asyncio.Protocol):
-    """One end of a relayed connection; received bytes go to the other end, late."""
+    """One end of a relayed connection; received bytes go to the other end after a delay."""
 
     def __init__(self, delay: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -27,7 +27,7 @@ class _Side(asyncio.Protocol):
         self.other: _Side | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop does not derive its own from it.
+        # uvloop's transports do not inherit from asyncio.Transport.
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:

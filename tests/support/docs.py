@@ -1,7 +1,7 @@
-"""Real documentation as a site to crawl, and what an independent walk finds on it.
+"""Real documentation as a site to crawl, and the pages that an independent walk finds.
 
-The walk shares no code with the crawler: urllib fetches, the standard library's
-parser reads, and one queue holds what is still to be asked for.
+The walk shares no code with the crawler: it uses urllib, the standard library's
+parser, and one queue.
 """
 
 import json
@@ -22,7 +22,7 @@ from crawlcw import Settings, Spider
 from tests.support import needed
 
 REPOSITORY = Path(__file__).parents[2]
-#: Where Debian's packages put their pages, by a short name, and the package.
+#: Folder of the pages of Debian's packages, and the package, by a short name.
 DOCUMENTATION = {
     "python": (Path("/usr/share/doc/python3.11/html"), "python3.11-doc"),
     "postgresql": (Path("/usr/share/doc/postgresql-doc-15/html"), "postgresql-doc-15"),
@@ -38,10 +38,10 @@ def folder(name: str) -> Path:
 
 
 class DocsSpider(Spider):
-    """One item for each HTML page; every link is followed, whatever it leads to."""
+    """One item for each HTML page; every link is followed."""
 
     name = "docs"
-    # Every page is to be found, however long the way round failures and crashes is.
+    # No depth limit: after failures and crashes, a page may be found by a longer path.
     settings = Settings(per_host_concurrency=0, max_depth=None)
 
     def parse(self, response):
@@ -63,13 +63,13 @@ class Site:
         return f"{self.origin}/index.html"
 
     def hits(self) -> Counter[str]:
-        """Return how often each path was asked for, robots.txt left out."""
+        """Return the number of requests by path, without robots.txt."""
         hits = Counter(json.loads(_get(f"{self.origin}/__hits__")[2]))
         del hits["/robots.txt"]
         return hits
 
     def heal(self) -> None:
-        """Let the site answer everything at once from now on."""
+        """Make the site answer every request at once from now on."""
         _get(f"{self.origin}/__heal__")
 
 
@@ -93,10 +93,10 @@ def served(path: Path, **options: int) -> Iterator[Site]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walked:
-    """The paths that a walk has come to."""
+    """The paths that a walk has found."""
 
     pages: frozenset[str]  #: HTML
-    files: frozenset[str]  #: linked, and no HTML: nothing is looked for in them
+    files: frozenset[str]  #: linked files that are no HTML
     refused: frozenset[str]  #: answered with a status of 400 or more
 
     @property
@@ -145,7 +145,7 @@ def _get(url: str) -> tuple[int, str, bytes]:
 
 def _links(url: str, body: bytes) -> Iterable[str]:
     parser = _Anchors()
-    # The targets of all links here are ASCII, whatever their text is.
+    # The targets of all links here are ASCII.
     parser.feed(body.decode("utf-8", errors="replace"))
     return (urldefrag(urljoin(url, href.strip())).url for href in parser.hrefs)
 
@@ -161,5 +161,5 @@ class _Anchors(HTMLParser):
 
 
 def path_of(url: str) -> str:
-    """Return the path that a URL names on its server, as the server counts it."""
+    """Return the path of a URL, as the server counts it."""
     return unquote(urlsplit(url).path)

@@ -1,8 +1,7 @@
-"""What PyMongo's asyncio client leaves to the garbage collector, closed at once.
+"""Immediate closing of sockets that PyMongo's asyncio client leaves to the garbage collector.
 
-Where a client is closed while one of its monitors connects, the monitor's task is cancelled, and
-the socket stays open. The garbage collector closes it, later and with a warning that ends whichever
-test is running then.
+If a client is closed while one of its monitors connects, the monitor's task is cancelled and the
+socket stays open. The garbage collector closes it later, with a warning that fails another test.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A site that has every page, in a thread: it counts requests, and may hold answers back."""
+"""A site with endless pages, in a thread; it counts requests and can hold back answers."""
 
 import asyncio
 import threading

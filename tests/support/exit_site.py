@@ -1,6 +1,6 @@
-"""A site that knows from which address each request came, so by which proxy; and may ban some.
+"""A site that records the source address, and so the proxy, of each request, and can ban some.
 
-Page `/p/N` links to `/p/2N+1` and `/p/2N+2`, and `/m/N` leads to it. The site runs in a
+Page `/p/N` links to `/p/2N+1` and `/p/2N+2`, and `/m/N` redirects to it. The site runs in a
 thread of the tests' own process.
 """
 
@@ -18,7 +18,7 @@ from aiohttp import web
 from crawlcw import Spider
 from tests.support.site_threads import in_thread
 
-#: Settings of crawls whose failures cost no time.
+#: Settings without waits after failures.
 QUICK: dict[str, Any] = {
     "backoff_base": "0s",
     "backoff_max": "0s",
@@ -40,25 +40,25 @@ class ExitSpider(Spider):
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One request for a page, as the server saw it."""
+    """One request for a page, as the server received it."""
 
     path: str
-    exit: str  #: the address that it came from
-    visitor: str  #: its cookie of that name, "" before it has one
-    at: float  #: by the monotonic clock
+    exit: str  #: its source address
+    visitor: str  #: its cookie `visitor`, or ""
+    at: float  #: monotonic time
 
 
 @dataclass(slots=True)
 class ExitSite:
-    """The site's state; written by its thread alone."""
+    """The state of the site; only its thread writes it."""
 
     pages: int
     host: str = "127.0.0.1"
     port: int = 0
     scheme: str = "http"
-    banned: set[str] = field(default_factory=set)  #: addresses that are answered by 403
-    forbidden: set[int] = field(default_factory=set)  #: pages that are 403 to everybody
-    broken: set[int] = field(default_factory=set)  #: pages that are 500 to everybody
+    banned: set[str] = field(default_factory=set)  #: addresses that get 403
+    forbidden: set[int] = field(default_factory=set)  #: pages that are always 403
+    broken: set[int] = field(default_factory=set)  #: pages that are always 500
     sets_cookie: bool = False
     says: int = 200  #: the status of every page
     visits: list[Visit] = field(default_factory=list)
@@ -73,7 +73,7 @@ class ExitSite:
 
     @property
     def exits(self) -> Counter[str]:
-        """How many pages were asked for from each address."""
+        """Return the number of requests for pages by source address."""
         return Counter(each.exit for each in self.visits)
 
     async def page(self, request: web.Request) -> web.Response:
@@ -126,6 +126,6 @@ async def _running(site: ExitSite, certificate: Path | None) -> AsyncIterator[No
     transports = [each.transport for each in runner.server.connections]
     await runner.cleanup()
     for transport in transports:
-        # One over TLS would wait for its client's goodbye.
+        # A TLS connection would wait for the client's close_notify.
         if transport is not None:
             transport.abort()

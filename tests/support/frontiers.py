@@ -1,4 +1,4 @@
-"""A process's frontier, for tests: the operations of the coordinator and the fetchers on it."""
+"""The frontier of one process, with the operations of its coordinator and its fetchers."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ from tests.support.ledgers import START, make_task
 
 HOST = "example.com"
 LEASE = timedelta(seconds=100)
-USABLE = 85.0  #: seconds of a lease in which requests are begun
+USABLE = 85.0  #: seconds of a lease in which requests may start
 
 _numbers = count()
 
@@ -33,7 +33,7 @@ def lease_of(state: Host, *, epoch: int = 1, clean: bool = True) -> HostLease:
 
 
 class Process:
-    """A frontier, with the tasks that its process holds and a clock of its own."""
+    """A frontier with the held tasks of its process, and a clock."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Process:
         booted: float = 1000.0,
         elapsed: float = 0.0,
     ) -> None:
-        """Begin when the process's own clock shows *booted*, *elapsed* seconds after `START`."""
+        """Start *elapsed* seconds after `START`, when the process's clock shows *booted*."""
         self.now = booted
         self.held = HeldLeases()
         self.full: set[str] = set()
@@ -80,13 +80,13 @@ class Process:
         return START + timedelta(seconds=self.now + self._offset)
 
     def at(self, seconds: float) -> datetime:
-        """The ledger's time in *seconds* seconds."""
+        """Return the ledger's time in *seconds* seconds."""
         return self.ledger_now() + timedelta(seconds=seconds)
 
     # Operations of the coordinator.
 
     def begin(self, name: str = HOST, *, clean: bool = True, **state: Any) -> HeldHost:
-        """Lease a host that the ledger has in this *state*."""
+        """Lease a host with *state* in the ledger."""
         lease = lease_of(Host(name=name, **state), clean=clean)
         return self.frontier.begin(lease, asked=self.now)
 
@@ -108,7 +108,7 @@ class Process:
         return host
 
     def claim(self, number: int = 1, *, host: str = HOST) -> list[Lease]:
-        """Claim as many tasks of a host."""
+        """Claim *number* tasks of a host."""
         leases = []
         for _ in range(number):
             task = make_task(f"http://{host}/{next(_numbers)}")
@@ -127,7 +127,7 @@ class Process:
     # Operations of the fetchers and the committer.
 
     def fetched(self, lease: Lease) -> None:
-        """The request has ended, and its task is still held."""
+        """End a request; its task stays held."""
         self.frontier.queues.finished(lease.task.host, now=self.now)
 
     def commit(self, *leases: Lease) -> None:
@@ -147,7 +147,7 @@ class Process:
         sent: datetime | None = None,
         page: bool = True,
     ) -> None:
-        """A request of this moment, unless it was *sent* earlier, was answered well."""
+        """Record a good answer to a request that was sent now, or at *sent*."""
         url = f"http://{name}/"
         self.causes.answered_well(name, url, latency=latency, sent=sent or self.ledger_now())
         if page:
@@ -162,7 +162,7 @@ class Process:
         retry_after: float | None = None,
         scheme: str = "http",
     ) -> Defer:
-        """A request of this moment, unless it was *sent* earlier, shows that a host has failed."""
+        """Record a failure of the host for a request that was sent now, or at *sent*."""
         error = FetchError(reason, retry_after=retry_after)
         return self.causes.origin_failed(
             name, f"{scheme}://{name}/", error, sent=sent or self.ledger_now()
@@ -172,7 +172,7 @@ class Process:
         host.enter(Phase.LEAVING)
 
     def given_back(self) -> list[Lease]:
-        """The tasks that are to go back to the ledger, which are forgotten."""
+        """Take the tasks that must be released to the ledger."""
         leases, self.frontier.returned = self.frontier.returned, []
         return leases
 
@@ -189,5 +189,5 @@ class Process:
         return [host.name for host in self.frontier.idle()]
 
     def resting(self, name: str = HOST) -> float:
-        """For how many seconds no request is begun."""
+        """Return the seconds until the next request may start."""
         return max(0.0, self.frontier.hosts[name].queue.next_start - self.now)

@@ -25,7 +25,7 @@ UNSEEN = [*"\t\n\r\0\x0b\x0c\x1b\x7f\x85 \xa0\xad\u200b\u202e\u2028\u3000\ufeff\
 def fuzzed(*, quick: int, thorough: int, **inputs: st.SearchStrategy[Any]) -> Callable[..., Any]:
     """Run a test on *quick* generated examples, and on *thorough* ones in thorough runs.
 
-    Those that `@example` gives below this one come first. To go on for longer,
+    The examples of `@example` below this decorator come first. For a longer run,
     call the test by hand: `test_something(examples=20_000)`.
     """
 
@@ -48,5 +48,5 @@ def fuzzed(*, quick: int, thorough: int, **inputs: st.SearchStrategy[Any]) -> Ca
 
 
 def soup(pieces: list[str], *, most: int = 8) -> st.SearchStrategy[str]:
-    """Return texts of some *pieces* and some other characters, one after the other."""
+    """Return texts that join some *pieces* and other characters at random."""
     return st.lists(st.sampled_from(pieces) | st.characters(codec=None), max_size=most).map("".join)

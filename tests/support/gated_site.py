@@ -1,4 +1,4 @@
-"""A site in this process that holds its last page back until it is told to let it go."""
+"""A site in this process that holds back its last page until a gate opens."""
 
 import threading
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ MISSING = 5
 
 
 class GatedSite(ThreadingHTTPServer):
-    """`/` links to the pages, to some that are missing, and to `/last`, which waits for a gate."""
+    """`/` links to pages, to missing pages, and to `/last`, which waits for the gate."""
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""A mongod as it is deployed: with users, their roles, and TLS."""
+"""A mongod with users, roles and TLS, as in production."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ import pymongo
 
 from tests.support.mongod_server import Server, found
 
-#: A certificate of localhost and 127.0.0.1, signed by itself, and its key: for tests alone.
+#: A self-signed certificate of localhost and 127.0.0.1 with its key, for tests only.
 CERTIFICATE = Path(__file__).with_name("localhost.pem")
 DATABASE = "crawl"
 PASSWORD = "s3cr3t-w0rd"
@@ -19,7 +19,7 @@ _TLS = {"directConnection": "true", "tls": "true", "tlsCAFile": str(CERTIFICATE)
 
 
 class GuardedServer(Server):
-    """It speaks TLS only, and answers its users only."""
+    """A server that accepts TLS only, and requires a login."""
 
     def __init__(self, folder: Path) -> None:
         key = folder.with_name(f"{folder.name}-key")
@@ -35,12 +35,12 @@ class GuardedServer(Server):
         return f"127.0.0.1:{self.port}"
 
     def url(self, user: str | None, *, password: str = PASSWORD, **options: str) -> str:
-        """Return the ledger's URL of a user; *options* are added, or replace others."""
+        """Return the ledger's URL for a user; *options* are added, or replace others."""
         credentials = "" if user is None else f"{user}:{password}@"
         return f"mongodb://{credentials}{self.address}/{DATABASE}?{urlencode(_TLS | options)}"
 
     def await_primary(self) -> None:
-        """Wait until it is the primary of a replica set of its own, with an administrator."""
+        """Wait until the server is the primary of its own replica set, with an administrator."""
         with pymongo.MongoClient(self.url(None), serverSelectionTimeoutMS=30_000) as client:
             members = [{"_id": 0, "host": self.address}]
             client.admin.command("replSetInitiate", {"_id": "tests", "members": members})
@@ -68,12 +68,12 @@ class GuardedServer(Server):
             }
 
     def add_role(self, role: Mapping[str, Any]) -> None:
-        """Run `createRole`, whose command *role* is."""
+        """Run `createRole` with the command *role*."""
         with self.administered() as client:
             client[DATABASE].command(dict(role))
 
     def add_user(self, name: str, role: str) -> str:
-        """Make a user with one role, and return its URL."""
+        """Create a user with one role, and return its URL."""
         with self.administered() as client:
             client[DATABASE].command("createUser", name, pwd=PASSWORD, roles=[role])
         return self.url(name)
@@ -81,7 +81,7 @@ class GuardedServer(Server):
 
 @contextmanager
 def guarded(folder: Path) -> Iterator[GuardedServer]:
-    """Yield a server that has its data in a new *folder*."""
+    """Yield a server with its data in a new *folder*."""
     server = GuardedServer(folder)
     server.start()
     try:

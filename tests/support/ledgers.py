@@ -29,7 +29,7 @@ from tests.support.mongod import with_database
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=60)
 POLICY = RetryPolicy()
-#: The stores that the contract is run on: a file, and a server by one driver, stand for all.
+#: The stores of the contract tests. Quick runs use a file, thorough ones each store and driver.
 BACKENDS = (
     pytest.param("sqlite", marks=pytest.mark.quick),
     "pymongo",
@@ -40,7 +40,7 @@ BACKENDS = (
 
 
 class Instead:
-    """A facet of a ledger of which a test replaces some operations."""
+    """A facet of a ledger with some operations replaced by a test."""
 
     def __init__(self, facet: Any, **operations: Any) -> None:
         self._facet = facet
@@ -51,7 +51,7 @@ class Instead:
 
 
 class FakeClock:
-    """A frozen clock, which only the test advances."""
+    """A frozen clock; only the test advances it."""
 
     def __init__(self) -> None:
         self.time = START
@@ -64,7 +64,7 @@ class FakeClock:
 
 
 class Ledgers:
-    """One ledger, to which any number of clients can be opened; they share a clock."""
+    """Factory for clients of one ledger, which share a frozen clock."""
 
     def __init__(self, open_client: Callable[["Ledgers"], Awaitable[Ledger]]) -> None:
         self.clock = FakeClock()
@@ -83,7 +83,7 @@ class Ledgers:
 
 def on_sqlite(folder: Path, *, tracked: bool = False) -> Ledgers:
     path = folder / "ledger.db"
-    # A spider's ledger is the default.
+    # The default is the ledger of a spider.
     kind = LedgerKind.USE_CASE if tracked else None
     return Ledgers(lambda own: SqliteLedger.open(path, "books", clock=own.clock, kind=kind))
 
@@ -113,7 +113,7 @@ def on_mongodb(
 
 
 def on_backend(request: pytest.FixtureRequest, folder: Path, *, tracked: bool = False) -> Ledgers:
-    """Return a ledger on the store, one of `BACKENDS`, that a fixture is asked for."""
+    """Return a ledger on the store of a fixture's parameter, one of `BACKENDS`."""
     if request.param == "sqlite":
         return on_sqlite(folder, tracked=tracked)
     if request.param == "mongomock":
@@ -134,14 +134,14 @@ def drop_database(uri: str, name: str) -> None:
 
 
 def empty_database(uri: str, name: str) -> None:
-    """Delete every document, and leave collections and indexes: to make them takes longest."""
+    """Delete every document, but keep collections and indexes: creating them takes longest."""
     with pymongo.MongoClient(uri) as client:
         for collection in client[name].list_collections():
             client[name][collection["name"]].delete_many({})
 
 
 def make_task(url: str = "http://example.com/", **overrides: Any) -> Task:
-    """Return a new task, due since the clock's start."""
+    """Return a new task that is due at the clock's start."""
     location = urls.locate(url)
     found: dict[str, Any] = {
         "id": task_id(location),
@@ -155,7 +155,7 @@ def make_task(url: str = "http://example.com/", **overrides: Any) -> Task:
 
 
 def make_lease(task: Task | None = None) -> Lease:
-    """Return a lease that no ledger knows of."""
+    """Return a lease that is in no ledger."""
     return Lease(task=task or make_task(), token="a:1", fence=1, expires=START + LEASE)
 
 
@@ -185,7 +185,7 @@ async def sessions_in(ledger: Any) -> list[Identity]:
 
 
 async def claimed(ledger: Ledger, *, worker: str = "a", limit: int = 1000) -> list[Lease]:
-    """Claim everything that is due."""
+    """Claim all due tasks."""
     page = await ledger.tasks.page(limit=limit)
     return list((await ledger.leases.claim(page, worker=worker, lease=LEASE, max_lost=3)).leases)
 
@@ -202,7 +202,7 @@ def settled(
 
 
 def success(ledger: Ledger, lease: Lease, *items: Any, url: str | None = None) -> Settlement:
-    """Settle a lease with items as the crawl does: cleaned."""
+    """Settle a lease with cleaned items, as a crawl does."""
     response = ResponseInfo(status=200, final_url=url) if url else None
     cleaned = tuple(cleaned_item(item) for item in items)
     return settled(ledger, lease, Succeeded(response=response, items=cleaned))

@@ -1,15 +1,15 @@
-"""Many hosts in a process of its own, which writes down who asked each of them for what, and when.
+"""Many hosts in a process of their own, with a log of all requests: client, path and time.
 
     python -m tests.support.many_hosts
 
-Every 127.x.y.z of Linux is a host by itself; all are served at one port. The
-first line of input is the hosts, as JSON; the port is printed when they can be
-asked. Every further line is answered by a line with the requests that have
-ended since the line before, and those that are open; with `heal` in it, all
-hosts answer from then on. It ends with its input.
+On Linux, every 127.x.y.z is a host of its own; all are served at one port. The first
+line of input has the hosts, as JSON; the process prints the port when they accept
+connections. It answers each further line with the requests that have ended since the
+previous line, and the open ones. A line with `heal` makes all hosts answer from then
+on. The process ends with its input.
 
-A host's page `/n` links to the pages 20n + 1 to 20n + 20 (`/` is page 0), so
-100,000 of them are as cheap as ten, and none is large.
+A host's page `/n` links to the pages 20n + 1 to 20n + 20 (`/` is page 0), so 100,000
+pages are as cheap as ten, and none is large.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from tests.support.docs import REPOSITORY, path_of
 
 LINKS = 20
 _BACKLOG = 1024
-#: Another socket may have the port at one of the addresses.
+#: Another socket may use the port at one of the addresses.
 _PORTS_TRIED = 20
 #: <asm-generic/socket.h>; Python has no name for it.
 _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@qq")
-#: To linger for no time is to reset.
+#: A linger time of zero makes `close` send a reset.
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
@@ -55,44 +55,44 @@ class HostsSpider(Spider):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What there is at one address. `{port}` in links and redirects stands for the port."""
+    """The host at one address. `{port}` in links and redirects stands for the port."""
 
     address: str
     pages: int = 1
     latency: float = 0.0  #: seconds until an answer
     robots: str = ""  #: its robots.txt; none: 404
-    links: Sequence[str] = ()  #: on its first page, besides those to its pages
-    moved: Mapping[str, str] = field(default_factory=dict)  #: paths and where they redirect to
-    mute: bool = False  #: it reads requests and never answers
-    resets: bool = False  #: it resets every connection
-    refuses: bool = False  #: it refuses every connection
-    silent: bool = False  #: no connection to it is ever made, and none is refused
-    most: int = 0  #: requests it answers `within` seconds, all others get 429; 0: any number
+    links: Sequence[str] = ()  #: on its first page, besides the links to its pages
+    moved: Mapping[str, str] = field(default_factory=dict)  #: targets of redirects, by path
+    mute: bool = False  #: reads requests and never answers
+    resets: bool = False  #: resets every connection
+    refuses: bool = False  #: refuses every connection
+    silent: bool = False  #: neither accepts nor refuses connections
+    most: int = 0  #: limit of answers `within` seconds, others get 429; 0: no limit
     within: float = 0.0
     retry_after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A request as the server saw it. Times are seconds of the machine's monotonic clock."""
+    """A request, as the server received it. Times are seconds of the machine's monotonic clock."""
 
     host: str
     path: str
     agent: str
     arrived: float
-    open: int  #: requests of the host that were open then, itself included
-    ended: float | None = None  #: when it was answered, or the client gone; None: still open
+    open: int  #: open requests of the host at that time, itself included
+    ended: float | None = None  #: time of the answer, or of the client's end; None: open
     status: int | None = None  #: None: not answered
 
 
 class Served:
-    """Hosts that are being served, seen from outside."""
+    """The served hosts, for use by tests."""
 
     def __init__(self, server: "subprocess.Popen[str]", hosts: Sequence[Host]) -> None:
         self._server = server
         self._ended: list[Hit] = []
         port = self._line(json.dumps([asdict(host) for host in hosts]))
-        #: The politeness key of each host, in the order in which they were given.
+        #: The politeness key of each host, in the order of the hosts.
         self.names = [f"{host.address}:{port}" for host in hosts]
 
     def _line(self, line: str) -> Any:
@@ -103,11 +103,11 @@ class Served:
 
     @property
     def urls(self) -> list[str]:
-        """The first page of each host."""
+        """Return the URL of each host's first page."""
         return [f"http://{name}/" for name in self.names]
 
     def requests(self, names: Sequence[str] | None = None) -> list[Hit]:
-        """Return all requests so far, as they arrived; *names*, if given, are the hosts' ones."""
+        """Return all requests so far in order, or those for the hosts *names*."""
         ended, still_open = self._line("requests")
         self._ended += [Hit(*each) for each in ended]
         found = [*self._ended, *(Hit(*each) for each in still_open)]
@@ -117,7 +117,7 @@ class Served:
         return sorted(found, key=lambda request: request.arrived)
 
     def heal(self) -> None:
-        """Let all hosts answer from now on."""
+        """Make all hosts answer from now on."""
         ended, _ = self._line("heal")
         self._ended += [Hit(*each) for each in ended]
 
@@ -152,16 +152,18 @@ class Server:
         self._hosts = hosts
         self._port = 0
         self._bound: list[tuple[Host, socket.socket]] = []
-        self._filling: list[socket.socket] = []  #: the connections that keep hosts silent
+        self._filling: list[
+            socket.socket
+        ] = []  #: connections that fill the backlogs of silent hosts
         self._healed = False
-        #: All that were answered within the time that counts, host by host.
+        #: Times of the answers that count for the limit, by host.
         self._answered: dict[str, deque[float]] = {}
         self._at_once: Counter[str] = Counter()
         self._open: dict[Connection, Hit] = {}
         self._ended: list[Hit] = []
 
     def listen(self) -> int:
-        """Let every host be asked; return their port."""
+        """Open all hosts; return their port."""
         self._bind()
         for host, bound in self._bound:
             if not host.refuses:
@@ -199,7 +201,7 @@ class Server:
         self._filling.append(filling)
 
     def heal(self) -> None:
-        """Let all hosts answer from now on, but for those that are silent."""
+        """Make all hosts answer from now on, except silent ones."""
         self._healed = True
         for host, bound in self._bound:
             if host.refuses:
@@ -209,7 +211,7 @@ class Server:
         try:
             accepted, _ = listener.accept()
         except OSError:
-            return  # the client has thought better of it
+            return  # the client has left
         accepted.setblocking(False)
         if host.resets and not self._healed:
             now = time.monotonic()
@@ -220,7 +222,7 @@ class Server:
         Connection(self, host, accepted)
 
     def begin(self, connection: "Connection", path: str, agent: str, arrived: float) -> None:
-        """Note a request and see to its answer."""
+        """Record a request, and answer it."""
         host = connection.host
         self._at_once[host.address] += 1
         at_once = self._at_once[host.address]
@@ -240,7 +242,7 @@ class Server:
             connection.send(answer)
 
     def end(self, connection: "Connection", status: int | None) -> None:
-        """Note that a connection's request was answered, or that its client has left."""
+        """Record that a connection's request was answered, or that its client has left."""
         request = self._open.pop(connection, None)
         if request is None:
             return
@@ -276,7 +278,7 @@ class Server:
         return True
 
     def report(self) -> str:
-        """Return the requests that have ended since the last report, and those that are open."""
+        """Return the requests that have ended since the last report, and the open ones."""
         ended, self._ended = self._ended, []
         still_open = self._open.values()
         return json.dumps([[astuple(r) for r in ended], [astuple(r) for r in still_open]])
@@ -315,13 +317,13 @@ class Connection:
 
     def send(self, answer: bytes) -> None:
         """Write an answer, which always fits into the socket's buffer."""
-        # Should the client be gone, the next read will tell.
+        # If the client has left, the next read shows it.
         with suppress(OSError):
             self._socket.send(answer)
 
 
 def _arrival(ancillary: list[Any]) -> float:
-    """Return the time when the kernel received the bytes just read, perhaps earlier than now."""
+    """Return the time at which the kernel received the bytes just read."""
     now = time.monotonic()
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):

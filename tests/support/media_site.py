@@ -1,4 +1,4 @@
-"""A server of large files, made up as they are sent, that breaks off and changes them as told."""
+"""A server of large generated files, which interrupts and changes them on request."""
 
 import asyncio
 import hashlib
@@ -16,21 +16,21 @@ _PATTERN = bytes(range(256)) * (BLOCK // 256)
 
 @dataclass(frozen=True, kw_only=True)
 class Media:
-    """One version of one file; no two pieces of any two versions are equal."""
+    """One version of one file; all pieces of all versions differ."""
 
     size: int
     version: int = 1
     etag: str | None = '"v{}"'  #: `{}`: the version
-    changed: float | None = None  #: when it was changed last, in seconds since 1970
+    changed: float | None = None  #: time of the last change, in seconds since 1970
     kind: str = "video/mp4"
-    ranges: bool = True  #: whether a Range is obeyed
-    checks: bool = True  #: whether If-Range is
-    range_from: int | None = None  #: where each range begins, whatever was asked for
+    ranges: bool = True  #: whether it obeys Range
+    checks: bool = True  #: whether it obeys If-Range
+    range_from: int | None = None  #: fixed start of each range, instead of the requested one
     range_size: int | None = None  #: limit of each range in bytes
-    range_body: int | None = None  #: bytes actually sent of each range
-    parts_tell: bool = True  #: whether a part comes with the validators
+    range_body: int | None = None  #: bytes really sent of each range
+    parts_tell: bool = True  #: whether a part has validators
     parts_total: str = "{}"  #: the total of a range; `{}`: the size
-    chunked: bool = False  #: the length is not said
+    chunked: bool = False  #: chunked, without a length
     headers: tuple[str, ...] = ()
     pause: float = 0.0  #: seconds between pieces
     step: int = BLOCK  #: bytes of a piece
@@ -68,7 +68,7 @@ class MediaSite:
     moved: dict[str, str] = field(default_factory=dict)
     #: Sizes at which the next bodies are cut off; None: complete.
     cuts: deque[int | None] = field(default_factory=deque)
-    hangs_up: bool = False  #: whether it ends the connection then
+    hangs_up: bool = False  #: whether it closes the connection then
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     sent: int = 0  #: bytes of bodies
     port: int = 0
@@ -77,11 +77,11 @@ class MediaSite:
         return f"http://127.0.0.1:{self.port}{path}"
 
     def ranges(self) -> list[str | None]:
-        """Return what Range each request had."""
+        """Return the Range of each request."""
         return [headers.get("range") for _, headers in self.asked]
 
     def change(self, path: str) -> None:
-        """Have another version of a file from now on."""
+        """Serve another version of a file from now on."""
         self.files[path] = replace(self.files[path], version=self.files[path].version + 1)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -190,11 +190,11 @@ async def running(**files: Media) -> AsyncIterator[MediaSite]:
         for connection in connections:
             connection.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
-        await asyncio.sleep(0)  # for the transports
+        await asyncio.sleep(0)  # lets the transports close
 
 
 @contextmanager
 def served(**files: Media) -> Iterator[MediaSite]:
-    """Serve them in a thread, for crawls in other processes."""
+    """Serve files in a thread, for crawls in other processes."""
     with in_thread(running(**files)) as site:
         yield site

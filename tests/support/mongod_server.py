@@ -1,4 +1,4 @@
-"""A mongod of a test's own, to be killed, frozen and started again."""
+"""A private mongod of a test, which can be killed, frozen and restarted."""
 
 import os
 import signal
@@ -13,9 +13,9 @@ from tests.support import mongod, needed
 
 
 def found() -> mongod.Found:
-    """Return the mongod that a test may start for itself."""
+    """Return the mongod that a test may start."""
     with pytest.MonkeyPatch.context() as patch:
-        # A server that runs already belongs to others, and must not be killed.
+        # A running server belongs to others and must not be killed.
         patch.delenv(mongod.VARIABLE, raising=False)
         binary = mongod.find()
     if binary is None:
@@ -41,12 +41,12 @@ class Server:
 
     @property
     def uri(self) -> str:
-        """A ledger on it; its operations time out after a second."""
+        """Return the URL of a ledger on the server; operations time out after a second."""
         return f"{self.patient_uri}&timeoutMS=1000"
 
     @property
     def patient_uri(self) -> str:
-        """The same with the time limits that crawlcw has by itself."""
+        """Return the same with the default time limits."""
         return f"mongodb://127.0.0.1:{self.port}/crawl?directConnection=true"
 
     @property
@@ -57,14 +57,14 @@ class Server:
         self._process = subprocess.Popen(self.command, env=self._environment)
 
     def await_primary(self) -> None:
-        """Wait until it is the primary of a replica set of its own."""
+        """Wait until the server is the primary of its own replica set."""
         mongod._await_primary(self._running, self.port, self.log)
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """End it by SIGKILL; one that has ended already, or never began, is well as it is."""
+        """End the server by SIGKILL, if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -77,13 +77,13 @@ class Server:
 
     @property
     def _running(self) -> "subprocess.Popen[bytes]":
-        assert self._process is not None, "it was not started"
+        assert self._process is not None, "the server was not started"
         return self._process
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
-    """Yield a server of one's own that has its data in a new *folder*."""
+    """Yield a private server with its data in a new *folder*."""
     server = Server(found(), folder)
     server.start()
     try:

@@ -1,9 +1,9 @@
-"""mongomock with what MongoLedger needs and mongomock 4.3 has not.
+"""mongomock with additions for MongoLedger that mongomock 4.3 lacks.
 
 It replays a bulk one operation at a time (its own `bulk_write` does not know
-PyMongo's `sort`), encodes what is written as the real driver does, runs
+PyMongo's `sort`), encodes written values as the real driver does, runs
 `aggregate` sent as a command, and ignores hints and the server-side validator. Plans, write
-concerns and races are not shown by a double: the real server shows those.
+concerns and races need the real server.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def database(name: str = "tests") -> "Database":
 
 
 class Database:
-    """What `MongoLedger` uses of a database."""
+    """The methods of a database that `MongoLedger` uses."""
 
     def __init__(self, mocked: Any) -> None:
         self._mocked = mocked
@@ -69,7 +69,7 @@ class Database:
 
 
 class Bucket:
-    """What `MongoLedger` uses of a GridFS bucket; the files' contents are not in the database."""
+    """The methods of a GridFS bucket that `MongoLedger` uses; contents are not in the database."""
 
     def __init__(self, files: "Collection") -> None:
         self._files = files
@@ -88,7 +88,7 @@ class Bucket:
 
 
 class Download:
-    """A file that is read."""
+    """A file for reading."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -121,7 +121,7 @@ def ledger(database: Database, name: str, **options: Any) -> MongoLedger:
 
 
 class Collection:
-    """What `MongoLedger` uses of a collection."""
+    """The methods of a collection that `MongoLedger` uses."""
 
     def __init__(self, mocked: Any) -> None:
         self._mocked = mocked
@@ -138,13 +138,13 @@ class Collection:
     async def aggregate(self, pipeline: Sequence[dict[str, Any]], **_: Any) -> "Found":
         lookup = next((each for each in pipeline if "$lookup" in each), None)
         if lookup is None:
-            # It knows no `$unionWith`, which comes last wherever it is used.
+            # mongomock has no `$unionWith`, which is always the last stage here.
             ones = [each for each in pipeline if "$unionWith" not in each]
             found = await self._mocked.aggregate(ones).to_list()
             for other in (each["$unionWith"] for each in pipeline if "$unionWith" in each):
                 found += await self._mocked.aggregate(other["pipeline"]).to_list()
             return Found(found)
-        # It knows no pipeline in `$lookup`: the stages before it make a document of each host.
+        # mongomock has no pipeline in `$lookup`; the earlier stages give a document for each host.
         hosts = pipeline[1]
         found = []
         for host in hosts["$project"]["host"]["$literal"]:
@@ -155,7 +155,7 @@ class Collection:
     async def bulk_write(
         self, operations: Sequence[UpdateOne], *, ordered: bool
     ) -> BulkWriteResult:
-        # The driver has no public names for the parts of an operation.
+        # The driver has no public names for the fields of an operation.
         for operation in operations:
             _encode(operation._doc)
         answer = {"nMatched": 0, "nModified": 0, "nInserted": 0, "nRemoved": 0, "nUpserted": 0}

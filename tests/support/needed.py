@@ -1,8 +1,7 @@
-"""Programs, modules and files for single tests that a newcomer's machine may lack.
+"""Programs, modules and files of single tests, which a new machine may lack.
 
-A test that lacks one is skipped, with a reason that says how to get it. It fails instead
-on a machine that has all of them, as `CRAWLCW_TEST_REQUIRE_ALL=1` says: there a skipped
-test proves nothing.
+Without one, the test is skipped, with a reason that names the package. With
+`CRAWLCW_TEST_REQUIRE_ALL=1`, for a machine that has all of them, it fails instead.
 """
 
 import importlib
@@ -13,7 +12,7 @@ from types import ModuleType
 from typing import NoReturn
 
 VARIABLE = "CRAWLCW_TEST_REQUIRE_ALL"
-#: Debian's packages of the programs whose names are not their packages' own.
+#: Debian's packages of programs with another name than their package.
 _PACKAGES = {"promtool": "prometheus", "systemd-analyze": "systemd"}
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
@@ -25,7 +24,7 @@ def program(name: str) -> str:
 
 
 def module(name: str, *, extra: str) -> ModuleType:
-    """Return a module that the extra *extra* of crawlcw brings."""
+    """Return a module that the extra *extra* of crawlcw installs."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
@@ -33,7 +32,7 @@ def module(name: str, *, extra: str) -> ModuleType:
 
 
 def chromium() -> str:
-    """Return the path of the system's browser, where there is Playwright to speak to it."""
+    """Return the path of the system's browser, if Playwright is installed."""
     module("playwright", extra="browser")
     found = next(filter(None, map(shutil.which, _CHROMIUM)), None)
     return found or lack("Chromium is missing: apt-get install chromium")
@@ -48,7 +47,7 @@ def file(pattern: str, *, package: str) -> Path:
 
 def lack(message: str) -> NoReturn:
     """Skip the test, or the file that is being imported, with *message* as the reason."""
-    # Crawls import some of the modules that import this one, and pytest takes 0.1 s of each.
+    # Imported here: processes of crawls import this module too, and pytest takes 0.1 s.
     import pytest
 
     if os.environ.get(VARIABLE) == "1":

@@ -1,11 +1,11 @@
-"""A site in a process of its own that a dashboard's crawl is tested on.
+"""A site in a process of its own for tests of the dashboard.
 
     python -m tests.support.odd_shop
 
-Prints its port, and then a line for each request. `/` links to a page that is not there
-until `/mend` was asked for, to one that its spider fails on, and to some whose titles and
-addresses would be markup, were they taken for it. By another name, and so without taking
-the places of these, it has pages that answer when `/open` was asked for.
+Prints its port, and then a line for each request. `/` links to a page that is missing until
+a request for `/mend`, to one at which the spider fails, and to some with markup in their
+titles and URLs. Under another host name, with a limit of its own, it has pages that answer
+only after a request for `/open`.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.support.process_site import serve
 
 PAGES = 4
 SCRIPT = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>\u202egnp.exe"
-#: As they are written in the page; a spider's links are found as the browser would find them.
+#: Links as written in the page; a spider resolves them as a browser does.
 ODD = (
     '/odd?"><script>window.hacked=3</script>',
     "/odd/'-alert(1)-'",
@@ -49,7 +49,7 @@ class Shop(Spider):
 
 
 class Shop:
-    """Pages that wait, fail, or are odd."""
+    """Pages that wait, fail, or contain markup."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The README, the manual and the other pages, as the tests that keep them true read them."""
+"""The README, the manual and the other pages, for the tests of their contents."""
 
 import re
 from pathlib import Path
@@ -10,11 +10,11 @@ GUIDE = ROOT / "crawlcw" / "guide"
 README = ROOT / "README.md"
 ARCHITECTURE = ROOT / "crawlcw" / "ARCHITECTURE.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
-#: Rules for reports, behaviour and releases.
+#: Pages with rules for reports, conduct and releases.
 POLICIES = [ROOT / f"{name}.md" for name in ("CODE_OF_CONDUCT", "RELEASING", "SECURITY")]
 
 GUIDE_PAGES = [GUIDE / f"{name}.md" for name in NAMES]
-#: Pages that people write; `api` is made from the docstrings.
+#: Pages written by hand; `api` is generated from the docstrings.
 WRITTEN = [
     README,
     CONTRIBUTING,
@@ -34,7 +34,7 @@ def guide(name: str) -> str:
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """Return the blocks of code of *language*; with "" those that name none."""
+    """Return the blocks of code of *language*; "" stands for blocks without one."""
     found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return [block for name, block in found if name == language]
 
@@ -49,12 +49,12 @@ def without_code(text: str) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """Return the text under a heading of the second level, up to the next one."""
+    """Return the text below a second-level heading, up to the next one."""
     return re.split(r"^## ", text.partition(f"\n## {heading}\n")[2], flags=re.MULTILINE)[0]
 
 
 def rows(text: str) -> list[list[str]]:
-    """Return the rows of all tables, without their heads: cells without the space around them."""
+    """Return the rows of all tables without their heads, with stripped cells."""
     found = []
     for line in text.splitlines():
         if line.startswith("|"):
@@ -72,6 +72,6 @@ def rows(text: str) -> list[list[str]]:
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors of the headings, as GitHub makes them."""
+    """Return the anchors of the headings, as GitHub generates them."""
     headings = re.findall(r"^#+ (.*)$", without_code(text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}

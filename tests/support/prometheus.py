@@ -1,4 +1,4 @@
-"""A real Prometheus, Debian's, that scrapes a test's targets."""
+"""Debian's Prometheus, which scrapes the targets of a test."""
 
 import json
 import subprocess

@@ -1,9 +1,9 @@
 """Real proxies for tests: HTTP (CONNECT and absolute-form), the same over TLS, and SOCKS5.
 
-They run in a thread of the tests' own process, so crawls of other processes can use them
-and tests can ask what they have seen. A proxy on `127.0.0.N` asks servers from that very
-address, so a site knows which one has sent a request. Names are looked up by the proxy
-alone: those of `names`, else as they are.
+They run in a thread of the tests' own process: crawls of other processes can use them, and
+tests can read their logs. A proxy on `127.0.0.N` connects to servers from that address, so
+a site can identify the proxy of a request. The proxy resolves names: those in `names`
+itself, others by the system.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class ProxyServer:
     scheme: str
     host: str
     names: Mapping[str, str] = field(default_factory=dict)
-    login: str | None = None  #: `user:password` that it wants
+    login: str | None = None  #: the `user:password` that it requires
     certificate: Path | None = None
     port: int = 0
     refuses_connect: int | None = None  #: status of the answer to CONNECT
@@ -55,7 +55,7 @@ class ProxyServer:
         return self._server is not None and self._server.is_serving()
 
     def die(self) -> None:
-        """Refuse all connections from now on, and cut those that are open."""
+        """Refuse new connections from now on, and cut open ones."""
         assert self._loop is not None
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
 
@@ -146,7 +146,7 @@ class ProxyServer:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Pass a request of the absolute form on, each over a connection of its own."""
+        """Forward a request in absolute form, each over a connection of its own."""
         url = urlsplit(target)
         path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         try:
@@ -165,7 +165,7 @@ class ProxyServer:
         if length:
             back.write(await reader.readexactly(length))
         try:
-            # The connection to the client stays.
+            # The connection to the client stays open.
             answer = (await _head(there)).split(b"\r\n")
             writer.write(b"\r\n".join(each for each in answer if not _is_hop(each)))
             while data := await there.read(1 << 16):
@@ -219,7 +219,7 @@ async def _head(reader: asyncio.StreamReader) -> bytes:
 
 
 def _is_hop(line: bytes) -> bool:
-    """Return whether a header is for one connection alone."""
+    """Return whether a header is hop-by-hop."""
     return line.lower().startswith((b"proxy-", b"connection:"))
 
 
@@ -235,7 +235,7 @@ async def _relay(one: Streams, other: Streams) -> None:
             while data := await reader.read(1 << 16):
                 writer.write(data)
                 await writer.drain()
-        # Each half alone would do for HTTP, but nobody here is to wait for the other.
+        # Close both directions: a half-open tunnel would keep the other side waiting.
         await _closed(writer)
 
     try:
@@ -247,7 +247,7 @@ async def _relay(one: Streams, other: Streams) -> None:
 
 @contextmanager
 def proxies(*servers: ProxyServer) -> Iterator[None]:
-    """Let proxies listen, each on a port of its own, until the end of the block."""
+    """Run proxies for the block, each on a port of its own."""
     with in_thread(_listening(servers)):
         yield
 

@@ -1,4 +1,4 @@
-"""Servers of tracked tasks, in this process and in processes of their own, and asking them."""
+"""Servers of tracked tasks, in this process and in processes of their own, and a client."""
 
 import json
 import os
@@ -20,7 +20,7 @@ TOKEN = "let-me-in"
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Asks one server."""
+    """Client of one server."""
 
     http: aiohttp.ClientSession
     address: str
@@ -34,7 +34,7 @@ class Client:
             return response.status, await response.json()
 
     async def send(self, path: str, data: Any, **headers: str) -> tuple[int, Any]:
-        """Post what need not be JSON, as JSON unless *headers* say otherwise."""
+        """Post any body, with the content type of JSON unless *headers* has another one."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         given = {"Content-Type": "application/json"} | named
         async with self.http.post(self.address + path, data=data, headers=given) as response:
@@ -58,7 +58,7 @@ async def served(
 
 
 def impatient(*, headers: float, body: float, idle: float) -> tuple[str, ...]:
-    """Return what Python is started with for a `crawlcw` that has other deadlines, in seconds."""
+    """Return Python's arguments for a `crawlcw` with other deadlines, in seconds."""
     code = (
         "from crawlcw.server import serving\n"
         "from crawlcw.server.connections import Deadlines\n"
@@ -83,7 +83,7 @@ class ServerProcess:
         files: int | None = None,
         **environment: str,
     ) -> None:
-        """Start *program*, which may open so many *files*; None: as many as this process."""
+        """Start *program* with a limit of *files* open files, or with that of this process."""
         limit = [] if files is None else ["prlimit", f"--nofile={files}"]
         self.process = subprocess.Popen(
             [*limit, sys.executable, *program, command, use_case, "--ledger", url, *options],
@@ -96,7 +96,7 @@ class ServerProcess:
         self.address = ""
 
     def ready(self) -> str:
-        """Return the line that it begins with, once it does."""
+        """Wait until the server is ready; return its first line."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         self.address = next((word for word in line.split() if word.startswith("http")), "")
@@ -117,7 +117,7 @@ class ServerProcess:
 
 
 def error_of(answer: tuple[int, Any]) -> str:
-    """Return the sentence of a refusal, which says nothing else."""
+    """Return the message of a refusal; check that its body has no other field."""
     assert answer[1].keys() == {"error"}
     sentence: str = answer[1]["error"]
     assert sentence

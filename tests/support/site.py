@@ -1,9 +1,9 @@
-"""The documentation site, as a hook of MkDocs: pages from the files that stand elsewhere.
+"""The documentation site, as a hook of MkDocs: pages from files outside the manual.
 
-The manual is the folder of the pages. The README, ARCHITECTURE and the other
-pages of the repository are added, with a page for each example, and a reference
-of the API by mkdocstrings in the place of the manual's. Links between the
-files become links of the site; those to other files lead to the repository.
+The folder of the pages is the manual. The hook adds the README, ARCHITECTURE and the
+other pages of the repository, a page for each example, and a reference of the API by
+mkdocstrings instead of the manual's. Links between the files become links of the site;
+links to other files lead to the repository.
 """
 
 import ast
@@ -35,7 +35,7 @@ PROJECT = {
     "conduct.md": "CODE_OF_CONDUCT.md",
 }
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.*") if path.is_file())
-#: The file of the repository that a page of the site shows.
+#: The file of the repository for each page of the site.
 ORIGINS = {
     "index.md": "README.md",
     **{f"{name}.md": f"crawlcw/guide/{name}.md" for name in manual.NAMES},
@@ -71,7 +71,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made of files outside the manual's folder."""
+    """Add the pages from files outside the manual's folder."""
     texts = {
         page: (ROOT / origin).read_text(encoding="utf-8")
         for page, origin in ORIGINS.items()
@@ -88,7 +88,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links lead to pages of the site, or else to the repository; weigh the page."""
+    """Change links to pages of the site or to the repository, and set the page's search weight."""
     shown = page.file.src_path
     page.meta["search"] = {"boost": _BOOST.get(shown, _OTHER_BOOST)}
     parts = re.split(r"(^ *```.*?^ *```$)", text, flags=re.DOTALL | re.MULTILINE)
@@ -107,7 +107,7 @@ def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) 
 def on_post_build(config: MkDocsConfig) -> None:
     """Write `llms.txt`, and each page as Markdown beside it."""
     site, address = Path(config.site_dir), str(config.site_url)
-    # The manual's own page has the signatures and docstrings as text.
+    # The manual's page `api` has the signatures and docstrings as text.
     texts = {**_TEXTS, "api.md": manual.page("api").text}
     for page, text in texts.items():
         target = site / page
@@ -125,23 +125,23 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 
 def _installed_by_name(readme: str) -> str:
-    """Let the README's commands install from PyPI: readers of the site have no clone."""
+    """Make the README's commands install from PyPI: readers of the site have no clone."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     hooks = settings["tool"]["hatch"]["metadata"]["hooks"]
     for each in hooks["fancy-pypi-readme"]["substitutions"]:
-        if not each["pattern"].startswith(r"\]"):  # those of links are not the site's
+        if not each["pattern"].startswith(r"\]"):  # links on PyPI differ from those here
             readme = re.sub(each["pattern"], each["replacement"], readme)
     return readme
 
 
 def _target(path: str, page: str, repository: str) -> str:
-    """Return where a link in *page* leads, from the file of the repository that it names."""
+    """Return the target of a link in *page*, which names a file of the repository."""
     origin = ORIGINS[page]
     folder = origin if (ROOT / origin).is_dir() else posixpath.dirname(origin)
     named = posixpath.normpath(posixpath.join(folder, path))
     if named in _PAGES:
         return posixpath.relpath(_PAGES[named], posixpath.dirname(page) or ".")
-    # What does not exist stays as it is, and fails the build.
+    # A link to a missing file stays unchanged and fails the build.
     return f"{repository}/blob/main/{named}" if (ROOT / named).exists() else path
 
 
@@ -149,7 +149,7 @@ def _target(path: str, page: str, repository: str) -> str:
 
 
 def _summary(name: str) -> str:
-    """Return what a program is about: the first sentence of its docstring, or its first comment."""
+    """Return the summary of a program: the first sentence of its docstring or first comment."""
     text = (ROOT / "examples" / name).read_text(encoding="utf-8")
     if name.endswith(".py"):
         return (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0].replace("\n", " ")

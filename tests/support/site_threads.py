@@ -1,4 +1,4 @@
-"""Servers in a thread of the tests' own process: crawls of other processes can ask them too."""
+"""Servers in a thread of the tests' own process, which other processes can reach too."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @contextmanager
 def in_thread(server: AbstractAsyncContextManager[T]) -> Iterator[T]:
-    """Let *server* run in an event loop of its own until the end of the block."""
+    """Run *server* in an event loop of its own until the end of the block."""
     loop = asyncio.new_event_loop()
     # Interrupted handshakes are not errors here.
     loop.set_exception_handler(lambda *_: None)

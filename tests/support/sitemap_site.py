@@ -1,9 +1,9 @@
-"""A site of sitemaps, each made up while it is sent, in a process of its own.
+"""A site of generated sitemaps, in a process of its own.
 
     python -m tests.support.sitemap_site --files 20 --urls 50000
 
-Prints its port and serves until it is ended: `/index.xml` leads to the files, their URLs to
-pages of a few bytes, and `/__hits__` tells how often each path was asked for.
+Prints its port and serves until it is ended. `/index.xml` lists the files, their URLs are
+pages of a few bytes, and `/__hits__` returns the number of requests by path.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from tests.support.docs import REPOSITORY
 
 
 class FrontierSpider(SitemapSpider):
-    """Fills its frontier from sitemaps, and ends when it comes to the first page."""
+    """Fills its frontier from sitemaps, and ends at the first page."""
 
     name = "frontier"
     settings = Settings(obey_robots=False, grace="10m", user_agent="crawlcw-benchmark")
@@ -44,7 +44,7 @@ class EverythingSpider(FrontierSpider):
 
 @contextmanager
 def served(*, files: int, urls: int) -> Iterator[str]:
-    """Serve such a site; yield its address, without a slash at its end."""
+    """Serve the site; yield its URL without a final slash."""
     command = [sys.executable, "-m", __name__, f"--files={files}", f"--urls={urls}"]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as site:
         try:

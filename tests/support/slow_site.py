@@ -1,9 +1,9 @@
-"""A site in a process of its own whose pages take long, for tests of signals and of `kill -9`.
+"""A site with slow pages in a process of its own, for tests of signals and of `kill -9`.
 
     python -m tests.support.slow_site
 
 Prints its port, and then a line for each request as it arrives. `/` links to
-the pages; each of them answers only when `/open` was asked for.
+the pages, which answer only after a request for `/open`.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The diagram of the guide, drawn from the table that the code runs on."""
+"""The state diagram of the guide, drawn from the transition table."""
 
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import TABLE

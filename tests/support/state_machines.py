@@ -14,12 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from tests.support import ledgers
 from tests.support.ledgers import Ledgers
 
-#: Makes a store, and says to the stack how it goes away.
+#: Makes a store, and pushes its clean-up on the stack.
 Stores = Callable[[ExitStack], Ledgers]
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Has a store, and runs coroutines on it."""
+    """State machine with a store, on which it runs coroutines."""
 
     stores: ClassVar[Stores]
 
@@ -63,7 +63,7 @@ def mongodb(uri: str, database: str, **options: Any) -> Stores:
 
 
 def explore(machine: type[StoreMachine], stores: Stores, *, examples: int, steps: int) -> None:
-    """Let so many *examples* of a machine's steps run, the same ones each time."""
+    """Run *examples* examples of a machine's steps, the same ones each time."""
     run_state_machine_as_test(
         type(machine.__name__, (machine,), {"stores": staticmethod(stores)}),
         settings=settings(

@@ -1,12 +1,12 @@
-"""A whole site from memory, in a process of its own, as cheap as Python can serve it.
+"""A whole site from memory, in a process of its own, served as cheaply as Python can.
 
     python -m tests.support.static_site FOLDER...
 
-Prints its port, serves until it is ended, and answers `/__hits__` with how often
-each path was asked for, and `/__seen__` with how many connections asked for how many
-pages, and when. `--fail-every N` answers 503 to every Nth page, and
-`--stall-after N` answers nothing at all after N requests, and `--latency MS`
-lets every answer wait, all of it until `/__heal__` is asked for.
+Prints its port and serves until it is ended. `/__hits__` returns the number of requests
+by path, and `/__seen__` the numbers and times of connections and pages.
+`--fail-every N` answers 503 to every Nth page, `--stall-after N` stops answering after
+N requests, and `--latency MS` delays every answer; all three end with a request for
+`/__heal__`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import uvloop
 
 
 class Site:
-    """The pages of one or more folders, and how often each was asked for."""
+    """The pages of one or more folders, and the number of requests for each."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Site:
         self._requests = 0
         self.connections = 0
         self._last = 0.0
-        self._times: list[float] = []  # of the first hundred
+        self._times: list[float] = []  # times of the first hundred answers
         sites = [_pages(folder) for folder in folders] * copies
         self._pages = sites[0]
         if len(sites) > 1:
@@ -55,7 +55,7 @@ class Site:
         self._failing = set(pages[::fail_every]) if fail_every else set()
 
     def answer(self, target: str) -> bytes | None:
-        """Return the answer to a request, or None where it gets none."""
+        """Return the answer to a request, or None for no answer."""
         path = unquote(target.partition("?")[0])
         if path == "/__hits__":
             return _answer(200, json.dumps(self.hits).encode(), "hits.json")
@@ -83,7 +83,7 @@ class Site:
         return {
             "requests": self._requests,
             "pages": len(pages),
-            # The one that asks is none of the crawl's.
+            # This connection is not one of the crawl.
             "connections": self.connections - 1,
             "first": self._times[0] if self._times else 0.0,
             "last": self._last,

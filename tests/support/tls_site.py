@@ -1,9 +1,9 @@
-"""A site over TLS in a process of its own, which counts what connections cost it.
+"""A TLS site in a process of its own, which counts the cost of connections.
 
     python -m tests.support.tls_site CERTIFICATE PAGES
 
-Prints its port. Page `/pages/N` links to the ten pages `/pages/10N+1` and so on,
-so the first leads to all. At SIGTERM it prints one line of JSON, a `Tally`.
+Prints its port. Page `/pages/N` links to ten pages from `/pages/10N+1` on, so all are
+reachable from the first. At SIGTERM it prints one line of JSON, a `Tally`.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ class Tally:
 
     handshakes: int = 0
     pages: int = 0
-    first: float = 0.0  #: seconds of the monotonic clock, when the first page was asked for
+    first: float = 0.0  #: monotonic time of the first request for a page
     last: float = 0.0
-    cpu: float = 0.0  #: seconds of this process
+    cpu: float = 0.0  #: CPU seconds of this process
 
     @property
     def pages_a_second(self) -> float:
@@ -54,8 +54,8 @@ class _Connection(asyncio.Protocol):
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Over TLS this is called after the handshake.
-        # uvloop does not derive its own from it.
+        # Over TLS, this is called after the handshake.
+        # uvloop's transports do not inherit from asyncio.Transport.
         self._transport = cast("asyncio.Transport", transport)
         self._tally.handshakes += 1
 

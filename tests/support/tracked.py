@@ -1,4 +1,4 @@
-"""Tracked tasks for the tests of ledgers: an order to be paid, and what an attempt leaves in it."""
+"""Tracked tasks for the tests of ledgers: an order, and the data of an attempt at it."""
 
 from typing import Any
 

@@ -1,9 +1,9 @@
-"""The way of one URL: modules and functions of crawlcw that one plain GET runs through.
+"""The way of one URL: modules and functions of crawlcw that run for one plain GET.
 
     python -m tests.support.way
 
-prints the counts, and the functions with their calls. A page's way is from its callback to the
-next one's, on all threads. The resumption of a coroutine or generator counts as a call.
+prints the counts, and the functions with their calls. The way of a page is from its callback to
+the next one, on all threads. The resumption of a coroutine or generator counts as a call.
 """
 
 import asyncio
@@ -23,28 +23,28 @@ import crawlcw
 from crawlcw import Settings, Spider, run_spider
 
 _PACKAGE = f"{Path(crawlcw.__file__).parent}/"
-#: First pages, which are not counted: they include work that a crawl does once.
+#: Number of first pages that are not counted: they include the start of the crawl.
 _FIRST = 4
 _PAGES = 20
 
 
 @dataclass(slots=True)
 class Way:
-    """What ran between two callbacks."""
+    """The functions that ran between two callbacks."""
 
     functions: Counter[str] = field(default_factory=Counter)  #: calls, by `module:function`
-    #: The source lines of these functions, by module: the code that a reader of the way opens.
+    #: The source lines of these functions by module, which a reader of the way opens.
     lines: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    switches: int = 0  #: calls of a function in another module than the one called before
+    switches: int = 0  #: calls of a function in another module than that of the previous call
 
     @property
     def modules(self) -> set[str]:
-        """The modules by their names without `crawlcw.`."""
+        """Return the names of the modules without `crawlcw.`."""
         return {name.partition(":")[0] for name in self.functions}
 
 
 class _Tracer:
-    """Notes each call of a function of crawlcw."""
+    """Records each call of a function of crawlcw."""
 
     def __init__(self) -> None:
         self.ways: list[Way] = []
@@ -69,7 +69,7 @@ class _Tracer:
 
 
 def lines_to_read(way: Way, *packages: str) -> dict[str, int]:
-    """Return how many lines of which module of these packages a reader of the way opens."""
+    """Return the number of lines that a reader of the way opens, by module of these packages."""
     return {
         module: len(lines)
         for module, lines in sorted(way.lines.items())
@@ -78,7 +78,7 @@ def lines_to_read(way: Way, *packages: str) -> dict[str, int]:
 
 
 def walked() -> list[Way]:
-    """Crawl a chain of pages with a SQLite ledger; return the way of each, but the first ones."""
+    """Crawl a chain of pages with a SQLite ledger; return their ways, without the first ones."""
     tracer = _Tracer()
 
     class Walk(Spider):
@@ -93,7 +93,7 @@ def walked() -> list[Way]:
     with _chain() as start, tempfile.TemporaryDirectory() as folder, _profiled(tracer):
         Walk.start_urls = [start]
         asyncio.run(run_spider(Walk(), ledger=f"sqlite:///{folder}/walk.db"))
-    # The last way leads to the crawl's end and not to another page.
+    # The last way is that to the end of the crawl.
     return tracer.ways[_FIRST:-1]
 
 
@@ -111,7 +111,7 @@ def _profiled(tracer: _Tracer) -> Iterator[None]:
 
 @contextmanager
 def _chain() -> Iterator[str]:
-    """Serve pages that each lead to the next one; yield the URL of the first."""
+    """Serve pages that each link to the next one; yield the URL of the first."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Chain)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -127,7 +127,7 @@ class _Chain(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         if self.path == "/robots.txt":
@@ -152,7 +152,7 @@ def main() -> None:
 
 
 def counts(ways: list[Way]) -> dict[str, int]:
-    """Return the least of each count: what runs in the background comes with some pages only."""
+    """Return the minimum of each count: background work is part of some ways only."""
     return {
         "modules": min(len(way.modules) for way in ways),
         "functions": min(len(way.functions) for way in ways),

@@ -1,4 +1,4 @@
-"""`crawlcw work` in processes of its own, to be killed, stopped and frozen."""
+"""`crawlcw work` in processes of their own, which can be killed, stopped and frozen."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from crawlcw.tracking import TrackedTask, Tracker
 from tests.support.docs import REPOSITORY
 
-#: Far more than anything takes that is waited for.
+#: Far longer than any wait here takes.
 PATIENCE = 90.0
 
 
@@ -39,7 +39,7 @@ class Working:
         log: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it; *environment* is added to that of this process."""
+        """Start the worker; *environment* is added to that of this process."""
         command = [sys.executable, "-m", "crawlcw", "work", str(use_case), "--ledger", url]
         self._log = log
         with log.open("ab") as errors:
@@ -69,8 +69,8 @@ class Working:
         self.process.send_signal(signal_)
 
     def kill(self) -> None:
-        """End it by SIGKILL and wait until it is gone."""
-        assert self.process.poll() is None, f"it has ended by itself: {self.log}"
+        """End the worker by SIGKILL, and wait for its end."""
+        assert self.process.poll() is None, f"the worker has ended by itself: {self.log}"
         self.process.kill()
         self.process.wait()
 
