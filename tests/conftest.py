@@ -16,7 +16,7 @@ import pytest
 
 from crawlcw.ledger.protocol import Ledger
 from tests.support import driver_sockets, ledgers, mongod, needed
-from tests.support.ledgers import BACKENDS, FakeClock, Ledgers
+from tests.support.ledgers import BACKENDS, FakeClock, LedgerFactory
 
 # Tests must not use the proxies of this machine's environment.
 for _name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
@@ -235,7 +235,7 @@ def processes() -> Iterator[ExitStack]:
 
 
 @pytest.fixture(params=BACKENDS)
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ledgers]:
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LedgerFactory]:
     """A ledger with a frozen clock on each store in turn, with any number of clients."""
     opened = ledgers.on_backend(request, tmp_path)
     yield opened
@@ -243,12 +243,12 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 @pytest.fixture
-def clock(store: Ledgers) -> FakeClock:
+def clock(store: LedgerFactory) -> FakeClock:
     """The frozen clock of all clients of the store."""
     return store.clock
 
 
 @pytest.fixture
-async def ledger(store: Ledgers) -> Ledger:
+async def ledger(store: LedgerFactory) -> Ledger:
     """One client of the store."""
     return await store.open()

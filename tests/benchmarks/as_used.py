@@ -263,7 +263,7 @@ def _compile() -> None:
 
 def _far(stack: ExitStack, port: int, round_trip: int) -> int:
     """Return the port of a relay to *port* with a round trip of *round_trip* milliseconds."""
-    command = [sys.executable, "-m", "tests.support.distant", str(port), str(round_trip)]
+    command = [sys.executable, "-m", "tests.support.delaying_relay", str(port), str(round_trip)]
     relay = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     stack.callback(relay.communicate)
     stack.callback(relay.kill)

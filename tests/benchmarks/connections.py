@@ -85,7 +85,7 @@ def run(engine: str, folder: Path, *, pages: int, round_trip: int) -> Run:
     with ExitStack() as stack:
         site = ["tests.support.tls_site", str(folder / "certificate"), str(pages)]
         port, tally = stack.enter_context(_server(*site))
-        relay = ["tests.support.distant", str(port), str(round_trip)]
+        relay = ["tests.support.delaying_relay", str(port), str(round_trip)]
         start = f"https://127.0.0.1:{stack.enter_context(_server(*relay))[0]}/pages/0"
         command = [sys.executable, *ENGINES[engine]]
         output = folder / "items.jsonl"

@@ -28,7 +28,7 @@ from crawlcw.ledger.protocol import Dimension, Ledger, TaskFilter
 from crawlcw.ledger_opening import open_ledger, open_to_search
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REOPEN, WITHDRAW
-from tests.support import crowds
+from tests.support import bulk_ledgers
 from tests.support.dashboards import Page, dashboard
 from tests.support.ledgers import START
 from tests.support.mongod import with_database
@@ -54,11 +54,11 @@ def fill_mongodb(uri: str, database: str, number: int) -> None:
     """Fill the collection without its indexes; they are created when it is opened."""
     with pymongo.MongoClient(uri) as client:
         client[database][NAME].drop_indexes()
-    crowds.fill_mongodb(uri, database, NAME, _tasks(number))
+    bulk_ledgers.fill_mongodb(uri, database, NAME, _tasks(number))
 
 
 def _tasks(number: int) -> Iterator[documents.Document]:
-    return crowds.crowd(number, callbacks=_CALLBACKS, reasons=_REASONS)
+    return bulk_ledgers.task_documents(number, callbacks=_CALLBACKS, reasons=_REASONS)
 
 
 async def prepared(url: str, fill: Callable[[], None]) -> None:
@@ -67,7 +67,7 @@ async def prepared(url: str, fill: Callable[[], None]) -> None:
     try:
         if await ledger.queries.has(tuple(Status)):
             return
-        await ledger.hosts.wake({crowds.host_of(n): START for n in range(crowds.HOSTS)})
+        await ledger.hosts.wake({bulk_ledgers.host_of(n): START for n in range(bulk_ledgers.HOSTS)})
         await asyncio.to_thread(fill)
     finally:
         await ledger.close()
@@ -208,7 +208,7 @@ async def measured(mongodb: str | None, *, tasks: int, folder: Path, keep: bool,
     path = folder / "questions.db"
     database = f"crawlcw_questions_{tasks}"
     found = {}
-    await prepared(f"sqlite:///{path}", lambda: crowds.fill_sqlite(path, NAME, _tasks(tasks)))
+    await prepared(f"sqlite:///{path}", lambda: bulk_ledgers.fill_sqlite(path, NAME, _tasks(tasks)))
     found["SQLite"] = await asked(f"sqlite:///{path}", served=lambda: 0.0, only=only)
     if mongodb:
         url = with_database(mongodb, database)

@@ -87,17 +87,17 @@ def star(star_folder: Path) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def faultless(site: Site, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def expected_items(site: Site, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The items of an undisturbed crawl."""
-    return crawled_without_faults(site, tmp_path_factory.mktemp("faultless"))
+    return crawled_without_faults(site, tmp_path_factory.mktemp("expected_items"))
 
 
 def assert_nothing_innocent_is_lost(
-    store: Store, faultless: bytes, *, poison: tuple[str, ...] = ()
+    store: Store, expected_items: bytes, *, poison: tuple[str, ...] = ()
 ) -> None:
     walked = docs.walked("postgresql")
     assert_all_ended(store, walked.found, walked.refused | {*poison})
-    assert items_of(store.url) == without(faultless, poison)
+    assert items_of(store.url) == without(expected_items, poison)
 
 
 def given_up(crawling: Command) -> list[dict[str, Any]]:
@@ -152,13 +152,13 @@ HOW = {
 @pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
 @pytest.mark.timeout(300)
 def test_several_pages_that_kill_their_process_need_nobodys_hand(
-    store: Store, site: Site, crawl: Callable[..., Command], faultless: bytes
+    store: Store, site: Site, crawl: Callable[..., Command], expected_items: bytes
 ):
     crawling = crawl(site, how="exit-9", pages=",".join(POISON))
     code, _ = crawling.end(within=240)
 
     assert code == 0, crawling.log
-    assert_nothing_innocent_is_lost(store, faultless, poison=POISON)
+    assert_nothing_innocent_is_lost(store, expected_items, poison=POISON)
     assert [row.lost for row in store.rows() if row.lost] == [MAX_LOST] * len(POISON)
     assert crawling.events("worker_down") == []
     print(f"{len(POISON)} pages, {len(crawling.events('worker_crashed'))} crashes")
@@ -180,7 +180,7 @@ def test_a_start_page_that_kills_its_process_is_found(
 
 
 def test_a_page_that_is_brought_back_is_alone_from_the_beginning(
-    store: Store, site: Site, crawl: Callable[..., Command], faultless: bytes
+    store: Store, site: Site, crawl: Callable[..., Command], expected_items: bytes
 ):
     crawl(site, how="kill", pages=POISON[0]).end()
 
@@ -189,19 +189,19 @@ def test_a_page_that_is_brought_back_is_alone_from_the_beginning(
     again = crawl(site, how="kill", pages=POISON[0])
     again.end()
 
-    assert_nothing_innocent_is_lost(store, faultless, poison=POISON[:1])
+    assert_nothing_innocent_is_lost(store, expected_items, poison=POISON[:1])
     assert len(again.events("worker_crashed")) == MAX_LOST
     assert len(given_up(again)) == 1
 
 
 def test_a_page_that_killed_its_process_some_times_is_recorded(
-    store: Store, site: Site, crawl: Callable[..., Command], faultless: bytes
+    store: Store, site: Site, crawl: Callable[..., Command], expected_items: bytes
 ):
     times = BESIDE_OTHERS + MAX_LOST - 1
     crawling = crawl(site, how="kill", pages=POISON[0], times=str(times))
     crawling.end()
 
-    assert_nothing_innocent_is_lost(store, faultless)
+    assert_nothing_innocent_is_lost(store, expected_items)
     assert len(crawling.events("worker_crashed")) == times
 
 
@@ -254,7 +254,7 @@ def test_no_innocent_page_is_given_up_for_kills_at_random_moments(
     seed: int,
     store: Store,
     crawl: Callable[..., Command],
-    faultless: bytes,
+    expected_items: bytes,
 ):
     chance = random.Random(seed)
     latency, shortest, longest = (20, 0.3, 0.8) if seed % 2 else (40, 0.6, 1.3)
@@ -282,7 +282,7 @@ def test_no_innocent_page_is_given_up_for_kills_at_random_moments(
             code, _ = crawl(slow, "--processes", str(number), **given).end()
 
     assert code == 0, crawling.log
-    assert_nothing_innocent_is_lost(store, faultless, poison=poison)
+    assert_nothing_innocent_is_lost(store, expected_items, poison=poison)
     rows = store.rows()
     lost = [row.lost for row in rows if row.path not in poison]
     print(

@@ -43,7 +43,7 @@ from tests.support.commands import invoke
 from tests.support.ledgers import (
     START,
     FakeClock,
-    Instead,
+    PatchedFacet,
     claimed,
     failure,
     make_task,
@@ -195,7 +195,7 @@ async def test_counting_takes_a_twentieth_of_the_time_and_the_rest_is_of_now(tmp
         now += 3.0
         return await queries.counts()
 
-    ledger.queries = Instead(queries, counts=counts)
+    ledger.queries = PatchedFacet(queries, counts=counts)
     await ledger.tasks.add(make_tasks(3))
     async with Observer(ledger, "books", clock=lambda: now) as observer:
         assert (await observer.look()).counts.total == 3

@@ -26,7 +26,7 @@ from crawlcw.model.transitions import Event, Moved, Settlement
 from crawlcw.model.visits import Visit
 from tests.support.ledgers import (
     FakeClock,
-    Instead,
+    PatchedFacet,
     claimed,
     failure,
     make_task,
@@ -44,8 +44,8 @@ class Journal(SqliteLedger):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
         self.real = SqliteLedger(store)
-        self.tasks = Instead(self.tasks, add=self.add)
-        self.outcomes = Instead(self.outcomes, commit=self.commit)
+        self.tasks = PatchedFacet(self.tasks, add=self.add)
+        self.outcomes = PatchedFacet(self.outcomes, commit=self.commit)
 
     def begin(self) -> None:
         self.entries: list[tuple[str, int]] = []

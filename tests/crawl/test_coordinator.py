@@ -38,7 +38,7 @@ from crawlcw.model.standstill import Rests
 from crawlcw.model.task import Status, Task
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support.attempts import way
-from tests.support.ledgers import START, Instead, make_task, make_tasks, success
+from tests.support.ledgers import START, PatchedFacet, make_task, make_tasks, success
 
 T = TypeVar("T")
 
@@ -94,8 +94,8 @@ class CountingLedger(SqliteLedger):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
         self.real = SqliteLedger(store)
-        self.tasks = LoggedFacet(self, Instead(self.tasks, add=self.add), "page", "page_each")
-        self.leases = LoggedFacet(self, Instead(self.leases, claim=self.claim), "claim")
+        self.tasks = LoggedFacet(self, PatchedFacet(self.tasks, add=self.add), "page", "page_each")
+        self.leases = LoggedFacet(self, PatchedFacet(self.leases, claim=self.claim), "claim")
         self.queries = LoggedFacet(self, self.queries, "horizon")
         self.hosts = LoggedFacet(self, self.hosts, "next_ready", "due", "get")
         self.host_leases = LoggedFacet(self, self.host_leases, "lease")

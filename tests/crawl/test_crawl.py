@@ -31,7 +31,7 @@ from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Record, Status, Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.testing import Replay, ReplayDownloader
-from tests.support.ledgers import Instead, claimed_one, make_task, success
+from tests.support.ledgers import PatchedFacet, claimed_one, make_task, success
 
 HOME = "http://a.example/"
 ROBOTS = "http://a.example/robots.txt"
@@ -1486,7 +1486,7 @@ class Slow(SqliteLedger):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
         self.real = SqliteLedger(store)
-        self.outcomes = Instead(self.outcomes, commit=self.commit)
+        self.outcomes = PatchedFacet(self.outcomes, commit=self.commit)
 
     def begin(self) -> None:
         self.writing = asyncio.Event()
@@ -1619,7 +1619,7 @@ class HostKeeping(SqliteLedger):
 
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
-        self.host_leases = Instead(self.host_leases, release=self.release)
+        self.host_leases = PatchedFacet(self.host_leases, release=self.release)
 
     async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
         raise LedgerUnavailableError("away")
@@ -1781,10 +1781,10 @@ class Away(SqliteLedger):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
         self.real = SqliteLedger(store)
-        self.tasks = Instead(self.tasks, page_each=self.page_each, add=self.add)
-        self.leases = Instead(self.leases, claim=self.claim)
-        self.outcomes = Instead(self.outcomes, commit=self.commit)
-        self.queries = Instead(self.queries, horizon=self.horizon, counts=self.counts)
+        self.tasks = PatchedFacet(self.tasks, page_each=self.page_each, add=self.add)
+        self.leases = PatchedFacet(self.leases, claim=self.claim)
+        self.outcomes = PatchedFacet(self.outcomes, commit=self.commit)
+        self.queries = PatchedFacet(self.queries, horizon=self.horizon, counts=self.counts)
 
     def _answer(self, operation: str) -> None:
         if operation == self.fails and self.calls > 0:
@@ -1866,7 +1866,7 @@ class Countless(SqliteLedger):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
         self.real = SqliteLedger(store)
-        self.queries = Instead(self.queries, counts=self.counts)
+        self.queries = PatchedFacet(self.queries, counts=self.counts)
 
     async def counts(self) -> Counts:
         await asyncio.sleep(3600)
@@ -1899,8 +1899,8 @@ class Journal(SqliteLedger):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
         self.real = SqliteLedger(store)
-        self.tasks = Instead(self.tasks, add=self.add)
-        self.outcomes = Instead(self.outcomes, commit=self.commit)
+        self.tasks = PatchedFacet(self.tasks, add=self.add)
+        self.outcomes = PatchedFacet(self.outcomes, commit=self.commit)
 
     def begin(self) -> None:
         self.entries: list[tuple[str, bytes]] = []

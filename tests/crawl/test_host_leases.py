@@ -15,7 +15,7 @@ from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from tests.support.frontiers import HOST, LEASE, Process
-from tests.support.ledgers import FakeClock, Instead, make_task
+from tests.support.ledgers import FakeClock, PatchedFacet, make_task
 
 
 class GivingUpLedger(SqliteLedger):
@@ -24,7 +24,7 @@ class GivingUpLedger(SqliteLedger):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
         self.real = SqliteLedger(store)
-        self.hosts = Instead(self.hosts, give_up=self.give_up_host)
+        self.hosts = PatchedFacet(self.hosts, give_up=self.give_up_host)
 
     def watch(self) -> None:
         self.begun = asyncio.Event()
@@ -105,7 +105,7 @@ async def test_a_host_that_is_lost_while_leases_are_renewed_is_asked_for_nothing
         process.lose()
         return await renew(*given, **named)
 
-    ledger.host_leases = Instead(ledger.host_leases, renew=lost_meanwhile)
+    ledger.host_leases = PatchedFacet(ledger.host_leases, renew=lost_meanwhile)
     host_leaser = await leaser_of(ledger, process)
 
     await host_leaser.renew()
@@ -124,7 +124,7 @@ async def test_a_lease_that_is_lost_beside_a_write_of_its_host_is_known_to_be_lo
         await look(host_leaser)
         return {lease.host.name for lease in leases}
 
-    ledger.host_leases = Instead(ledger.host_leases, renew=lost)
+    ledger.host_leases = PatchedFacet(ledger.host_leases, renew=lost)
     host_leaser = await leaser_of(ledger, process)
 
     await host_leaser.renew()
@@ -136,7 +136,7 @@ async def test_a_renewal_is_asked_once_for_meanwhile_other_hosts_are_held(ledger
     async def away(*_: Any, **_named: Any) -> Any:
         raise LedgerUnavailableError("away")
 
-    ledger.host_leases = Instead(ledger.host_leases, renew=away)
+    ledger.host_leases = PatchedFacet(ledger.host_leases, renew=away)
     host_leaser = await leaser_of(ledger, Process())
 
     with pytest.raises(LedgerUnavailableError, match=r"^away$"):

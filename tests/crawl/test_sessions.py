@@ -22,7 +22,7 @@ from crawlcw.model.identities import IdentityState
 from crawlcw.model.transitions import Settlement
 from tests.support.commands import invoke
 from tests.support.crawl_process import Process, Store, wait_until
-from tests.support.ledgers import Instead
+from tests.support.ledgers import PatchedFacet
 from tests.support.member_site import Members, MemberSite, Visitors, served
 from tests.support.mongod import with_database
 
@@ -444,7 +444,7 @@ async def test_no_outcome_is_written_before_the_cookies_of_its_page(
         behind.extend(url for url, cookie in set_by.items() if cookie not in kept)
         return committed
 
-    ledger.outcomes = Instead(outcomes, commit=commit)
+    ledger.outcomes = PatchedFacet(outcomes, commit=commit)
     async with downloader_of(
         spider, web(spider, settings, proxies=ProxyPool(settings))
     ) as downloader:

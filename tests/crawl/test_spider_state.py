@@ -27,7 +27,7 @@ from crawlcw.testing import Replay, ReplayDownloader
 from tests.support.counting_site import served
 from tests.support.crawl_process import Process, Store, wait_until
 from tests.support.docs import REPOSITORY
-from tests.support.ledgers import Instead
+from tests.support.ledgers import PatchedFacet
 
 QUICK = Settings(obey_robots=False, backoff_base="0s", backoff_max="0s", lease="30s")
 BASE = "https://a.example/"
@@ -261,7 +261,10 @@ async def test_no_link_and_no_outcome_is_written_before_the_state_of_its_page(le
         behind.extend({each.lease.task.url for each in settlements} - await known())
         return await outcomes.commit(settlements)
 
-    ledger.tasks, ledger.outcomes = Instead(tasks, add=add), Instead(outcomes, commit=commit)
+    ledger.tasks, ledger.outcomes = (
+        PatchedFacet(tasks, add=add),
+        PatchedFacet(outcomes, commit=commit),
+    )
     report = await assemble(Parents(), ledger, ReplayDownloader(answers), QUICK).run()
     await ledger.close()
 

@@ -32,7 +32,7 @@ from tests.support.ledgers import (
     LEASE,
     START,
     FakeClock,
-    Instead,
+    PatchedFacet,
     failure,
     make_task,
     make_tasks,
@@ -342,7 +342,7 @@ class Changing:
     def __init__(self, ledger: Ledger, change: Callable[[], Awaitable[object]]) -> None:
         self._ledger = ledger
         self._change = change
-        self.admin = Instead(ledger.admin, mend=self.mend)
+        self.admin = PatchedFacet(ledger.admin, mend=self.mend)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
@@ -378,7 +378,7 @@ class Passing:
     def __init__(self, ledger: Ledger, *, mend: Callable[[], object]) -> None:
         self._ledger = ledger
         self._mend = mend
-        self.inspection = Instead(ledger.inspection, examine=self.examine)
+        self.inspection = PatchedFacet(ledger.inspection, examine=self.examine)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)

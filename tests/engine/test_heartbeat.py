@@ -20,7 +20,7 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.rates import Vitals
 from crawlcw.model.transitions import Event
-from tests.support.ledgers import START, FakeClock, Instead, claimed, make_tasks
+from tests.support.ledgers import START, FakeClock, PatchedFacet, claimed, make_tasks
 
 pytestmark = pytest.mark.quick
 
@@ -36,7 +36,7 @@ class BeatenLedger(SqliteLedger):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
         self.real = SqliteLedger(store)
-        self.workers = Instead(self.workers, beat=self.beat)
+        self.workers = PatchedFacet(self.workers, beat=self.beat)
 
     def watch(self) -> None:
         #: The hunger flag of each heartbeat, in order.
@@ -384,7 +384,7 @@ async def test_a_point_that_cannot_be_written_costs_nothing_and_the_next_one_mak
     async def refused(_point: object) -> None:
         raise LedgerError("no place for it")
 
-    ledger.rates = Instead(rates, record=refused)
+    ledger.rates = PatchedFacet(rates, record=refused)
     me.stats.pages = 5
     clock.advance(seconds=60)
     await me.beat()

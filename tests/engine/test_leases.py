@@ -27,7 +27,7 @@ from tests.support.ledgers import (
     LEASE,
     START,
     FakeClock,
-    Instead,
+    PatchedFacet,
     claimed,
     claimed_one,
     make_task,
@@ -47,7 +47,7 @@ class RenewingLedger(SqliteLedger):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
         self.real = SqliteLedger(store)
-        self.leases = Instead(self.leases, renew=self.renew)
+        self.leases = PatchedFacet(self.leases, renew=self.renew)
 
     def watch(self) -> None:
         self.renewed = asyncio.Event()

@@ -14,7 +14,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.task import Status
-from tests.support.ledgers import START, FakeClock, Instead, make_task
+from tests.support.ledgers import START, FakeClock, PatchedFacet, make_task
 
 pytestmark = pytest.mark.quick
 
@@ -228,7 +228,7 @@ class AwayLedger(SqliteLedger):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
         self.real = SqliteLedger(store)
-        self.queries = Instead(self.queries, has=self.has)
+        self.queries = PatchedFacet(self.queries, has=self.has)
 
     def _ask(self) -> None:
         if self.away:

@@ -16,7 +16,15 @@ from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.task import Lease
-from tests.support.ledgers import LEASE, FakeClock, Instead, claimed, make_task, make_tasks, success
+from tests.support.ledgers import (
+    LEASE,
+    FakeClock,
+    PatchedFacet,
+    claimed,
+    make_task,
+    make_tasks,
+    success,
+)
 
 pytestmark = pytest.mark.quick
 
@@ -30,7 +38,7 @@ class CountingLedger(SqliteLedger):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
         self.real = SqliteLedger(store)
-        self.leases = Instead(self.leases, begin=self.begin)
+        self.leases = PatchedFacet(self.leases, begin=self.begin)
 
     async def begin(self, lease: Lease) -> bool:
         if self.away:

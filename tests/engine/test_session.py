@@ -14,7 +14,7 @@ from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.protocol import Worker
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Lease
-from tests.support.ledgers import LEASE, FakeClock, Instead, claimed, make_task, make_tasks
+from tests.support.ledgers import LEASE, FakeClock, PatchedFacet, claimed, make_task, make_tasks
 
 pytestmark = pytest.mark.quick
 
@@ -109,7 +109,7 @@ async def test_what_is_held_stays_where_the_ledger_is_away_at_the_end(ledger: Sq
     async def away(leases: list[Lease]) -> int:
         raise LedgerUnavailableError("away")
 
-    ledger.outcomes = Instead(ledger.outcomes, release=away)
+    ledger.outcomes = PatchedFacet(ledger.outcomes, release=away)
     session = session_on(ledger)
 
     with pytest.raises(LedgerUnavailableError, match="away"):

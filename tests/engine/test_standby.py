@@ -8,7 +8,7 @@ import pytest
 from crawlcw.engine.session import Session
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import open_ledger
-from tests.support.ledgers import Instead, claimed, make_task
+from tests.support.ledgers import PatchedFacet, claimed, make_task
 
 HOUR = timedelta(hours=1)
 
@@ -34,7 +34,7 @@ async def test_what_the_ledger_has_just_given_away_is_renewed_and_nothing_of_oth
     async def refused(*_: object, **_kwargs: object) -> None:
         raise AssertionError("the connection of the loop that stands still was used")
 
-    ledger.workers = Instead(ledger.workers, beat=refused)
+    ledger.workers = PatchedFacet(ledger.workers, beat=refused)
     # The loop is blocked before it gets the answer.
     await session._renew_beside()
 

@@ -45,17 +45,19 @@ def soaking(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="session")
-def faultless(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def expected_items(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The items of PostgreSQL's manual, as a crawl without faults records them."""
     with docs.served(docs.folder("postgresql")) as site:
-        return scenario.crawled_without_faults(site, tmp_path_factory.mktemp("faultless"))
+        return scenario.crawled_without_faults(site, tmp_path_factory.mktemp("expected_items"))
 
 
 @pytest.fixture(scope="session")
-def faultless_twice(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def expected_items_twice(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The same for two copies of the manual: a crawl of 2,339 pages."""
     with docs.served(docs.folder("postgresql"), copies=2) as site:
-        return scenario.crawled_without_faults(site, tmp_path_factory.mktemp("faultless_twice"))
+        return scenario.crawled_without_faults(
+            site, tmp_path_factory.mktemp("expected_items_twice")
+        )
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +73,7 @@ def star(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def faultless_star(star: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def expected_items_star(star: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The items of the star, as a crawl without faults records them."""
     with docs.served(star) as site:
-        return scenario.crawled_without_faults(site, tmp_path_factory.mktemp("faultless_star"))
+        return scenario.crawled_without_faults(site, tmp_path_factory.mktemp("expected_items_star"))

@@ -53,7 +53,7 @@ from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded
 from tests.faults.fake_server import CALM, Command, Database, Document, Network, Server, Weather
 from tests.faults.virtual import Process, Signal, Thread, Timeline, virtual
-from tests.support.ledgers import START, Instead, make_task
+from tests.support.ledgers import START, PatchedFacet, make_task
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -503,8 +503,8 @@ class WatchedLedger(MongoLedger):
     ) -> None:
         super().__init__(store)
         self.real = MongoLedger(store)
-        self.leases = Instead(self.leases, claim=self.claim, renew=self.renew)
-        self.outcomes = Instead(self.outcomes, commit=self.commit)
+        self.leases = PatchedFacet(self.leases, claim=self.claim, renew=self.renew)
+        self.outcomes = PatchedFacet(self.outcomes, commit=self.commit)
         self._checker = checker
         self._documents = documents
 

@@ -157,15 +157,15 @@ def examined(url: str, spider: str = "docs", **limits: int) -> doctor.Report:
 
 
 def assert_as_without_faults(
-    store: Store, faultless: bytes, *, max_retry: int = 3, max_lost: int = 5
+    store: Store, expected_items: bytes, *, max_retry: int = 3, max_lost: int = 5
 ) -> None:
     """Assert that a finished crawl has the results of one without faults, and a sound ledger."""
     report = examined(store.url, store.spider, max_retry=max_retry, max_lost=max_lost)
     assert report.clean, report.findings
     assert [row for row in store.rows() if row.lock is not None] == []
     items = items_of(store.url, store.spider)
-    assert items.count(b"\n") == faultless.count(b"\n")
-    assert items == faultless
+    assert items.count(b"\n") == expected_items.count(b"\n")
+    assert items == expected_items
 
 
 def fetched_again(site: Site) -> int:
@@ -176,8 +176,8 @@ def fetched_again(site: Site) -> int:
 
 def crawled_without_faults(site: Site, folder: Path) -> bytes:
     """Return the items of a crawl of *site* by one process without faults."""
-    store = Store(f"sqlite:///{folder}/faultless.db")
-    with Crew(store, site, folder / "faultless.log") as crew:
+    store = Store(f"sqlite:///{folder}/expected_items.db")
+    with Crew(store, site, folder / "expected_items.log") as crew:
         crew.start()
         crew.drained()
     return items_of(store.url)

@@ -117,7 +117,7 @@ def test_processes_whose_clocks_disagree_take_nothing_from_each_other(
     clocks: Clocks,
     mongodb_store: Store,
     site: Site,
-    faultless: bytes,
+    expected_items: bytes,
     tmp_path: Path,
 ):
     made = {
@@ -133,12 +133,12 @@ def test_processes_whose_clocks_disagree_take_nothing_from_each_other(
     assert [report["leases_lost"] for report in reports] == [0, 0, 0]
     assert all(report["pages"] > 100 for report in reports)
     assert_nothing_was_taken_over(mongodb_store, site)
-    assert_as_without_faults(mongodb_store, faultless)
+    assert_as_without_faults(mongodb_store, expected_items)
     assert "Traceback" not in workers.log
 
 
 def test_when_processes_with_wrong_clocks_die_their_tasks_run_again_in_time(
-    clocks: Clocks, mongodb_store: Store, site: Site, faultless: bytes, tmp_path: Path
+    clocks: Clocks, mongodb_store: Store, site: Site, expected_items: bytes, tmp_path: Path
 ):
     with crew(mongodb_store, site, tmp_path) as workers:
         # On another machine: on the same one, dead workers are detected without their leases.
@@ -177,7 +177,7 @@ def test_when_processes_with_wrong_clocks_die_their_tasks_run_again_in_time(
     assert min(taken_over.values()) >= LEASE / 3
     assert report["leases_lost"] == 0
     assert fetched_again(site) <= workers.held_at_faults
-    assert_as_without_faults(mongodb_store, faultless)
+    assert_as_without_faults(mongodb_store, expected_items)
 
 
 class Machine:
@@ -214,7 +214,7 @@ def test_a_clock_that_runs_too_fast_is_never_wrong_by_more_than_since_the_last_l
 
 
 def test_a_machine_whose_clock_jumps_in_the_middle_of_a_crawl_loses_nothing(
-    clocks: Clocks, sqlite_store: Store, site: Site, faultless: bytes, tmp_path: Path
+    clocks: Clocks, sqlite_store: Store, site: Site, expected_items: bytes, tmp_path: Path
 ):
     clock = tmp_path / "clock"
     clock.write_text("+0")
@@ -232,11 +232,11 @@ def test_a_machine_whose_clock_jumps_in_the_middle_of_a_crawl_loses_nothing(
 
     assert [report["leases_lost"] for report in reports] == [0, 0]
     assert_nothing_was_taken_over(sqlite_store, site)
-    assert_as_without_faults(sqlite_store, faultless)
+    assert_as_without_faults(sqlite_store, expected_items)
 
 
 def test_a_process_that_starts_after_a_jump_ahead_records_nothing_twice(
-    clocks: Clocks, sqlite_store: Store, site: Site, faultless: bytes, tmp_path: Path
+    clocks: Clocks, sqlite_store: Store, site: Site, expected_items: bytes, tmp_path: Path
 ):
     # Leases long enough that only a clock an hour ahead lets them end.
     with crew(sqlite_store, site, tmp_path, lease=5 * LEASE) as workers:
@@ -252,12 +252,12 @@ def test_a_process_that_starts_after_a_jump_ahead_records_nothing_twice(
     assert sum(row.lost for row in sqlite_store.rows()) == 0
     assert report["leases_lost"] > 0
     assert fetched_again(site) <= held
-    assert_as_without_faults(sqlite_store, faultless)
+    assert_as_without_faults(sqlite_store, expected_items)
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
 def test_after_a_jump_back_the_next_process_goes_on_at_once(
-    end: str, clocks: Clocks, sqlite_store: Store, site: Site, faultless: bytes, tmp_path: Path
+    end: str, clocks: Clocks, sqlite_store: Store, site: Site, expected_items: bytes, tmp_path: Path
 ):
     with crew(sqlite_store, site, tmp_path) as workers:
         before = workers.start(environment=clocks.wrong("+1h"))
@@ -274,4 +274,4 @@ def test_after_a_jump_back_the_next_process_goes_on_at_once(
         workers.drained()
 
     assert fetched_again(site) <= workers.held_at_faults
-    assert_as_without_faults(sqlite_store, faultless)
+    assert_as_without_faults(sqlite_store, expected_items)

@@ -129,11 +129,11 @@ def wait_out(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def assert_nothing_happened(store: Store, faultless: bytes) -> None:
+def assert_nothing_happened(store: Store, expected_items: bytes) -> None:
     """Assert the results of a crawl without faults, and no failed attempt or crashed worker."""
     # The check needs no short timeout.
     store = replace(store, url=store.url.replace("timeoutMS=1000", "timeoutMS=20000"))
-    assert_as_without_faults(store, faultless)
+    assert_as_without_faults(store, expected_items)
     rows = store.rows()
     assert {(row.retry, row.lost, row.lock) for row in rows} == {(0, 0, None)}
     # Only pages that the site does not have fail.
@@ -145,7 +145,7 @@ def assert_nothing_happened(store: Store, faultless: bytes) -> None:
 
 
 def test_a_server_that_is_killed_again_and_again_loses_nothing(
-    server: Server, site: Site, tmp_path: Path, faultless: bytes
+    server: Server, site: Site, tmp_path: Path, expected_items: bytes
 ):
     chance = random.Random(1)
     store = Store(server.uri)
@@ -160,14 +160,14 @@ def test_a_server_that_is_killed_again_and_again_loses_nothing(
 
     repeated = fetched_again(site)
     print(f"{kills} kills: {repeated} pages fetched again")
-    assert_nothing_happened(store, faultless)
+    assert_nothing_happened(store, expected_items)
     # Claims are not journaled: if the server loses one, its page is fetched again.
     assert repeated <= kills * len(reports) * HELD
 
 
 @pytest.mark.parametrize("end", ["kill", "freeze"])
 def test_an_outage_of_three_leases_costs_nobody_a_lease(
-    end: str, server: Server, site: Site, tmp_path: Path, faultless: bytes
+    end: str, server: Server, site: Site, tmp_path: Path, expected_items: bytes
 ):
     """One of the workers notices late that the server is back."""
     store = Store(server.uri)
@@ -187,13 +187,13 @@ def test_an_outage_of_three_leases_costs_nobody_a_lease(
 
     print(f"{end}: asked for pages again {stood_still:.1f} s after the server was back")
     assert crawl.log.count("the ledger answers again") >= 3
-    assert_nothing_happened(store, faultless)
+    assert_nothing_happened(store, expected_items)
     # A frozen server loses nothing; a killed one may lose claims that were not journaled.
     assert fetched_again(site) <= (len(reports) * HELD if end == "kill" else 0)
 
 
 def test_a_server_that_is_frozen_for_twenty_seconds_costs_nothing_but_time(
-    server: Server, site: Site, tmp_path: Path, faultless: bytes
+    server: Server, site: Site, tmp_path: Path, expected_items: bytes
 ):
     """With the default time limits; the freeze is longer than the limit of an operation."""
     store = Store(server.patient_uri)
@@ -207,7 +207,7 @@ def test_a_server_that_is_frozen_for_twenty_seconds_costs_nothing_but_time(
         reports = crawl.drained()
 
     assert "the ledger does not answer, trying again" in crawl.log
-    assert_nothing_happened(store, faultless)
+    assert_nothing_happened(store, expected_items)
     assert fetched_again(site) == 0
     assert [report["leases_lost"] for report in reports] == [0, 0]
 
@@ -260,7 +260,7 @@ def test_a_supervisor_and_its_workers_give_up_a_server_that_stays_away(
 
 @contextmanager
 def crawled(
-    store: Store, site: Site, log: Path, faultless: bytes, what: str, *, number: int = 3
+    store: Store, site: Site, log: Path, expected_items: bytes, what: str, *, number: int = 3
 ) -> Iterator[Crew]:
     """Crawl with the faults of the block, and assert the results of a crawl without faults."""
     with crew(store, site, log, number=number) as crawl, Pulse(site) as pulse:
@@ -269,24 +269,24 @@ def crawled(
         crawl.drained()
     repeated = fetched_again(site)
     print(f"{what}: stood still for {pulse.longest_pause:.1f} s, {repeated} pages fetched again")
-    assert_nothing_happened(store, faultless)
+    assert_nothing_happened(store, expected_items)
     # Only claims of the last moments were not replicated.
     assert repeated <= number * HELD
 
 
 def test_a_primary_that_steps_down_is_replaced(
-    members: ReplicaSet, store: Store, site: Site, tmp_path: Path, faultless: bytes
+    members: ReplicaSet, store: Store, site: Site, tmp_path: Path, expected_items: bytes
 ):
-    with crawled(store, site, tmp_path, faultless, "step-down"):
+    with crawled(store, site, tmp_path, expected_items, "step-down"):
         primary = members.primary()
         members.step_down(primary)
         members.await_other_primary(primary)
 
 
 def test_a_primary_that_is_killed_is_replaced_and_comes_back(
-    members: ReplicaSet, store: Store, site: Site, tmp_path: Path, faultless: bytes
+    members: ReplicaSet, store: Store, site: Site, tmp_path: Path, expected_items: bytes
 ):
-    with crawled(store, site, tmp_path, faultless, "kill -9"):
+    with crawled(store, site, tmp_path, expected_items, "kill -9"):
         primary = members.primary()
         members.kill(primary)
         members.await_other_primary(primary)
@@ -295,9 +295,9 @@ def test_a_primary_that_is_killed_is_replaced_and_comes_back(
 
 
 def test_a_primary_that_is_frozen_is_replaced_and_comes_back_as_a_stale_one(
-    members: ReplicaSet, store: Store, site: Site, tmp_path: Path, faultless: bytes
+    members: ReplicaSet, store: Store, site: Site, tmp_path: Path, expected_items: bytes
 ):
-    with crawled(store, site, tmp_path, faultless, "SIGSTOP"):
+    with crawled(store, site, tmp_path, expected_items, "SIGSTOP"):
         primary = members.primary()
         members.servers[primary].freeze()
         members.await_other_primary(primary)
@@ -312,11 +312,11 @@ def test_a_primary_that_is_cut_off_from_the_others_is_replaced(
     store: Store,
     site: Site,
     tmp_path: Path,
-    faultless: bytes,
+    expected_items: bytes,
 ):
     """If clients still reach it, it accepts their claims until it steps down."""
     what = "cut off from members" + clients * " and clients"
-    with crawled(store, site, tmp_path, faultless, what):
+    with crawled(store, site, tmp_path, expected_items, what):
         primary = members.primary()
         members.isolate(primary, clients=clients, members=True)
         members.await_other_primary(primary)
@@ -325,10 +325,10 @@ def test_a_primary_that_is_cut_off_from_the_others_is_replaced(
 
 
 def test_a_primary_that_no_client_reaches_is_waited_for(
-    members: ReplicaSet, store: Store, site: Site, tmp_path: Path, faultless: bytes
+    members: ReplicaSet, store: Store, site: Site, tmp_path: Path, expected_items: bytes
 ):
     """The members see no fault, so they elect no other primary."""
-    with crawled(store, site, tmp_path, faultless, "cut off from clients for 4 s"):
+    with crawled(store, site, tmp_path, expected_items, "cut off from clients for 4 s"):
         primary = members.primary()
         members.isolate(primary, clients=True, members=False)
         wait_out(4.0)

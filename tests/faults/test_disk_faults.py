@@ -141,7 +141,7 @@ def said(crew: Crew, sentence: str, *, times: int = 1) -> Callable[[], bool]:
 
 
 def test_a_crawl_waits_for_room_on_a_full_disk_and_goes_on(
-    disk: Disk, store: Store, site: Site, faultless: bytes, tmp_path: Path
+    disk: Disk, store: Store, site: Site, expected_items: bytes, tmp_path: Path
 ):
     with crew(store, site, tmp_path) as workers:
         for _ in range(2):
@@ -161,12 +161,12 @@ def test_a_crawl_waits_for_room_on_a_full_disk_and_goes_on(
     assert [report["leases_lost"] for report in reports] == [0, 0]
     assert {(row.retry, row.lost) for row in store.rows()} == {(0, 0)}
     assert fetched_again(site) == 0
-    assert_as_without_faults(store, faultless)
+    assert_as_without_faults(store, expected_items)
     assert "Traceback" not in workers.log
 
 
 def test_a_crawl_gives_up_where_nobody_makes_room_and_the_next_one_completes(
-    disk: Disk, store: Store, site: Site, faultless: bytes, tmp_path: Path
+    disk: Disk, store: Store, site: Site, expected_items: bytes, tmp_path: Path
 ):
     with crew(store, site, tmp_path, ledger_give_up="2s") as workers:
         gave_up = workers.start()
@@ -185,7 +185,7 @@ def test_a_crawl_gives_up_where_nobody_makes_room_and_the_next_one_completes(
     assert "the ledger has not answered for" in last
     assert str(disk.folder / "ledger.db") in last
     assert fetched_again(site) <= held
-    assert_as_without_faults(store, faultless)
+    assert_as_without_faults(store, expected_items)
     assert "Traceback" not in workers.log
 
 
@@ -232,7 +232,7 @@ def test_a_ledger_that_is_read_only_at_the_start_is_a_matter_of_configuration(
     site: Site,
     spider: Path,
     bound: list[str],
-    faultless: bytes,
+    expected_items: bytes,
     tmp_path: Path,
 ):
     folder = tmp_path / "ledger"
@@ -256,11 +256,11 @@ def test_a_ledger_that_is_read_only_at_the_start_is_a_matter_of_configuration(
     assert sentence.count("\n") == 1, sentence
     assert sentence.startswith(f"crawlcw: The ledger {folder}/ledger.db ")
     assert asked == before
-    assert_as_without_faults(store, faultless)
+    assert_as_without_faults(store, expected_items)
 
 
 def test_on_a_full_disk_the_command_ends_with_one_sentence(
-    spider: Path, bound: list[str], faultless: bytes, tmp_path: Path
+    spider: Path, bound: list[str], expected_items: bytes, tmp_path: Path
 ):
     store = Store(f"sqlite:///{tmp_path}/ledger/ledger.db")
     crawl = crawlcw_itself(spider, store, "-s", "ledger_give_up=1s")
@@ -272,12 +272,12 @@ def test_on_a_full_disk_the_command_ends_with_one_sentence(
     assert said.count("crawlcw: the ledger cannot be reached: ") == 1
     assert "Traceback" not in said
     assert again == (0, "")
-    assert_as_without_faults(store, faultless)
+    assert_as_without_faults(store, expected_items)
 
 
 @pytest.mark.parametrize("for_good", [False, True])
 def test_a_file_that_is_read_only_in_the_middle_is_waited_for(
-    for_good: bool, spider: Path, site: Site, faultless: bytes, tmp_path: Path
+    for_good: bool, spider: Path, site: Site, expected_items: bytes, tmp_path: Path
 ):
     store = Store(f"sqlite:///{tmp_path}/ledger.db")
     give_up = "1s" if for_good else "60s"
@@ -301,4 +301,4 @@ def test_a_file_that_is_read_only_in_the_middle_is_waited_for(
     assert "Traceback" not in said
     assert again[0] == 0
     assert fetched_again(site) <= held
-    assert_as_without_faults(store, faultless)
+    assert_as_without_faults(store, expected_items)

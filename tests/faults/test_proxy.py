@@ -21,7 +21,7 @@ from pymongo.errors import AutoReconnect, ConnectionFailure, NetworkTimeout
 from tests.faults.proxy import At, ByChance, Command, End, Fault, Loss, Proxy, proxied
 from tests.support.mongod import with_database
 
-#: Seconds until a hasty client times out.
+#: Seconds until a client with a short timeout gives up.
 WAIT = 1.5
 OPTIONS = {"retryWrites": False, "retryReads": False}
 
@@ -38,7 +38,7 @@ def proxy(network: tuple[Proxy, str]) -> Proxy:
 
 
 @pytest.fixture
-def near(network: tuple[Proxy, str]) -> Iterator[Collection]:
+def client_side(network: tuple[Proxy, str]) -> Iterator[Collection]:
     """A collection behind the proxy."""
     with pymongo.MongoClient(network[1], **OPTIONS) as client:
         client.admin.command("ping")
@@ -46,7 +46,7 @@ def near(network: tuple[Proxy, str]) -> Iterator[Collection]:
 
 
 @pytest.fixture
-def hasty(network: tuple[Proxy, str]) -> Iterator[Collection]:
+def short_timeout(network: tuple[Proxy, str]) -> Iterator[Collection]:
     """The same with a short timeout, for commands without an answer."""
     options = OPTIONS | {"timeoutMS": round(1000 * WAIT), "serverSelectionTimeoutMS": 2000}
     with pymongo.MongoClient(network[1], **options) as client:
@@ -55,7 +55,7 @@ def hasty(network: tuple[Proxy, str]) -> Iterator[Collection]:
 
 
 @pytest.fixture
-def there(mongodb_uri: str, database_name: str) -> Iterator[Collection]:
+def server_side(mongodb_uri: str, database_name: str) -> Iterator[Collection]:
     """The same collection, seen from the server's side."""
     with pymongo.MongoClient(mongodb_uri) as client:
         yield client[database_name]["things"]
@@ -77,22 +77,22 @@ def _answers(collection: Collection) -> bool:
     return True
 
 
-def test_what_is_not_planned_passes_unchanged(near, there, proxy: Proxy):
+def test_what_is_not_planned_passes_unchanged(client_side, server_side, proxy: Proxy):
     documents = [{"_id": n, "text": "x" * n * 100} for n in range(300)]
 
-    near.insert_many(documents)
+    client_side.insert_many(documents)
 
-    assert list(near.find().sort("_id").batch_size(50)) == documents
-    assert list(there.find().sort("_id")) == documents
+    assert list(client_side.find().sort("_id").batch_size(50)) == documents
+    assert list(server_side.find().sort("_id")) == documents
 
 
-def test_commands_are_known_by_name_and_collection(near, proxy: Proxy):
+def test_commands_are_known_by_name_and_collection(client_side, proxy: Proxy):
     proxy.plan(None)
 
-    near.insert_many([{"_id": n} for n in range(1000)])
-    near.bulk_write([pymongo.UpdateOne({"_id": n}, {"$set": {"n": 1}}) for n in range(10)])
-    near.find_one_and_update({"_id": 1}, {"$set": {"n": 2}})
-    near.database.command("ping")
+    client_side.insert_many([{"_id": n} for n in range(1000)])
+    client_side.bulk_write([pymongo.UpdateOne({"_id": n}, {"$set": {"n": 1}}) for n in range(10)])
+    client_side.find_one_and_update({"_id": 1}, {"$set": {"n": 2}})
+    client_side.database.command("ping")
 
     assert [(each.name, each.target) for each in proxy.commands()] == [
         ("insert", "things"),
@@ -116,78 +116,80 @@ def test_commands_are_known_by_name_and_collection(near, proxy: Proxy):
     ],
 )
 def test_a_loss_is_an_error_for_the_client_and_the_server_knows_or_not(
-    hasty, there, proxy: Proxy, loss: Loss, arrives: bool, end: End, error
+    short_timeout, server_side, proxy: Proxy, loss: Loss, arrives: bool, end: End, error
 ):
     proxy.plan(At(Fault(loss=loss, end=end), name="insert", target="things"))
     began = time.monotonic()
 
     with pytest.raises(error):
-        hasty.insert_one({"_id": 1})
+        short_timeout.insert_one({"_id": 1})
 
     took = time.monotonic() - began
     # Other ends raise at once: their error is no timeout.
     assert took >= WAIT * 0.9 or end is not End.SILENCE
-    eventually(lambda: there.count_documents({}) == int(arrives))
-    eventually(lambda: _answers(hasty))
+    eventually(lambda: server_side.count_documents({}) == int(arrives))
+    eventually(lambda: _answers(short_timeout))
 
 
 @pytest.mark.thorough
-def test_a_plan_is_for_one_command_behind_others(hasty, there, proxy: Proxy):
+def test_a_plan_is_for_one_command_behind_others(short_timeout, server_side, proxy: Proxy):
     plan = At(Fault(loss=Loss.REQUEST, end=End.CLOSE), name="insert", target="things", skip=1)
     proxy.plan(plan)
 
-    hasty.database["others"].insert_one({})
-    hasty.insert_one({"_id": 1})
+    short_timeout.database["others"].insert_one({})
+    short_timeout.insert_one({"_id": 1})
     assert not plan.struck.is_set()
     with pytest.raises(ConnectionFailure):
-        hasty.insert_one({"_id": 2})
+        short_timeout.insert_one({"_id": 2})
     assert plan.struck.is_set()
-    eventually(lambda: _answers(hasty))
+    eventually(lambda: _answers(short_timeout))
 
-    assert hasty.insert_one({"_id": 3}).acknowledged
-    assert sorted(each["_id"] for each in there.find()) == [1, 3]
+    assert short_timeout.insert_one({"_id": 3}).acknowledged
+    assert sorted(each["_id"] for each in server_side.find()) == [1, 3]
 
 
 @pytest.mark.thorough
-def test_a_request_that_is_delayed_arrives_though_nobody_waits_for_it(hasty, there, proxy: Proxy):
+def test_a_request_that_is_delayed_arrives_though_nobody_waits_for_it(
+    short_timeout, server_side, proxy: Proxy
+):
     proxy.plan(At(Fault(delay=timedelta(seconds=2 * WAIT)), name="insert"))
 
     with pytest.raises(NetworkTimeout):
-        hasty.insert_one({"_id": 1})
+        short_timeout.insert_one({"_id": 1})
 
-    assert there.count_documents({}) == 0
-    eventually(lambda: there.count_documents({}) == 1)
+    assert server_side.count_documents({}) == 0
+    eventually(lambda: server_side.count_documents({}) == 1)
 
 
-def test_a_short_delay_is_no_error(near, proxy: Proxy):
+def test_a_short_delay_is_no_error(client_side, proxy: Proxy):
     proxy.plan(At(Fault(delay=timedelta(seconds=WAIT / 6)), name="insert"))
 
-    assert near.insert_one({"_id": 1}).acknowledged
+    assert client_side.insert_one({"_id": 1}).acknowledged
 
 
 @pytest.mark.thorough
-def test_a_lost_request_may_be_delivered_later(hasty, there, proxy: Proxy):
+def test_a_lost_request_may_be_delivered_later(short_timeout, server_side, proxy: Proxy):
     proxy.plan(At(Fault(loss=Loss.REQUEST, keeps=True), name="insert"))
     with pytest.raises(NetworkTimeout):
-        hasty.insert_one({"_id": 1})
-    assert there.count_documents({}) == 0
+        short_timeout.insert_one({"_id": 1})
+    assert server_side.count_documents({}) == 0
 
     (reply,) = proxy.deliver()
 
     assert (reply["ok"], reply["n"]) == (1.0, 1)
-    assert there.count_documents({}) == 1
+    assert server_side.count_documents({}) == 1
     assert proxy.deliver() == []
 
 
-def test_a_request_may_be_delivered_twice(near, there, proxy: Proxy):
+def test_a_request_may_be_delivered_twice(client_side, server_side, proxy: Proxy):
     proxy.plan(At(Fault(keeps=True), name="update"))
-    near.insert_one({"_id": 1, "n": 0})
-    near.update_one({"_id": 1}, {"$inc": {"n": 1}})
+    client_side.insert_one({"_id": 1, "n": 0})
+    client_side.update_one({"_id": 1}, {"$inc": {"n": 1}})
 
     (reply,) = proxy.deliver()
 
     assert reply["nModified"] == 1
-    assert there.find_one() == {"_id": 1, "n": 2}
+    assert server_side.find_one() == {"_id": 1, "n": 2}
 
 
 @pytest.mark.thorough
@@ -211,28 +213,28 @@ def _request(command: dict) -> bytes:
 
 
 @pytest.mark.thorough
-def test_a_cut_refuses_everybody_until_it_is_mended(hasty, proxy: Proxy):
-    hasty.insert_one({"_id": 1})
+def test_a_cut_refuses_everybody_until_it_is_mended(short_timeout, proxy: Proxy):
+    short_timeout.insert_one({"_id": 1})
     proxy.cut()
 
     with pytest.raises(ConnectionFailure):
-        hasty.count_documents({})
+        short_timeout.count_documents({})
 
     proxy.mend()
-    eventually(lambda: _answers(hasty))
+    eventually(lambda: _answers(short_timeout))
 
 
 @pytest.mark.thorough
-def test_what_is_frozen_arrives_when_it_thaws(hasty, there, proxy: Proxy):
-    hasty.insert_one({"_id": 1})
+def test_what_is_frozen_arrives_when_it_thaws(short_timeout, server_side, proxy: Proxy):
+    short_timeout.insert_one({"_id": 1})
     proxy.freeze()
     with pytest.raises(ConnectionFailure):
-        hasty.insert_one({"_id": 2})
-    assert there.count_documents({}) == 1
+        short_timeout.insert_one({"_id": 2})
+    assert server_side.count_documents({}) == 1
 
     proxy.mend()
 
-    eventually(lambda: there.count_documents({}) == 2)
+    eventually(lambda: server_side.count_documents({}) == 2)
 
 
 def test_chance_repeats_itself():
@@ -258,11 +260,11 @@ def test_without_names_chance_spares_what_is_the_drivers_own():
     assert struck == ["find", "update"]
 
 
-def test_many_at_once_pass(near, there, proxy: Proxy):
+def test_many_at_once_pass(client_side, server_side, proxy: Proxy):
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda n: near.insert_one({"_id": n}), range(200)))
+        list(pool.map(lambda n: client_side.insert_one({"_id": n}), range(200)))
 
-    assert there.count_documents({}) == 200
+    assert server_side.count_documents({}) == 200
     assert len(proxy.commands()) == 200
 
 

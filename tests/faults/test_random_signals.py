@@ -42,7 +42,7 @@ def slow_enough(seconds: float) -> int:
 
 @pytest.mark.timeout(1200)
 def test_a_crawl_outlives_kills_of_random_workers_at_random_moments(
-    store: Store, faultless_twice: bytes, tmp_path: Path, soaking: bool
+    store: Store, expected_items_twice: bytes, tmp_path: Path, soaking: bool
 ):
     kills, shortest, longest = (150, 0.5, 3.0) if soaking else (60, 0.4, 0.8)
     latency = slow_enough(kills * (shortest + longest) / 2)
@@ -76,7 +76,7 @@ def test_a_crawl_outlives_kills_of_random_workers_at_random_moments(
         reports = crew.drained()
 
         assert under_way
-        assert_as_without_faults(store, faultless_twice, max_lost=MOST_LOST)
+        assert_as_without_faults(store, expected_items_twice, max_lost=MOST_LOST)
         again = fetched_again(site)
         most = max(row.lost for row in store.rows())
     assert again <= crew.held_at_faults
@@ -92,7 +92,7 @@ def test_a_crawl_outlives_kills_of_random_workers_at_random_moments(
 
 @pytest.mark.timeout(1200)
 def test_stops_at_random_moments_cost_no_task_an_attempt(
-    store: Store, faultless_twice: bytes, tmp_path: Path, soaking: bool
+    store: Store, expected_items_twice: bytes, tmp_path: Path, soaking: bool
 ):
     rounds, latency = (40, 1500) if soaking else (6, 200)
     print(f"seed {SEED}")
@@ -123,7 +123,7 @@ def test_stops_at_random_moments_cost_no_task_an_attempt(
         crew.drained()
 
         assert under_way
-        assert_as_without_faults(store, faultless_twice)
+        assert_as_without_faults(store, expected_items_twice)
         # Requests under way at a stop finish: the site is faster than the grace.
         assert fetched_again(site) == crew.held_at_faults == 0
     assert_nothing_is_held_or_spent(store)

@@ -42,7 +42,7 @@ def marked_by(marks: Path) -> list[int]:
 
 
 def test_a_process_that_was_frozen_past_its_leases_records_nothing_twice(
-    store: Store, faultless: bytes, tmp_path: Path
+    store: Store, expected_items: bytes, tmp_path: Path
 ):
     with (
         docs.served(docs.folder("postgresql"), latency=60) as site,
@@ -60,7 +60,7 @@ def test_a_process_that_was_frozen_past_its_leases_records_nothing_twice(
         report = frozen.drained()
 
         assert still_frozen
-        assert_as_without_faults(store, faultless)
+        assert_as_without_faults(store, expected_items)
         assert fetched_again(site) <= len(held)
     assert store.rows() == finished_meanwhile
     assert {row.fence > 1 for row in finished_meanwhile if row.path in held} == {True}
@@ -71,7 +71,7 @@ def test_a_process_that_was_frozen_past_its_leases_records_nothing_twice(
 
 @pytest.mark.parametrize("leases", [2, 5])
 def test_a_process_that_stood_still_in_a_callback_goes_on_and_has_lost_nothing(
-    leases: int, store: Store, faultless: bytes, tmp_path: Path
+    leases: int, store: Store, expected_items: bytes, tmp_path: Path
 ):
     marks = tmp_path / "marks"
     blocking = {"pages": "/tutorial-sql.html", "seconds": 2 * leases, "marks": marks}
@@ -95,7 +95,7 @@ def test_a_process_that_stood_still_in_a_callback_goes_on_and_has_lost_nothing(
         others_report = other.drained()
         report = blocked.drained()
 
-        assert_as_without_faults(store, faultless)
+        assert_as_without_faults(store, expected_items)
         again = fetched_again(site)
         fetched = len(site.hits())
     rows = store.rows()
@@ -118,7 +118,7 @@ def finished(rows: list[Row]) -> int:
 
 @pytest.mark.parametrize(("pages", "processes"), [(DEADLY[:1], 1), (DEADLY, 2)])
 def test_a_page_that_kills_its_process_is_ignored_and_all_others_are_recorded(
-    pages: tuple[str, ...], processes: int, store: Store, faultless: bytes, tmp_path: Path
+    pages: tuple[str, ...], processes: int, store: Store, expected_items: bytes, tmp_path: Path
 ):
     marks = tmp_path / "marks"
     with (
@@ -140,7 +140,7 @@ def test_a_page_that_kills_its_process_is_ignored_and_all_others_are_recorded(
         # The second death quarantines the page.
         deaths = crawl_with_restarts(crew, most=5 * len(pages))
 
-        assert_as_without_faults(store, without(faultless, pages))
+        assert_as_without_faults(store, without(expected_items, pages))
         again = fetched_again(site)
     rows = store.rows()
     ignored = {row.path: (row.reason, row.lost) for row in rows if row.status == Status.IGNORED}
@@ -177,7 +177,7 @@ def crawl_with_restarts(crew: Crew, *, most: int) -> int:
 
 
 def test_a_task_that_takes_five_leases_runs_once(
-    store: Store, star: Path, faultless_star: bytes, tmp_path: Path
+    store: Store, star: Path, expected_items_star: bytes, tmp_path: Path
 ):
     marks = tmp_path / "marks"
     slow = {"pages": "/7.html", "seconds": 15, "marks": marks}
@@ -191,7 +191,7 @@ def test_a_task_that_takes_five_leases_runs_once(
         wait_until(lambda: len(workers_of(store.url)) == 2)
         reports = crew.drained()
 
-        assert_as_without_faults(store, faultless_star)
+        assert_as_without_faults(store, expected_items_star)
         assert fetched_again(site) == 0
     assert marked_by(marks) == [first.pid]
     assert {row.lost for row in store.rows()} == {0}
@@ -202,7 +202,7 @@ def test_a_task_that_takes_five_leases_runs_once(
 
 @pytest.mark.representative("sqlite")
 def test_a_newly_started_process_takes_over_at_once_what_a_dead_one_held(
-    store: Store, star: Path, faultless_star: bytes, tmp_path: Path
+    store: Store, star: Path, expected_items_star: bytes, tmp_path: Path
 ):
     with (
         docs.served(star, stall_after=2) as site,
@@ -214,7 +214,7 @@ def test_a_newly_started_process_takes_over_at_once_what_a_dead_one_held(
         took = killed.until_it_ran_again()
         crew.drained()
 
-        assert_as_without_faults(store, faultless_star)
+        assert_as_without_faults(store, expected_items_star)
         assert fetched_again(site) <= crew.held_at_faults
     print(f"{len(killed.held)} tasks ran again after {took:.2f} s, with leases of 180 s")
     # Its start and first look take far less than a lease, or than another worker's next look.
@@ -222,7 +222,7 @@ def test_a_newly_started_process_takes_over_at_once_what_a_dead_one_held(
 
 
 def test_a_neighbour_takes_over_what_a_dead_process_held_at_its_next_look(
-    store: Store, star: Path, faultless_star: bytes, tmp_path: Path
+    store: Store, star: Path, expected_items_star: bytes, tmp_path: Path
 ):
     lease = 36.0
     with (
@@ -233,7 +233,7 @@ def test_a_neighbour_takes_over_what_a_dead_process_held_at_its_next_look(
         took = killed.until_it_ran_again()
         crew.drained()
 
-        assert_as_without_faults(store, faultless_star)
+        assert_as_without_faults(store, expected_items_star)
         assert fetched_again(site) <= crew.held_at_faults
     print(f"{len(killed.held)} tasks ran again after {took:.2f} s, with leases of {lease:g} s")
     # It looks for dead workers every third of a lease, and while idle, at the ledger at least
@@ -246,7 +246,7 @@ def test_a_neighbour_takes_over_what_a_dead_process_held_at_its_next_look(
     ("per_host", "begun"), [(0, LEAVES), (8, 1)], ids=["shared host", "owned host"]
 )
 def test_what_a_process_on_another_machine_held_runs_again_within_one_and_a_half_leases(
-    per_host: int, begun: int, store: Store, star: Path, faultless_star: bytes, tmp_path: Path
+    per_host: int, begun: int, store: Store, star: Path, expected_items_star: bytes, tmp_path: Path
 ):
     lease = 12.0
     with (
@@ -263,7 +263,7 @@ def test_what_a_process_on_another_machine_held_runs_again_within_one_and_a_half
         took = killed.until_it_ran_again()
         crew.drained()
 
-        assert_as_without_faults(store, faultless_star)
+        assert_as_without_faults(store, expected_items_star)
         assert fetched_again(site) <= crew.held_at_faults
     print(f"{len(killed.held)} tasks ran again after {took:.2f} s, with leases of {lease:g} s")
     # Leases are renewed every third, so at least two thirds were left; the death of a worker

@@ -24,7 +24,7 @@ from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
 from tests.hostile.pages import response
-from tests.support.ledgers import Ledgers
+from tests.support.ledgers import LedgerFactory
 
 OUTSIDE, INSIDE = "127.0.0.2", "127.0.0.1"
 
@@ -269,7 +269,7 @@ async def test_a_crawl_that_goes_on_knows_that_a_name_was_public(
     }
 
 
-async def test_a_public_name_is_told_to_every_process(store: Ledgers) -> None:
+async def test_a_public_name_is_told_to_every_process(store: LedgerFactory) -> None:
     one, two = await store.open(), await store.open()
 
     await StartNames(one.notes).note_public("a.example")

@@ -25,7 +25,7 @@ from crawlcw.model.sanitize import printable, printable_block
 from crawlcw.model.values import MAX_DEPTH, clean, cleaned_item
 from tests.support import ledgers
 from tests.support.fuzzing import UNSEEN, fuzzed, soup
-from tests.support.ledgers import Ledgers, claimed_one, failure, make_task, success
+from tests.support.ledgers import LedgerFactory, claimed_one, failure, make_task, success
 
 T = TypeVar("T")
 ZONES = [UTC, timezone(timedelta(hours=14)), timezone(-timedelta(hours=23, minutes=59))]
@@ -110,7 +110,7 @@ def test_what_is_cleaned_stays_as_it_is_and_can_be_shown(value: object) -> None:
 class Store:
     """A ledger with a new task for each example."""
 
-    def __init__(self, opened: Ledgers) -> None:
+    def __init__(self, opened: LedgerFactory) -> None:
         self._runner = asyncio.Runner()
         self._opened = opened
         self.ledger: Ledger = self.run(opened.open())

@@ -1,9 +1,9 @@
 """Commands to running crawls, on every store."""
 
-from tests.support.ledgers import Ledgers
+from tests.support.ledgers import LedgerFactory
 
 
-async def test_it_is_the_same_for_all_and_each_part_by_itself(store: Ledgers):
+async def test_it_is_the_same_for_all_and_each_part_by_itself(store: LedgerFactory):
     one, two = await store.open(), await store.open()
     assert await one.notes.control() == {}
 

@@ -21,8 +21,8 @@ from crawlcw.ledger.protocol import Dimension, Group, ItemCount, Ledger, TaskFil
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Record, Status
 from tests.ledger.test_ledger_plans import Overheard, explained, stages
-from tests.support import crowds
-from tests.support.crowds import crowd
+from tests.support import bulk_ledgers
+from tests.support.bulk_ledgers import task_documents
 from tests.support.ledgers import FakeClock, claimed, failure, make_task, success
 from tests.support.mongod import with_database
 
@@ -236,13 +236,17 @@ REASONS = (Reason.CONNECT, Reason.TIMEOUT_READ, Reason.REFUSED_ROBOTS)
 
 async def fill_sqlite(path: Path) -> Ledger:
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
-    crowds.fill_sqlite(path, "books", crowd(LARGE, callbacks=CALLBACKS, reasons=REASONS))
+    bulk_ledgers.fill_sqlite(
+        path, "books", task_documents(LARGE, callbacks=CALLBACKS, reasons=REASONS)
+    )
     return ledger
 
 
 async def fill_mongodb(uri: str, name: str) -> Ledger:
     ledger = await MongoLedger.open(with_database(uri, name), "books", clock=FakeClock())
-    crowds.fill_mongodb(uri, name, "books", crowd(LARGE, callbacks=CALLBACKS, reasons=REASONS))
+    bulk_ledgers.fill_mongodb(
+        uri, name, "books", task_documents(LARGE, callbacks=CALLBACKS, reasons=REASONS)
+    )
     return ledger
 
 

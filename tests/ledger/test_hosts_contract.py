@@ -17,7 +17,7 @@ from tests.support.ledgers import (
     LEASE,
     START,
     FakeClock,
-    Ledgers,
+    LedgerFactory,
     claimed,
     claimed_one,
     failure,
@@ -107,7 +107,7 @@ async def test_the_longest_ready_comes_first(ledger: Ledger):
     assert names(await leased(ledger, limit=3)) == ["a.com"]
 
 
-async def test_sixteen_claimers_share_three_hundred_hosts_out(store: Ledgers):
+async def test_sixteen_claimers_share_three_hundred_hosts_out(store: LedgerFactory):
     clients = [await store.open() for _ in range(4)]
     hosts = [f"h{n}.com" for n in range(300)]
     await clients[0].hosts.wake(dict.fromkeys(hosts, START))
@@ -129,7 +129,7 @@ async def test_sixteen_claimers_share_three_hundred_hosts_out(store: Ledgers):
     assert owners == {lease.host.name: lease.token for lease in got}
 
 
-async def test_a_claimer_that_comes_too_late_for_some_takes_others(store: Ledgers):
+async def test_a_claimer_that_comes_too_late_for_some_takes_others(store: LedgerFactory):
     """It looks again: two claimers that look at once see the same hosts."""
     clients = [await store.open() for _ in range(4)]
     await clients[0].hosts.wake({f"h{n}.com": START for n in range(40)})
@@ -426,7 +426,7 @@ async def test_a_host_that_rests_is_woken_for_the_end_of_its_rest(ledger: Ledger
     assert (await the_host(ledger)).ready_at == at(30)
 
 
-async def test_many_who_wake_the_same_new_hosts_harm_nobody(store: Ledgers):
+async def test_many_who_wake_the_same_new_hosts_harm_nobody(store: LedgerFactory):
     clients = [await store.open() for _ in range(4)]
     hosts = [f"h{n}.com" for n in range(50)]
 
@@ -475,7 +475,7 @@ async def test_a_task_whose_wake_up_comes_after_the_release_is_not_lost_either(l
     assert (await the_host(ledger)).ready_at == START
 
 
-async def test_no_wake_up_is_lost_in_the_race_of_release_and_wake(store: Ledgers):
+async def test_no_wake_up_is_lost_in_the_race_of_release_and_wake(store: LedgerFactory):
     owner, inserter = await store.open(), await store.open()
     hosts = [f"h{n}.com" for n in range(30)]
     await owner.hosts.wake(dict.fromkeys(hosts, START))
@@ -721,7 +721,7 @@ async def test_retry_failed_brings_back_what_was_given_up(ledger: Ledger, reason
 # --- leave
 
 
-async def test_the_hosts_of_a_dead_worker_are_ready_at_once(store: Ledgers):
+async def test_the_hosts_of_a_dead_worker_are_ready_at_once(store: LedgerFactory):
     dead, living = await store.open(), await store.open()
     worker = Worker(name="w.1", machine="m", pid=7, birth="9", started=START)
     await dead.workers.join(worker)
@@ -746,7 +746,7 @@ async def test_the_hosts_of_a_dead_worker_are_ready_at_once(store: Ledgers):
 
 
 async def test_the_hosts_of_a_dead_workers_tasks_are_ready_though_it_never_held_them(
-    store: Ledgers,
+    store: LedgerFactory,
 ):
     dead, living = await store.open(), await store.open()
     urls = [f"http://{host}/{n}" for host in (HOST, "b.com", "c.com") for n in range(2)]

@@ -22,7 +22,7 @@ from tests.support.ledgers import (
     LEASE,
     START,
     FakeClock,
-    Ledgers,
+    LedgerFactory,
     make_task,
     make_tasks,
     on_mongomock,
@@ -289,14 +289,14 @@ async def test_the_tasks_of_a_host_are_given_up_by_the_batch(
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[Ledgers]:
+async def store() -> AsyncIterator[LedgerFactory]:
     opened = on_mongomock()
     yield opened
     await opened.close()
 
 
 @pytest.fixture
-async def double(store: Ledgers) -> MongoLedger:
+async def double(store: LedgerFactory) -> MongoLedger:
     ledger = await store.open()
     assert isinstance(ledger, MongoLedger)
     return ledger

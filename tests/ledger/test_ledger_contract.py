@@ -21,7 +21,7 @@ from tests.support.ledgers import (
     LEASE,
     START,
     FakeClock,
-    Ledgers,
+    LedgerFactory,
     changed_task,
     claimed,
     claimed_one,
@@ -240,7 +240,7 @@ async def test_claiming_nothing_leases_nothing(ledger: Ledger):
 
 @pytest.mark.thorough
 @pytest.mark.representative("sqlite")
-async def test_many_claimers_never_get_the_same_task(store: Ledgers):
+async def test_many_claimers_never_get_the_same_task(store: LedgerFactory):
     clients = [await store.open() for _ in range(4)]
     tasks = make_tasks(200)
     await clients[0].tasks.add(tasks)
@@ -262,7 +262,7 @@ async def test_many_claimers_never_get_the_same_task(store: Ledgers):
 
 @pytest.mark.thorough
 @pytest.mark.representative("sqlite")
-async def test_sixteen_claims_of_the_same_page_share_it_out(store: Ledgers):
+async def test_sixteen_claims_of_the_same_page_share_it_out(store: LedgerFactory):
     clients = [await store.open() for _ in range(4)]
     await clients[0].tasks.add(make_tasks(100))
     page = await clients[0].tasks.page(limit=100)
@@ -611,7 +611,7 @@ async def test_a_commit_of_a_released_lease_is_lost(ledger: Ledger):
     assert (await ledger.outcomes.commit([success(ledger, lease)])).lost == (lease,)
 
 
-async def test_nobody_sees_a_finished_task_without_its_items(store: Ledgers):
+async def test_nobody_sees_a_finished_task_without_its_items(store: LedgerFactory):
     writer, reader = await store.open(), await store.open()
     await writer.tasks.add(make_tasks(30))
     leases = await claimed(writer)
@@ -1282,7 +1282,7 @@ def worker(name: str) -> Worker:
     return Worker(name=name, machine="m1", pid=42, birth="12345", started=START)
 
 
-async def test_the_tasks_of_a_dead_worker_are_claimable_at_once(store: Ledgers):
+async def test_the_tasks_of_a_dead_worker_are_claimable_at_once(store: LedgerFactory):
     dead, alive = await store.open(), await store.open()
     await dead.workers.join(worker("a"))
     await dead.tasks.add(make_tasks(6))
@@ -1311,7 +1311,9 @@ async def test_the_tasks_of_a_dead_worker_are_claimable_at_once(store: Ledgers):
 # --- whole runs
 
 
-async def test_a_crawl_of_two_processes_finishes_every_task_once(store: Ledgers, clock: FakeClock):
+async def test_a_crawl_of_two_processes_finishes_every_task_once(
+    store: LedgerFactory, clock: FakeClock
+):
     clients = [await store.open(), await store.open()]
     await clients[0].tasks.add(make_tasks(60))
 
@@ -1505,7 +1507,7 @@ async def test_a_task_that_was_tried_and_refused_for_depth_is_admitted_as_if_nev
 # --- notes of crawls
 
 
-async def test_the_state_is_what_was_written_down_last_of_each_name(store: Ledgers):
+async def test_the_state_is_what_was_written_down_last_of_each_name(store: LedgerFactory):
     one, two = await store.open(), await store.open()
     assert await one.notes.state() == {}
 
@@ -1531,7 +1533,7 @@ async def test_with_tasks_that_are_purged_goes_that_all_seeds_are_there(ledger: 
     assert await ledger.notes.state() == {"depth": {"limit": 3}}
 
 
-async def test_what_is_dropped_is_gone_and_can_begin_anew(store: Ledgers):
+async def test_what_is_dropped_is_gone_and_can_begin_anew(store: LedgerFactory):
     ledger = await store.open()
     await ledger.tasks.add(make_tasks(3))
     await ledger.hosts.wake({"example.com": store.clock.time})
@@ -1551,7 +1553,7 @@ async def test_what_is_dropped_is_gone_and_can_begin_anew(store: Ledgers):
     assert len(await claimed(again)) == 3
 
 
-async def test_the_state_stays_when_the_ledger_is_opened_again(store: Ledgers):
+async def test_the_state_stays_when_the_ledger_is_opened_again(store: LedgerFactory):
     ledger = await store.open()
     await ledger.notes.set_state({"depth": {"limit": 3}})
 

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from crawlcw.ledger.protocol import Counters, Ledger, Worker
 from crawlcw.model.rates import Point, Vitals
-from tests.support.ledgers import START, Ledgers
+from tests.support.ledgers import START, LedgerFactory
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
@@ -32,7 +32,7 @@ async def minutes_kept(ledger: Ledger, *, until: datetime) -> list[float]:
     return [(span.until - START) / MINUTE for span in found]
 
 
-async def test_points_are_read_back_as_what_was_done_between_them(store: Ledgers):
+async def test_points_are_read_back_as_what_was_done_between_them(store: LedgerFactory):
     one, two = await store.open(), await store.open()
     await one.rates.record(
         Point(worker="a", started=START, time=START + MINUTE, vitals=VITALS, last=False)
@@ -47,7 +47,7 @@ async def test_points_are_read_back_as_what_was_done_between_them(store: Ledgers
     assert (second.since, second.finished) == (START + MINUTE, 21)
 
 
-async def test_only_what_ended_in_the_time_asked_for_is_read(store: Ledgers):
+async def test_only_what_ended_in_the_time_asked_for_is_read(store: LedgerFactory):
     ledger = await store.open()
     for minute in range(1, 6):
         await ledger.rates.record(point(START + minute * MINUTE, minute))
@@ -60,7 +60,7 @@ async def test_only_what_ended_in_the_time_asked_for_is_read(store: Ledgers):
     ]
 
 
-async def test_a_worker_has_one_point_a_minute_the_latest(store: Ledgers):
+async def test_a_worker_has_one_point_a_minute_the_latest(store: LedgerFactory):
     ledger = await store.open()
     late = START + MINUTE + timedelta(seconds=59)
     await ledger.rates.record(point(late, 8))
@@ -77,7 +77,7 @@ async def test_a_worker_has_one_point_a_minute_the_latest(store: Ledgers):
 
 
 async def test_points_of_the_last_day_are_kept_then_one_in_ten_minutes_and_none_after_a_week(
-    store: Ledgers,
+    store: LedgerFactory,
 ):
     ledger = await store.open()
     for minute in range(1, 31):
@@ -99,7 +99,9 @@ async def test_points_of_the_last_day_are_kept_then_one_in_ten_minutes_and_none_
     assert START + 20 * MINUTE not in {span.until for span in found}
 
 
-async def test_a_coarse_chart_reads_one_point_in_ten_minutes_and_loses_no_count(store: Ledgers):
+async def test_a_coarse_chart_reads_one_point_in_ten_minutes_and_loses_no_count(
+    store: LedgerFactory,
+):
     ledger = await store.open()
     for minute in range(1, 31):
         await ledger.rates.record(point(START + minute * MINUTE, minute))
@@ -109,7 +111,7 @@ async def test_a_coarse_chart_reads_one_point_in_ten_minutes_and_loses_no_count(
     assert [(span.seconds, span.finished) for span in found] == [(600, 10)] * 3
 
 
-async def test_a_worker_shows_its_vitals_with_its_heartbeat_until_it_leaves(store: Ledgers):
+async def test_a_worker_shows_its_vitals_with_its_heartbeat_until_it_leaves(store: LedgerFactory):
     one, two = await store.open(), await store.open()
     worker = Worker(name="a", machine="m1", pid=42, birth="12345", started=START)
     await one.workers.join(worker)
@@ -129,7 +131,7 @@ async def test_a_worker_shows_its_vitals_with_its_heartbeat_until_it_leaves(stor
     assert await one.rates.between(START, START + DAY) == []
 
 
-async def test_points_go_with_the_ledger_that_is_dropped(store: Ledgers):
+async def test_points_go_with_the_ledger_that_is_dropped(store: LedgerFactory):
     ledger = await store.open()
     await ledger.rates.record(point(START + MINUTE, 3))
 

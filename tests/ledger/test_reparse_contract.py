@@ -10,7 +10,7 @@ from crawlcw.ledger.protocol import Committed, Ledger, TaskFilter
 from crawlcw.model.task import Record, Status, StoredPage, Task
 from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded, Unchanged, reparse
 from tests.ledger.test_revisits_contract import at, ended, record, rows
-from tests.support.ledgers import FakeClock, Ledgers, claimed_one, make_task, settled, visit
+from tests.support.ledgers import FakeClock, LedgerFactory, claimed_one, make_task, settled, visit
 
 PLACE = StoredPage(file="books-1.warc.gz", offset=1 << 40, length=5)
 LARGE = "x" * (1 << 20)
@@ -122,7 +122,7 @@ async def test_sent_twice_it_is_recorded_once(ledger: Ledger):
     assert (await record(ledger, found.task)).task.fence == 2
 
 
-async def test_of_two_at_once_one_is_recorded(store: Ledgers):
+async def test_of_two_at_once_one_is_recorded(store: LedgerFactory):
     ledger, other = await store.open(), await store.open()
     found = await done(ledger, Succeeded(stored=PLACE, visit=visit(), items=({"n": 1},)))
     await ledger.outcomes.replace([again(found, {"n": 2})])

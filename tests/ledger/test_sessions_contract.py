@@ -7,7 +7,7 @@ from crawlcw.ledger.protocol import Ledger, Worker
 from crawlcw.ledger.sessions import Left
 from crawlcw.model import identities
 from crawlcw.model.identities import Cookie, Identity, IdentityState
-from tests.support.ledgers import LEASE, START, FakeClock, Ledgers, sessions_in
+from tests.support.ledgers import LEASE, START, FakeClock, LedgerFactory, sessions_in
 
 ADA = Identity(name="ada", fence=1)
 
@@ -122,7 +122,9 @@ async def test_nothing_is_kept_of_a_session_that_is_not_ready(ledger: Ledger):
     assert not await ledger.sessions.keep("ada", 1, Left(cookies={}))
 
 
-async def test_a_dead_workers_login_may_be_taken_over_at_once(store: Ledgers, clock: FakeClock):
+async def test_a_dead_workers_login_may_be_taken_over_at_once(
+    store: LedgerFactory, clock: FakeClock
+):
     ledger = await store.open()
     worker = Worker(name="w1", machine="m", pid=1, birth="b", started=START)
     await ledger.workers.join(worker)
@@ -138,7 +140,7 @@ async def test_a_dead_workers_login_may_be_taken_over_at_once(store: Ledgers, cl
     assert identities.login_from(known, now=ledger.now(), since=START) == ledger.now()
 
 
-async def test_sessions_are_forgotten_and_dropped(store: Ledgers):
+async def test_sessions_are_forgotten_and_dropped(store: LedgerFactory):
     ledger = await store.open()
     await ledger.sessions.change(None, ADA)
     assert await ledger.sessions.forget() == 1

@@ -11,7 +11,7 @@ import pytest
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.spider_state import Kind, Operation, StoredState, Value, sized
 from crawlcw.model.values import frozen
-from tests.support.ledgers import BACKENDS, Ledgers, on_backend
+from tests.support.ledgers import BACKENDS, LedgerFactory, on_backend
 
 RUN, OTHER = (b"0123456789abcdef", 3), (b"fedcba9876543210", 1)
 ODD = frozen(
@@ -20,14 +20,14 @@ ODD = frozen(
 
 
 @pytest.fixture(params=BACKENDS)
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ledgers]:
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LedgerFactory]:
     ledgers = on_backend(request, tmp_path)
     yield ledgers
     await ledgers.close()
 
 
 @pytest.fixture
-async def ledger(store: Ledgers) -> Ledger:
+async def ledger(store: LedgerFactory) -> Ledger:
     return await store.open()
 
 
@@ -76,7 +76,7 @@ async def test_a_change_writes_what_is_other(ledger: Ledger):
     assert await ledger.spider_state.read(known=1) == second
 
 
-async def test_of_two_changes_of_one_revision_one_is_written(store: Ledgers):
+async def test_of_two_changes_of_one_revision_one_is_written(store: LedgerFactory):
     one, two = await store.open(), await store.open()
     assert await one.spider_state.change(StoredState(), state(1, a=1))
 
@@ -108,7 +108,7 @@ async def test_a_state_that_is_forgotten_is_not_taken_for_an_earlier_one(ledger:
     assert not await ledger.spider_state.forget()
 
 
-async def test_a_state_goes_with_its_ledger(store: Ledgers):
+async def test_a_state_goes_with_its_ledger(store: LedgerFactory):
     ledger = await store.open()
     await ledger.spider_state.change(StoredState(), state(1, a=1))
 

@@ -25,7 +25,7 @@ from tests.support.ledgers import (
     LEASE,
     START,
     FakeClock,
-    Ledgers,
+    LedgerFactory,
     claimed,
     claimed_one,
     make_task,
@@ -39,14 +39,14 @@ HOSTILE = {"$set": {"a.b": [1, {"$x": "$y"}]}, "%aside": {"id": "z"}, "": b"\0",
 
 
 @pytest.fixture(params=BACKENDS)
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ledgers]:
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LedgerFactory]:
     opened = on_backend(request, tmp_path, tracked=True)
     yield opened
     await opened.close()
 
 
 @pytest.fixture
-async def ledger(store: Ledgers) -> Any:
+async def ledger(store: LedgerFactory) -> Any:
     return await store.open()
 
 
@@ -118,7 +118,7 @@ async def test_a_claim_returns_what_the_task_carries(ledger: Ledger):
 
 
 async def test_a_task_that_is_taken_over_is_returned_with_what_was_saved(
-    store: Ledgers, clock: FakeClock
+    store: LedgerFactory, clock: FakeClock
 ):
     ledger: Any = await store.open()
     await ledger.tasks.add([make()])
@@ -306,7 +306,7 @@ async def test_what_is_held_can_be_worked_on_and_released(ledger: Ledger, clock:
 # --- the use case's settings
 
 
-async def test_settings_are_written_down_one_by_one(store: Ledgers):
+async def test_settings_are_written_down_one_by_one(store: LedgerFactory):
     ledger: Any = await store.open()
     assert await ledger.notes.policy() == {}
 

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from crawlcw.ledger.protocol import Counters, Ledger, Worker
-from tests.support.ledgers import LEASE, START, FakeClock, Ledgers, claimed, make_task, make_tasks
+from tests.support.ledgers import (
+    LEASE,
+    START,
+    FakeClock,
+    LedgerFactory,
+    claimed,
+    make_task,
+    make_tasks,
+)
 
 TALLY = Counters(
     pages=3, items=7, fetched=5, bytes=1 << 40, links_dropped={"depth": 2, "scope": 11}
@@ -42,7 +50,7 @@ async def left(ledger: Ledger, name: str, tally: Counters = TALLY) -> None:
 # --- join and leave
 
 
-async def test_workers_join_and_leave(store: Ledgers):
+async def test_workers_join_and_leave(store: LedgerFactory):
     one, two = await store.open(), await store.open()
     await one.workers.join(worker("a"))
     await one.workers.join(worker("b"))
@@ -96,7 +104,7 @@ async def test_a_worker_that_joins_again_is_at_work(ledger: Ledger):
 # --- heartbeat and tally
 
 
-async def test_a_heartbeat_says_when_and_what_was_counted(store: Ledgers):
+async def test_a_heartbeat_says_when_and_what_was_counted(store: LedgerFactory):
     one, two = await store.open(), await store.open()
     await one.workers.join(worker("a", host="m"))
     await one.workers.join(worker("b"))

@@ -60,11 +60,11 @@ def way(
 ) -> Next:
     """Return the layers of a request for robots.txt, or another purpose, above *downloader*."""
     settings = settings or Settings()
-    redirects = FollowRedirects(settings, admission or Admitted())
+    redirects = FollowRedirects(settings, admission or FakeAdmission())
     return ways([redirects, *below(downloader)])[purpose]
 
 
-class Admitted(Admission):
+class FakeAdmission(Admission):
     """Admits each URL that *admit*, if any, does not refuse."""
 
     def __init__(self, admit: Callable[[str], Awaitable[None]] | None = None) -> None:
@@ -87,5 +87,5 @@ async def attempt(
     """Fetch a page, follow redirects, and return the response."""
 
     trying = Attempt(request=request, session=session() if cookies else None, follows=follows)
-    ask = way(downloader, settings, purpose=Purpose.PAGE, admission=Admitted(admit))
+    ask = way(downloader, settings, purpose=Purpose.PAGE, admission=FakeAdmission(admit))
     return await ask(trying, request)

@@ -5,12 +5,12 @@ from typing import Any, Self
 
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.tracking import Dispenser, Policy, Tracker, UseCase
-from tests.support.ledgers import Ledgers
+from tests.support.ledgers import LedgerFactory
 
 TTL = timedelta(seconds=60)
 
 
-class Unwatched(Watchdog):
+class NoWatchdog(Watchdog):
     """Watchdog that does nothing: loop and clock stand still between the steps of a test."""
 
     async def __aenter__(self) -> Self:
@@ -20,16 +20,18 @@ class Unwatched(Watchdog):
         pass
 
 
-async def tracker_on(store: Ledgers, *, chain: tuple[str, ...] = (), **policy: Any) -> Tracker:
+async def tracker_on(
+    store: LedgerFactory, *, chain: tuple[str, ...] = (), **policy: Any
+) -> Tracker:
     """Return a tracker with a client of its own, which the store closes."""
     ledger: Any = await store.open()
     given = {"lease": TTL, "backoff_base": timedelta(seconds=4)} | policy
     tracker = Tracker(ledger, UseCase("books", chain=chain), Policy(**given), give_up=TTL)
     session = tracker.session
-    session.watchdog = Unwatched(session.stats, limit=timedelta(0))
+    session.watchdog = NoWatchdog(session.stats, limit=timedelta(0))
     return tracker
 
 
-async def dispenser_on(store: Ledgers, **options: Any) -> Dispenser:
+async def dispenser_on(store: LedgerFactory, **options: Any) -> Dispenser:
     """Return a dispenser with a tracker and a client of its own."""
     return Dispenser(await tracker_on(store, **options))

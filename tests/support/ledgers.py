@@ -39,7 +39,7 @@ BACKENDS = (
 )
 
 
-class Instead:
+class PatchedFacet:
     """A facet of a ledger with some operations replaced by a test."""
 
     def __init__(self, facet: Any, **operations: Any) -> None:
@@ -63,10 +63,10 @@ class FakeClock:
         self.time += timedelta(seconds=seconds)
 
 
-class Ledgers:
+class LedgerFactory:
     """Factory for clients of one ledger, which share a frozen clock."""
 
-    def __init__(self, open_client: Callable[["Ledgers"], Awaitable[Ledger]]) -> None:
+    def __init__(self, open_client: Callable[["LedgerFactory"], Awaitable[Ledger]]) -> None:
         self.clock = FakeClock()
         self._open_client = open_client
         self._opened = AsyncExitStack()
@@ -81,38 +81,40 @@ class Ledgers:
         await self._opened.aclose()
 
 
-def on_sqlite(folder: Path, *, tracked: bool = False) -> Ledgers:
+def on_sqlite(folder: Path, *, tracked: bool = False) -> LedgerFactory:
     path = folder / "ledger.db"
     # The default is the ledger of a spider.
     kind = LedgerKind.USE_CASE if tracked else None
-    return Ledgers(lambda own: SqliteLedger.open(path, "books", clock=own.clock, kind=kind))
+    return LedgerFactory(lambda own: SqliteLedger.open(path, "books", clock=own.clock, kind=kind))
 
 
-def on_mongomock(*, tracked: bool = False) -> Ledgers:
+def on_mongomock(*, tracked: bool = False) -> LedgerFactory:
     database = mongomock_double.database()
 
-    async def open_client(own: Ledgers) -> Ledger:
+    async def open_client(own: LedgerFactory) -> Ledger:
         ledger = mongomock_double.ledger(
             database, "books", clock=own.clock, kind=LedgerKind.of(tracked)
         )
         await ledger.inspection.prepare()
         return ledger
 
-    return Ledgers(open_client)
+    return LedgerFactory(open_client)
 
 
 def on_mongodb(
     uri: str, database: str, *, driver: str, claims: str = "each", tracked: bool = False
-) -> Ledgers:
+) -> LedgerFactory:
     url = with_database(uri, database)
-    return Ledgers(
+    return LedgerFactory(
         lambda own: MongoLedger.open(
             url, "books", driver=driver, claims=claims, clock=own.clock, kind=LedgerKind.of(tracked)
         )
     )
 
 
-def on_backend(request: pytest.FixtureRequest, folder: Path, *, tracked: bool = False) -> Ledgers:
+def on_backend(
+    request: pytest.FixtureRequest, folder: Path, *, tracked: bool = False
+) -> LedgerFactory:
     """Return a ledger on the store of a fixture's parameter, one of `BACKENDS`."""
     if request.param == "sqlite":
         return on_sqlite(folder, tracked=tracked)

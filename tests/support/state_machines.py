@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from tests.support import ledgers
-from tests.support.ledgers import Ledgers
+from tests.support.ledgers import LedgerFactory
 
 #: Makes a store, and pushes its clean-up on the stack.
-Stores = Callable[[ExitStack], Ledgers]
+Stores = Callable[[ExitStack], LedgerFactory]
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -39,21 +39,21 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def sqlite(*, tracked: bool = False) -> Stores:
-    def made(ends: ExitStack) -> Ledgers:
+    def made(ends: ExitStack) -> LedgerFactory:
         folder = ends.enter_context(tempfile.TemporaryDirectory(prefix="crawlcw-test-"))
         return ledgers.on_sqlite(Path(folder), tracked=tracked)
 
     return made
 
 
-def mongomock(_: ExitStack) -> Ledgers:
+def mongomock(_: ExitStack) -> LedgerFactory:
     return ledgers.on_mongomock()
 
 
 def mongodb(uri: str, database: str, **options: Any) -> Stores:
     runs = count()
 
-    def made(ends: ExitStack) -> Ledgers:
+    def made(ends: ExitStack) -> LedgerFactory:
         # A database for each example: dropping one waits for its open cursors.
         name = f"{database}_{next(runs)}"
         ends.callback(ledgers.drop_database, uri, name)

@@ -26,20 +26,20 @@ from crawlcw.tracking.rebuilding import Rebuilt
 from crawlcw.tracking.settling import Settler
 from crawlcw.tracking.use_case import NO_STAGE
 from tests.support.dispensers import TTL, dispenser_on, tracker_on
-from tests.support.ledgers import FakeClock, Ledgers, on_backend
+from tests.support.ledgers import FakeClock, LedgerFactory, on_backend
 
 BIG = "x" * 5_000
 
 
 @pytest.fixture(params=["sqlite", "motor-batch"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ledgers]:
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LedgerFactory]:
     opened = on_backend(request, tmp_path, tracked=True)
     yield opened
     await opened.close()
 
 
 @pytest.fixture
-async def tracker(store: Ledgers) -> Tracker:
+async def tracker(store: LedgerFactory) -> Tracker:
     return await tracker_on(store, inline_limit=1_000)
 
 
@@ -114,7 +114,7 @@ async def test_large_data_is_read_for_the_worker(tracker: Tracker, dispenser: Di
 
 
 async def test_asking_for_less_gives_the_surplus_to_others_at_once(
-    store: Ledgers, tracker: Tracker, dispenser: Dispenser, clock: FakeClock
+    store: LedgerFactory, tracker: Tracker, dispenser: Dispenser, clock: FakeClock
 ):
     other = await dispenser_on(store)
     await add(tracker, "a", "b", "c", "d")
@@ -145,7 +145,7 @@ async def test_only_tasks_of_the_stages_that_were_asked_for_are_added(
 
 
 async def test_a_request_sent_again_returns_its_own_share_beside_the_others(
-    store: Ledgers, tracker: Tracker, dispenser: Dispenser
+    store: LedgerFactory, tracker: Tracker, dispenser: Dispenser
 ):
     other_server = await dispenser_on(store)
     await add(tracker, "a", "b", "c", "d", "e")
@@ -160,7 +160,7 @@ async def test_a_request_sent_again_returns_its_own_share_beside_the_others(
 
 
 async def test_what_is_not_touched_for_its_time_goes_back_to_the_pool(
-    store: Ledgers, tracker: Tracker, dispenser: Dispenser, clock: FakeClock
+    store: LedgerFactory, tracker: Tracker, dispenser: Dispenser, clock: FakeClock
 ):
     other = await dispenser_on(store)
     await add(tracker, "a", "b")
@@ -189,7 +189,7 @@ async def test_a_ttl_of_its_own_is_kept_to(tracker: Tracker, clock: FakeClock):
 
 
 async def test_settings_that_somebody_changes_are_followed(
-    store: Ledgers, tracker: Tracker, dispenser: Dispenser, monkeypatch: pytest.MonkeyPatch
+    store: LedgerFactory, tracker: Tracker, dispenser: Dispenser, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("crawlcw.tracking.lease_broker._POLICY_CHECK", -1.0)
     await (await tracker_on(store)).configure(lease="7s")
@@ -219,7 +219,7 @@ async def test_a_task_that_loses_its_workers_is_given_up(
 
 
 async def test_nobody_gets_what_another_one_has_when_all_ask_at_once(
-    store: Ledgers, tracker: Tracker
+    store: LedgerFactory, tracker: Tracker
 ):
     desks = [await dispenser_on(store) for _ in range(3)]
     await tracker.add_many(str(n) for n in range(30))
@@ -359,7 +359,7 @@ async def test_done_finishes_with_a_result_and_says_what_was_not_accepted(
 
 
 async def test_done_sent_again_is_accepted_and_recorded_once(
-    store: Ledgers, tracker: Tracker, dispenser: Dispenser
+    store: LedgerFactory, tracker: Tracker, dispenser: Dispenser
 ):
     other_server = await dispenser_on(store)
     await tracker.add("a")
@@ -515,7 +515,9 @@ async def test_a_stage_is_ended_and_the_next_one_queued_in_one_write(
     assert (await tracker.get("a")).results == {"scan": BIG}
 
 
-async def test_a_task_that_was_added_without_a_stage_is_in_the_first_of_the_chain(store: Ledgers):
+async def test_a_task_that_was_added_without_a_stage_is_in_the_first_of_the_chain(
+    store: LedgerFactory,
+):
     tracker = await tracker_on(store, chain=("scan", "print"))
     dispenser = Dispenser(tracker)
     await tracker.add("a", stage=NO_STAGE)  # as a producer that does not know the chain
@@ -530,7 +532,7 @@ async def test_a_task_that_was_added_without_a_stage_is_in_the_first_of_the_chai
     assert [each.stage for each in task.trace] == ["scan"]
 
 
-async def test_done_goes_on_to_the_next_stage_of_a_chain(store: Ledgers):
+async def test_done_goes_on_to_the_next_stage_of_a_chain(store: LedgerFactory):
     tracker = await tracker_on(store, chain=("scan", "print"), inline_limit=1_000)
     dispenser = Dispenser(tracker)
     await tracker.add("a", context={"c": BIG})
@@ -643,7 +645,7 @@ async def test_a_rebuild_goes_on_from_batch_to_batch(
 
 
 async def test_two_rebuilds_at_once_beside_workers_keep_what_both_have_and_lose_nothing(
-    store: Ledgers, tracker: Tracker
+    store: LedgerFactory, tracker: Tracker
 ):
     desks = [await dispenser_on(store) for _ in range(3)]
     await tracker.add_many(str(n) for n in range(30))

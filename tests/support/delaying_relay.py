@@ -1,6 +1,6 @@
 """A relay that adds the round-trip time of a distant server.
 
-    python -m tests.support.distant PORT ROUND_TRIP_IN_MS
+    python -m tests.support.delaying_relay PORT ROUND_TRIP_IN_MS
 
 Prints the port to connect to. All bytes arrive half a round trip later, in both
 directions. The first bytes of a connection arrive a whole round trip later still,

@@ -26,7 +26,7 @@ def host_of(n: int) -> str:
     return f"h{n % HOSTS}.com"
 
 
-def crowd(
+def task_documents(
     number: int, *, callbacks: Sequence[str], reasons: Sequence[Reason]
 ) -> Iterator[documents.Document]:
     """Yield tasks of all hosts as MongoDB documents: five of eight are finished, with an item."""
