@@ -1,7 +1,8 @@
 """Copying a ledger into an empty one of any store, and seeing that all of it has arrived."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -9,18 +10,11 @@ from hashlib import blake2b
 from typing import Protocol
 
 from crawlcw.errors import LedgerError
+from crawlcw.ledger.choosing import resumed
 from crawlcw.ledger.documents import Document
+from crawlcw.ledger.port import Store, Table, Unit
 from crawlcw.ledger.protocol import Ledger
-
-#: The note of a ledger into which only a part of the copy was written.
-UNFINISHED = "copying"
-HALF_COPIED = (
-    "The ledger has only a part of what was to be copied into it: begin `crawlcw copy` again."
-)
-#: Documents between two calls of `told`.
-_TOLD_EVERY = 100_000
-_DIGEST = 16
-_DIGESTS = 1 << (8 * _DIGEST)
+from crawlcw.ledger.spider_states import STATE_ID
 
 
 class Part(StrEnum):
@@ -34,10 +28,40 @@ class Part(StrEnum):
     STATE = "states"
 
 
-class Copying(Protocol):
+#: The note of a ledger into which only a part of the copy was written.
+UNFINISHED = "copying"
+HALF_COPIED = (
+    "The ledger has only a part of what was to be copied into it: begin `crawlcw copy` again."
+)
+#: Documents in one read: a host has a robots.txt, a session may have thousands of cookies.
+_AT_ONCE = {Part.HOSTS: 200, Part.WORKERS: 1_000, Part.SESSIONS: 10}
+#: Fields that are null in a document, and not left out.
+_NULLS = {Part.HOSTS: {"owner"}, Part.WORKERS: {"left"}}
+_CONTENTS = (Part.TASKS, Part.BLOBS)
+#: Documents between two calls of `told`.
+_TOLD_EVERY = 100_000
+_DIGEST = 16
+_DIGESTS = 1 << (8 * _DIGEST)
+
+
+class Contents(Protocol):
+    """The tasks with their results, and the values set aside: each store has its own places."""
+
+    def read(self, part: Part) -> AsyncGenerator[Sequence[Document], None]:
+        """Yield all tasks or values set aside, see `Copying.read`."""
+
+    async def write(self, part: Part, documents: Sequence[Document]) -> None:
+        """Write documents that are not there yet, durably."""
+
+
+class Copying:
     """All documents of a ledger, read and written as they are."""
 
-    def read(self, part: Part) -> AsyncIterator[Sequence[Document]]:
+    def __init__(self, store: Store, contents: Contents) -> None:
+        self._store = store
+        self._contents = contents
+
+    async def read(self, part: Part) -> AsyncIterator[Sequence[Document]]:
         """Yield all documents of a part, some at a time, in flat memory.
 
         As `ledger.documents` describes them, on every store alike: a task has its
@@ -45,9 +69,48 @@ class Copying(Protocol):
         `versions` each with its items; a value set aside is `{_id, task_id, value}`. Keys
         stay escaped.
         """
+        if part in _CONTENTS:
+            async with aclosing(self._contents.read(part)) as batches:
+                async for some in batches:
+                    yield some
+            return
+        after: str | None = None
+        while some := await resumed(self._store, _next, part, after):
+            yield [_copied(part, each) for each in some]
+            after = some[-1]["_id"]
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
         """Write documents that are not there yet, durably."""
+        if part in _CONTENTS:
+            await self._contents.write(part, documents)
+        else:
+            await self._store.writing(_insert, part, documents)
+
+
+async def _next(unit: Unit, part: Part, after: str | None) -> Sequence[Document]:
+    """Return the next documents of a part behind a key."""
+    if part is Part.STATE:
+        return [*(await unit.state.read([STATE_ID])).values()] if after is None else []
+    return await _table(unit, part).scan({}, limit=_AT_ONCE[part], after=after)
+
+
+async def _insert(unit: Unit, part: Part, documents: Sequence[Document]) -> int:
+    return await (unit.state if part is Part.STATE else _table(unit, part)).insert(documents)
+
+
+def _table(unit: Unit, part: Part) -> Table:
+    return {Part.HOSTS: unit.hosts, Part.WORKERS: unit.workers, Part.SESSIONS: unit.sessions}[part]
+
+
+def _copied(part: Part, found: Document) -> Document:
+    """Return a document as every store has it."""
+    nulls = _NULLS.get(part, ())
+    copied = {name: value for name, value in found.items() if value is not None or name in nulls}
+    if part is Part.WORKERS:
+        copied["hungry"] = bool(copied["hungry"])
+        # Its vitals are of now, and of this ledger.
+        copied.pop("vitals", None)
+    return copied
 
 
 class CopiedLedger(Ledger, Protocol):

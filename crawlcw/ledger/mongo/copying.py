@@ -1,6 +1,6 @@
-"""All documents of a ledger, read and written as they are, to copy it."""
+"""Tasks with their results, and values set aside, read and written as they are to copy them."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -22,29 +22,21 @@ _BYTES = 4 << 20
 _OWN = ("woken",)
 
 
-class Copying:
+class Contents:
     """Reads whole collections, and fills those that are empty."""
 
     def __init__(self, store: MongoStore, items: Items, blobs: Blobs) -> None:
         self._store = store
         self._items = items
         self._blobs = blobs
-        self._collections = {
-            Part.TASKS: store.durable,
-            Part.HOSTS: store.hosts,
-            Part.WORKERS: store.workers,
-            Part.SESSIONS: store.sessions.collection,
-            Part.STATE: store.state.collection,
-            Part.BLOBS: store.blob_files,
-        }
 
-    async def read(self, part: Part) -> AsyncIterator[Sequence[Document]]:
-        """See `copying.Copying.read`."""
-        changed = {Part.TASKS: self._task, Part.BLOBS: self._blob, Part.WORKERS: _counted}
-        whole = changed.get(part, _as_it_is)
+    async def read(self, part: Part) -> AsyncGenerator[Sequence[Document], None]:
+        """See `copying.Contents.read`."""
+        of_tasks, of_blobs = (self._store.durable, self._task), (self._store.blob_files, self._blob)
+        collection, whole = of_tasks if part is Part.TASKS else of_blobs
         some: list[Document] = []
         size = 0
-        async with aclosing(self._store.stream(self._collections[part], {}, None, whole)) as all_:
+        async with aclosing(self._store.stream(collection, {}, None, whole)) as all_:
             async for found in all_:
                 some.append(found)
                 size += len(bson.encode(found))
@@ -73,15 +65,14 @@ class Copying:
         return [{"_id": found["_id"], "task_id": found["metadata"]["task"], "value": value}]
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
-        """See `copying.Copying.write`."""
+        """See `copying.Contents.write`."""
         if part is Part.BLOBS:
             for each in documents:
                 await self._blobs.upload(each["_id"], each["task_id"], each["value"])
             return
         with mapped():
-            if part is Part.TASKS:
-                documents = [await self._placed(each) for each in documents]
-            await self._collections[part].insert_many(documents, ordered=False)
+            placed = [await self._placed(each) for each in documents]
+            await self._store.durable.insert_many(placed, ordered=False)
 
     async def _placed(self, task: Document) -> Document:
         """Return a task with those of its items in it that have room there."""
@@ -97,12 +88,3 @@ class Copying:
             await self._items.placed(task["_id"], source["fence"], aside, all_aside=True)
             versions.append(source)
         return {**task, "versions": versions} if versions else task
-
-
-async def _counted(worker: Mapping[str, Any]) -> Sequence[Document]:
-    # Its vitals are of now, and of this ledger.
-    return [{name: value for name, value in worker.items() if name != "vitals"}]
-
-
-async def _as_it_is(found: Mapping[str, Any]) -> Sequence[Document]:
-    return [dict(found)]

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Self
 
-from crawlcw.ledger import copying, examination, protocol
+from crawlcw.ledger import examination, protocol
 from crawlcw.ledger.admin import Admin
+from crawlcw.ledger.copying import Copying
 from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.changes import Changes
 from crawlcw.ledger.mongo.connection import connected
-from crawlcw.ledger.mongo.copying import Copying
+from crawlcw.ledger.mongo.copying import Contents
 from crawlcw.ledger.mongo.host_leases import HostLeases
 from crawlcw.ledger.mongo.hosts import Waking
 from crawlcw.ledger.mongo.inspection import Inspection
@@ -56,7 +57,7 @@ class MongoLedger:
         self.blobs: protocol.Blobs = blobs
         self.changes: protocol.Changes = Changes(store)
         self.search = Search(store)
-        self.copying: copying.Copying = Copying(store, items, blobs)
+        self.copying = Copying(store, Contents(store, items, blobs))
         self.inspection: examination.Inspection = Inspection(store, self._schema)
 
     @classmethod

@@ -1,14 +1,12 @@
-"""All rows of a ledger, read and written as documents, to copy it."""
+"""Tasks with their results, and values set aside, read and written as documents to copy them."""
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from crawlcw.ledger.copying import Part
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import Unit
-from crawlcw.ledger.spider_states import STATE_ID
 from crawlcw.ledger.sql.database import Database, Row
 from crawlcw.ledger.sql.rows import (
     INT64,
@@ -20,42 +18,23 @@ from crawlcw.ledger.sql.rows import (
     to_json,
 )
 from crawlcw.ledger.sql.store import ITEM_CHARACTERS, ITEM_ROWS, SqlStore
+from crawlcw.model.transitions import LOCK
 
-#: Fields that are null in a document, and not left out.
-_NULLS = {Part.TASKS: {"lock", "lock_time"}, Part.HOSTS: {"owner"}, Part.WORKERS: {"left"}}
-#: Each may have thousands of cookies.
-_SESSIONS = 10
-#: Columns that may be large, and are counted while rows are read.
-#: What of a task is in other tables.
+#: Fields of a task that are in other tables.
 _APART = ("items", "items_from", "versions")
+#: Columns that may be large, and are counted while rows are read.
 _LARGE = ("body", "context", "response", "errors", "data", "results", "content")
 
 
-class Copying:
+class Contents:
     """Reads whole tables, and fills those that are empty."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
-        tables = store.tables
-        self._tables = {
-            Part.TASKS: tables.tasks,
-            Part.HOSTS: tables.hosts,
-            Part.WORKERS: tables.workers,
-            Part.BLOBS: tables.blobs,
-        }
+        self._tables = {Part.TASKS: store.tables.tasks, Part.BLOBS: store.tables.blobs}
 
-    async def read(self, part: Part) -> AsyncIterator[Sequence[Document]]:
-        """See `copying.Copying.read`."""
-        if part is Part.STATE:
-            if state := await self._store.reading(_state):
-                yield state
-            return
-        if part is Part.SESSIONS:
-            some = await self._store.reading(_sessions, None)
-            while some:
-                yield some
-                some = await self._store.reading(_sessions, some[-1]["_id"])
-            return
+    async def read(self, part: Part) -> AsyncGenerator[Sequence[Document], None]:
+        """See `copying.Contents.read`."""
         last = -INT64
         while True:
             last, documents = await self._store.reader.run(self._some, part, last)
@@ -87,22 +66,16 @@ class Copying:
                 "task_id": row["task_id"],
                 "value": from_json(row["content"]),
             }
-        nulls = _NULLS[part]
         found = {
             name: value
             for name, value in document_of(row).items()
-            if value is not None or name in nulls
+            if value is not None or name in LOCK
         }
-        if part is Part.WORKERS:
-            found["hungry"] = bool(found["hungry"])
-            # Its vitals are of now, and of this ledger.
-            found.pop("vitals", None)
-        if part is Part.TASKS:
-            for each in db.execute(self._store.sql.items_of_task, (row["id"],)):
-                found.setdefault("items", []).append(from_json(each["item"]))
-                found["items_from"] = _source(each, found)
-            if versions := self._versions(db, found):
-                found["versions"] = versions
+        for each in db.execute(self._store.sql.items_of_task, (row["id"],)):
+            found.setdefault("items", []).append(from_json(each["item"]))
+            found["items_from"] = _source(each, found)
+        if versions := self._versions(db, found):
+            found["versions"] = versions
         return found
 
     def _versions(self, db: Database, task: Document) -> list[Document]:
@@ -115,13 +88,7 @@ class Copying:
         return list(versions.values())
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
-        """See `copying.Copying.write`."""
-        if part is Part.STATE:
-            await self._store.writing(_add_state, documents)
-            return
-        if part is Part.SESSIONS:
-            await self._store.writing(_add_sessions, documents)
-            return
+        """See `copying.Contents.write`."""
         rows = [self._row(part, each) for each in documents]
         items = [row for each in documents for row in _item_rows(each)]
         versions = [row for each in documents for row in _version_rows(each)]
@@ -154,23 +121,6 @@ class Copying:
                 db.execute(f"INSERT INTO {self._tables[part]} ({names}) VALUES ({values})", row)
             db.executemany(self._store.sql.add_item, items)
             db.executemany(self._store.sql.copy_version, versions)
-
-
-async def _state(unit: Unit) -> Sequence[Document]:
-    return list((await unit.state.read([STATE_ID])).values())
-
-
-async def _add_state(unit: Unit, documents: Sequence[Document]) -> int:
-    return await unit.state.insert(documents)
-
-
-async def _sessions(unit: Unit, after: str | None) -> Sequence[Document]:
-    some = await unit.sessions.scan({}, limit=_SESSIONS, after=after)
-    return [{name: value for name, value in each.items() if value is not None} for each in some]
-
-
-async def _add_sessions(unit: Unit, documents: Sequence[Document]) -> int:
-    return await unit.sessions.insert(documents)
 
 
 def _item_rows(task: Document) -> list[tuple[Any, ...]]:

@@ -9,8 +9,9 @@ from typing import Self
 
 from anyio import to_thread
 
-from crawlcw.ledger import copying, examination, protocol
+from crawlcw.ledger import examination, protocol
 from crawlcw.ledger.admin import Admin
+from crawlcw.ledger.copying import Copying
 from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes
@@ -19,7 +20,7 @@ from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.spider_states import SpiderStates
 from crawlcw.ledger.sql.blobs import Blobs
-from crawlcw.ledger.sql.copying import Copying
+from crawlcw.ledger.sql.copying import Contents
 from crawlcw.ledger.sql.database import number_of
 from crawlcw.ledger.sql.host_leases import HostLeases
 from crawlcw.ledger.sql.hosts import Waking
@@ -59,7 +60,7 @@ class SqliteLedger:
         self.blobs: protocol.Blobs = Blobs(store)
         self.changes: protocol.Changes = Changes(store)
         self.search = Search(store)
-        self.copying: copying.Copying = Copying(store)
+        self.copying = Copying(store, Contents(store))
         self.inspection: examination.Inspection = Inspection(store)
 
     @classmethod
