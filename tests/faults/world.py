@@ -16,7 +16,7 @@ from pymongo import common
 from crawlcw.engine import ledger_retry
 from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.errors import Reason
-from crawlcw.ledger import documents
+from crawlcw.ledger import documents, hosts
 from crawlcw.ledger.mongo import MongoLedger, items, store
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Counters, Worker
@@ -244,4 +244,5 @@ def quick() -> Iterator[None]:
         patch.setattr(ledger_retry, "_FIRST_WAIT", 0.01)
         patch.setattr(items, "_ASIDE", len(LARGE))
         patch.setattr(store, "_ITEM_BATCH", 2)
+        patch.setattr(hosts, "_AT_ONCE", 2)
         yield
