@@ -1,4 +1,4 @@
-"""Pages that are made by their scripts, rendered in a browser.
+"""Pages that scripts build, rendered in a browser.
 
 pip install 'crawlcw[browser]' && apt-get install chromium
 crawlcw run examples/browser.py -a url=https://quotes.toscrape.com/js/ -o quotes.jsonl
@@ -8,7 +8,7 @@ from crawlcw import Request, Spider
 
 
 class Quotes(Spider):
-    """The quotes of a page that a script writes, and of the pages behind it."""
+    """The quotes of a page that a script writes, and of its next pages."""
 
     name = "quotes_js"
     url = "https://quotes.toscrape.com/js/"

@@ -1,9 +1,9 @@
-"""A spider that is run again while it is written: the second time its site is not asked.
+"""A spider in development, run twice: the second run takes all pages from a cache.
 
     python examples/cache.py
 
-Needs no network: it crawls the bookshop that comes with crawlcw. From the command
-line it is `crawlcw run SPIDER --fresh -s cache=dev`.
+Needs no network: it crawls the bookshop that comes with crawlcw. On the command
+line, use `crawlcw run SPIDER --fresh -s cache=dev`.
 """
 
 import asyncio
@@ -34,6 +34,6 @@ async def main():
 
 
 if __name__ == "__main__":
-    # The cache is in .crawlcw of the working directory.
+    # The cache is in `.crawlcw` in the working directory.
     with TemporaryDirectory() as folder, chdir(folder):
         asyncio.run(main())

@@ -1,9 +1,9 @@
-"""A thousand data files, some of them corrupt: each is read once, in processes of their own.
+"""A thousand data files, some of them corrupt: each is read once, in a pool of processes.
 
     python examples/files.py
 
-Makes the files in a temporary folder. A file that is corrupt is unwanted: it is
-ignored at once, for another attempt would find the same.
+Makes the files in a temporary folder. A corrupt file is unwanted: it is ignored
+at once, since another attempt would fail as well.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ files = UseCase("files", max_retry=3)
 
 @files.stage(process=True)
 def measure(key, data, context):  # noqa: ARG001  # all that it is given
-    """Return the mean of a file's numbers; the work of minutes may stand here."""
+    """Return the mean of a file's numbers; this could take minutes."""
     content = Path(data["path"]).read_bytes()
     checksum, numbers = content[:4], content[4:]
     if zlib.crc32(numbers) != int.from_bytes(checksum, "big"):

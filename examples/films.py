@@ -1,9 +1,9 @@
-"""Films saved to a folder, one of them twice under two names, one of them interrupted.
+"""Films saved to a folder: one under two names, and one after an interrupted download.
 
     python examples/films.py
 
-Needs no network: it serves some files that it has made up. The server breaks the first
-download off, and the second attempt asks for the rest.
+Needs no network: it serves some generated files. The server interrupts the first
+download, and the second attempt requests the rest.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from crawlcw import Settings, Spider, open_ledger, run_spider
 
 
 class Films(Spider):
-    """One item for each film that the start page links to."""
+    """One item for each film on the start page."""
 
     name = "films"
     settings = Settings(backoff_base="0s", max_file="2 GiB")

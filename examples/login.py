@@ -1,8 +1,8 @@
-"""A crawl behind a login: interrupted after some pages, and continued as it was.
+"""A crawl behind a login: interrupted after some pages, and continued.
 
     python examples/login.py
 
-It serves a small site for members on this machine, and leaves nothing behind.
+It serves a small site for members on this machine, and deletes all files at the end.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ async def main():
     with tempfile.TemporaryDirectory() as folder:
         ledger = f"sqlite:///{folder}/ledger.db"
         await run_spider(spider, ledger=ledger, settings=Settings(max_pages=5))
-        site.members.clear()  # and the server has forgotten everybody
+        site.members.clear()  # the server ends all sessions
         report = await run_spider(spider, ledger=ledger)
     await runner.cleanup()
     print(

@@ -1,9 +1,9 @@
-"""Orders that are charged exactly once, though workers are killed while they charge.
+"""Orders that are charged exactly once, although workers are killed meanwhile.
 
     python examples/orders.py
 
-Adds 600 orders, lets two workers charge them, and ends one by `kill -9` every
-second. Needs no network. Any number of workers may join, on any machine:
+Adds 600 orders, starts two workers that charge them, and ends one by `kill -9` every
+second. Needs no network. More workers can join, on any machine:
 
     crawlcw work examples/orders.py --ledger sqlite:///orders.db
 """
@@ -18,33 +18,33 @@ from pathlib import Path
 
 from crawlcw.tracking import SyncTracker, UseCase
 
-# Each kill here counts against the orders that were being charged: they are not to blame.
+# `max_lost` is high, since each kill counts against the innocent orders under way.
 orders = UseCase("orders", max_retry=3, max_lost=20, lease="30s")
 
 
 @orders.stage
 async def charge(execution):
-    await asyncio.sleep(0.01)  # the way to the bank
+    await asyncio.sleep(0.01)  # the time to reach the bank
     receipt = pay(execution.key, fence=execution.fence)
-    # A worker may die right here, after the charge and before its record: then
-    # the order is charged again. So the bank is told which order it is.
+    # If a worker dies here, after the charge and before its record, the order is
+    # charged again. So the bank gets the order's key with each charge.
     await asyncio.sleep(0.01)
     return receipt
 
 
 def pay(order, *, fence):
-    """Do what a bank does that takes an idempotency key: accept an order's first charge only.
+    """Simulate a bank with idempotency keys: accept only the first charge of an order.
 
-    Every request is a line of the book, of whatever claim it came; the result is
-    the charge that was accepted, as it is for the request before.
+    Every request adds a line to the book. The result is the accepted charge, also
+    for a repeated request.
     """
-    with book().open("a") as lines:  # one write at the end: lines of two workers do not mix
+    with book().open("a") as lines:  # one write: lines of two workers do not mix
         lines.write(f"{order} {fence}\n")
     return {"accepted": accepted()[order]}
 
 
 def accepted():
-    """Return order -> fence of the charge that was accepted."""
+    """Return the fence of the accepted charge of each order."""
     charges = {}
     for line in book().read_text().splitlines():
         order, fence = line.split()

@@ -1,9 +1,9 @@
-"""Videos that pass three stages; what each stage returns is recorded once.
+"""Videos that pass three stages; the result of each stage is recorded once.
 
     python examples/pipeline.py
 
-A worker takes one stage at a time, so a long video keeps nobody waiting, and
-after a crash a video goes on with the stage that it was in.
+A worker takes one stage at a time, so a long video does not block the others.
+After a crash, a video continues with its current stage.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ async def inspect(execution):
 
 
 @videos.stage
-def transcode(execution):  # no coroutine: it runs in a thread
+def transcode(execution):  # no coroutine, so it runs in a thread
     minutes = execution.results["inspect"]["minutes"]
     if execution.attempt == 1 and minutes > 3:
-        raise TimeoutError("too slow this time")  # its second attempt is all that it costs
+        raise TimeoutError("too slow this time")  # costs a second attempt, nothing else
     if minutes > 4:
-        # Instead of the next stage of the chain, and with something for it to know.
+        # Choose the next stage, and pass data to it.
         execution.result = {"parts": 2}
         execution.advance("publish", context={"as": "series"})
         return None

@@ -1,8 +1,8 @@
-"""A crawl through three proxies, of which one dies and one is banned: every page comes.
+"""A crawl through three proxies: one dies, one is banned, and no page is lost.
 
     python examples/proxies.py
 
-It serves a small site and three proxies on this machine, and leaves nothing behind.
+It serves a small site and three proxies on this machine, and deletes all files at the end.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class Shop(Spider):
 
 
 async def shop(request):
-    # A proxy of the example says who it is, as a real one does by its address.
+    # Each proxy of the example names itself; a site sees the address of a real one.
     if request.headers["Via"] == "proxy 2":
         return web.Response(text="<p>a captcha</p>", content_type="text/html")
     number = int(request.match_info["number"])
@@ -60,7 +60,7 @@ async def main():
     app.router.add_get(r"/{number:\d+}", shop)
     start = await listening(runners, app)
     proxies = [await listening(runners, proxy(f"proxy {n}", counts)) for n in (1, 2, 3)]
-    await runners.pop().cleanup()  # and the third is dead
+    await runners.pop().cleanup()  # the third proxy dies
     settings = Settings(proxies=proxies)
     with tempfile.TemporaryDirectory() as folder:
         report = await run_spider(

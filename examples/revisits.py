@@ -1,4 +1,4 @@
-"""A crawl that is run again and again, and reads only the pages that have changed.
+"""A repeated crawl that reads only changed pages.
 
     python examples/revisits.py
 
@@ -17,7 +17,7 @@ class Shelves(Spider):
     """One item for each book on the shelves, without opening the books."""
 
     name = "shelves"
-    # Due again at the next run. A week later: "7d"; as often as a page changes: "adaptive".
+    # Due again at the next run. Use "7d" for a week, or "adaptive" to follow each page's changes.
     settings = Settings(revisit="0s")
 
     def parse(self, response):

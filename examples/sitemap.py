@@ -1,4 +1,4 @@
-"""A crawl that begins with a sitemap, twice: the second run asks only for what is new.
+"""A crawl from a sitemap, run twice: the second run requests only new and changed pages.
 
     python examples/sitemap.py
 
@@ -15,11 +15,11 @@ from crawlcw.demo.bookshop import Bookshop
 
 class Books(SitemapSpider):
     name = "books"
-    # Without `sitemap_urls` those of the start URLs' robots.txt are read.
+    # Without `sitemap_urls`, the sitemaps in robots.txt of the start URLs are read.
     sitemap_rules = [(r"/book/", "parse_book")]
 
     def parse(self, response):
-        """The start page, of which only the sitemap is wanted."""
+        """Ignore the start page: only its sitemap is wanted."""
 
     def parse_book(self, response):
         yield {"title": response.css_first("h1").text(), "url": response.url}

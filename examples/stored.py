@@ -1,9 +1,9 @@
-"""A spider that changes after its crawl: the pages are parsed anew, the site is gone.
+"""A spider that changes after its crawl: stored pages are parsed again, without the site.
 
     python examples/stored.py
 
-Needs no network: it crawls the bookshop that comes with crawlcw. From the command
-line it is `crawlcw run SPIDER -s keep_bodies=true`, then `crawlcw parse SPIDER --stored --save`.
+Needs no network: it crawls the bookshop that comes with crawlcw. On the command line, use
+`crawlcw run SPIDER -s keep_bodies=true`, then `crawlcw parse SPIDER --stored --save`.
 Needs warcio: `pip install 'crawlcw[warc]'`.
 """
 
@@ -31,13 +31,13 @@ class Books(Spider):
 
 
 def crawlcw(*arguments):
-    """Run a command, and return what it prints."""
+    """Run a command, and return its output."""
     command = [sys.executable, "-m", "crawlcw", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def crawl(url):
-    """Crawl the shop with a spider that wants the titles."""
+    """Crawl the shop with a spider that records titles."""
     Path("books.py").write_text(SPIDER.format(url=url, more=""))
     crawlcw("run", "books.py", "--quiet")
 
@@ -50,7 +50,7 @@ async def main():
 
 
 def parse_anew(url):
-    """Let the spider want more, now that nobody answers at that address."""
+    """Add a field to the spider, and parse the stored pages again; the server has ended."""
     changed = SPIDER.format(url=url, more=', "links": len(response.css("a"))')
     Path("books.py").write_text(changed)
     print(crawlcw("parse", "books.py", "--stored", "--save", "--yes").splitlines()[0])
@@ -58,6 +58,6 @@ def parse_anew(url):
 
 
 if __name__ == "__main__":
-    # Ledger and pages are in .crawlcw of the working directory.
+    # Ledger and pages are in `.crawlcw` in the working directory.
     with TemporaryDirectory() as folder, chdir(folder):
         asyncio.run(main())

@@ -1,10 +1,10 @@
-"""How to test a spider without its site: one page by hand, and a whole crawl from memory.
+"""Test a spider without its site: one page by hand, and a whole crawl from memory.
 
     pytest examples/test_my_spider.py
     python examples/test_my_spider.py
 
-The `ReplayDownloader` answers for the servers; all the rest is the real thing,
-a ledger in a temporary folder included.
+The `ReplayDownloader` answers instead of the servers; everything else is real,
+including a ledger in a temporary folder.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A spider with a downloader of its own, hooks, and the tests that such a downloader has to pass.
+"""A spider with its own downloader and hooks, and the tests that such a downloader must pass.
 
     python -m pytest examples/test_own_downloader.py
 
@@ -40,7 +40,7 @@ class Teas(Spider):
 
     def after_response(self, response):
         if "Are you a robot?" in response.text:
-            raise FetchError(Reason.HTTP_STATUS, "a captcha", status=503)  # to be tried again
+            raise FetchError(Reason.HTTP_STATUS, "a captcha", status=503)  # it will be tried again
 
     def parse(self, response):
         yield {"title": response.css_first("h1").text()}

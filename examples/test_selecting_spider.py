@@ -1,4 +1,4 @@
-"""A shop by rules: XPath, forms, JSON-LD and metas, and items that are changed or dropped.
+"""A shop with rules: XPath, forms, JSON-LD and metas, and items that are changed or dropped.
 
 pip install 'crawlcw[xpath,forms]'
 pytest examples/test_selecting_spider.py
@@ -17,7 +17,7 @@ HOME = "https://tea.example/"
 
 
 class TeaShop(Spider):
-    """Lists lead to teas; a search form leads to more of them."""
+    """Lists link to teas; a search form finds more of them."""
 
     name = "tea-shop"
     start_urls = [HOME]

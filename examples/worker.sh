@@ -1,16 +1,16 @@
 #!/bin/sh
-# A worker in shell, by curl: it counts the words of texts.
+# A worker in shell, with curl: it counts the words of texts.
 #
 #     sh examples/worker.sh [URL]
 #
-# URL is where `crawlcw serve` says that it serves; the worker ends when there is
-# nothing to do. Without it, it starts a server of its own, in a temporary
-# folder, and gives it some texts. Needs curl, and python3 to read and write JSON.
+# URL is the address that `crawlcw serve` prints; the worker ends when no task is
+# left. Without URL, the script starts a server of its own in a temporary folder,
+# with some texts. Needs curl, and python3 to read and write JSON.
 set -eu
 
 worker="shell-$$"
 
-# ask PATH JSON: post it, print the answer. What is sent twice is done once, so it may try again.
+# ask PATH JSON: post JSON and print the answer. Repeating a request is safe, so curl may retry.
 ask() {
     curl --silent --show-error --fail-with-body --retry 3 \
         --header 'Content-Type: application/json' --data "$2" "$server$1"
@@ -23,7 +23,7 @@ pairs = (each.split("=", 1) for each in sys.argv[1:])
 print(json.dumps({n.rstrip(":"): int(v) if n.endswith(":") else v for n, v in pairs}))' "$@"
 }
 
-# Read what is held; print it as assignments, quoted for the shell.
+# Read held tasks as JSON; print them as assignments, quoted for the shell.
 assignments() {
     python3 -c 'import json, shlex, sys
 for task in json.load(sys.stdin)["tasks"]:
@@ -43,7 +43,7 @@ work() {
             set -- status=ignored error="no words"
         fi
         outcome=$(json worker="$worker" key="$key" fence:="$fence" "$@")
-        # It is refused where this worker was too slow, and another one has the task now.
+        # The server refuses it if this worker was too slow and another one has the task now.
         ask /set_task "$outcome" >/dev/null && echo "$key: $words words" || echo "$key is lost"
     done
 }

@@ -16,7 +16,7 @@ class Books(Spider):
     settings = Settings(per_host_concurrency=4)
 
     def parse(self, response):
-        """A page of the catalogue: 20 books, and the way to the next 20."""
+        """A page of the catalogue: 20 books, and a link to the next 20."""
         yield from response.follow_all("article.product_pod h3 a", self.parse_book)
         yield from response.follow_all("li.next a")
 

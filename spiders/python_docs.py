@@ -3,7 +3,7 @@
     crawlcw run spiders/python_docs.py
     crawlcw run spiders/python_docs.py -a start_url=http://127.0.0.1:8000/
 
-Follows the links that lead to pages below the start URL's folder, and no others.
+Follows only links to pages below the start URL's folder.
 """
 
 from crawlcw import Settings, Spider
@@ -30,5 +30,5 @@ class PythonDocs(Spider):
         yield from links
 
     def is_page(self, url):
-        # Sources, pictures and archives lie in the same folders.
+        # The same folders have sources, images and archives.
         return url.startswith(self.folder) and url.partition("?")[0].endswith(("/", ".html"))

@@ -1,4 +1,4 @@
-"""The benchmarks, as far as they can be wrong without being run."""
+"""Checks of the benchmarks without running them."""
 
 import importlib
 from pathlib import Path
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.quick
     "name", [path.stem for path in Path(__file__).parent.glob("benchmarks/[!_]*.py")]
 )
 def test_a_benchmark_finds_all_that_it_imports(name: str):
-    """No other test runs them."""
+    """No other test runs the benchmarks."""
     importlib.import_module(f"tests.benchmarks.{name}")
 
 

@@ -33,7 +33,7 @@ def cached(
 
 
 async def asked_twice(web: ReplayDownloader, folder: Path, **options: Any) -> list[Response]:
-    """Ask in two processes, as it were."""
+    """Fetch twice, each time with a new downloader, as two processes would."""
     request = Request(URL, **options)
     return [await cached(web, folder).fetch(request, url=URL) for _ in range(2)]
 
@@ -170,7 +170,7 @@ async def test_a_write_that_fails_leaves_no_file(tmp_path: Path) -> None:
 async def test_large_pages_are_all_answered_where_memory_has_room_for_one(tmp_path: Path) -> None:
     page = bytes(1 << 20)
     web = ReplayDownloader({URL: page})
-    # A quarter is for bodies: one of them.
+    # A quarter of the cache is for bodies: room for one.
     downloader = cached(web, tmp_path, memory_budget="5 MiB", max_body="1200 KiB")
     await downloader.fetch(Request(URL), url=URL)
 

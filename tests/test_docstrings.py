@@ -1,4 +1,4 @@
-"""Examples in docstrings: they are indented as Python needs it, and they run."""
+"""Examples in docstrings: correctly indented, and runnable."""
 
 import ast
 import importlib
@@ -18,7 +18,7 @@ from crawlcw import Spider, tracking
 from crawlcw.tracking import Tracker
 
 PACKAGE = Path(crawlcw.__file__).parent
-#: A line that is a statement of Python and no prose.
+#: A line that is a Python statement and no prose.
 CODE = re.compile(
     r"(class \w+.*:|(async )?def \w+\(|await \w|async (with|for) |from \S+ import |import \w+\s*$"
     r"|for \w+ in .*:\s*$|with .*:\s*$|[a-z_.]+ = |@\w+)"
@@ -49,7 +49,7 @@ class Docstring:
 
 @cache
 def docstrings() -> list[Docstring]:
-    """Return those of the whole package; to read it takes seconds."""
+    """Return all docstrings of the package; reading it takes seconds."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""The example of a crawl behind a login, by the one command that its first lines name."""
+"""The example of a crawl behind a login, run by the command in its docstring."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The examples of tracked tasks, each by the one command that its first lines name."""
+"""The examples of tracked tasks, each run by the command in its docstring."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.support.docs import REPOSITORY
 def output_of(example: str, folder: Path) -> str:
     path = REPOSITORY / "examples" / example
     interpreter = "sh" if path.suffix == ".sh" else sys.executable
-    # Its python3 is this one, and has this crawlcw.
+    # `python3` in the script must be this one, with this crawlcw.
     search = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     ended = subprocess.run(
         [interpreter, str(path)],
@@ -28,7 +28,7 @@ def output_of(example: str, folder: Path) -> str:
     )
     assert ended.returncode == 0, ended.stderr
     assert "Traceback" not in ended.stderr
-    # A stranger's folder is left as it was.
+    # The user's folder stays unchanged.
     assert list(folder.iterdir()) == []
     return ended.stdout
 

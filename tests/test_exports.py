@@ -1,4 +1,4 @@
-"""What every package says that it exports is there."""
+"""Exported names of every package exist."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""Every page of the manual is true: its code runs, its tables are the code's, its links lead on."""
+"""Checks of every page of the manual: runnable code, tables equal to the code, valid links."""
 
 import configparser
 import inspect
@@ -33,7 +33,7 @@ from tests.support.pages import GUIDE, ROOT, WRITTEN, guide
 from tests.support.state_diagram import diagram
 
 COMMANDS = {name: cli.get_command(click.Context(cli), name) for name in cli.list_commands(None)}
-#: Options that the page of the commands describes once for all.
+#: Options that the page of the commands describes once for all commands.
 COMMON = {"--ledger", "--log-level", "--help", "-h"}
 
 
@@ -57,7 +57,7 @@ def relative(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-# The pages as such
+# Pages
 
 
 def test_every_file_of_the_folder_is_a_page():
@@ -157,7 +157,7 @@ def test_every_other_block_can_be_read(page):
     for block in [*pages.blocks(text, "sh"), *pages.blocks(text, "bash")]:
         subprocess.run(["bash", "-n"], input=block, text=True, check=True)
     named = set(re.findall(r"^ *```(\w+)$", text, re.MULTILINE))
-    # A drawing, a session and a container file are compared by other tests.
+    # Other tests compare drawings, sessions and container files.
     assert named <= {
         "python",
         "json",
@@ -189,7 +189,7 @@ def test_every_command_line_can_be_given(line, tmp_path, monkeypatch):
     _, name, *arguments = shlex.split(line, comments=True)
 
     with COMMANDS[name].make_context(name, arguments):
-        pass  # it is read, and not done
+        pass  # parsed, but not run
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=relative)
@@ -224,7 +224,7 @@ def test_what_a_circuit_breaker_becomes_differs_in_two_cases_alone():
     found = observed(*origins(), *proxies(), DrivenUplink())
 
     assert {case: afters for case, afters in found.items() if len(afters) > 1} == {
-        # Where a 429 has made it half-open, another page's waits for the same answer.
+        # If a 429 has made it half-open, the 429 of another page waits for the same answer.
         (State.HALF_OPEN, Event.REFUSED): {State.HALF_OPEN, State.OPEN},
         # No failure of a proxy counts while it rests.
         (State.OPEN, Event.LAST_STRIKE): {State.OPEN, State.DEAD},

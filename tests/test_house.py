@@ -1,4 +1,4 @@
-"""Rules for the code that no linter checks: classes and functions stay small."""
+"""Rules for the code that no linter checks: small classes and functions."""
 
 import ast
 import importlib
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.quick
 
 PACKAGE = Path(__file__).parents[1] / "crawlcw"
 MOST = 15
-#: Lines of a function below its docstring: a signature may name as many arguments as it has.
+#: Lines of a function below its docstring; the signature does not count.
 MOST_LINES = 50
-#: And of a facet of a ledger, as of its protocol.
+#: Methods of a facet of a ledger, and of its protocol.
 MOST_OF_A_FACET = 12
 
 
@@ -107,13 +107,13 @@ def test_ci_keeps_what_the_tests_in_a_browser_have_seen():
     root = Path(crawlcw.__file__).parents[1]
     script = (root / ".ci" / "run").read_text()
 
-    # The name stands in two places that no import connects.
+    # The name is in two files that no import connects.
     (name,) = re.findall(r"^export (\w+)=.*/screenshots", script, re.MULTILINE)
     assert f'os.environ.get("{name}", ' in (root / "tests/dashboard/test_browser.py").read_text()
 
 
 def test_nobody_spells_the_waiting_for_a_ledger_but_those_that_must():
-    """Renewed leases change during the wait; all other waits are the retrying ledger's."""
+    """Renewals do, since leases change during the wait; other waits are the retrying ledger's."""
     found = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
@@ -123,7 +123,7 @@ def test_nobody_spells_the_waiting_for_a_ledger_but_those_that_must():
     assert found == {"engine/session.py"}
 
 
-#: Words of this project alone, for which the field has its own. `witness` is a stored field's name.
+#: Private words for which the field has its own terms. `witness` is the name of a stored field.
 PRIVATE = r"(?i)\b(witness|doubt|vouch|verdict|suspect|convict|excuse|spared?\b|overrul|pardon)\w*"
 STORED = {"ledger/documents.py", "ledger/sessions.py"}
 

@@ -1,4 +1,4 @@
-"""Tests of things that a machine may lack: skipped there, and failed where all are required."""
+"""Tests that need optional programs: skipped without them, and failed if all are required."""
 
 import re
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_without_a_chromium_or_its_playwright_the_browser_is_missing(monkeypatch
 
 
 def test_no_test_looks_for_such_a_thing_by_itself():
-    """`mongod` has its own search, `conftest` a limit of time, and a disk the right to mount."""
+    """Exceptions: the search for `mongod`, the time limit in `conftest`, and the right to mount."""
     own = {"support/needed.py", "support/mongod.py", "conftest.py", "faults/test_disk_faults.py"}
     looks = re.compile(r"\b(shutil\.which|importorskip|pytest\.skip|skipif)\(")
 

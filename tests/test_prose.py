@@ -12,7 +12,8 @@ import pytest
 pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).parents[1]
-#: Clauses headed by what, who or nobody: a reader has to find the noun that they stand for.
+FOLDERS = ("crawlcw", "tests", "examples", "spiders")
+#: Clauses headed by a wh-word or an indefinite pronoun: a reader must guess the noun.
 CLAUSES = re.compile(
     "|".join(
         (
@@ -38,12 +39,16 @@ ALLOWED = {
 }
 
 
+def files(suffix: str) -> list[Path]:
+    return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob(f"*{suffix}"))
+
+
 def modules() -> list[Path]:
-    return sorted((ROOT / "crawlcw").rglob("*.py"))
+    return files(".py")
 
 
 def pages() -> list[Path]:
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "crawlcw").rglob("*.md")])
+    return sorted([*ROOT.glob("*.md"), *files(".md")])
 
 
 def name_of(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Metadata for PyPI: versions, addresses, a README whose links lead on, an sdist with its tests."""
+"""Metadata for PyPI: versions, URLs, a README with valid links, and an sdist with its tests."""
 
 import re
 import tomllib

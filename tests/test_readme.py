@@ -26,7 +26,7 @@ async def test_the_spider_of_the_readme_crawls(tmp_path):
     site = {
         start: '<article class="product_pod"><h3><a href="a.html">A</a></h3></article>'
         '<li class="next"><a href="page-2.html">next</a></li>',
-        # As on the real site, every page of the catalogue is one link deeper.
+        # Like on the real site, every page of the catalogue is one link deeper.
         **{
             f"{start}page-{n}.html": f'<li class="next"><a href="page-{n + 1}.html">next</a></li>'
             for n in range(2, 50)
@@ -52,7 +52,7 @@ def test_the_demo_prints_what_the_readme_shows(tmp_path):
         timeout=60,
         check=True,
     )
-    # A column is as wide as its longest figure, which may be the time.
+    # The width of a column depends on its longest figure, which may be the time.
     printed = {" ".join(line.split()) for line in demo.stdout.splitlines()}
 
     shown = pages.block(README, "", "Crawling the bookshop").splitlines()
@@ -130,7 +130,7 @@ def test_no_update_is_a_pipeline():
     source = "".join(file.read_text(encoding="utf-8") for file in files)
     assert "update_many(" in source
 
-    # A pipeline is a list where an update is expected.
+    # A pipeline is a list in the place of an update.
     assert not re.search(r"update_(one|many)\([^,]+,\s*\[", source)
     assert not re.search(r"UpdateOne\([^,]+,\s*\[", source)
 

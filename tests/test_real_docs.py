@@ -18,12 +18,12 @@ pytestmark = pytest.mark.thorough
 SETTINGS = Settings(
     concurrency=100,
     per_host_concurrency=0,
-    # The walk knows no depth, and a crawl that meets failures goes round about.
+    # The walk has no depth limit, and failures lengthen the paths of a crawl.
     max_depth=None,
     max_retry=3,
     backoff_base="50ms",
     backoff_max="100ms",
-    # At the end only the pages that fail are left, and those slow the host down.
+    # At the end only failing pages are left, which would slow the host down.
     auto_throttle=False,
 )
 
@@ -44,7 +44,7 @@ async def crawl(site: Site, store: Store) -> Report:
 
 
 async def items(store: Store) -> Counter[str]:
-    """Return how many items there are of each page, read as `crawlcw export` reads them."""
+    """Return the number of items of each page, read as `crawlcw export` reads them."""
     ledger = await open_ledger(store.url, "docs")
     try:
         return Counter([row.item["path"] async for row in ledger.queries.items()])
@@ -118,7 +118,7 @@ async def test_a_site_whose_every_seventh_page_is_away_is_completed_by_retry_fai
         second = await crawl(site, store)
         hits = site.hits() - hits_of_first
 
-    # The first run ends, with what can be had of the site.
+    # The first run ends with all available pages of the site.
     assert first.drained
     assert {row.path for row in after_first if row.status == Status.FINISHED} == without.found
     given_up = {
@@ -130,7 +130,7 @@ async def test_a_site_whose_every_seventh_page_is_away_is_completed_by_retry_fai
     assert all(hits_of_first[path] == 3 for path in away)
     assert all(hits_of_first[path] == 1 for path in without.found)
     assert items_of_first == once(without.pages)
-    # The second brings the rest, and asks for nothing that was there already.
+    # The second run fetches the rest, and no finished page again.
     assert retried == len(without.refused)
     assert second.drained
     assert paths(store, Status.FINISHED) == whole.found

@@ -23,7 +23,7 @@ def load(name: str):
 
 
 def parsed(callback, url: str, body: str) -> tuple[list[dict], list[tuple[str, str]]]:
-    """Return the items, and each request's callback and URL."""
+    """Return the items, and the callback and URL of each request."""
     results = list(callback(Response(url, request=Request(url), body=body.encode())))
     requests = [result for result in results if isinstance(result, Request)]
     items = [result for result in results if not isinstance(result, Request)]
@@ -134,7 +134,7 @@ class TestBookshop:
                     known.add(canonical)
                     waiting.append(result)
 
-        # And tasks without a page: 3 broken links, 2 redirects, the basket, another site.
+        # Seven tasks have no page: 3 broken links, 2 redirects, the basket, another site.
         assert len(known) == len(pages) + 7
         assert len(books) == 240
         assert len({book["url"] for book in books}) == 240

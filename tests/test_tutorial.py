@@ -1,4 +1,4 @@
-"""The tutorial, word for word: every command and every file of it, in a new folder, offline."""
+"""The tutorial, word for word: all of its commands and files, in a new folder, offline."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ SERVE = "crawlcw demo --serve"
 
 
 def port_of_the_shop() -> int:
-    """Return the tutorial's port, or any free one if another program has that."""
+    """Return the tutorial's port, or a free one if another program uses it."""
     with socket.socket() as probe:
         taken = probe.connect_ex(("127.0.0.1", 8000)) == 0
     with socket.create_server(("127.0.0.1", 0 if taken else 8000), reuse_port=True) as server:
@@ -25,7 +25,7 @@ def port_of_the_shop() -> int:
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
-    """Keep the bookshop open, as the tutorial does in a second terminal."""
+    """Serve the bookshop, as the tutorial does in a second terminal."""
     port = port_of_the_shop()
     command = [sys.executable, "-m", *SERVE.split(), "--port", str(port)]
     shop = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)

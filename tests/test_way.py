@@ -1,6 +1,6 @@
 """The way of one URL stays short.
 
-Asked were 55 modules, 260 functions, 900 calls and 450 switches between modules. A change that
+The goal is 55 modules, 260 functions, 900 calls and 450 switches between modules. A change that
 shortens the way lowers `LIMITS`; `python -m tests.support.way` prints the way and its counts.
 """
 
@@ -14,12 +14,12 @@ from tests.support.way import counts, lines_to_read, walked
 
 pytestmark = pytest.mark.quick
 
-#: Counts of today, and one in fifty for timers and watches that meet every page.
+#: Current counts, and one in fifty more for timers and watches during a page.
 LIMITS = {"modules": 55, "functions": 260, "calls": 600, "switches": 400}
-#: Lines of `crawl` that a reader opens who follows a page from the coordinator to its commit; to
-#: reach: 1,700.
+#: Lines of `crawl` that a reader opens to follow a page from the coordinator to its commit; the
+#: goal is 1,700.
 MOST_LINES = 1_500
-#: To tell which module came in. A module that is gone may stay in this list.
+#: Known modules, to name new ones in a failure. Removed modules may stay in this list.
 KNOWN = Path(__file__).parent / "support" / "way_modules.txt"
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes FOLDER/ca.pem and FOLDER/NAME.pem (key and certificate) for each server: ./make-certificates.sh FOLDER NAME...
-# Members of a replica set know each other by O and OU of their certificates.
+# Make FOLDER/ca.pem, and FOLDER/NAME.pem (key and certificate) for each server: ./make-certificates.sh FOLDER NAME...
+# Members of a replica set recognise each other by O and OU of their certificates.
 set -eu
 folder=$1
 shift
@@ -19,6 +19,6 @@ for name in "$@"; do
     cat "$made/key" "$made/certificate" > "$folder/$name.pem"
     rm -r "$made"
 done
-# The users in the containers are others than the one who made these; the authority's key stays private.
+# Other users in the containers must read the certificates; the authority's key stays private.
 chmod 755 "$folder"
 chmod 644 "$folder"/*.pem

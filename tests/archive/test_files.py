@@ -1,4 +1,4 @@
-"""The WARC files: rotated, locked, whole whatever happens to their processes and disks."""
+"""WARC files: rotation, locks, and repair after faults of processes and disks."""
 
 import errno
 import os
@@ -44,7 +44,7 @@ def test_records_are_read_where_they_were_written(tmp_path: Path):
     first, second = warc.append([answer(1), answer(2)])
     (third,) = warc.append([answer(3)])
 
-    # While it is written, too.
+    # Also while the file is being written.
     warc.sync()
     assert is_there(tmp_path, third, 3)
     warc.close()
@@ -75,7 +75,7 @@ def test_two_processes_write_two_files(tmp_path: Path):
     one.sync()
     other.sync()
     assert first.file != second.file
-    assert other.mend() == 0  # both are written
+    assert other.mend() == 0  # both files are being written
     one.close()
     other.close()
     assert is_there(tmp_path, first, 1)
@@ -83,7 +83,7 @@ def test_two_processes_write_two_files(tmp_path: Path):
 
 
 def left_behind(folder: Path, *, torn: bytes) -> StoredPage:
-    """Leave what a crash does: a file under its first name, with a record that is not whole."""
+    """Leave the state after a crash: a file under its temporary name, with a torn record."""
     warc = opened(folder)
     (place,) = warc.append([answer(1)])
     warc.close()
@@ -156,7 +156,7 @@ def test_a_full_disk_leaves_what_was_synced(tmp_path: Path, monkeypatch: pytest.
         patched.setattr(os, "write", half)
         with pytest.raises(OSError, match="No space left"):
             warc.sync()
-    # The places that were given out since then are no record's.
+    # Places that were assigned after the last sync have no records.
     with pytest.raises(OSError, match="No space left"):
         warc.append([answer(3)])
     warc.close()
@@ -212,7 +212,7 @@ def test_after_a_sync_that_failed_nothing_is_taken_for_synced(
         with pytest.raises(OSError, match="Input/output"):
             warc.sync()
 
-    # The kernel says so once, and would be silent at the second call.
+    # The kernel reports the error only once: the second call must fail by itself.
     with pytest.raises(OSError, match="Input/output"):
         warc.sync()
     with pytest.raises(OSError, match="Input/output"):

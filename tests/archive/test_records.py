@@ -1,4 +1,4 @@
-"""Records of WARC as they are written, by warcio's own eyes, and as they are read back."""
+"""WARC records, as read by warcio and by crawlcw."""
 
 import io
 import zlib
@@ -27,7 +27,7 @@ def exchange(**fields: Any) -> Exchange:
 
 
 def seen(packed: bytes) -> list[Any]:
-    """Return the records as warcio reads them, all digests compared."""
+    """Return the records as warcio reads them, with verified digests."""
     found = []
     for record in ArchiveIterator(io.BytesIO(packed), check_digests="raise"):
         record.content = record.raw_stream.read()
@@ -51,7 +51,7 @@ def test_an_answer_and_its_request_are_records_that_belong_together():
     assert answer.rec_headers.get_header("WARC-Target-URI") == URL
     assert answer.rec_headers.get_header("WARC-Date") == "2026-01-02T03:04:05.678000Z"
     assert answer.content == b"<h1>Hi</h1>"
-    # It is out of its coding, and nothing says otherwise.
+    # The body is decoded, and the headers match that.
     assert answer.http_headers.get_header("content-encoding") is None
     assert answer.http_headers.get_header("x-orig-content-encoding") == "gzip"
     assert answer.http_headers.get_header("content-length") == "11"

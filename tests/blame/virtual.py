@@ -1,6 +1,6 @@
 """Virtual time for a whole crawl: an event loop whose clock jumps to the next timer.
 
-The crawl waits for timers only: SQLite is called in the loop, and the web is made of
+The crawl waits for timers only: SQLite is called in the loop, and the web consists of
 timers. So an hour takes milliseconds, and the same seed gives the same crawl.
 """
 

@@ -1,4 +1,4 @@
-"""Pages that are rendered in a browser: a real Chromium, and a site that it may and may not ask."""
+"""Pages that are rendered in a real Chromium, with allowed and forbidden requests."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ def chromium() -> str:
 
 
 class Site:
-    """Pages by path, and which paths were asked for."""
+    """Pages by path, and the requested paths."""
 
     def __init__(self) -> None:
         self.pages: dict[str, str | Handler] = {"/robots.txt": "User-agent: *\nDisallow: /secret"}
@@ -110,7 +110,7 @@ async def test_a_page_is_what_its_scripts_have_made_of_it():
     assert (report.pages, report.failures) == (1, {})
     assert spider.titles == {"a": "rendered"}
     assert spider.clicked == "clicked", "the page is open until the callback ends"
-    assert site.asked == ["/robots.txt", "/a", "/data"], "the page itself is asked for once"
+    assert site.asked == ["/robots.txt", "/a", "/data"], "the page itself is requested once"
 
 
 async def test_a_request_says_whether_it_is_rendered():
@@ -172,7 +172,7 @@ async def test_a_quarantined_page_is_rendered_and_open_in_its_callback(tmp_path:
 
 
 async def test_what_one_session_has_is_never_seen_in_a_page_of_another():
-    """Neither what the server has set nor what scripts have left, with pages open side by side."""
+    """Neither cookies of the server nor data of scripts, with pages open at the same time."""
     sent: dict[str, set[str]] = {}
 
     class People(Spider):
@@ -229,12 +229,12 @@ async def test_what_one_session_has_is_never_seen_in_a_page_of_another():
 
     assert (report.pages, report.failures) == (8, {})
     assert sent == {"ada": {"ada"}, "bob": {"bob"}}
-    # What the page itself was answered with is there, and nothing of another page.
+    # The page has the cookies of its own response, and none of another page.
     assert {title.replace(f"page={who}", "") for who, title in titles} == {"ada|", "bob|"}
 
 
 async def test_a_page_reaches_nothing_that_the_crawl_may_not():
-    """Neither a private address by any way a page has, nor what robots.txt forbids."""
+    """Neither private addresses, by any API of a page, nor URLs that robots.txt forbids."""
     listening = socket.create_server(("127.0.0.2", 0))
     listening.setblocking(False)
     private = f"127.0.0.2:{listening.getsockname()[1]}"
@@ -262,7 +262,9 @@ async def test_a_page_reaches_nothing_that_the_crawl_may_not():
 
         await crawled(spider, browser_blocked=())
 
-    assert spider.titles == {"a": "rrrf"}, "all are refused but for the page's own part"
+    assert spider.titles == {"a": "rrrf"}, (
+        "all requests are refused but the one for the page's own part"
+    )
     assert not [path for path in site.asked if path.startswith("/secret")]
     with pytest.raises(BlockingIOError):
         listening.accept()
@@ -426,13 +428,13 @@ async def test_a_renderer_that_dies_while_its_page_is_in_a_callback_fails_that_p
         await crawled(spider)
 
     assert spider.given_up == {"a": "parse-error"}
-    assert spider.clicked == "crashed", "its own listener is told as well"
-    # Playwright prints what its listeners raise.
+    assert spider.clicked == "crashed", "the spider's own listener hears of it as well"
+    # Playwright prints exceptions of its listeners.
     assert "InvalidStateError" not in capfd.readouterr().err
 
 
 def _browsers(kind: bytes = b"") -> list[int]:
-    """Return the browsers that this process has started, or their processes of one kind."""
+    """Return the browser processes of this process, or those of one kind."""
     found = []
     for pid in _descendants(os.getpid()):
         try:

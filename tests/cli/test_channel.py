@@ -108,7 +108,7 @@ def test_of_the_hosts_given_up_by_several_workers_a_hundred_are_named():
     ("reasons", "is_empty", "reason"),
     [
         (["drained", "drained"], True, "drained"),
-        # Another process has added tasks meanwhile.
+        # Another process has added tasks.
         (["drained", "drained"], False, "drained"),
         (["drained", "max-pages"], True, "drained"),
         (["drained", "max-pages"], False, "max-pages"),

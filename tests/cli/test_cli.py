@@ -102,7 +102,7 @@ def crawlcw(
 def until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         time.sleep(0.02)
 
 
@@ -114,7 +114,7 @@ def stats(name: str = "pages") -> dict[str, object]:
 def demo(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> "tuple[Path, subprocess.CompletedProcess[str]]":
-    """A folder in which `crawlcw demo` ran, and how it did."""
+    """A folder in which `crawlcw demo` ran, and the result of the command."""
     place = tmp_path_factory.mktemp("demo")
     return place, crawlcw("demo", folder=place)
 
@@ -134,7 +134,7 @@ def test_help_lists_the_commands_and_exit_codes_at_once():
         assert re.search(rf"^  {word} ", run.stdout, re.MULTILINE)
     for code in (0, 2, 3, 69, 70, 78, 130, 141):
         assert re.search(rf"^ +{code}  ", run.stdout, re.MULTILINE)
-    # What takes time is loaded by the commands that need it.
+    # Slow modules are imported only by the commands that need them.
     assert "click" in imported
     assert imported.isdisjoint({"aiohttp", "motor", "pymongo", "sqlite3", "rich", "pydantic"})
     assert imported.isdisjoint({"asyncio", "yarl", "selectolax", "crawlcw.assembly"})
@@ -150,10 +150,10 @@ def test_a_crawl_loads_only_what_it_needs_and_its_supervisor_nothing_that_crawls
         "        yield\n"
     )
     run = crawlcw("run", "none.py", "-q", of_python=["-X", "importtime"])
-    # The worker is forked off, and its lines go to the same place.
+    # The worker is a fork, and writes to the same stderr.
     imported = Counter(re.findall(r"\| +([\w.]+)$", run.stderr, re.MULTILINE))
 
-    # What both need is loaded once, before that.
+    # Shared modules are imported once, before the fork.
     assert imported["crawlcw.cli.processes.worker"] == imported["crawlcw.ledger.sqlite"] == 1
     assert imported["crawlcw.assembly"] == imported["aiohttp"] == imported["uvloop"] == 1
     others = {"motor", "pymongo", "bson", "playwright", "prometheus_client", "opentelemetry"}
@@ -180,7 +180,7 @@ def test_stats_and_hosts_load_nothing_of_tracking_and_nothing_that_crawls():
 
 def test_without_uvloop_a_crawl_is_as_complete(demo, tmp_path: Path):
     (tmp_path / "uvloop.py").write_text("raise ImportError('there is none')\n")
-    # The folder that `-m` is run in comes before those of PYTHONPATH.
+    # With `-m`, the current folder comes before those of PYTHONPATH.
     run = crawlcw("demo", folder=tmp_path)
     ledger = f"sqlite:///{tmp_path}/.crawlcw/demo.db"
     without = invoke("stats", "bookshop", "--json", "--ledger", ledger)
@@ -592,7 +592,7 @@ def test_one_signal_finishes_what_is_under_way_and_the_same_command_goes_on(site
     run.send_signal(which)
     assert run.stderr is not None
     line = next(line for line in run.stderr if "claiming nothing more" in line)
-    # The supervisor says so before its worker has heard of it, which gives the others back then.
+    # The supervisor prints this before its worker gets the signal and releases the other tasks.
     while stats()["counts"]["processing"] > 5:
         pass
     site.open()
@@ -605,7 +605,7 @@ def test_one_signal_finishes_what_is_under_way_and_the_same_command_goes_on(site
     assert re.search(r"Stopped: \d+ tasks were released\. The same command goes on from here", out)
     assert stopped["counts"]["processing"] == 0
     finished = slow_site.PAGES - stopped["counts"]["todo"]
-    # A fetcher that had begun when its worker heard of it may have been about to ask.
+    # Fetchers that had started when the worker got the signal may still send their requests.
     assert 5 <= finished <= 10
     assert len(Path("items.jsonl").read_text().splitlines()) == finished
     assert again.returncode == 0
@@ -685,7 +685,7 @@ def test_a_program_named_by_the_environment_and_quiet(site, monkeypatch, folder)
 def test_a_fresh_run_begins_anew_where_the_user_agrees(site, folder: Path):
     site.open()
     begun = ["run", "pages", "-a", f"start_url={site.url}", "-q"]
-    first = crawlcw(*begun, "--fresh")  # there is nothing to ask about
+    first = crawlcw(*begun, "--fresh")  # no ledger yet, so no question
 
     def created() -> str:
         found = json.loads(crawlcw("tasks", "pages", "--key", site.url, "--json").stdout)
@@ -693,7 +693,7 @@ def test_a_fresh_run_begins_anew_where_the_user_agrees(site, folder: Path):
 
     first_created = created()
     refused = crawlcw(*begun, "--fresh")
-    went_on = crawlcw(*begun)  # which has nothing to do
+    went_on = crawlcw(*begun)  # drained at once
     anew = crawlcw(*begun, "--fresh", "--yes")
 
     assert first.returncode == 0
@@ -738,7 +738,7 @@ def test_demo_draws_on_a_terminal(folder: Path):
 
 
 def read_all(terminal: int) -> Iterator[bytes]:
-    # Linux says EIO when the last process on a terminal has gone.
+    # Linux raises EIO when the last process on a terminal has ended.
     with contextlib.suppress(OSError):
         while chunk := os.read(terminal, 1 << 16):
             yield chunk
@@ -763,7 +763,7 @@ class Books(Spider):
 
 
 class Slow:
-    """As much of a crawl as its progress looks at; its ledger takes 3 s to count."""
+    """The parts of a crawl that its progress reads, with a ledger that counts for 3 s."""
 
     def __init__(self) -> None:
         self.ledger = self.queries = self
@@ -803,7 +803,7 @@ async def test_a_line_holds_everything_worth_knowing():
     assert unknown == (
         "todo 60, processing 0, failed 0, finished 1,010, ignored 0, 100 pages/min, items 7, eta -"
     )
-    # 10 more were finished in the 63 s from the end of one count to that of the next.
+    # 10 more pages were finished in the 63 s between the ends of two counts.
     assert progress.line().endswith("items 7, eta 6 min")
 
 

@@ -303,7 +303,7 @@ def test_each_shape_of_a_scrapy_file_is_read_though_scrapy_may_be_missing(
     shape: str, monkeypatch: pytest.MonkeyPatch
 ):
     source, expected = UNPORTED[shape]
-    # A file that is executed would say so.
+    # If `check` executed the file, it would print this.
     found = checked(source + "\nopen('executed', 'w')\n")
 
     for line, message in expected.items():

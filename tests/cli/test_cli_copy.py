@@ -30,7 +30,7 @@ def sqlite(folder: Path, name: str) -> str:
 
 @pytest.fixture
 def crawled(tmp_path: Path) -> str:
-    """A ledger with twenty pages of which twelve are finished."""
+    """A ledger with twenty pages, twelve of them finished."""
     url = sqlite(tmp_path, "crawled")
 
     async def fill() -> None:
@@ -145,4 +145,4 @@ def test_wrong_input_is_told(
 
     assert done.returncode == 2
     assert said in done.stderr
-    assert not list(tmp_path.iterdir()), "nothing is made"
+    assert not list(tmp_path.iterdir()), "no file is created"

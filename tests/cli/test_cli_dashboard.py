@@ -54,7 +54,7 @@ def test_it_says_where_it_is_and_ends_softly(url: str, processes: ExitStack):
     assert line == f"the dashboard is at {server.address}\n"
     with urllib.request.urlopen(f"{server.address}/api/start") as response:
         assert b'"crawls":["books"]' in response.read()
-    # A stream that is open keeps it no longer.
+    # An open stream does not delay the end.
     live = urllib.request.urlopen(f"{server.address}/api/crawls/books/live")
     assert live.readline() == b"event: overview\n"
     assert server.stop(signal.SIGTERM) == (0, "", "")

@@ -56,7 +56,7 @@ async def test_a_ledger_after_a_crawl_is_clean(ledger_url: str):
 
 @pytest.fixture
 async def ill(tmp_path: Path) -> str:
-    """A ledger with a lock that was left, and an address that would clear the terminal."""
+    """A ledger with an orphaned lock, and a URL that would clear the terminal."""
     url = f"sqlite:///{tmp_path}/ill.db"
     await crawl(url)
     with closing(sqlite3.connect(tmp_path / "ill.db")) as db, db:
@@ -161,7 +161,7 @@ def collected() -> Iterator[None]:
     gc.collect()
 
 
-#: PyMongo leaves the socket of a connect to the garbage collector where its monitor is ended.
+#: If its monitor is ended, PyMongo leaves a connecting socket to the garbage collector.
 may_lose_a_socket = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 

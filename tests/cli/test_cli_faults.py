@@ -18,7 +18,7 @@ UNFINISHED = Counts(by_status={Status.IGNORED: 3})
 
 
 def report(**fields: Any) -> Report:
-    """Return that of a crawl in which all is well, but for *fields*."""
+    """Return the report of a crawl without faults, changed by *fields*."""
     well: dict[str, Any] = {
         "spider": "books",
         "finish_reason": "drained",

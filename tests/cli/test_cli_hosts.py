@@ -1,4 +1,4 @@
-"""`crawlcw hosts`: why a host is not being crawled, as a person and as a program read it."""
+"""`crawlcw hosts`: reasons why a host is not being crawled, as a table and as JSON."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from tests.support.ledgers import START, FakeClock, claimed, failure, make_task,
 from tests.support.mongod import with_database
 
 NOW = START
-#: Spoken as "2 h 0 min" for the next minute.
+#: Printed as "2 h 0 min" for the next minute.
 TWO_HOURS = timedelta(hours=2, seconds=29)
 WORK = Counts(by_status={Status.TODO: 1})
 NO_WORK = Counts(by_status={Status.FINISHED: 9, Status.IGNORED: 2})
@@ -40,7 +40,7 @@ def host(**fields: Any) -> Host:
     return Host(name="example.com", **fields)
 
 
-# --- why
+# --- reasons
 
 SITEMAPS = ("http://a.com/sitemap.xml",)
 GIVEN_UP: dict[str, Any] = {"given_up": Reason.DNS_NXDOMAIN}
@@ -66,7 +66,7 @@ LATER: dict[str, Any] = {"ready_at": at(45)}
         (RESTS | {"failures": 1}, WORK, "resting for 5 min: 1 failure"),
         ({"not_before": at(4)}, WORK, "waiting its turn in 4.0 s"),
         (LATER, WORK, "next task due in 45 s"),
-        # The first that holds, in this order.
+        # The first reason that applies, in this order.
         (GIVEN_UP | OWNED | RESTS, NO_WORK, "given up: dns-nxdomain"),
         (OWNED | RESTS, NO_WORK, "done"),
         (OWNED | RESTS, WORK, "owned by box-7-ab"),
@@ -125,14 +125,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """A clock that shows the command's time, for the command has no other."""
+    """A clock that is set to the command's time, which a test cannot change."""
     clock = FakeClock()
     clock.time = datetime.now(UTC).replace(microsecond=0)
     return clock
 
 
 async def fill(ledger: Ledger) -> None:
-    """Put hosts into a ledger, one for each reason not to be crawled."""
+    """Add hosts to a ledger, one for each reason not to be crawled."""
     now = ledger.now()
     numbers = {"busy.com": 3, "rests.com": 2, "gone.com": 2, "done.com": 1, "later.com": 1}
     numbers |= {"turn.com": 1, "fails.com": 1, EVIL: 1, "unseen.com": 1}
@@ -174,7 +174,7 @@ async def fill(ledger: Ledger) -> None:
 
 @pytest.fixture
 async def ledger(folder: Path, clock: FakeClock) -> str:
-    """The URL of a ledger with hosts of every kind."""
+    """The URL of a ledger with a host for each reason."""
     opened = await SqliteLedger.open(folder / "x.db", "books", clock=clock)
     await fill(opened)
     await opened.close()

@@ -1,4 +1,4 @@
-"""Times without a zone stay such on their way through a ledger; those with one stay instants."""
+"""Times in a ledger: naive ones stay naive, and aware ones keep their instant."""
 
 import csv
 import json

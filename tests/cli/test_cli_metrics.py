@@ -1,4 +1,4 @@
-"""`--metrics-port`: read by hand, and by a real Prometheus beside `crawlcw stats`."""
+"""`--metrics-port`: read by the test, and by a real Prometheus beside `crawlcw stats`."""
 
 import json
 import os
@@ -81,7 +81,7 @@ class Running:
         return scraped(self.port)
 
     def worker(self, number: int) -> int:
-        """Return the process of a worker, as it was last started."""
+        """Return the last started process of a worker."""
         started = [each for each in self._logged("worker_started") if each["worker"] == number]
         return started[-1]["pid"]
 
@@ -111,7 +111,7 @@ def scraped(port: int) -> dict[str, float]:
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + ENOUGH
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         time.sleep(0.05)
 
 
@@ -160,7 +160,7 @@ def test_a_real_prometheus_and_stats_tell_the_same_of_two_workers(
         return pages.get("finished") == PAGES + 1 and pages.get("given-up") == MISSING
 
     until(agrees)
-    # Nothing moves but the last page, so both tell of the same moment.
+    # Only the last page is under way, so both show the same state.
     until(lambda: prometheus.query("crawlcw_tasks") == counts())
     stats = json.loads(invoke("stats", "pages", "--json", "--ledger", ledger_url).stdout)
 
@@ -199,7 +199,7 @@ def test_what_a_crashed_worker_has_counted_stays_counted(processes: ExitStack, s
     site.gate.set()
     crawl.reported()
 
-    # A counter never falls: Prometheus would take it for a restart, and add it all again.
+    # A counter never falls: Prometheus would take that for a restart, and add all of it again.
     assert seen == sorted(seen)
     assert seen[-1] == PAGES + 1
 
@@ -272,7 +272,7 @@ def test_a_worker_on_a_use_case_tells_what_it_does(processes: ExitStack, folder:
     done = {
         'crawlcw_tasks{status="ignored"}': 1,
         'crawlcw_tasks{status="finished"}': 2,
-        # Counted when the ledger has answered, so a moment later.
+        # Counted after the answer of the ledger, so a moment later.
         'crawlcw_pages_total{outcome="finished"}': 2,
         'crawlcw_failures_total{reason="task-error"}': 1,
         'crawlcw_requests_in_flight{worker="1"}': 0,

@@ -1,4 +1,4 @@
-"""`crawlcw run` through proxies, of which one dies and one is banned, and its messages."""
+"""`crawlcw run` through proxies, one dead and one banned, and its messages."""
 
 import json
 import os
@@ -89,7 +89,7 @@ def test_a_crawl_by_the_command_outlives_a_dead_and_a_banned_proxy_and_a_kill(
     tasks = [json.loads(line) for line in shown[4].splitlines()]
     assert [task["retry"] for task in tasks] == [0] * 31
     assert not [text for text in shown if PASSWORD in text]
-    # A session remembers its proxy by name, and the password is the settings'.
+    # A session stores its proxy without the password, which is in the settings.
     assert PASSWORD.encode() not in (tmp_path / ".crawlcw" / "ledger.db").read_bytes()
 
 

@@ -24,7 +24,7 @@ def pages(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def visited(ledger_url: str, text: str) -> None:
-    """Let all pages that are due be finished, with one item each; add them where they are not."""
+    """Finish all due pages with one item each; add the missing ones."""
     ledger = await open_ledger(ledger_url, "pages", create=True)
     await ledger.tasks.add([make_task(url, due=ledger.now()) for url in PAGES])
     outcome = Succeeded(items=({"text": text},), visit=visit(), kept_versions=2)
@@ -125,6 +125,6 @@ async def test_export_since_leaves_out_what_was_only_found_unchanged(pages, ledg
         invoke, "export", "pages", "-o", "-", "--since", f"{age + 60_000:.0f}ms"
     )
 
-    # They changed their status just now, and were fetched before.
+    # Their status changed just now; they were fetched before that.
     assert texts(now.stdout) == []
     assert texts(since.stdout) == ["first"] * 3

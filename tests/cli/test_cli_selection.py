@@ -1,4 +1,4 @@
-"""Choosing many tasks for a command that changes them: by the same options in all of them."""
+"""Selection of tasks for commands that change many: the same options in all of them."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ URLS = (f"{SHOP}1", f"{SHOP}2", "http://a.example/shoe", "http://b.example/shop/
 
 @pytest.fixture
 def pages(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four pages: one finished, one given up, two that wait."""
+    """Four pages: one finished, one given up, two waiting."""
     monkeypatch.setenv("CRAWLCW_LEDGER", ledger_url)
 
     async def fill() -> None:

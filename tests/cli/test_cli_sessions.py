@@ -1,4 +1,4 @@
-"""Sessions, as the commands know them."""
+"""Sessions in the commands."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A spider's state, as the commands show and forget it."""
+"""A spider's state in the commands: shown and deleted."""
 
 import json
 import subprocess

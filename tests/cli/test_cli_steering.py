@@ -1,4 +1,4 @@
-"""Crawls in processes of their own, steered from another one by their ledger."""
+"""Crawls in processes of their own, controlled from another one through the ledger."""
 
 import json
 import os
@@ -148,7 +148,7 @@ def test_a_crawl_is_paused_fed_slowed_and_resumed_and_nothing_is_lost(
     assert "paused" in told("stats", "pages")
     assert site.pages == asked < LINKS
 
-    # Its own delay would let it take a minute; that of 5 min holds it up.
+    # With its own delay, the crawl would take a minute; a delay of 5 min stops it.
     told("set", "pages", f"delay={delay}")
     assert "pages is resumed" in told("resume", "pages")
     wait_until(lambda: site.pages > asked + LINKS)
@@ -156,7 +156,7 @@ def test_a_crawl_is_paused_fed_slowed_and_resumed_and_nothing_is_lost(
     wait_until(lambda: "settings from the ledger: concurrency=2, delay=5m" in crawl.log)
     asked = site.pages
     assert stats()["set"] == {"concurrency": "2", "delay": "5m"}
-    assert site.pages <= asked + 8  # those that were under way
+    assert site.pages <= asked + 8  # requests under way
     told("set", "pages", "delay=0s", "concurrency=50", "per_host_concurrency=0")
 
     code, _ = crawl.end()
@@ -164,7 +164,7 @@ def test_a_crawl_is_paused_fed_slowed_and_resumed_and_nothing_is_lost(
     found = stats()
     assert found["counts"]["finished"] == found["total"] == 1 + LINKS + number
     assert found["items"] == number // 10
-    assert set(site.hits.values()) == {1}, "each page was asked for once"
+    assert set(site.hits.values()) == {1}, "each page was requested once"
 
 
 @pytest.mark.thorough
@@ -197,7 +197,7 @@ def test_stop_ends_the_crawls_that_run_and_none_that_begins_later(
 
     began = int(processes_of_it) or 1
     assert told("stop", "pages", "--wait").startswith(f"pages is stopped: {began} worker")
-    # No worker is left that could disturb the next step.
+    # No worker is left to disturb the next step.
     assert stats()["workers"] == []
     code, out = crawl.end()
 
@@ -209,7 +209,7 @@ def test_stop_ends_the_crawls_that_run_and_none_that_begins_later(
     with Crawl(folder, site, *options, "-s", "delay=0s") as again:
         assert again.end()[0] == 0
     assert stats()["counts"]["finished"] == 1 + LINKS
-    assert set(site.hits.values()) <= {1, 2}  # robots.txt may be asked for by each
+    assert set(site.hits.values()) <= {1, 2}  # each crawl may request robots.txt
 
 
 @pytest.mark.thorough
@@ -218,7 +218,7 @@ def test_what_is_added_is_begun_while_the_crawl_waits_for_an_answer(
 ):
     options = ["-s", "read_timeout=10m", "-s", "timeout=10m"]
     crawl = processes.enter_context(Crawl(folder, site, *options))
-    # A host that has not answered yet is asked for one page at a time.
+    # A host without an answer yet gets one request at a time.
     wait_until(lambda: site.pages > 3)
     told("add", "pages", f"{site.url}held/1", "--priority", "100")
     wait_until(lambda: site.hits["/held/1"] and site.pages == 2 + LINKS)
@@ -316,7 +316,7 @@ def test_settings_are_shown_and_taken_back(folder: Path):
 
 
 async def a_worker_elsewhere(url: str) -> None:
-    """Enter one in the ledger that is at work on another machine, and hears nothing."""
+    """Add a worker on another machine to the ledger, which does not react."""
     ledger = await open_ledger(url, "pages")
     await ledger.workers.join(
         WorkerOf(name="w.1", machine="elsewhere", pid=1, birth="1", started=ledger.now())

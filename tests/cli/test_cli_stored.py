@@ -1,4 +1,4 @@
-"""Pages that a crawl keeps, parsed anew by the command while their site is gone."""
+"""Stored pages, parsed again by the command without their site."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from tests.support.commands import invoke
 from tests.support.docs import REPOSITORY
 
 PAGES = 12
-#: A crawl in this very process.
+#: A crawl without worker processes.
 RUN = ("run", "pages", "--quiet", "--processes", "0")
 SPIDER = """\
 from crawlcw import Settings, Spider
@@ -44,7 +44,7 @@ def spider(
 
 
 def site(folder: Path, pages: int) -> None:
-    """Make a site whose first page leads to all others, and one besides that only a map knows."""
+    """Make a site whose first page links to all others, and by an image map to a hidden one."""
     links = "".join(f"<a href={n}.html>{n}</a>" for n in range(1, pages))
     hidden = "<area href=hidden.html>"
     (folder / "index.html").write_text(f"<h1>home</h1>{links}{hidden}")
@@ -54,7 +54,7 @@ def site(folder: Path, pages: int) -> None:
 
 @pytest.fixture(scope="module")
 def crawled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder in which a site was crawled that is gone, and where it was."""
+    """A folder with the crawl of a closed site, and the URL of the site."""
     folder = tmp_path_factory.mktemp("crawled")
     pages = tmp_path_factory.mktemp("site")
     site(pages, PAGES)
@@ -73,7 +73,7 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.fixture
 def start(crawled: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Let the test be in a copy of that folder; return the start URL."""
+    """Change to a copy of that folder; return the start URL."""
     folder, start = crawled
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
@@ -94,7 +94,7 @@ def counts() -> dict[str, int]:
 
 
 def checked(path: Path) -> "subprocess.CompletedProcess[str]":
-    """Return what warcio's own command finds: it compares all digests."""
+    """Return the result of warcio's own command, which verifies all digests."""
     code = "import sys; from warcio.cli import main; main(sys.argv[1:])"
     check = [sys.executable, "-c", code, "check", "-v", str(path)]
     return subprocess.run(check, capture_output=True, text=True, check=False, timeout=PATIENCE)
@@ -105,7 +105,7 @@ def test_the_files_are_sound_to_warcio(start: str):
     run = checked(path)
 
     assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.count("digest pass") == 1 + 2 * PAGES  # and that of the file
+    assert run.stdout.count("digest pass") == 1 + 2 * PAGES  # and the record about the file
     with path.open("r+b") as stream:
         stream.seek(-200, os.SEEK_END)
         stream.write(b"x")
@@ -156,7 +156,7 @@ def test_saved_items_take_the_place_of_the_old_ones_and_new_links_wait(start: st
     waiting = json.loads(invoke("show", "pages", start.replace("index", "hidden"), "--json").stdout)
     assert (waiting["status"], waiting["depth"], waiting["found_on"]) == ("todo", 1, [start])
     assert invoke("doctor", "pages").returncode == 0
-    # The same again changes nothing.
+    # A second run changes nothing.
     again = invoke("parse", "pages", "--stored", "--save", "--yes")
     assert again.stdout == f"{PAGES} pages recorded anew, with {PAGES} items\n"
     assert len(items()) == PAGES
@@ -421,7 +421,7 @@ def test_each_record_that_a_task_names_outlives_kills(
         start = f"{served.origin}/index.html"
         spider(start)
         for goal in goals:
-            # Two at once, each with a file of its own.
+            # Two at once, each with its own file.
             crawls = [subprocess.Popen(crawl, env=environment()) for _ in range(2)]
             try:
                 deadline = time.monotonic() + PATIENCE

@@ -36,7 +36,7 @@ def run(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run
 
 @pytest.fixture
 def orders(ledger_url: str) -> None:
-    """Three orders: one finished, one failed for good, one to do."""
+    """Three orders: one finished, one given up, one waiting."""
 
     async def fill() -> None:
         async with Tracker.open(ledger_url, "orders", max_retry=1) as tracker:
@@ -138,7 +138,7 @@ def test_a_mistake_is_one_sentence(run: Run, arguments: list[str], said: str):
 def test_what_waits_is_withdrawn_and_anything_is_reset(run: Run, ledger_url: str):
     assert run("ignore", "orders", "o0", "o2")[:2] == (0, "1 of 2 withdrawn\n")
     assert asyncio.run(_statuses(ledger_url))["o2"] is Status.IGNORED
-    # It is unwanted, which is no failure.
+    # The task is unwanted, which is no failure.
     assert run("retry-failed", "orders", "--dry-run")[1] == "1 task would be tried again\n"
 
     assert run("reset", "orders", "o0", "o1", "o2")[:2] == (0, "3 of 3 todo again\n")
@@ -188,7 +188,7 @@ def test_nothing_is_dropped_under_a_worker(run: Run, ledger_url: str):
 
 def test_looking_for_a_name_does_not_decide_what_it_is(run: Run, tmp_path: Path):
     (tmp_path / "keys.txt").write_text("o1\no2\n")
-    run("policy", "refunds")  # there is a ledger now
+    run("policy", "refunds")  # creates the ledger
     assert run("stats", "orders")[0] == 2
 
     assert run("add", "orders", "keys.txt")[1] == "2 added, 0 known already\n"
@@ -226,7 +226,7 @@ class Books(Spider):
 
 @pytest.fixture
 def books(ledger_url: str, tmp_path: Path) -> None:
-    """A page that was finished, and one it links to, which failed."""
+    """A finished page, and a failed one that it links to."""
     (tmp_path / "spiders").mkdir()
     (tmp_path / "spiders" / "books.py").write_text(SPIDER)
 

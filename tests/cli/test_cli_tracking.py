@@ -37,7 +37,7 @@ def url(tmp_path: Path) -> str:
 
 def run(*arguments: object, given: str = "") -> tuple[int, str, str]:
     """Run a command; return its exit code, its output, and its errors."""
-    # A worker loads a user's code.
+    # A worker loads user code, so it needs a process of its own.
     run_command = crawlcw if arguments[0] == "work" else invoke
     ended = run_command(*map(str, arguments), given=given)
     return ended.returncode, ended.stdout, ended.stderr
@@ -191,7 +191,7 @@ def test_a_use_case_cannot_have_the_name_of_a_spider(ledger_url: str, use_case: 
         code, said, complained = run(*command, *to_it)
         assert (code, said) == (2, "")
         assert complained.startswith("crawlcw: orders is a spider, not a use case: its settings")
-    # A spider takes pages, not keys.
+    # A spider accepts pages, not keys.
     code, said, complained = run("add", "orders", "-", *to_it, given="a\n")
     assert (code, said) == (2, "0 added, 0 known already, 1 refused\n")
     assert "refused-scheme: 1, such as a" in complained

@@ -1,4 +1,4 @@
-"""The commands with which a spider is written, on a site served over HTTP."""
+"""The commands for writing a spider, on a site served over HTTP."""
 
 import json
 import os
@@ -263,7 +263,7 @@ def test_a_login_that_fails_is_told(members: MemberSite):
     assert run.returncode == 3
     assert "session default is not ready: login() failed" in run.stderr
     assert "wrong" not in run.stderr
-    assert members.refused.total() == 0, "the page was not asked for"
+    assert members.refused.total() == 0, "the page was not requested"
 
 
 def test_a_page_that_no_login_opens_is_told(members: MemberSite):

@@ -1,4 +1,4 @@
-"""The commands that only read, on a use case: their output; no spider can take its name."""
+"""Read-only commands on a use case: their output, and its name, which no spider can take."""
 
 import json
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from tests.support.ledgers import claimed, settled
 
 @pytest.fixture
 async def url(tmp_path: Path) -> str:
-    """A ledger with a use case that has the name of a spider in ./spiders; one task failed."""
+    """A ledger with a use case named like a spider in ./spiders; one task failed."""
     url = f"sqlite:///{tmp_path}/ledger.db"
     ledger = await open_tracked(url, "pages")
     now = datetime.now(UTC)

@@ -25,12 +25,12 @@ class Pages(Spider):
         yield from response.follow_all("a")
 """
 CLOSED = ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")
-#: Far more than anything here takes.
+#: Far longer than any command here.
 ENOUGH = 120
 
 
 def crawlcw(closed: str, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command with some descriptors closed, as a shell does it."""
+    """Run a command with some descriptors closed, as a shell can."""
     return subprocess.run(
         ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "crawlcw", *arguments],
         cwd=folder, env=environment(), capture_output=True, text=True, timeout=ENOUGH, check=False,

@@ -1,4 +1,4 @@
-"""The question that `drop` and `run --fresh` ask."""
+"""The confirmation of `drop` and `run --fresh`."""
 
 import pytest
 

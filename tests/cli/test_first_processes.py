@@ -1,4 +1,4 @@
-"""The first workers' processes load while their supervisor does, and begin when told to."""
+"""The first worker processes: they load beside their supervisor, and start on its command."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ import pytest
 from crawlcw.cli.processes.channel import awaited_go, go
 from tests.blame.crawl_command import environment
 
-#: Far more than anything here takes.
+#: Far longer than any command here.
 ENOUGH = 60
 
 _SPIDER = """
@@ -71,7 +71,7 @@ def test_without_a_supervisor_nobody_is_told_to_go(sent: bytes) -> None:
 
 
 def printed(folder: Path, script: str, **options: Any) -> str:
-    """Return what *script* prints that would be `crawlcw run`, if it did not say otherwise."""
+    """Return the output of *script*, which starts with the arguments of `crawlcw run`."""
     begin = "import os, sys, threading, time; sys.argv = ['crawlcw', 'run']"
     done = subprocess.run(
         [sys.executable, "-c", f"{begin}\n{dedent(script)}"],
@@ -200,7 +200,7 @@ def test_a_worker_that_was_started_ahead_may_open_as_many_files_as_it_needs(
 ) -> None:
     run = crawled(tmp_path, "--concurrency", "100")
 
-    assert run.returncode == 3  # nothing was finished
+    assert run.returncode == 3  # no page was finished
     assert "limit 500\n" in run.stdout
     assert (tmp_path / "loaded").read_text().count("\n") == 2
 

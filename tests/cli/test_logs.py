@@ -85,7 +85,7 @@ def test_a_hostile_exception_becomes_a_block_of_printable_lines():
     lines = TextFormatter().format(made).splitlines()
 
     assert lines[1] == "    Traceback (most recent call last):"
-    # A line of its text looks like no record.
+    # No line of its text looks like a record.
     assert all(line.isprintable() and line.startswith("    ") for line in lines[1:])
 
 

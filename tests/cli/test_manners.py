@@ -1,4 +1,4 @@
-"""What every command owes its terminal: examples, completion, colours, and closed pipes."""
+"""Terminal behaviour of every command: examples, completion, colours, and closed pipes."""
 
 import os
 import pty
@@ -95,7 +95,7 @@ def test_what_a_shell_runs_names_the_command(shell: str):
 def test_bash_itself_takes_it_and_completes(folder: Path):
     Path("crawlcw").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m crawlcw "$@"\n')
     Path("crawlcw").chmod(0o755)
-    # As after a keystroke: the function is called, and sets COMPREPLY to the completions.
+    # As after the Tab key: the function sets COMPREPLY to the completions.
     script = invoke("completion", "bash").stdout
     asked = "COMP_WORDS=(crawlcw stats bo) COMP_CWORD=2\n_crawlcw_completion ./crawlcw\n"
 
@@ -162,7 +162,7 @@ PlainConsole().print(Text("[bold]books[/]", style="red"))
 
 
 def on_terminal(*arguments: str, **variables: str) -> bytes:
-    """Return what Python writes to a terminal."""
+    """Return the output of Python on a terminal."""
     ours, theirs = pty.openpty()
     known = environment() | {"TERM": "xterm-256color"} | variables
     known = {name: value for name, value in known.items() if value}
@@ -180,13 +180,13 @@ def on_terminal(*arguments: str, **variables: str) -> bytes:
 
 @pytest.mark.thorough
 def test_colours_are_for_terminals_whose_user_wants_them(folder: Path):
-    # What runs the tests may have an opinion of its own.
+    # The environment of the tests may set these variables.
     none = {"NO_COLOR": "", "FORCE_COLOR": ""}
 
     assert COLOURS.search(on_terminal("-c", SHOWN, **none))
     assert not COLOURS.search(on_terminal("-c", SHOWN, **none | {"NO_COLOR": "1"}))
     piped = subprocess.run([sys.executable, "-c", SHOWN], capture_output=True, check=True)
-    # Data is no markup, wherever it is shown.
+    # Data is never interpreted as markup.
     assert piped.stdout == b"[bold]books[/]\n"
     stats = on_terminal("-m", "crawlcw", "stats", "books", **none | {"NO_COLOR": "1"})
     assert b"finished" in stats

@@ -1,4 +1,4 @@
-"""Files, folders and streams that the system refuses: one sentence, and a documented exit code."""
+"""Files, folders and streams without access: one error message, and a documented exit code."""
 
 import os
 import shutil
@@ -28,14 +28,14 @@ class Pages(Spider):
         yield {"url": response.url}
         yield from response.follow_all("a")
 """
-#: Far more than anything here takes.
+#: Far longer than any command here.
 ENOUGH = 120
 Crawlcw = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
 def crawlcw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crawlcw:
-    """A command that is bound by the modes of files, which root is not."""
+    """Return a command that obeys file modes, also as root."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pages.py").write_text(SPIDER)
     bound: list[str] = []
@@ -89,7 +89,7 @@ def crawled(ledger_file: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def closed(crawled: Path) -> Iterator[Path]:
-    """The same folder, which may not be entered."""
+    """The same folder, without access."""
     crawled.chmod(0)
     yield crawled
     crawled.chmod(0o755)
@@ -228,7 +228,7 @@ def test_a_path_beyond_the_encoding_of_the_system_is_taken(
     ]
 )
 def copy(request: pytest.FixtureRequest, crawled: Path) -> Iterator[Path]:
-    """The ledger, read-only; beside it lies nothing."""
+    """A read-only copy of the ledger, without WAL files."""
     assert [each.name for each in crawled.glob("ledger.db*")] == ["ledger.db"]
     ledger = crawled / "ledger.db"
     if request.param in ("file", "both"):
@@ -306,7 +306,7 @@ def test_a_read_only_ledger_that_somebody_writes_is_read_with_what_was_written(
 ):
     ledger = crawled / "ledger.db"
     with closing(sqlite3.connect(ledger)) as writer:
-        # In the WAL alone.
+        # Its data is only in the WAL.
         writer.execute("PRAGMA wal_autocheckpoint = 0")
         writer.execute("DELETE FROM \"pages.items\" WHERE n = 0 AND url LIKE '%/page/%'")
         writer.commit()

@@ -1,4 +1,4 @@
-"""The command line of workers: that of their supervisor, without secrets."""
+"""The command line of workers: the same as their supervisor's, without secrets."""
 
 import sys
 

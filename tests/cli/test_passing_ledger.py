@@ -1,4 +1,4 @@
-"""`sqlite:///:memory:`: a ledger that is gone when the crawl, or the program, has closed it."""
+"""`sqlite:///:memory:`: a temporary ledger, which ends when the crawl or program closes it."""
 
 import asyncio
 import os
@@ -47,4 +47,4 @@ async def test_the_workers_of_a_crawl_share_it_and_nothing_of_it_is_left(tmp_pat
     assert (tmp_path / "books.jsonl").read_text().count("\n") > 10
     assert list(passing.iterdir()) == []
     assert not (tmp_path / ".crawlcw").exists()
-    assert b"ignored" not in log, "the variable is no setting that is not known"
+    assert b"ignored" not in log, "the variable is not reported as an unknown setting"

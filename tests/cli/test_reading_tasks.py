@@ -1,4 +1,4 @@
-"""Tasks that are read from a file: plain lines, JSON Lines or CSV."""
+"""Tasks from a file: plain lines, JSON Lines or CSV."""
 
 import io
 

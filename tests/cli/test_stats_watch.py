@@ -1,4 +1,4 @@
-"""`crawlcw stats --watch` and `--by`: a crawl as it is seen from outside, while it runs."""
+"""`crawlcw stats --watch` and `--by`: the state of a running crawl, from another process."""
 
 import asyncio
 import fcntl
@@ -256,7 +256,7 @@ async def test_items_that_were_not_all_counted_are_called_so(
 
 @contextmanager
 def crawling(tmp_path: Path, ledger: str) -> Iterator[str]:
-    """Run a crawl whose pages wait, in a process of its own; yield its site."""
+    """Run a crawl with blocked pages in a process of its own; yield its site."""
     (tmp_path / "pages.py").write_text(SPIDER)
     site = subprocess.Popen(
         [sys.executable, "-m", "tests.support.slow_site"],
@@ -295,7 +295,7 @@ class Terminal:
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            # Ctrl-C goes to those in the foreground of a terminal.
+            # Ctrl-C goes to the foreground processes of a terminal.
             preexec_fn=os.setsid,
             env=environment() | {"TERM": "xterm-256color"} | variables,
         )
@@ -316,7 +316,7 @@ class Terminal:
         try:
             some = os.read(self._master, 65_536)
         except OSError:
-            return False  # it has ended
+            return False  # the command has ended
         self.written += some.decode()
         return bool(some)
 
@@ -356,7 +356,7 @@ def test_a_crawl_is_watched_from_another_terminal_while_it_runs(tmp_path: Path, 
         assert terminal.interrupt() == 0
         while seen[-1]["counts"]["finished"] <= PAGES:
             seen.append(json.loads(piped.stdout.readline()))
-        piped.stdout.close()  # its reader goes
+        piped.stdout.close()  # the reader closes the pipe
         assert piped.wait(PATIENCE) == 141
 
     assert "Traceback" not in terminal.written
@@ -380,7 +380,7 @@ def test_without_colours_a_terminal_gets_none(tmp_path: Path):
 
 
 async def crawled(place: str) -> None:
-    """Record a few pages, one of which failed, and one whose host is hostile."""
+    """Record a few pages, a failed one and one of a hostile host among them."""
     ledger = await open_ledger(place, "books")
     tasks = [make_task(f"https://h{n % 2}.com/{n}", callback=EVIL, depth=n) for n in range(4)]
     await ledger.tasks.add(tasks)

@@ -1,4 +1,4 @@
-"""Crawls by several worker processes: real ones, on a real site, crashed, stopped and killed."""
+"""Crawls by several worker processes, on a real site: crashed, stopped and killed."""
 
 import fcntl
 import json
@@ -46,7 +46,7 @@ class Docs(DocsSpider):
         super().__init__(start_urls=[start_url])
 """
 
-#: All but the first worker run what stands below this.
+#: The code after this runs in all workers but the first.
 NOT_THE_FIRST = """
     async def opened(self):
         try:
@@ -101,14 +101,14 @@ class Supervised:
 
     @property
     def pids(self) -> list[int]:
-        """The workers' ids, in the order in which they were started."""
+        """Return the workers' process ids, in the order of their starts."""
         return [record["pid"] for record in self.events("worker_started")]
 
     def send(self, which: signal.Signals) -> None:
         self.process.send_signal(which)
 
     def end(self) -> tuple[int, dict[str, Any]]:
-        """Wait for the end; return the exit code and the joint report, if there is one."""
+        """Wait for the end; return the exit code and the joint report, if any."""
         self.output, _ = self.process.communicate(timeout=ENOUGH)
         reports = self.events("report")
         assert len(reports) <= 1
@@ -131,7 +131,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.fixture
 def ended() -> Iterator[ExitStack]:
-    """Where a test's processes and servers end, whatever happens to the test."""
+    """A stack that ends the processes and servers of a test."""
     with ExitStack() as stack:
         yield stack
 
@@ -237,7 +237,7 @@ def test_sigterm_lets_all_workers_finish_what_is_under_way(to, serve, start, sto
     wait_until(asked(site, for_pages=100))
     wait_until(at_work(crawl, store))
 
-    # As systemd does it: to each process of the service.
+    # Like systemd: to each process of the service.
     for pid in crawl.pids if to == "each process" else []:
         os.kill(pid, signal.SIGTERM)
     crawl.send(signal.SIGTERM)
@@ -310,7 +310,7 @@ def test_when_the_supervisor_is_killed_its_workers_end_softly(serve, start, stor
     rows = store.rows()
     assert code == -signal.SIGKILL
     assert_nothing_held(rows)
-    # They released their tasks, and no page failed because of its output.
+    # The workers released their tasks, and no page failed because of the closed output.
     assert {(row.retry, row.lost) for row in rows} == {(0, 0)}
     assert any(row.status == Status.TODO for row in rows)
     assert {row.path for row in rows if row.status == Status.FINISHED} == site.hits().keys()
@@ -420,7 +420,7 @@ def test_by_default_one_worker_does_it_and_without_processes_this_process(
             crawl.output.split(maxsplit=1) if " " in crawl.output.strip() else (crawl.output, "")
         )
         pids.append((int(pid) == crawl.pid, said.strip()))
-        assert crawl.pids == [], "of the only one nobody needs to know"
+        assert crawl.pids == [], "a crawl with one process logs no pid of a worker"
 
     assert pids == [(False, ""), (True, "from stdin")]
 
@@ -504,7 +504,7 @@ def test_a_mistake_is_found_before_any_worker_is_started(options, code, said, tm
             check=False,
         )
 
-    # Logged is only what starts a worker.
+    # The log has only records about starts of workers.
     (line,) = run.stderr.splitlines()
     assert (run.returncode, run.stdout) == (code, "")
     assert line.startswith("crawlcw: ")
@@ -526,7 +526,7 @@ def test_ctrl_c_on_a_terminal_reaches_each_worker_once(serve, ended, store, tmp_
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
-        # The terminal is to be its own, so that Ctrl-C goes to its group.
+        # Make it the controlling terminal, so that Ctrl-C goes to the process group.
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     ended.callback(crawl.wait)
@@ -590,7 +590,7 @@ def begun_on(shell: Shell, site: Site, store: Store, folder: Path) -> list[int]:
 
 
 def stopped(pids: Sequence[int]) -> bool:
-    """Return whether none of them runs, and none has ended."""
+    """Return whether all of them are stopped, neither running nor ended."""
     stats = [Path(f"/proc/{pid}/stat").read_text() for pid in pids]
     return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
 
@@ -627,7 +627,7 @@ def test_workers_that_ctrl_z_has_stopped_end_after_their_supervisor(shell, serve
 
 
 def chunks(terminal: int) -> Iterator[bytes]:
-    # Linux says EIO when the last process on a terminal has gone.
+    # Linux raises EIO when the last process on a terminal has ended.
     with suppress(OSError):
         while chunk := os.read(terminal, 1 << 16):
             yield chunk

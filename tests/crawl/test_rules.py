@@ -113,7 +113,7 @@ def test_a_rule_that_cannot_be_is_named_where_it_is_made():
     with pytest.raises(SpiderError, match="allow='\\(' is no regular expression"):
         Rule(allow="(")
     with pytest.raises(SpiderError, match="takes the name of a method"):
-        Rule(callback=lambda response: None)  # type: ignore[arg-type]  # it is what is tested
+        Rule(callback=lambda response: None)  # type: ignore[arg-type]  # tested on purpose
     with pytest.raises(SpiderError, match="formdata"):
         Rule(formdata={})
 

@@ -1,4 +1,4 @@
-"""The files of the page: in the wheel, without anything from elsewhere, and safe by their text."""
+"""The files of the page: part of the wheel, self-contained, and free of inline scripts."""
 
 import re
 from pathlib import Path

@@ -53,20 +53,20 @@ def screenshots(tmp_path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Crawl:
-    """A crawl that runs, its site, and its dashboard."""
+    """A running crawl, its site, and its dashboard."""
 
     site: str
     address: str
 
     def tell(self, what: str) -> None:
-        """Open the site's door, or mend what is missing."""
+        """Request `/open` or `/mend` of the site."""
         with urllib.request.urlopen(f"{self.site}/{what}") as response:
             assert response.status == 200
 
 
 @pytest.fixture
 def crawl(ledger_url: str, tmp_path: Path, processes: ExitStack) -> Crawl:
-    """A crawl that goes on until the site's door is opened."""
+    """A crawl that runs until a request for `/open`."""
 
     def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
         process = subprocess.Popen([sys.executable, *arguments], text=True, **options)
@@ -81,7 +81,7 @@ def crawl(ledger_url: str, tmp_path: Path, processes: ExitStack) -> Crawl:
     spider.write_text(SPIDER.format(port=port, pages=PAGES))
     run = ["-m", "crawlcw", "run", str(spider), "--ledger", ledger_url]
     started(*run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    # What links there is in the ledger by then.
+    # After this request, the page with the links is in the ledger.
     while site.stdout.readline() != "/missing\n":
         assert site.poll() is None
     server = ServerProcess(
@@ -93,7 +93,7 @@ def crawl(ledger_url: str, tmp_path: Path, processes: ExitStack) -> Crawl:
 
 @pytest.fixture
 def page(chromium: "Browser") -> Iterator["Page"]:
-    """A page of its own; whatever goes wrong in it fails the test."""
+    """A new browser page; errors and dialogs in it fail the test."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     opened = context.new_page()
     wrong: list[str] = []
@@ -106,7 +106,7 @@ def page(chromium: "Browser") -> Iterator["Page"]:
 
 
 def number(page: "Page", status: str) -> Any:
-    """Return where the overview says how many tasks have a status."""
+    """Return the element of the overview with the number of tasks of a status."""
     return page.locator(".counts li").filter(has_text=status).locator(".number")
 
 
@@ -129,7 +129,7 @@ def test_a_crawl_is_watched_searched_and_steered(crawl: Crawl, page: "Page"):
     expect(number(page, "processing")).to_have_text(str(PAGES))
     expect(page.locator(".headline")).to_contain_text("1 worker at work")
 
-    # What is wrong with one page is found, and its story is read.
+    # Find the failed page, and read its attempts.
     page.get_by_role("link", name="Tasks").click()
     search(page, "/missing")
     expect(page.locator("tbody tr")).to_have_count(1)
@@ -137,7 +137,7 @@ def test_a_crawl_is_watched_searched_and_steered(crawl: Crawl, page: "Page"):
     expect(page.get_by_text("HTTP 404")).to_be_visible()
     expect(page.get_by_role("heading", name="Found on")).to_be_visible()
 
-    # It is tried again, by the crawl that runs, once that is confirmed.
+    # Retry it: after the confirmation, the running crawl fetches it again.
     crawl.tell("mend")
     page.get_by_role("button", name="Retry").click()
     page.locator("dialog").get_by_role("button", name="Cancel").click()
@@ -147,10 +147,10 @@ def test_a_crawl_is_watched_searched_and_steered(crawl: Crawl, page: "Page"):
     expect(page.locator(".headline .badge")).to_contain_text("finished")
     expect(page.locator("pre").filter(has_text="back again")).to_be_visible()
 
-    # The counts move by themselves.
+    # The counts update without a reload.
     page.get_by_role("link", name="Overview").click()
-    others = 1 + len(ODD)  # the home page, and those that ask for nothing more
-    expect(number(page, "finished")).to_have_text(str(others + 1))  # and the one tried again
+    others = 1 + len(ODD)  # the home page and the odd pages
+    expect(number(page, "finished")).to_have_text(str(others + 1))  # with the retried page
     crawl.tell("open")
     expect(number(page, "processing")).to_have_text("0")
     expect(number(page, "finished")).to_have_text(str(others + 1 + PAGES))
@@ -221,7 +221,7 @@ def test_redirects_are_told_apart_and_lead_to_what_became_of_their_pages(
     ledger_url: str, tmp_path: Path, processes: ExitStack, page: "Page"
 ):
     moved = {"A/old": "A/new", "A/1": "B/2", "B/2": "A/1"}
-    # A page of a loop that is reached by its redirects alone is known as its last one.
+    # A redirect loop without another entry is shown at its last page.
     site = processes.enter_context(served(moved, linked=["A/old", "A/1"]))
     Crawled(site, tmp_path, ledger_url)
     server = ServerProcess(
@@ -353,7 +353,7 @@ def _open(page: "Page", crawl: Crawl, view: str) -> None:
 
 
 def faults(page: "Page") -> list[str]:
-    """Return what axe-core finds that is serious or critical."""
+    """Return the serious and critical findings of axe-core."""
     page.evaluate(AXE.read_text())
     found = page.evaluate("axe.run()")
     return [

@@ -1,4 +1,4 @@
-"""Who may ask the dashboard: no other site's page, no stranger's name, nobody without the token."""
+"""Access control of the dashboard: no other origin, no unknown host name, and the token."""
 
 from pathlib import Path
 
@@ -90,7 +90,7 @@ async def test_what_changes_something_needs_the_page_s_key(url: str):
 
 
 async def test_a_form_of_another_site_changes_nothing(url: str):
-    """A form can be sent anywhere without being asked, but not as JSON."""
+    """Any site can send a form across origins, but not as JSON."""
     async with dashboard(url) as page:
         await page.start()
         sent = page.http.post(
@@ -118,7 +118,7 @@ async def test_a_dashboard_with_a_token_shows_nothing_without_it(url: str):
 
         page.headers["Authorization"] = "Bearer s3cret"
         assert (await page.start())["crawls"] == ["books"]
-        # An address cannot be pointed elsewhere; a name can.
+        # An IP address is safe from DNS rebinding; a name is not.
         assert (await page.get("/api/start", Host="192.0.2.7:8765"))[0] == 200
         assert (await page.get("/api/start", Host="evil.example"))[0] == 403
 

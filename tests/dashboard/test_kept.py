@@ -1,4 +1,4 @@
-"""A value that many ask for is taken seldom, and never twice at once."""
+"""Cached values: computed seldom, and never twice at once."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from crawlcw.dashboard.kept import Kept
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time in seconds, its one element, until a test moves it."""
+    """A list with the time in seconds, which the test changes."""
     time = [100.0]
     monkeypatch.setattr(kept.time, "monotonic", lambda: time[0])
     return time

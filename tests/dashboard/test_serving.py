@@ -1,4 +1,4 @@
-"""What the dashboard's page is answered: numbers, a search, a story, actions, and the stream."""
+"""Responses to the dashboard's page: numbers, search, one task, actions, and the stream."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ HOSTILE = 'http://example.com/?"><script>alert(1)</script>'
 
 @asynccontextmanager
 async def books(url: str) -> AsyncIterator[tuple[Ledger, Page]]:
-    """Open a ledger with one page finished, one failed, one that waits; and its dashboard."""
+    """Open a ledger with a finished, a failed and a waiting page, and its dashboard."""
     ledger = await open_ledger(url, "books")
     try:
         now = ledger.now()
@@ -62,7 +62,7 @@ async def search(page: Page, **query: Any) -> list[str]:
 async def event(
     page: Page, name: str = "books", *, until: Callable[[Any], bool] = lambda now: True
 ) -> Any:
-    """Return the first event of the live stream with counts that is as *until* says."""
+    """Return the first event of the live stream with counts that fulfils *until*."""
     live = page.http.get(f"{page.address}/api/crawls/{name}/live")
     async with live as response, asyncio.timeout(60):
         assert response.content_type == "text/event-stream"
@@ -148,7 +148,7 @@ async def test_a_search_goes_on_page_by_page(ledger_url: str):
 async def test_a_whole_url_is_found_however_old_it_is(ledger_url: str, monkeypatch):
     monkeypatch.setattr("crawlcw.dashboard.searches.LOOK_AT", 1)
     async with books(ledger_url) as (_, page):
-        # One of them is the one that is looked at.
+        # One of them is the shown page.
         for url in ("http://example.com/", BAD):
             assert (await search(page, prefix=url))[0] == url
             assert (await search(page, text=url, status="finished,failed"))[0] == url
@@ -407,7 +407,7 @@ async def test_prometheus_is_told_what_the_page_shows_of_every_crawl(ledger_url:
         await ledger.workers.beat("w", Counters(), vitals=vitals)
         await ledger.notes.set_control({"paused": "2026-01-01T00:00:00Z"})
         async with dashboard(ledger_url) as every:
-            # Its tasks are counted by then.
+            # By then, its tasks are counted.
             for name in ("books", "orders"):
                 await event(every, name)
             text = await metrics(every)
@@ -420,7 +420,7 @@ async def test_prometheus_is_told_what_the_page_shows_of_every_crawl(ledger_url:
     assert 'crawlcw_ledger_paused{name="books"} 1.0' in text
     assert 'crawlcw_ledger_paused{name="orders"} 0.0' in text
     assert 'crawlcw_ledger_read{name="books"} 1.0' in text
-    # Nothing that was crawled is in a label.
+    # Labels contain no crawled text.
     assert "example.com" not in text
 
 

@@ -1,4 +1,4 @@
-"""The bundled bookshop, walked by a client that knows nothing of crawlcw."""
+"""The bundled bookshop, walked by a client that shares no code with crawlcw."""
 
 import codecs
 from collections import defaultdict, deque
@@ -124,7 +124,7 @@ async def test_the_sitemap_lists_what_a_walk_finds(shop, client):
 
 
 def disallowed_hits(shop: Bookshop) -> int:
-    """Return how many requests there were for what robots.txt forbids."""
+    """Return the number of requests for paths that robots.txt forbids."""
     return sum(n for path, n in shop.hits.items() if path.startswith("/basket/"))
 
 

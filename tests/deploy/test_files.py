@@ -1,4 +1,4 @@
-"""The files of examples/deploy: commands can be given, metrics exist, and each file is valid."""
+"""The files of examples/deploy: valid files, existing commands and metrics."""
 
 import json
 import os
@@ -23,12 +23,12 @@ from tests.support.docs import REPOSITORY
 
 DEPLOY = REPOSITORY / "examples" / "deploy"
 UNIT = DEPLOY / "crawlcw@.service"
-#: Of the settings that the files change: what is under way gets so long.
+#: The default of a setting that the files depend on: the time for pages under way.
 GRACE = Settings().grace.total_seconds()
 
 
 def containerfile() -> dict[str, list[str]]:
-    """Return the instructions' arguments by their names, in the order of the file."""
+    """Return the arguments of each instruction, in the order of the file."""
     found: dict[str, list[str]] = {}
     for line in (DEPLOY / "Containerfile").read_text().splitlines():
         name, _, rest = line.partition(" ")
@@ -56,7 +56,7 @@ def unit(name: str) -> str:
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Yield what each file runs, without `crawlcw` itself."""
+    """Yield the arguments of `crawlcw` in each file."""
     yield "Containerfile", json.loads(containerfile()["CMD"][0])
     crawler = compose()["services"]["crawler"]
     yield "compose", crawler["command"]
@@ -112,7 +112,7 @@ def test_the_compose_file_has_three_equal_members_and_what_they_need():
     assert f"--replSet={declared['_id']}" in members["mongo1"]["command"]
     mounted = [v for each in services.values() for v in each.get("volumes", []) if v[:2] == "./"]
     missing = {v.partition(":")[0] for v in mounted if not (DEPLOY / v.partition(":")[0]).exists()}
-    # They are made by hand.
+    # Certificates are made by a script.
     assert all(each.startswith("./certificates/") for each in missing)
     crawler = services["crawler"]
     assert (crawler["read_only"], crawler["cap_drop"]) == (True, ["ALL"])
@@ -134,7 +134,7 @@ def test_a_pod_may_do_nothing_but_crawl():
     assert security["readOnlyRootFilesystem"] is True
     assert security["capabilities"] == {"drop": ["ALL"]}
     assert pod()["automountServiceAccountToken"] is False
-    # A Job with a policy about failed pods restarts none of them by itself.
+    # A Job with a podFailurePolicy must not restart pods by itself.
     assert pod()["restartPolicy"] == "Never"
 
 
@@ -147,7 +147,7 @@ def test_the_exit_codes_that_end_a_service_are_those_of_the_guide():
 
 def test_systemd_takes_the_unit(tmp_path: Path):
     systemd_analyze = needed.program("systemd-analyze")
-    # The one that is tested: it looks whether the command is there.
+    # systemd-analyze checks that the command exists, so use one of this machine.
     made = tmp_path / "crawlcw@books.service"
     made.write_text(UNIT.read_text().replace("/srv/crawler/venv/bin/crawlcw", sys.executable))
 
@@ -182,7 +182,7 @@ def dashboard() -> Any:
 
 
 def expressions() -> list[str]:
-    """Return every query of the dashboard, and of the alerts."""
+    """Return every query of the dashboard and the alerts."""
     panels = [target["expr"] for each in dashboard()["panels"] for target in each["targets"]]
     groups = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"]
     return panels + [rule["expr"] for group in groups for rule in group["rules"]]
@@ -213,7 +213,7 @@ def test_every_metric_of_a_crawl_is_on_the_dashboard():
     known = exposed()
 
     missing = {metric.name for metric in OF_CRAWLS} - {known[name].name for name in shown}
-    # The first only names the crawl; the other two are of use to a query of one's own.
+    # The first only names the crawl; the other two are for queries of users.
     assert missing == {"crawlcw_info", "crawlcw_bodies_truncated", "crawlcw_claims"}
 
 

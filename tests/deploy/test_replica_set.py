@@ -1,4 +1,4 @@
-"""The replica set of examples/deploy, really started: its options, certificates, role and URL."""
+"""The replica set of examples/deploy, started on this machine: options, certificates, role, URL."""
 
 import json
 import os
@@ -42,7 +42,7 @@ class Books(Spider):
 
 
 class ReplicaSet:
-    """Three servers with the options of compose.yaml, at ports of this machine."""
+    """Three servers with the options of compose.yaml, on ports of this machine."""
 
     def __init__(self, folder: Path) -> None:
         needed.program("openssl")
@@ -87,7 +87,7 @@ class ReplicaSet:
         return text.replace("/certificates/ca.pem", str(self.ca))
 
     def url(self) -> str:
-        """Return the crawler's URL, as compose.yaml has it."""
+        """Return the crawler's URL from compose.yaml."""
         said: str = compose()["services"]["crawler"]["environment"]["CRAWLCW_LEDGER"]
         return self.here(said.replace("${CRAWLER_PASSWORD}", CRAWLER))
 
@@ -99,7 +99,7 @@ class ReplicaSet:
         )  # fmt: skip
 
     def set_up(self) -> None:
-        """Do what setup-ledger.js does, with the same documents."""
+        """Run the steps of setup-ledger.js, with the same documents."""
         with self.client("mongo1") as client:
             members = json.loads(self.here((DEPLOY / "replica-set.json").read_text()))
             client.admin.command("replSetInitiate", members)
@@ -128,7 +128,7 @@ def states(client: "pymongo.MongoClient[dict[str, Any]]") -> list[str]:
 def until(condition: Any) -> None:
     deadline = time.monotonic() + ENOUGH
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         time.sleep(0.1)
 
 

@@ -91,7 +91,7 @@ class Patient:
         return report
 
     async def found(self, **options: Any) -> dict[Kind, tuple[int, int]]:
-        """Return how many of each kind were found, and how many of them were mended.
+        """Return the numbers found and mended, by kind.
 
         Notes about the tests' store, such as a standalone server, are left out.
         """
@@ -425,7 +425,7 @@ async def test_what_is_shown_is_printable(patient: Patient):
 
 
 class Chain(Spider):
-    """Twenty pages that each lead to twenty more, on several hosts."""
+    """Twenty pages that each link to twenty more, on several hosts."""
 
     name = "books"
     start_urls = [f"http://h{n}.com/" for n in range(4)]
@@ -439,7 +439,7 @@ class Chain(Spider):
 
 
 class SlowReplay(ReplayDownloader):
-    """Pages that take a moment, so that the examinations fall between their writes."""
+    """Downloader with slow answers, so that examinations run between the writes."""
 
     async def fetch(self, request: Any, *, url: str) -> Any:
         await asyncio.sleep(0.1)
@@ -644,7 +644,7 @@ async def test_a_file_that_is_not_in_wal_mode_is_switched(embedded: OnSqlite):
 async def test_a_file_that_cannot_be_written_is_found(
     embedded: OnSqlite, monkeypatch: pytest.MonkeyPatch
 ):
-    # Not by its mode: the tests may run as root, who may write to anything.
+    # Not by its file mode, which does not bind root.
     monkeypatch.setattr(os, "access", lambda place, _: place != embedded.path)
 
     assert await embedded.found() == {Kind.STORE_READ_ONLY: (1, 0)}
@@ -660,7 +660,7 @@ async def test_a_damaged_file_is_found(embedded: OnSqlite):
         page, size = root.fetchone()[0], db.execute("PRAGMA page_size").fetchone()[0]
     db.close()
     with embedded.path.open("r+b") as file:
-        # The number of cells in the index's root page, and where they are.
+        # The number of cells in the index's root page, and their offsets.
         file.seek((page - 1) * size + 3)
         file.write(b"\x00\x09\xff\xff")
 
@@ -728,7 +728,7 @@ async def test_documents_of_another_kind_are_found_on_the_server(served: OnMongo
     found = await served.found(repair=True)
 
     assert found[Kind.MALFORMED][1] == 0
-    # The first two are as little of a task as items without one.
+    # The first two documents count as items without a task.
     assert found[Kind.ITEM_WITHOUT_TASK] == (2, 0)
 
 
@@ -766,7 +766,7 @@ async def test_a_ledger_of_another_version_is_not_examined(served: OnMongodb):
 async def test_writes_that_are_not_confirmed_are_found(
     served: OnMongodb, monkeypatch: pytest.MonkeyPatch
 ):
-    # Three members are asked for, of a set of one.
+    # A write concern of three members, on a set of one.
     monkeypatch.setattr(store, "_DURABLE", pymongo.WriteConcern(w=3, wtimeout=100))
 
     report = await served.examined()

@@ -60,7 +60,7 @@ async def orders(
 
 
 async def examined(look: Look, **options: Any) -> dict[Kind, tuple[int, int]]:
-    """Return how many of each kind were found, and how many of them were mended.
+    """Return the numbers found and mended, by kind.
 
     Facts about the tests' server are left out.
     """
@@ -123,7 +123,7 @@ async def test_a_value_that_a_task_refers_to_and_that_is_gone_is_found(
 async def test_a_value_that_nothing_refers_to_is_deleted_after_a_day(
     orders: Ledger, look: Look, clock: FakeClock
 ):
-    # MongoDB's files bear the time of this machine.
+    # MongoDB's files have the time of this machine.
     clock.time = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=1)
     await orders.tasks.add([order()])
     lease = await claimed_one(orders, worker="@ann")

@@ -1,1 +1,1 @@
-"""The items on their way out."""
+"""Export of items."""

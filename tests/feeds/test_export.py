@@ -1,4 +1,4 @@
-"""All recorded items, in one reading, to any number of places."""
+"""Export of all recorded items in one reading, to any number of targets."""
 
 import csv
 import gzip
@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 async def recorded(ledger: Ledger, clock: FakeClock) -> None:
-    """Record an item of each page, a page every second."""
+    """Record an item for each page, one page a second."""
     await ledger.tasks.add(make_tasks(PAGES))
     for number, lease in enumerate(await claimed(ledger)):
         clock.advance(seconds=1)
@@ -95,7 +95,7 @@ async def test_a_place_that_cannot_be_written_leaves_every_earlier_file(
     first.write_text("earlier\n")
 
     with pytest.raises(UsageError, match=r"cannot write /dev/full: No space left on device"):
-        # What is buffered is written when the place is closed: the block before must not be done.
+        # The target writes its buffer at its close; the first file must not be replaced before.
         await exported(ledger, first, "/dev/full")
 
     assert first.read_text() == "earlier\n"
@@ -122,7 +122,7 @@ async def test_a_large_ledger_is_exported_in_flat_memory(
     else:
         uri, name = (request.getfixturevalue(n) for n in ("mongodb_uri", "database_name"))
         ledger = await large.fill_mongodb(uri, name)
-    # What is made once has been made before.
+    # A first export makes all caches, so that the second one measures its own memory.
     first, _ = await exported(ledger, tmp_path / "first.jsonl")
 
     tracemalloc.start()
@@ -134,4 +134,4 @@ async def test_a_large_ledger_is_exported_in_flat_memory(
     await ledger.close()
 
     assert count == first == 25_000
-    assert peak < 2 * MIB  # all of them at once would take 6
+    assert peak < 2 * MIB  # all items at once would take 6

@@ -1,4 +1,4 @@
-"""Items that are written while they are recorded."""
+"""Items that are exported while a crawl records them."""
 
 import asyncio
 import io
@@ -11,7 +11,7 @@ from tests.support.ledgers import FakeClock, claimed, make_tasks, success
 
 
 class Pipe(io.BytesIO):
-    """What is written, with each time that nothing more was there."""
+    """A stream for the items; a flush shows that the exporter found no more."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ async def test_each_item_is_written_once_until_the_ledger_is_drained(
         assert sorted(pipe.numbers) == [0, 1, 2, 3]
         await record(ledger, clock, 4, 2)
         clock.advance(seconds=3)
-        # Written by now, but an outcome of before: it bears an earlier time.
+        # This outcome is written late: its time is before that of exported items.
         early = await claimed(ledger, limit=1)
         late = [success(ledger, lease, {"n": 6}) for lease in early]
         clock.advance(seconds=30)

@@ -1,4 +1,4 @@
-"""Each form of a feed, read back by a reader of that form."""
+"""Each format of a feed, read back by a reader of that format."""
 
 import csv
 import io
@@ -102,7 +102,7 @@ def test_no_defused_cell_begins_as_a_formula_does(text: str):
 
     assert cell in (text, f"'{text}")
     if cell[:1] and cell[0] in "=+-@\t\r\uff1d\uff0b\uff0d\uff20":
-        float(cell)  # a number, which is none
+        float(cell)  # a float for an empty cell
 
 
 def test_a_parquet_column_has_the_type_that_all_its_values_have():

@@ -1,4 +1,4 @@
-"""What stands behind `-o`."""
+"""Values of the option `-o`."""
 
 import os
 from pathlib import Path

@@ -93,7 +93,7 @@ def test_a_partial_file_has_one_writer(tmp_path: Path) -> None:
 
 
 def test_who_waited_for_a_file_that_is_whole_now_does_not_write_into_it(tmp_path: Path) -> None:
-    """The lock is one of the open file, which may have got another name meanwhile."""
+    """The lock belongs to the open file, which may have been renamed."""
     first = part_of(tmp_path, "key")
     moved = tmp_path / "whole"
     opened = threading.Event()
@@ -117,7 +117,7 @@ def test_a_version_that_begins_anew_has_no_note_of_the_old_one(tmp_path: Path) -
     again = PartialFile.open(tmp_path / ".parts", "key")
     again.restart(validator='"v2"', total=None)
     again.write(b"x")
-    # As if killed here: nothing is closed.
+    # Like a kill at this point: nothing is closed.
     notes = list((tmp_path / ".parts").glob("*.json"))
 
     assert notes == []

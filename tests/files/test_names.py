@@ -1,4 +1,4 @@
-"""What saved files are called, whatever their servers say (HOSTILE 3.10)."""
+"""Names of saved files, for any header of the server (HOSTILE 3.10)."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ SHA = "3f" * 32
 
 
 def named(path: str = "/", *, kind: str = "application/octet-stream", disposition: str = "") -> str:
-    """Return what follows the checksum in a name."""
+    """Return the part of a name after the checksum."""
     url = f"https://a.example{path}"
     name = stored_name(SHA, url=url, content_type=kind, disposition=disposition)
     assert name.startswith(SHA)
@@ -68,14 +68,14 @@ def test_the_type_gives_the_extension_where_the_name_has_none_that_is_known(
         ("attachment; filename*=UTF-8''f%C3%BCr.mp4", "-für.mp4"),
         ('attachment; filename="../../x/film.mp4"', "-film.mp4"),
         (r'attachment; filename="C:\x\film.mp4"', "-film.mp4"),
-        # RFC 6266, section 4.3: the extended one wins, wherever it stands.
+        # RFC 6266, section 4.3: the extended parameter wins, in any position.
         ("attachment; filename=a.mp4; filename*=UTF-8''f%C3%BCr.mp4", "-für.mp4"),
         ("attachment; filename*=UTF-8''f%C3%BCr.mp4; filename=a.mp4", "-für.mp4"),
         ("attachment; filename*=ISO-8859-1'de'f%FCr.mp4", "-für.mp4"),
-        # RFC 2231's continuations are none of HTTP's (RFC 6266, appendix D).
+        # HTTP does not have the continuations of RFC 2231 (RFC 6266, appendix D).
         ("attachment; filename*0*=ISO-8859-15''a; filename*=ISO-8859-1''b.mp4", "-b.mp4"),
         ("attachment; filename*0=a.mp4; filename=b.mp4", "-b.mp4"),
-        # What cannot be decoded is not there.
+        # A value that cannot be decoded is ignored.
         ("attachment; filename*=no-such''a%FFb.mp4", "-url.bin"),
         ("attachment; filename*=no-such''a%FFb.mp4; filename=b.mp4", "-b.mp4"),
         ("attachment; filename*=UTF-8''%FF.mp4; filename=b.mp4", "-b.mp4"),

@@ -42,7 +42,7 @@ async def site() -> AsyncIterator[MediaSite]:
 async def saved(
     site: MediaSite, folder: Path, path: str = "/film.mp4", **settings: Any
 ) -> Response:
-    """Return what one attempt gives, with its deadline."""
+    """Return the response of one attempt, with its deadline."""
     chosen = SETTINGS if not settings else Settings(**{"read_timeout": "500ms"} | settings)
     request = Request(site.url(path), save_to=folder)
     async with AiohttpDownloader(chosen, start_origins=[f"127.0.0.1:{site.port}"]) as downloader:
@@ -50,8 +50,8 @@ async def saved(
 
 
 async def interrupted(site: MediaSite, folder: Path, *, after: int = 3 * BLOCK) -> None:
-    """Have one attempt that gets the first bytes only."""
-    # Of a server that hangs up, how many of its last bytes are read is a matter of chance.
+    """Run one attempt that gets the first bytes only."""
+    # A hanging server, not a closed connection: that would lose a random part of the last bytes.
     site.cuts.append(after)
     with pytest.raises(FetchError) as caught:
         await saved(site, folder, read_timeout="200ms")
@@ -59,18 +59,18 @@ async def interrupted(site: MediaSite, folder: Path, *, after: int = 3 * BLOCK) 
 
 
 def check(file: SavedFile | None, media: Media = FILM) -> None:
-    """Check that a file is what the server has, byte for byte."""
+    """Check that a file equals the server's, byte for byte."""
     assert file is not None
     assert (file.sha256, file.size) == (media.sha256, media.size)
     assert Path(file.path).read_bytes() == media.piece(0, media.size)
 
 
 def names(folder: Path) -> list[str]:
-    """Return the files that are there, but for those that are on their way."""
+    """Return the complete files."""
     return sorted(each.name for each in folder.rglob("*") if each.is_file() and each.name != "lock")
 
 
-# What arrives ------------------------------------------------------------------
+# Saving ------------------------------------------------------------------------
 
 
 async def test_a_body_of_any_type_and_size_is_in_a_file_and_not_in_memory(
@@ -214,7 +214,7 @@ async def test_a_file_needs_its_origins_password_as_pages_do(
     assert site.asked[0][1]["authorization"].startswith("Basic ")
 
 
-# What is resumed ----------------------------------------------------------------
+# Resuming ------------------------------------------------------------------------
 
 
 async def test_what_one_session_has_is_not_gone_on_with_by_another(
@@ -283,15 +283,15 @@ async def test_without_a_strong_validator_it_begins_anew(
         (Media(size=FILM.size, version=2, ranges=False), 1),
         # A 206 of another version: If-Range is not obeyed.
         (Media(size=FILM.size, version=2, checks=False), 2),
-        # The same ETag, of another length.
+        # The same ETag with another length.
         (Media(size=FILM.size + 1, version=2, etag='"v1"'), 2),
         (Media(size=2 * BLOCK, version=2, checks=False), 2),  # 416
         (Media(size=FILM.size, version=2, checks=False, headers=("Content-Encoding: gzip",)), 2),
-        # Another node: a part without an ETag, of another date.
+        # Another node: a part without an ETag, with another date.
         (Media(size=FILM.size, version=2, checks=False, etag=None, changed=1.5e9), 2),
         (Media(size=FILM.size, version=2, checks=False, parts_tell=False), 2),
         (Media(size=FILM.size, version=2, checks=False, etag='W/"v1"'), 2),
-        # The size of the whole is not said, or is less than what the part holds.
+        # The total size is missing, or smaller than the range.
         (Media(size=FILM.size, version=2, etag='"v1"', parts_total=str(FILM.size - 1)), 2),
     ],
     ids=[
@@ -448,7 +448,7 @@ async def test_a_cancelled_download_is_gone_on_with(site: MediaSite, tmp_path: P
     assert site.ranges()[1] is not None
 
 
-# What fails ---------------------------------------------------------------------
+# Failures -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -537,7 +537,7 @@ async def test_a_disk_without_room_is_one_reason_and_is_not_filled(
 async def test_a_length_that_no_disk_has_is_the_files_own_fault(
     site: MediaSite, tmp_path: Path
 ) -> None:
-    """HOSTILE 3.9: else one page could end a crawl."""
+    """HOSTILE 3.9: otherwise one page could end a crawl."""
     site.files["/film.mp4"] = Media(size=10**18)
 
     with pytest.raises(FetchError) as caught:

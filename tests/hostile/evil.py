@@ -1,4 +1,4 @@
-"""Text that rewrites terminals, forges lines and breaks formats; and a site made of it."""
+"""Text that rewrites terminals, forges lines and breaks formats, and a site with it."""
 
 import json
 

@@ -1160,7 +1160,7 @@ HOSTILE = {
         "y": datetime(1969, 12, 31, 23, 59, 59, 1000, tzinfo=UTC),
     },
     "times without a zone": {
-        "v": datetime(2026, 1, 2, 3, 4, 5, 678901),  # noqa: DTZ001  # it is what is tested
+        "v": datetime(2026, 1, 2, 3, 4, 5, 678901),  # noqa: DTZ001  # tested on purpose
         "w": [datetime.min, {"x": datetime.max}],  # noqa: DTZ901  # as above
         "%naive": "2026-01-02T03:04:05",
         "y": {"%naive": "2026-01-02T03:04:05"},

@@ -1,1 +1,1 @@
-"""Every public feature of a spider, killed at a random moment: no item is lost or changed."""
+"""Kills at random moments with every public feature of a spider: no item is lost or changed."""

@@ -1,4 +1,4 @@
-"""Rows of the matrix: a spider for each group of public features, and the names that it shows."""
+"""Rows of the matrix: a spider for each group of public features, and the names that it covers."""
 
 from dataclasses import dataclass
 
@@ -13,12 +13,12 @@ PUBLIC = (Spider, SitemapSpider, Request, Rule, Response, PageSession, LoginSess
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One spider, how it is run, and the public names that it uses, as `Class.name`."""
+    """One spider, its command, and the public names that it uses, as `Class.name`."""
 
     spider: type[Spider]
     shows: frozenset[str]
     settings: tuple[str, ...] = ()  #: `name=value`
-    again: str = ""  #: the command between a first whole run and the run that is killed
+    again: str = ""  #: the command between a first whole run and the killed run
     proxied: bool = False
     browser: bool = False
 
@@ -142,7 +142,7 @@ NO_ITEM_DEPENDS = {
     "Response.following": "the crawl gives what its links are followed by",
     "Response.trees": "the crawl gives what it has found out of the trees",
 }
-#: Settings that say how a page is asked for or kept, and so could change an item after a kill.
+#: Settings about requests and storage of pages, which could change an item after a kill.
 SETTINGS_OF_PAGES = (
     "obey_robots",
     "max_redirects",

@@ -1,4 +1,4 @@
-"""Site of the matrix: a tree of pages in each of a dozen kinds, one for each way of serving them.
+"""Site of the matrix: a tree of pages for each of a dozen ways to serve them.
 
 Page n of a kind links to pages 2n+1 and 2n+2 of that kind, so a crawl has several pages under way
 from its third page on. The site runs in a thread of the test's own process.
@@ -20,7 +20,7 @@ from aiohttp import web
 from tests.support.site_threads import in_thread
 
 PAGES = 30
-#: Answers that one visitor is given before the site wants to see a new one.
+#: Pages for one visitor before the site requires a new one.
 QUOTA = 9
 #: The proxy that the site bans.
 BANNED = "127.0.0.2"
@@ -29,19 +29,19 @@ TOKEN = "t-77"
 
 @dataclass(slots=True)
 class Site:
-    """The site and its memory; written by its thread alone."""
+    """The site and its state; only its thread writes it."""
 
     latency: float = 0.04  #: seconds
     version: int = 1
     base: str = ""
-    answered: int = 0  #: all answers, robots.txt apart
+    answered: int = 0  #: all answers, without robots.txt
     asked: Counter[str] = field(default_factory=Counter)  #: by path
     members: set[str] = field(default_factory=set)
     visitors: Counter[str] = field(default_factory=Counter)
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def wait_for(self, answers: int, *, within: float = 60.0) -> bool:
-        """Wait for *answers* answers in all; return whether they came in time."""
+        """Wait for *answers* answers in total; return whether they came in time."""
         with self._changed:
             return self._changed.wait_for(lambda: self.answered >= answers, within)
 
@@ -58,7 +58,7 @@ class Site:
         return response
 
     async def tree(self, request: web.Request) -> web.StreamResponse:
-        """Serve a page that is like all others but for its kind."""
+        """Serve a page of a kind; the kinds differ only in their names."""
         return _page(request, f"n-{_number(request)}")
 
     async def versioned(self, request: web.Request) -> web.StreamResponse:
@@ -68,7 +68,7 @@ class Site:
         return _page(request, f"v-{self.version}", headers={"ETag": tag})
 
     async def rude(self, request: web.Request) -> web.StreamResponse:
-        """Refuse every third page for good, and every fifth once."""
+        """Refuse every third page always, and every fifth once."""
         number = _number(request)
         if number and number % 3 == 0:
             return web.Response(status=404 + number % 2, text=f"no {number}")
@@ -77,7 +77,7 @@ class Site:
         return _page(request, f"n-{number}")
 
     async def moved(self, request: web.Request) -> web.StreamResponse:
-        """Send every page's reader on, by one redirect or two, or by the page itself."""
+        """Redirect to every page, by one response or two, or by a Refresh."""
         number = _number(request)
         target = f"/there/{number}"
         if number % 4 == 1 and request.path.startswith("/moved/"):
@@ -91,7 +91,7 @@ class Site:
         return _page(request, f"n-{_number(request)}", kind="moved")
 
     async def member(self, request: web.Request) -> web.StreamResponse:
-        """Show a page to members, and to others a form that looks like any page."""
+        """Serve a page to members, and a login form with status 200 to others."""
         is_member = request.cookies.get("sid") in self.members
         if not is_member or request.headers.get("X-Token") != TOKEN:
             return web.Response(text='<form id="login"></form>', content_type="text/html")
@@ -160,7 +160,7 @@ class Site:
         return web.Response(text="\n".join(f"/tree/{n}" for n in range(200)))
 
     async def rich(self, request: web.Request) -> web.StreamResponse:
-        """Serve a page that says much of itself."""
+        """Serve a page with rich metadata."""
         number = _number(request)
         thing = json.dumps({"@type": "Thing", "name": f"j-{number}"})
         head = (

@@ -1,6 +1,6 @@
-"""Spiders of the matrix, each for some public features; `-a base=` is the site's address.
+"""Spiders of the matrix, each for some public features; `-a base=` is the site's URL.
 
-Items name paths and no addresses: each run has a port of its own.
+Items have paths and no URLs, since each run has its own port.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from crawlcw import (
     url_list,
 )
 
-#: A kill must not look like a host that is slow to answer.
+#: Long timeouts, so that a kill does not look like a slow host.
 PACE = Settings(
     per_host_concurrency=4,
     concurrency=8,
@@ -54,7 +54,7 @@ def title(response):
 
 
 class Plain(Tree):
-    """Requests with all that they may have, and the scope."""
+    """Requests with all of their fields, and the scope."""
 
     name = "plain"
     limits = {"127.0.0.1": Limit(concurrency=4)}
@@ -139,7 +139,7 @@ class Asynchronous(Tree):
 
 
 class Hooked(Tree):
-    """All hooks on the way of a page."""
+    """All hooks of a page."""
 
     name = "hooked"
 
@@ -177,7 +177,7 @@ class OnTheWire:
 
 
 class Layered(Tree):
-    """A layer that asks twice, and one that sees the wire."""
+    """A layer that repeats requests, and a layer at the transport."""
 
     name = "layered"
 
@@ -189,7 +189,7 @@ class Layered(Tree):
 
 
 class Doubled:
-    """A downloader before another one."""
+    """A downloader that wraps another one."""
 
     def __init__(self, default):
         self._default = default
@@ -226,7 +226,7 @@ class Items(Tree):
 
 
 class Ruled(Tree):
-    """Links without a line of code."""
+    """Links followed by rules."""
 
     name = "ruled"
     rules = (
@@ -258,7 +258,7 @@ class Forms(Tree):
 
 
 class Rude(Tree):
-    """Pages that fail, once or for good, and those who are told."""
+    """Pages that fail, once or always, and the methods that hear of it."""
 
     name = "rude"
     kind = "rude"
@@ -294,7 +294,7 @@ class Moved(Tree):
 
 
 class LoggedIn(Tree):
-    """A session that must be logged in; the answer that says it is not is read by `css`."""
+    """A session with a login; `login_when` recognises a logout by `css`."""
 
     name = "logged_in"
     kind = "member"
@@ -311,12 +311,12 @@ class LoggedIn(Tree):
     def parse(self, response):
         yield self.record(response, team=response.session.data["team"], name=response.session.name)
         yield from response.follow_all("a")
-        # Another name, with a login of its own.
+        # Another session, with its own login.
         yield from response.follow_all("a:last-child", session="bob", dont_filter=True)
 
 
 class Pooled(Tree):
-    """A pool of sessions, which the site wants to see renewed."""
+    """A pool of sessions, which the site forces to change."""
 
     name = "pooled"
     kind = "metered"
@@ -334,7 +334,7 @@ class Pooled(Tree):
 
 
 class Retiring(Pooled):
-    """The same, noticed by the callback."""
+    """The same, with sessions retired by the callback."""
 
     name = "retiring"
     banned_when = None
@@ -421,7 +421,7 @@ class Mapped(SitemapSpider):
 
 
 class Listed(Tree):
-    """Pages that a list names, which is read as it goes."""
+    """Pages of a list, which is read as a stream."""
 
     name = "listed"
 

@@ -1,7 +1,7 @@
-"""A matrix: every public feature of a spider, times SIGKILL of every process at a random moment.
+"""A matrix: SIGKILL of every process at a random moment, for every public feature of a spider.
 
-The moment is an answer of the site, drawn from all those that the crawl is given where it
-is not killed, so no test depends on a clock. The items are to be those of that run.
+The moment is an answer of the site, drawn from the answers of a run without a kill, so no
+test depends on a clock. The items must be those of that run.
 """
 
 import inspect
@@ -21,17 +21,17 @@ from tests.support import needed
 from tests.support.commands import invoke
 from tests.support.proxy_servers import ProxyServer, proxies
 
-#: The items of a run, each as JSON, and how many times it is there.
+#: The items of a run as JSON, with their counts.
 Items = Counter[str]
 ROWS_BY_NAME = {row.name: row for row in ROWS}
-#: Rows that run without `--all`: those in which most happens besides the pages.
-#: Of the others each shows more than `plain`.
+#: Rows that run without `--all`: those with the most operations besides the pages.
+#: Each of the others covers more than `plain`.
 USUAL = ("rude", "logged_in", "pooled", "saving")
 _WITHOUT_A_KILL: dict[str, tuple[Items, int]] = {}
 
 
 class Run:
-    """Crawls of one row on one ledger, and the site that they ask."""
+    """Crawls of one row on one ledger, and their site."""
 
     def __init__(self, row: Row, ledger: str, folder: Path, workers: int) -> None:
         self._row = row
@@ -67,7 +67,7 @@ class Run:
         return Command(self._folder, place, *options)
 
     def to_its_end(self) -> None:
-        """Crawl until nothing is left to do."""
+        """Crawl until the ledger is drained."""
         with self.crawling() as crawl:
             code, report = crawl.end()
         assert (code, report.get("finish_reason")) == (0, "drained"), crawl.log
@@ -78,14 +78,14 @@ class Run:
         return Counter(json.dumps(json.loads(line), sort_keys=True) for line in lines)
 
     def command(self, name: str, *options: str) -> str:
-        """Return what another command prints."""
+        """Return the output of another command."""
         done = invoke(name, self._row.name, "--ledger", self._ledger, *options)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
 
 def without_a_kill(row: Row, folder: Path) -> tuple[Items, int]:
-    """Return the items of a run to its end, and how many answers it was given."""
+    """Return the items of a whole run, and the number of its answers."""
     if row.name not in _WITHOUT_A_KILL:
         folder.mkdir()
         run = Run(row, f"sqlite:///{folder}/ledger.db", folder, workers=1)
@@ -137,7 +137,7 @@ def test_every_public_name_of_a_spider_has_a_row():
 
 
 def _public(kind: type) -> set[str]:
-    """Return the public attributes of a class, and the arguments it is made with."""
+    """Return the public attributes of a class, and the arguments of its constructor."""
     made_with = inspect.signature(kind).parameters.values()
     arguments = {each.name for each in made_with if each.kind is not each.VAR_KEYWORD}
     return {name for name in (*dir(kind), *arguments) if not name.startswith("_")}

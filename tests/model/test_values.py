@@ -57,7 +57,7 @@ class Song(pydantic.BaseModel):
     length: timedelta | None = None
 
 
-NAIVE = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  # it is what is tested
+NAIVE = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  # tested on purpose
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Spiders as they are common with Scrapy, each run on a site of its own on this machine."""
+"""Ports of common Scrapy spiders, each run on a local site."""

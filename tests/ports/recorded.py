@@ -19,7 +19,7 @@ Page = str | tuple[bytes, str] | Callable[[web.Request], web.Response]
 
 @dataclass(kw_only=True)
 class Site:
-    """Pages by path, robots.txt among them, and the requests for them."""
+    """Pages by path, with robots.txt, and the requests for them."""
 
     pages: dict[str, Page] = field(default_factory=dict)
     seen: list[web.Request] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Site:
 
     @property
     def paths(self) -> Counter[str]:
-        """How often each path was asked for, with its query; robots.txt is left out."""
+        """Return the number of requests by path with query, without robots.txt."""
         return Counter(each.path_qs for each in self.seen if each.path != "/robots.txt")
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -68,7 +68,7 @@ class Crawled:
     """Result of a crawl."""
 
     report: Report
-    items: list[dict[str, Any]]  #: of the whole ledger, sorted
+    items: list[dict[str, Any]]  #: items of the whole ledger, sorted
 
 
 def ledger_of(folder: Path) -> str:

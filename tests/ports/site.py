@@ -1,4 +1,4 @@
-"""A site on loopback for the ports: pages by path, by a function of the request where need be."""
+"""A site on loopback for the ports: pages by path, or by a function of the request."""
 
 import json
 from collections.abc import AsyncIterator, Mapping

@@ -107,7 +107,7 @@ async def test_pipelines_that_change_drop_and_deduplicate(tmp_path: Path):
 
 
 class Exported(Spider):
-    """FEEDS with several formats: they are named on the command line."""
+    """FEEDS with several formats: options of the command line."""
 
     name = "exported"
 

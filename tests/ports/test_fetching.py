@@ -1,4 +1,4 @@
-"""Ports of spiders that differ in how pages are asked for: each on a local site, which is asked."""
+"""Ports of spiders with different requests, each on a local site that records them."""
 
 from hashlib import blake2b
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.support import needed
 
 
 class Signed(Spider):
-    """A downloader middleware: it signs requests, and drops answers that are none."""
+    """A downloader middleware: it signs requests, and drops invalid answers."""
 
     name = "signed"
     settings = Settings(max_retry=3)
@@ -47,7 +47,7 @@ async def test_a_middleware(tmp_path: Path):
 
 
 class Incremental(Spider):
-    """Deltafetch: the next run asks whether pages have changed, and parses those that have."""
+    """Deltafetch: the next run sends conditional requests, and parses changed pages only."""
 
     name = "incremental"
     settings = Settings(revisit="0s")
@@ -83,7 +83,7 @@ async def test_an_incremental_crawl(tmp_path: Path):
 
 
 class Members(Spider):
-    """A login before the first page, and again when the server has forgotten it."""
+    """A login before the first page, and again after the server ends the session."""
 
     name = "members"
     login_when = 401
@@ -112,7 +112,7 @@ async def test_a_login_that_the_server_forgets(tmp_path: Path):
         return answer
 
     def page(request: web.Request) -> web.Response:
-        # After four pages the first login is forgotten.
+        # After four pages, the server ends the first session.
         sid = request.cookies.get("sid")
         if not known or sid != known[-1] or (len(known) == 1 and len(shown) == 4):
             return web.Response(status=401)

@@ -1,4 +1,4 @@
-"""Ports of spiders that differ in which pages they go to: each on a local site, which is asked."""
+"""Ports of spiders that follow different pages, each on a local site that records requests."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,7 +232,7 @@ async def test_retries_and_an_errback(tmp_path: Path):
 
 @dataclass
 class Book:
-    """What an ItemLoader fills."""
+    """An item as filled by an ItemLoader."""
 
     title: str
     price: float

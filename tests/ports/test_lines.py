@@ -1,9 +1,9 @@
-"""Each port is as short as what Scrapy documents for the same, or shorter.
+"""Each port has at most as many lines as Scrapy's documentation needs for the same spider.
 
-Lines of code are counted: no blank ones, comments, docstrings and imports. Those of
-Scrapy are those of the examples in its documentation (commit 11079cb1c of August 2026),
-settings and pipelines that they need included. Where it documents the parts of a spider and
-no whole one, it is the sum of the parts, and of the tutorial's spider (13) around them.
+The count is of lines of code, without blank lines, comments, docstrings and imports. The
+counts of Scrapy are those of the examples in its documentation (commit 11079cb1c of August
+2026), with their settings and pipelines. If it documents only parts of a spider, the count
+is the sum of the parts and of the tutorial's spider (13) around them.
 """
 
 import ast
@@ -54,7 +54,7 @@ def ports() -> Iterator[tuple[ModuleType, type[Spider]]]:
 
 
 def lines_of(kind: type[Spider]) -> int:
-    """Return how many lines of code a spider has."""
+    """Return the number of lines of code of a spider."""
     source = textwrap.dedent(inspect.getsource(kind))
     dropped: set[int] = set()
     for node in ast.walk(ast.parse(source)):

@@ -1,4 +1,4 @@
-"""Spiders of Scrapy and their ports on one site: equal items, though the port is killed once."""
+"""Spiders of Scrapy and their ports on one site: equal items, although the port is killed once."""
 
 import asyncio
 import json
@@ -28,13 +28,15 @@ PATIENCE = 60
 
 @dataclass(kw_only=True)
 class Site:
-    """Pages by path; one that is held is not answered until it is let go."""
+    """Pages by path; the answer to a held page waits until its release."""
 
     pages: Mapping[str, str]
     url: str = ""
     held: str = ""
-    homes: Counter[str] = field(default_factory=Counter)  #: requests of `/` by their clients
-    is_asked: asyncio.Event = field(default_factory=asyncio.Event)  #: for the page that is held
+    homes: Counter[str] = field(default_factory=Counter)  #: requests for `/`, by client
+    is_asked: asyncio.Event = field(
+        default_factory=asyncio.Event
+    )  #: set by a request for the held page
     is_let_go: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -118,7 +120,7 @@ def books() -> dict[str, str]:
     }
 
 
-#: The pages of each site, and the one at which the port is killed: some are done by then.
+#: The pages of each site, and the page at which the port is killed, after some others.
 SITES = {
     "quotes": (quotes, "/page/5/"),
     "shop": (shop, "/category/4"),
@@ -149,7 +151,7 @@ async def ended(process: asyncio.subprocess.Process, folder: Path) -> None:
 
 
 def items(path: Path) -> list[str]:
-    """Return the items of a feed, as text, in an order of their own."""
+    """Return the items of a feed as text, sorted."""
     found: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
     return sorted(json.dumps(each, sort_keys=True) for each in found)
 
@@ -174,7 +176,7 @@ async def test_a_port_that_is_killed_and_run_again_gives_the_items_of_scrapy(
             os.killpg(killed.pid, signal.SIGKILL)
             await killed.wait()
         site.is_let_go.set()
-        assert not (tmp_path / "crawlcw.jsonl").exists(), "it was killed in the middle"
+        assert not (tmp_path / "crawlcw.jsonl").exists(), "the kill came too late"
 
         again = await run(*port, folder=tmp_path)
         scrapy = await run(
@@ -185,7 +187,7 @@ async def test_a_port_that_is_killed_and_run_again_gives_the_items_of_scrapy(
         await ended(again, tmp_path)
         await ended(scrapy, tmp_path)
 
-    assert site.homes == {"crawlcw": 1, "Scrapy": 1}, "the second run goes on"
+    assert site.homes == {"crawlcw": 1, "Scrapy": 1}, "the second run continues"
     assert items(tmp_path / "crawlcw.jsonl") == items(tmp_path / "scrapy.jsonl")
     assert len(items(tmp_path / "scrapy.jsonl")) > 10
 

@@ -1,6 +1,6 @@
-"""Ports of common Scrapy spiders, as short as there, each run on a local site.
+"""Ports of common Scrapy spiders, not longer than the originals, each run on a local site.
 
-The test sets only `start_urls` of each spider: the site has another port each time.
+The tests set only `start_urls` of each spider, since the port of the site changes.
 """
 
 from dataclasses import replace
@@ -106,7 +106,7 @@ async def test_books_by_rules_and_a_pipeline(tmp_path: Path):
 
 
 class Table(Spider):
-    """XPath, with what CSS cannot say."""
+    """XPath, for selections that CSS does not have."""
 
     name = "table"
 
@@ -135,7 +135,7 @@ class Login(Spider):
     """FormRequest.from_response, with the CSRF token of the page."""
 
     name = "login"
-    password = "p&w"  # of the test's own site
+    password = "p&w"  # of the local site
 
     def parse(self, response):
         yield response.form("form", self.parse_home).submit(user="u", password=self.password)
@@ -176,7 +176,7 @@ async def test_json_by_post(tmp_path: Path):
 
 
 class Charset(Spider):
-    """response.replace(encoding=...), for a site that is wrong about its own."""
+    """response.replace(encoding=...), for a site with a wrong charset."""
 
     name = "charset"
 
@@ -242,7 +242,7 @@ async def test_rotating_proxies(tmp_path: Path):
 
 
 class Cached(Spider):
-    """HTTPCACHE_ENABLED, while a spider is written."""
+    """HTTPCACHE_ENABLED, during development."""
 
     name = "cached"
     settings = Settings(cache="dev")

@@ -35,7 +35,7 @@ def keys(answer: tuple[int, Any]) -> list[str]:
     return [each["key"] for each in found["tasks"]]
 
 
-# --- what can be asked, on both stores
+# --- operations, on both stores
 
 
 async def test_a_task_is_created_held_renewed_and_finished(ledger_url: str):
@@ -218,7 +218,7 @@ async def test_the_end_of_the_server_ends_the_waiting_and_not_the_request(sqlite
             began = asyncio.get_running_loop().time()
 
         assert await waiting == (200, {"tasks": []})
-        # Long before its own time is over, and that of the server's patience.
+        # Long before the end of its wait, and of the server's grace.
         assert asyncio.get_running_loop().time() - began < 10
         with pytest.raises(aiohttp.ClientConnectorError):
             await other.get("/stats")
@@ -252,7 +252,7 @@ async def test_nothing_is_handed_to_a_client_that_has_gone(
         await asked.wait()
         writer.close()
         await writer.wait_closed()
-        # Sooner it may still be handed to her, and comes back when her time is over.
+        # Before this, the task may still go to `ann`, until the end of her lease.
         await noticed.wait()
 
         await client.post("/create_task", key="a")
@@ -263,7 +263,7 @@ async def test_nothing_is_handed_to_a_client_that_has_gone(
 async def connected(
     address: str, body: bytes, *headers: str
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Send a request for a share but its body."""
+    """Send a request for tasks without its body."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
     head = [
         "POST /hold_task HTTP/1.1",
@@ -421,7 +421,7 @@ async def test_a_server_with_a_token_answers_to_nobody_else(sqlite_url: str):
         assert await asked(None, "/openapi.json") == 401
         assert await asked(None, "/nothing") == 401
         assert await asked(f"bearer {TOKEN}") == 200
-        # Whoever has the token may come by any name.
+        # With the token, any host name is accepted.
         both = {"Authorization": f"Bearer {TOKEN}", "Host": "tasks.example"}
         assert (await client.get("/stats", headers=both))[0] == 200
 
@@ -502,7 +502,7 @@ async def no_longer_listens(address: str) -> None:
         try:
             _, writer = await asyncio.open_connection(url.hostname, url.port)
         except (ConnectionRefusedError, ConnectionResetError):
-            # Reset: its port was closed while the connection waited to be taken.
+            # Reset: the port was closed before the connection was accepted.
             return
         writer.close()
         await asyncio.sleep(0.01)
@@ -526,10 +526,10 @@ async def test_the_command_says_where_it_serves_and_answers_what_is_under_way_be
     reader, writer = await connected(
         server.address, body, f"Authorization: Bearer {TOKEN}", "Expect: 100-continue"
     )
-    # Said as soon as somebody is at the request.
+    # The server sends 100 when it starts to handle the request.
     assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     server.process.send_signal(signal.SIGTERM)
-    # What is sent after it has begun to end is still read.
+    # The stopping server still reads the rest of the request.
     await no_longer_listens(server.address)
     writer.write(body)
     answer = await reader.read()
@@ -582,7 +582,7 @@ async def test_a_second_signal_ends_the_command_at_once(sqlite_url: str, process
 
 
 def refused(ended: ExitStack, url: str, *options: str, **environment: str) -> str:
-    """Return the one line that a server which cannot begin says."""
+    """Return the error message of a server that cannot start, one line."""
     code, out, err = ServerProcess(ended, url, *options, **environment).result()
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
@@ -652,7 +652,7 @@ async def test_the_servers_metrics_tell_of_requests_and_tasks(sqlite_url: str):
     assert 'crawlcw_http_requests_total{operation="other"} 1.0' in text
     assert 'crawlcw_http_requests_refused_total{code="404"} 2.0' in text
     assert "crawlcw_http_request_duration_seconds_count 4.0" in text
-    # Keys are the tasks' own.
+    # Keys are data of tasks, and no labels.
     assert "nobody" not in text
     assert "no-such" not in text
 

@@ -1,4 +1,4 @@
-"""The server against its own OpenAPI document: requests that are as declared, and that are not."""
+"""The server against its own OpenAPI document: valid and invalid requests."""
 
 import asyncio
 from pathlib import Path
@@ -32,7 +32,7 @@ async def test_every_answer_is_as_the_document_says(
 
 
 def fuzz(address: str, mode: GenerationMode) -> dict[str, set[int]]:
-    """Return with which statuses each operation has answered."""
+    """Return the statuses of the answers of each operation."""
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json", headers=_HEADERS)
     seen: dict[str, set[int]] = {}
     for result in schema.get_all_operations():

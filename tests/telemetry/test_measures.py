@@ -1,4 +1,4 @@
-"""What is measured, as numbers, and as the text that Prometheus reads."""
+"""Metrics as numbers, and in Prometheus's text format."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def test_a_duration_is_counted_under_the_first_bound_that_it_does_not_exceed():
 
 def test_each_outcome_of_a_page_is_counted_once():
     stats = Stats(pages=7, items=3, unchanged=1)
-    # Two of the nine finished tasks only led to another one, and one page was unchanged.
+    # Two of the nine finished tasks are redirects, and one page was unchanged.
     stats.outcomes.update({Event.FINISH: 8, Event.CONFIRM: 1, Event.FAIL: 4, Event.GIVE_UP: 2})
     stats.outcomes[Event.ABANDON] = 1
 
@@ -85,7 +85,7 @@ def test_measures_travel_from_a_worker_to_its_supervisor():
     state = WorkerState.of(json.loads(WorkerState(measures=measures).line()))
 
     assert state.measures == measures
-    # A worker that has counted nothing has not begun, however much memory it has.
+    # A worker without counters has not started, whatever its memory is.
     assert state == WorkerState()
 
 
@@ -159,7 +159,7 @@ def test_a_reader_of_openmetrics_gets_that():
 def test_a_name_follows_the_conventions(metric: metrics.Metric):
     assert re.fullmatch(r"crawlcw(_[a-z]+)+", metric.name)
     assert not metric.name.endswith("_total")
-    # https://prometheus.io/docs/practices/naming/: base units, spelt out at the end.
+    # https://prometheus.io/docs/practices/naming/: base units as suffixes, spelt out.
     assert not re.search(r"_(ms|milliseconds|minutes|kb|megabytes|percent)(_|$)", metric.name)
     assert metric.exposed.endswith("_total") == (metric.kind is metrics.Kind.COUNTER)
     assert metric.kind is not metrics.Kind.HISTOGRAM or metric.name.endswith("_seconds")

@@ -1,4 +1,4 @@
-"""Spans, as the SDK of OpenTelemetry exports them; and that nothing of it is imported unasked."""
+"""Spans, as the SDK of OpenTelemetry exports them; without it, nothing of it is imported."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ from tests.crawl.test_crawl import HOME, Books, Web, links
 from tests.support.gated_site import MISSING, PAGES, gated_site
 from tests.support.ledgers import make_lease, make_task
 
-#: Nothing waits for a clock here.
+#: Settings without waits.
 _QUICK = {"concurrency": 4, "backoff_base": 0, "host_backoff_base": 0.001, "max_retry": 1}
 
 
@@ -34,7 +34,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    # The global one can be set only once in a process.
+    # The global provider can be set only once in a process.
     monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
     yield exporter
     provider.shutdown()
@@ -67,7 +67,7 @@ async def test_a_page_has_a_trace_of_its_fetch_and_callback_and_a_link_from_its_
     assert len({span.context.trace_id for span in fetches}) == 2
     linked = [link.context.span_id for span in commits for link in span.links]
     assert linked == [span.context.span_id for span in fetches]
-    # The meter has seen the same steps.
+    # The metrics have the same steps.
     measures = crawl.measures()
     assert measures is not None
     assert sum(measures.histograms["crawlcw_fetch_duration_seconds"][:-1]) == 2
@@ -194,7 +194,7 @@ trace.set_tracer_provider(provider)
 def test_the_workers_of_a_crawl_have_the_provider_that_their_environment_brings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """As `opentelemetry-instrument` does it: by a `sitecustomize` in PYTHONPATH."""
+    """Like `opentelemetry-instrument`: by a `sitecustomize` in PYTHONPATH."""
     monkeypatch.chdir(tmp_path)
     Path("site").mkdir()
     Path("site/sitecustomize.py").write_text(_SITE)

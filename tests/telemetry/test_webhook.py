@@ -1,4 +1,4 @@
-"""Posting how a crawl has ended: to a real server that takes it, refuses it, or hangs."""
+"""Webhook after the end of a crawl, with a real server that accepts, refuses, or hangs."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ SECRET = "T00/B00/xyzzy"
 
 @dataclass
 class Taken:
-    """A server that has been posted to, and answers with each of *statuses* in turn."""
+    """A server that records its posts, and answers with each of *statuses* in turn."""
 
     statuses: list[int]
     url: str = ""
@@ -82,7 +82,7 @@ async def test_a_report_is_posted_once_as_json():
         ((500, 429, 200), True, 3),
         ((503, 503, 503), False, 3),
         ((400,), False, 1),
-        ((302,), False, 1),  # elsewhere is not where the operator has said
+        ((302,), False, 1),  # the operator did not name the target of the redirect
     ],
 )
 async def test_what_may_change_is_tried_again(

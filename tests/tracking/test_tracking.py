@@ -374,7 +374,7 @@ async def test_a_time_without_a_zone_stays_one_wherever_it_is_kept(
     tracker: Tracker, inline_limit: str
 ):
     await tracker.configure(inline_limit=inline_limit)
-    at = datetime(2026, 7, 4, 14, 30)  # noqa: DTZ001  # it is what is tested
+    at = datetime(2026, 7, 4, 14, 30)  # noqa: DTZ001  # tested on purpose
     given = {"at": at, "instant": at.replace(tzinfo=UTC), "rest": "x" * 2048}
     await tracker.add("order-1", given, stage="one")
 
@@ -884,7 +884,7 @@ async def test_a_stage_has_the_tasks_that_were_added_without_one(tracker: Tracke
         {"reason": "junk"},
         {"stage": {"$gt": ""}},
         {"stage": ""},
-        {"since": datetime(2020, 1, 1)},  # noqa: DTZ001  # it is what is refused
+        {"since": datetime(2020, 1, 1)},  # noqa: DTZ001  # refused on purpose
         {"until": timedelta(days=1)},
         {"since": datetime.max.replace(tzinfo=timezone(-timedelta(hours=5)))},
         {"limit": 2**70},

@@ -1,1 +1,1 @@
-"""Spiders of Scrapy and their ports, in pairs; each is run by its own command."""
+"""Spiders of Scrapy and their ports, in pairs, each run by its own command."""

@@ -1,4 +1,4 @@
-"""Books that two pages fill, and that are changed and dropped before they are recorded."""
+"""Books with data from two pages, changed or dropped before they are recorded."""
 
 from crawlcw import DropItem, Request, Spider
 

@@ -1,4 +1,4 @@
-"""Books by item loaders, that two pages fill, and by pipelines: with Scrapy."""
+"""Books with data from two pages, by item loaders and pipelines: with Scrapy."""
 
 import scrapy
 from itemloaders.processors import Join, MapCompose, TakeFirst
