@@ -22,7 +22,7 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Status, Task
 from crawlcw.tracking import Tracker
 from tests.capabilities.use_cases import UseCases, due_keys, fail, finish
-from tests.ledger.test_ledger_plans import Overheard, check_plans
+from tests.ledger.test_ledger_plans import CommandLog, check_plans
 from tests.support.docs import REPOSITORY
 from tests.support.ledgers import START, make_task
 
@@ -64,10 +64,10 @@ def oldest_first(number: int) -> list[str]:
 async def test_a_page_reads_what_it_returns_oldest_first_and_sorts_nothing_on_mongodb(
     on_mongodb: UseCases, hosts: Any
 ):
-    overheard = Overheard()
+    command_log = CommandLog()
     name = on_mongodb.named("crowd")
     async with pymongo.AsyncMongoClient(
-        on_mongodb.url, tz_aware=True, event_listeners=[overheard]
+        on_mongodb.url, tz_aware=True, event_listeners=[command_log]
     ) as client:
         database = client.get_default_database()
         ledger = MongoLedger(
@@ -76,12 +76,12 @@ async def test_a_page_reads_what_it_returns_oldest_first_and_sorts_nothing_on_mo
         await ledger.inspection.prepare()
         found = [documents.document(task) for task in crowd()]
         await client.get_default_database()[name].insert_many(found)
-        overheard.commands.clear()
+        command_log.commands.clear()
         page = await ledger.tasks.page(limit=100, hosts=hosts)
 
     assert [task.url for task in page] == oldest_first(100)
     with pymongo.MongoClient(on_mongodb.url, tz_aware=True) as client:
-        assert check_plans(client.get_default_database(), overheard, "find") == [100]
+        assert check_plans(client.get_default_database(), command_log, "find") == [100]
 
 
 def explained(db: sqlite3.Connection, statement: str) -> list[sqlite3.Row]:

@@ -14,7 +14,7 @@ from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.task import Status
 from crawlcw.tracking import Tracker, UseCase
 from tests.capabilities.use_cases import UseCases, fail, finish
-from tests.ledger.test_ledger_plans import Overheard, examined, explained, stages
+from tests.ledger.test_ledger_plans import CommandLog, examined, explained, stages
 from tests.support.ledgers import FakeClock
 
 DAY = timedelta(days=1)
@@ -62,9 +62,9 @@ async def test_such_a_question_reads_its_index_and_what_it_returns_on_mongodb(
 ):
     tracker = await on_mongodb.open()
     await forty_days(tracker, on_mongodb.clock)
-    overheard = Overheard()
+    command_log = CommandLog()
     async with pymongo.AsyncMongoClient(
-        on_mongodb.url, tz_aware=True, event_listeners=[overheard]
+        on_mongodb.url, tz_aware=True, event_listeners=[command_log]
     ) as client:
         ledger = MongoLedger(
             MongoStore(client.get_default_database(), tracker.name, kind=LedgerKind.USE_CASE)
@@ -76,7 +76,7 @@ async def test_such_a_question_reads_its_index_and_what_it_returns_on_mongodb(
     assert [record.task.url for record in found] == [f"bad-{day}" for day in range(38, 18, -2)]
     # The index finds the tasks, and each is then read by its id: between two ids the server
     # reads one more key.
-    places, tasks = (c for c in overheard.commands if {"aggregate", "find"} & c.keys())
+    places, tasks = (c for c in command_log.commands if {"aggregate", "find"} & c.keys())
     assert tasks["hint"] == "_id_"
     with pymongo.MongoClient(on_mongodb.url, tz_aware=True) as client:
         for command, keys in (places, 10), (tasks, 20):

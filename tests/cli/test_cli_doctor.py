@@ -55,19 +55,19 @@ async def test_a_ledger_after_a_crawl_is_clean(ledger_url: str):
 
 
 @pytest.fixture
-async def ill(tmp_path: Path) -> str:
+async def damaged_ledger(tmp_path: Path) -> str:
     """A ledger with an orphaned lock, and a URL that would clear the terminal."""
-    url = f"sqlite:///{tmp_path}/ill.db"
+    url = f"sqlite:///{tmp_path}/damaged_ledger.db"
     await crawl(url)
-    with closing(sqlite3.connect(tmp_path / "ill.db")) as db, db:
+    with closing(sqlite3.connect(tmp_path / "damaged_ledger.db")) as db, db:
         db.execute("UPDATE teas SET lock = 'x:1' WHERE url LIKE '%/1'")
         db.execute("UPDATE teas SET reason = NULL, url = ? WHERE status = 70", (EVIL,))
     db.close()
     return url
 
 
-def test_what_is_found_is_told_with_what_to_do(ill: str):
-    run = invoke("doctor", "teas", "--ledger", ill)
+def test_what_is_found_is_told_with_what_to_do(damaged_ledger: str):
+    run = invoke("doctor", "teas", "--ledger", damaged_ledger)
 
     assert (run.returncode, run.stderr) == (1, "")
     assert all(line.isprintable() for line in run.stdout.splitlines())
@@ -78,9 +78,9 @@ def test_what_is_found_is_told_with_what_to_do(ill: str):
     assert run.stdout.splitlines()[-1] == "2 violations"
 
 
-def test_what_was_mended_is_told_and_what_is_left_is_exit_code_1(ill: str):
-    run = invoke("doctor", "teas", "--ledger", ill, "--repair")
-    after = invoke("doctor", "teas", "--ledger", ill)
+def test_what_was_mended_is_told_and_what_is_left_is_exit_code_1(damaged_ledger: str):
+    run = invoke("doctor", "teas", "--ledger", damaged_ledger, "--repair")
+    after = invoke("doctor", "teas", "--ledger", damaged_ledger)
 
     assert run.returncode == 1
     assert "VIOLATION lock-left (1, 1 mended)" in run.stdout
@@ -89,8 +89,8 @@ def test_what_was_mended_is_told_and_what_is_left_is_exit_code_1(ill: str):
     assert "lock-left" not in after.stdout
 
 
-def test_a_program_gets_one_object(ill: str):
-    run = invoke("doctor", "teas", "--ledger", ill, "--json", "--repair")
+def test_a_program_gets_one_object(damaged_ledger: str):
+    run = invoke("doctor", "teas", "--ledger", damaged_ledger, "--json", "--repair")
 
     assert run.returncode == 1
     assert run.stdout.isascii()
@@ -109,9 +109,9 @@ def test_a_program_gets_one_object(ill: str):
 
 
 async def test_when_all_is_mended_it_exits_with_0(tmp_path: Path):
-    url = f"sqlite:///{tmp_path}/ill.db"
+    url = f"sqlite:///{tmp_path}/damaged_ledger.db"
     await crawl(url)
-    with closing(sqlite3.connect(tmp_path / "ill.db")) as db, db:
+    with closing(sqlite3.connect(tmp_path / "damaged_ledger.db")) as db, db:
         db.execute("UPDATE teas SET lock = 'x:1' WHERE status = 50")
     db.close()
 
@@ -176,12 +176,12 @@ def test_a_server_that_is_not_there_is_exit_code_69(monkeypatch: pytest.MonkeyPa
     assert run.stderr.startswith("crawlcw: the ledger cannot be reached:")
 
 
-async def test_a_ledger_of_another_version_is_exit_code_78(ill: str, tmp_path: Path):
-    with closing(sqlite3.connect(tmp_path / "ill.db")) as db, db:
+async def test_a_ledger_of_another_version_is_exit_code_78(damaged_ledger: str, tmp_path: Path):
+    with closing(sqlite3.connect(tmp_path / "damaged_ledger.db")) as db, db:
         db.execute('UPDATE "crawlcw.schema" SET version = 99')
     db.close()
 
-    run = invoke("doctor", "teas", "--ledger", ill)
+    run = invoke("doctor", "teas", "--ledger", damaged_ledger)
 
     assert run.returncode == 78
     assert "schema version 99" in run.stderr

@@ -88,7 +88,7 @@ def crawled(ledger_file: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def closed(crawled: Path) -> Iterator[Path]:
+def inaccessible_folder(crawled: Path) -> Iterator[Path]:
     """The same folder, without access."""
     crawled.chmod(0)
     yield crawled
@@ -118,7 +118,7 @@ def closed(crawled: Path) -> Iterator[Path]:
     ],
 )
 def test_what_is_in_a_folder_that_may_not_be_entered_is_named(
-    line: str, code: int, names: str, closed: Path, crawlcw: Crawlcw
+    line: str, code: int, names: str, inaccessible_folder: Path, crawlcw: Crawlcw
 ):
     done = crawlcw(line)
 
@@ -227,7 +227,7 @@ def test_a_path_beyond_the_encoding_of_the_system_is_taken(
         "both",
     ]
 )
-def copy(request: pytest.FixtureRequest, crawled: Path) -> Iterator[Path]:
+def read_only_ledger(request: pytest.FixtureRequest, crawled: Path) -> Iterator[Path]:
     """A read-only copy of the ledger, without WAL files."""
     assert [each.name for each in crawled.glob("ledger.db*")] == ["ledger.db"]
     ledger = crawled / "ledger.db"
@@ -250,16 +250,18 @@ def copy(request: pytest.FixtureRequest, crawled: Path) -> Iterator[Path]:
         "export pages -o -",
     ],
 )
-def test_a_ledger_that_is_read_only_can_be_looked_at(line: str, copy: Path, crawlcw: Crawlcw):
-    before = copy.read_bytes()
+def test_a_ledger_that_is_read_only_can_be_looked_at(
+    line: str, read_only_ledger: Path, crawlcw: Crawlcw
+):
+    before = read_only_ledger.read_bytes()
 
     done = crawlcw(f"{line} --ledger sqlite:///ö/ledger.db")
 
     assert done.returncode == 0, done.stderr
     if "export" in line:
         assert done.stdout.count("\n") == PAGES + 2
-    assert [each.name for each in copy.parent.glob("ledger.db*")] == ["ledger.db"]
-    assert copy.read_bytes() == before
+    assert [each.name for each in read_only_ledger.parent.glob("ledger.db*")] == ["ledger.db"]
+    assert read_only_ledger.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -274,26 +276,30 @@ def test_a_ledger_that_is_read_only_can_be_looked_at(line: str, copy: Path, craw
     ],
 )
 def test_what_changes_a_ledger_that_is_read_only_says_why_it_cannot(
-    line: str, copy: Path, crawlcw: Crawlcw
+    line: str, read_only_ledger: Path, crawlcw: Crawlcw
 ):
-    before = copy.read_bytes()
+    before = read_only_ledger.read_bytes()
 
     done = crawlcw(f"{line} --ledger sqlite:///ö/ledger.db")
 
     assert done.returncode == 78, done.stderr
     assert "is read-only: what only looks can read it, and what changes it needs" in done.stderr
-    assert copy.read_bytes() == before
-    assert [each.name for each in copy.parent.glob("ledger.db*")] == ["ledger.db"]
+    assert read_only_ledger.read_bytes() == before
+    assert [each.name for each in read_only_ledger.parent.glob("ledger.db*")] == ["ledger.db"]
 
 
-def test_a_name_that_a_read_only_ledger_does_not_have_is_told(copy: Path, crawlcw: Crawlcw):
+def test_a_name_that_a_read_only_ledger_does_not_have_is_told(
+    read_only_ledger: Path, crawlcw: Crawlcw
+):
     done = crawlcw("stats other --ledger sqlite:///ö/ledger.db")
 
     assert done.returncode == 2
     assert "nothing is recorded of 'other' in the read-only ledger" in done.stderr
 
 
-def test_the_doctor_finds_nothing_but_the_modes_of_a_read_only_ledger(copy: Path, crawlcw: Crawlcw):
+def test_the_doctor_finds_nothing_but_the_modes_of_a_read_only_ledger(
+    read_only_ledger: Path, crawlcw: Crawlcw
+):
     done = crawlcw("doctor pages --ledger sqlite:///ö/ledger.db")
 
     assert done.returncode == 1, done.stderr

@@ -20,7 +20,7 @@ from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Dimension, Group, ItemCount, Ledger, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Record, Status
-from tests.ledger.test_ledger_plans import Overheard, explained, stages
+from tests.ledger.test_ledger_plans import CommandLog, explained, stages
 from tests.support import bulk_ledgers
 from tests.support.bulk_ledgers import task_documents
 from tests.support.ledgers import FakeClock, claimed, failure, make_task, success
@@ -163,16 +163,16 @@ def test_two_groups_are_added_up_under_the_first_ones_value():
 
 
 @pytest.fixture
-def overheard() -> Overheard:
-    return Overheard()
+def command_log() -> CommandLog:
+    return CommandLog()
 
 
 @pytest.fixture
 async def on_server(
-    mongodb_uri: str, database_name: str, overheard: Overheard
+    mongodb_uri: str, database_name: str, command_log: CommandLog
 ) -> AsyncIterator[MongoLedger]:
-    """A ledger whose commands are overheard."""
-    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
+    """A ledger with a log of its commands."""
+    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[command_log])
     ledger = MongoLedger(MongoStore(client[database_name], "books", clock=FakeClock()))
     await ledger.inspection.prepare()
     yield ledger
@@ -196,7 +196,7 @@ def check(mongodb_uri: str, database_name: str, commands: list[dict[str, Any]]) 
 @pytest.mark.parametrize("tasks_a_host", [COUNTED, GROUPED], ids=["counted", "grouped"])
 async def test_mongodb_counts_groups_by_indexes_alone(
     on_server: MongoLedger,
-    overheard: Overheard,
+    command_log: CommandLog,
     mongodb_uri: str,
     database_name: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -204,13 +204,13 @@ async def test_mongodb_counts_groups_by_indexes_alone(
 ):
     await filled(on_server)
     monkeypatch.setattr(groups, "_WORTH_COUNTING", tasks_a_host)
-    overheard.commands.clear()
+    command_log.commands.clear()
     for by in Dimension:
         assert await on_server.groups.by(by)
 
-    counted_together = [c for c in overheard.commands if "$unionWith" in str(c)]
+    counted_together = [c for c in command_log.commands if "$unionWith" in str(c)]
     assert bool(counted_together) == (tasks_a_host == COUNTED)
-    commands = [c for c in overheard.commands if {"count", "aggregate", "find"} & c.keys()]
+    commands = [c for c in command_log.commands if {"count", "aggregate", "find"} & c.keys()]
     assert len(commands) > 20
     check(mongodb_uri, database_name, commands)
 

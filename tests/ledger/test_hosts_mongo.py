@@ -17,7 +17,7 @@ from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Counters
 from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.task import Status
-from tests.ledger.test_ledger_plans import Overheard, check_plans, explained, stages
+from tests.ledger.test_ledger_plans import CommandLog, check_plans, explained, stages
 from tests.support.ledgers import (
     LEASE,
     START,
@@ -62,7 +62,7 @@ def tasks() -> Iterator[documents.Document]:
 
 
 @pytest.fixture(scope="module")
-def crowded(mongodb_uri: str) -> Iterator[pymongo.database.Database]:
+def large_database(mongodb_uri: str) -> Iterator[pymongo.database.Database]:
     with pymongo.MongoClient(mongodb_uri, tz_aware=True) as client:
         database = client["crawlcw_test_host_plans"]
         yield database
@@ -70,29 +70,29 @@ def crowded(mongodb_uri: str) -> Iterator[pymongo.database.Database]:
 
 
 @pytest.fixture
-def overheard() -> Overheard:
-    return Overheard()
+def command_log() -> CommandLog:
+    return CommandLog()
 
 
 @pytest.fixture
 async def ledger(
-    mongodb_uri: str, crowded: pymongo.database.Database, overheard: Overheard
+    mongodb_uri: str, large_database: pymongo.database.Database, command_log: CommandLog
 ) -> AsyncIterator[MongoLedger]:
-    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
-    ledger = MongoLedger(MongoStore(client[crowded.name], "books", clock=FakeClock()))
+    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[command_log])
+    ledger = MongoLedger(MongoStore(client[large_database.name], "books", clock=FakeClock()))
     await ledger.inspection.prepare()
-    if not crowded["books.hosts"].estimated_document_count():
-        crowded["books.hosts"].insert_many(crowd(), ordered=False)
-        crowded["books"].insert_many(tasks(), ordered=False)
-    overheard.commands.clear()
+    if not large_database["books.hosts"].estimated_document_count():
+        large_database["books.hosts"].insert_many(crowd(), ordered=False)
+        large_database["books"].insert_many(tasks(), ordered=False)
+    command_log.commands.clear()
     yield ledger
     await client.close()
 
 
-def sent(overheard: Overheard) -> Counter[str]:
+def sent(command_log: CommandLog) -> Counter[str]:
     """Return the number of commands sent of each kind, and reset the count."""
-    kinds = Counter(next(iter(command)) for command in overheard.commands)
-    overheard.commands.clear()
+    kinds = Counter(next(iter(command)) for command in command_log.commands)
+    command_log.commands.clear()
     return kinds
 
 
@@ -104,60 +104,64 @@ def at(seconds: float) -> datetime:
 
 
 @pytest.mark.thorough
-async def test_ready_hosts_are_found_by_the_index_alone(ledger, crowded, overheard):
+async def test_ready_hosts_are_found_by_the_index_alone(ledger, large_database, command_log):
     # A lease would change the hosts for the other tests.
     names = await ledger.host_leases._ready(START, 200)
 
     # The host that is ready for the longest time comes first.
     assert names[0] == f"h{HOSTS - 10}.com"
-    assert check_plans(crowded, overheard, "find", spare=1) == [200]
+    assert check_plans(large_database, command_log, "find", spare=1) == [200]
 
 
 @pytest.mark.thorough
-async def test_a_look_for_ready_hosts_when_there_are_none_reads_nothing(ledger, crowded, overheard):
+async def test_a_look_for_ready_hosts_when_there_are_none_reads_nothing(
+    ledger, large_database, command_log
+):
     ledger.store.now.time = START - timedelta(days=1)
 
     assert await ledger.host_leases.lease(worker="a", limit=200, lease=LEASE) == []
 
-    assert check_plans(crowded, overheard, "find", spare=1) == [0]
-    assert sent(overheard) == {"find": 1}
+    assert check_plans(large_database, command_log, "find", spare=1) == [0]
+    assert sent(command_log) == {"find": 1}
 
 
-async def test_the_next_ready_host_is_one_key(ledger, crowded, overheard):
+async def test_the_next_ready_host_is_one_key(ledger, large_database, command_log):
     assert await ledger.hosts.next_ready() == START - timedelta(milliseconds=HOSTS - 10)
 
-    assert check_plans(crowded, overheard, "find", spare=0) == [1]
-    (command,) = overheard.commands
-    statistics = explained(crowded, command)["executionStats"]
+    assert check_plans(large_database, command_log, "find", spare=0) == [1]
+    (command,) = command_log.commands
+    statistics = explained(large_database, command)["executionStats"]
     assert (statistics["totalKeysExamined"], statistics["totalDocsExamined"]) == (1, 0)
 
 
-async def test_the_busiest_hosts_are_found_by_the_indexes_alone(ledger, crowded, overheard):
+async def test_the_busiest_hosts_are_found_by_the_indexes_alone(
+    ledger, large_database, command_log
+):
     _, waiting = await ledger.hosts.busiest(limit=100)
 
     assert waiting
-    check_plans(crowded, overheard, "find", spare=1)
-    assert sent(overheard) == {"find": 2}
+    check_plans(large_database, command_log, "find", spare=1)
+    assert sent(command_log) == {"find": 2}
 
 
-async def test_hosts_are_got_by_their_ids(ledger, crowded, overheard):
+async def test_hosts_are_got_by_their_ids(ledger, large_database, command_log):
     hosts = await ledger.hosts.get([f"h{n}.com" for n in range(200)] + ["unknown.com"])
 
     assert len(hosts) == 200
     # One or two index keys for each host.
-    assert check_plans(crowded, overheard, "find", spare=200) == [200]
+    assert check_plans(large_database, command_log, "find", spare=200) == [200]
 
 
-async def test_the_earliest_due_is_one_look_for_each_priority(ledger, crowded, overheard):
+async def test_the_earliest_due_is_one_look_for_each_priority(ledger, large_database, command_log):
     assert await ledger.hosts.earliest_due("h100.com") == START
-    assert check_plans(crowded, overheard, "find", spare=2) == [1, 1, 1, 0]
+    assert check_plans(large_database, command_log, "find", spare=2) == [1, 1, 1, 0]
 
-    overheard.commands.clear()
+    command_log.commands.clear()
     assert await ledger.hosts.earliest_due("h101.com") is None
-    assert check_plans(crowded, overheard, "find", spare=2) == [0]
+    assert check_plans(large_database, command_log, "find", spare=2) == [0]
 
 
-async def test_the_hosts_without_tasks_are_looked_at_together(ledger, crowded, overheard):
+async def test_the_hosts_without_tasks_are_looked_at_together(ledger, large_database, command_log):
     names = [f"h{n}.com" for n in range(1000, 1400)]
 
     dues = await ledger.waking.earliest_dues(names)
@@ -165,46 +169,53 @@ async def test_the_hosts_without_tasks_are_looked_at_together(ledger, crowded, o
     assert dues == {f"h{n}.com": START for n in (1000, 1100, 1200, 1300)}
     # For each host with tasks: its first task, its other priorities, and the end. For
     # each host between them: one or two index keys.
-    assert check_plans(crowded, overheard, "find", spare=2 * len(names)) == [1, 1, 1, 0] * 4 + [0]
+    assert check_plans(large_database, command_log, "find", spare=2 * len(names)) == [
+        1,
+        1,
+        1,
+        0,
+    ] * 4 + [0]
 
 
-async def test_the_hosts_of_a_worker_are_found_by_their_index(ledger, crowded, overheard):
+async def test_the_hosts_of_a_worker_are_found_by_their_index(ledger, large_database, command_log):
     await ledger.workers.leave("w7")
 
-    (command,) = [c for c in overheard.commands if c.get("update") == "books.hosts"]
+    (command,) = [c for c in command_log.commands if c.get("update") == "books.hosts"]
     assert command["updates"][0]["hint"] == "owner"
-    explanation = explained(crowded, command)
+    explanation = explained(large_database, command)
     assert "IXSCAN" in set(stages(explanation))
-    found = crowded["books.hosts"].count_documents({"owner": {"$regex": "^w7:"}})
+    found = large_database["books.hosts"].count_documents({"owner": {"$regex": "^w7:"}})
     assert found == 0
-    left = crowded["books.hosts"].find({"owner": None, "ready_at": START})
+    left = large_database["books.hosts"].find({"owner": None, "ready_at": START})
     assert sum(1 for _ in left) >= 100
 
 
-async def test_the_workers_at_work_are_found_among_those_that_left(ledger, crowded, overheard):
+async def test_the_workers_at_work_are_found_among_those_that_left(
+    ledger, large_database, command_log
+):
     template = {"machine": "m", "host": "h", "pid": 1, "birth": "1", "started": START}
     template |= {"heartbeat": START, "hungry": False, "tally": documents.tally_document(Counters())}
     left = [{**template, "_id": f"w{n}", "left": at(n)} for n in range(1_005)]
     at_work = {**template, "_id": "w.at-work", "left": None}
-    crowded["books.workers"].insert_many([*left, at_work])
+    large_database["books.workers"].insert_many([*left, at_work])
 
     assert [worker.name for worker in await ledger.workers.all()] == ["w.at-work"]
-    assert check_plans(crowded, overheard, "find", spare=2) == [1]
-    overheard.commands.clear()
+    assert check_plans(large_database, command_log, "find", spare=2) == [1]
+    command_log.commands.clear()
 
     await ledger.workers.leave("w.at-work")
-    (command,) = [each for each in overheard.commands if each.get("find") == "books.workers"]
-    assert sent(overheard) == {"aggregate": 1, "update": 3, "find": 1, "delete": 1}
-    names = {each["_id"] for each in crowded["books.workers"].find()}
+    (command,) = [each for each in command_log.commands if each.get("find") == "books.workers"]
+    assert sent(command_log) == {"aggregate": 1, "update": 3, "find": 1, "delete": 1}
+    names = {each["_id"] for each in large_database["books.workers"].find()}
     assert names == {f"w{n}" for n in range(5, 1_005)}
 
     # The command, explained again: the workers that left too long ago are deleted now.
-    statistics = explained(crowded, command)["executionStats"]
+    statistics = explained(large_database, command)["executionStats"]
     assert statistics["totalKeysExamined"] <= 1_002
     assert statistics["totalDocsExamined"] <= 1_000
 
 
-async def test_every_command_on_hosts_names_its_index(ledger, crowded, overheard):
+async def test_every_command_on_hosts_names_its_index(ledger, large_database, command_log):
     leases = await ledger.host_leases.lease(worker="a", limit=20, lease=LEASE)
     await ledger.host_leases.renew(leases, lease=LEASE)
     await ledger.host_leases.save([(lease, lease.host) for lease in leases])
@@ -214,7 +225,7 @@ async def test_every_command_on_hosts_names_its_index(ledger, crowded, overheard
         [(each, replace(each.host, ready_at=START)) for each in leases]
     )
 
-    for command in overheard.commands:
+    for command in command_log.commands:
         if "find" in command:
             assert command["hint"]
         for update in command.get("updates", ()):
@@ -233,53 +244,53 @@ async def test_a_wrong_index_is_named_with_its_collection(mongodb_uri: str, data
 # --- how much is sent
 
 
-async def test_hosts_cost_a_few_commands_however_many_they_are(ledger, crowded, overheard):
+async def test_hosts_cost_a_few_commands_however_many_they_are(ledger, large_database, command_log):
     leases = await ledger.host_leases.lease(worker="a", limit=150, lease=LEASE)
     assert len(leases) == 150
-    assert sent(overheard) == {"find": 2, "update": 1}
+    assert sent(command_log) == {"find": 2, "update": 1}
 
     await ledger.host_leases.renew(leases, lease=LEASE)
-    assert sent(overheard) == {"update": 1}
+    assert sent(command_log) == {"update": 1}
 
     await ledger.host_leases.save([(lease, lease.host) for lease in leases])
-    assert sent(overheard) == {"update": 1}
+    assert sent(command_log) == {"update": 1}
 
     # Handed on after a slice: no read is needed.
     await ledger.host_leases.release(
         [(each, replace(each.host, ready_at=START)) for each in leases]
     )
-    assert sent(overheard) == {"update": 1}
+    assert sent(command_log) == {"update": 1}
 
     await ledger.hosts.wake({each.host.name: START for each in leases})
-    assert sent(overheard) == {"find": 1}
+    assert sent(command_log) == {"find": 1}
 
     await ledger.hosts.wake({f"new{n}.com": LATER for n in range(150)})
-    assert sent(overheard) == {"find": 1, "update": 1}
+    assert sent(command_log) == {"find": 1, "update": 1}
 
     # Hosts without tasks: one read for all of them.
     empty = [f"empty{n}.com" for n in range(150)]
     await ledger.hosts.wake(dict.fromkeys(empty, START - timedelta(days=1)))
     leases = await ledger.host_leases.lease(worker="a", limit=150, lease=LEASE)
     assert sorted(lease.host.name for lease in leases) == sorted(empty)
-    sent(overheard)
+    sent(command_log)
     await ledger.host_leases.release([(lease, lease.host) for lease in leases])
-    assert sent(overheard) == {"update": 1, "find": 1}
+    assert sent(command_log) == {"update": 1, "find": 1}
 
 
 async def test_the_tasks_of_a_host_are_given_up_by_the_batch(
-    ledger, crowded, overheard, monkeypatch
+    ledger, large_database, command_log, monkeypatch
 ):
     assert await ledger.hosts.give_up("h400.com", reason=Reason.HOST_UNREACHABLE) == 15
-    assert sent(overheard) == {"find": 1, "update": 1}
+    assert sent(command_log) == {"find": 1, "update": 1}
     monkeypatch.setattr("crawlcw.ledger.hosts.BATCH", 5)
-    crowded.command("profile", 2)
+    large_database.command("profile", 2)
 
     assert await ledger.hosts.give_up("h300.com", reason=Reason.HOST_UNREACHABLE) == 15
 
-    crowded.command("profile", 0)
-    assert sent(overheard)["update"] == 3
-    found = list(crowded["system.profile"].find({"ns": "crawlcw_test_host_plans.books"}))
-    crowded["system.profile"].drop()
+    large_database.command("profile", 0)
+    assert sent(command_log)["update"] == 3
+    found = list(large_database["system.profile"].find({"ns": "crawlcw_test_host_plans.books"}))
+    large_database["system.profile"].drop()
     read = [each["docsExamined"] for each in found if each["op"] in ("query", "getmore")]
     # The index is walked once: the fifteen leased tasks are not read for each batch.
     assert 15 <= sum(read) <= 30
@@ -383,7 +394,7 @@ class Blind:
 
 
 @pytest.fixture
-async def raced(
+async def racing_ledgers(
     mongodb_uri: str, database_name: str
 ) -> AsyncIterator[tuple[MongoLedger, MongoLedger]]:
     """A ledger, and one whose reads find no host."""
@@ -396,8 +407,8 @@ async def raced(
         yield ledgers[0], ledgers[1]
 
 
-async def test_a_host_that_another_made_known_meanwhile_is_still_hastened(raced):
-    first, second = raced
+async def test_a_host_that_another_made_known_meanwhile_is_still_hastened(racing_ledgers):
+    first, second = racing_ledgers
     await first.hosts.wake({"a.com": at(10), "b.com": at(10)})
 
     await second.hosts.wake({"a.com": START, "b.com": at(20), "c.com": at(5)})
@@ -406,8 +417,8 @@ async def test_a_host_that_another_made_known_meanwhile_is_still_hastened(raced)
     assert ready == {"a.com": START, "b.com": at(10), "c.com": at(5)}
 
 
-async def test_a_host_that_another_leased_meanwhile_is_left_alone(raced):
-    first, second = raced
+async def test_a_host_that_another_leased_meanwhile_is_left_alone(racing_ledgers):
+    first, second = racing_ledgers
     await first.hosts.wake({"a.com": START})
     (held,) = await lease(first)
 

@@ -10,7 +10,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import TaskFilter
-from tests.ledger.test_ledger_plans import Overheard
+from tests.ledger.test_ledger_plans import CommandLog
 from tests.support.ledgers import LEASE, FakeClock, claimed, failure, make_tasks
 
 DURABLE = {"w": "majority", "j": True}
@@ -18,8 +18,8 @@ QUICK = {"w": 1}
 
 
 @pytest.fixture
-def overheard() -> Overheard:
-    return Overheard()
+def command_log() -> CommandLog:
+    return CommandLog()
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 async def ledger(
-    mongodb_uri: str, database_name: str, overheard: Overheard, clock: FakeClock
+    mongodb_uri: str, database_name: str, command_log: CommandLog, clock: FakeClock
 ) -> AsyncIterator[MongoLedger]:
-    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
+    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[command_log])
     ledger = MongoLedger(MongoStore(client[database_name], "books", clock=clock))
     await ledger.inspection.prepare()
     yield ledger
@@ -39,7 +39,7 @@ async def ledger(
 
 
 async def test_claims_are_quick_and_outcomes_durable(
-    ledger: MongoLedger, overheard: Overheard, clock: FakeClock
+    ledger: MongoLedger, command_log: CommandLog, clock: FakeClock
 ):
     levels = {}
 
@@ -47,14 +47,14 @@ async def test_claims_are_quick_and_outcomes_durable(
         """Record the write concern of the operation's writes to tasks."""
         asked = [
             command["writeConcern"]
-            for command in overheard.commands
+            for command in command_log.commands
             if "books" in (command.get("update"), command.get("findAndModify"))
         ]
         assert asked == asked[:1] * len(asked)
         levels[operation] = asked[0]
-        overheard.commands.clear()
+        command_log.commands.clear()
 
-    overheard.commands.clear()
+    command_log.commands.clear()
     await ledger.tasks.add(make_tasks(3))
     note("add")
     first, second, third = await claimed(ledger)
@@ -72,7 +72,7 @@ async def test_claims_are_quick_and_outcomes_durable(
     await ledger.hosts.give_up("example.com", reason=Reason.HOST_UNREACHABLE)
     note("give_up_host")
     await ledger.leases.begin(third)
-    overheard.commands.clear()
+    command_log.commands.clear()
     clock.advance(seconds=LEASE.total_seconds() + 1)
     page = await ledger.tasks.page(limit=3)
     given_up = await ledger.leases.claim(page, worker="b", lease=timedelta(seconds=60), max_lost=1)

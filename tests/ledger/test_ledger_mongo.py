@@ -26,7 +26,7 @@ from crawlcw.model.task import Payload, ResponseInfo, Status
 from crawlcw.model.transitions import Failed, Progress, Succeeded
 from tests.faults.proxy import End, Fault, Loss, proxied
 from tests.ledger.test_hosts_mongo import Losing
-from tests.ledger.test_ledger_plans import Overheard, check_plans
+from tests.ledger.test_ledger_plans import CommandLog, check_plans
 from tests.support import mongod_server
 from tests.support.ledgers import (
     LEASE,
@@ -162,15 +162,17 @@ async def test_a_server_that_is_too_old_is_refused_by_its_version(
 
 
 @pytest.fixture
-def overheard() -> Overheard:
-    return Overheard()
+def command_log() -> CommandLog:
+    return CommandLog()
 
 
 @pytest.fixture
 async def ledger(
-    mongodb_uri: str, database_name: str, overheard: Overheard
+    mongodb_uri: str, database_name: str, command_log: CommandLog
 ) -> AsyncIterator[MongoLedger]:
-    client: Any = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
+    client: Any = pymongo.AsyncMongoClient(
+        mongodb_uri, tz_aware=True, event_listeners=[command_log]
+    )
     ledger = MongoLedger(
         MongoStore(client[database_name], "books", clock=FakeClock(), kind=LedgerKind.USE_CASE)
     )
@@ -180,10 +182,10 @@ async def ledger(
 
 
 async def test_the_indexes_of_a_collection_are_made_by_one_command(
-    ledger: MongoLedger, overheard: Overheard
+    ledger: MongoLedger, command_log: CommandLog
 ):
-    made = [each["createIndexes"] for each in overheard.commands if "createIndexes" in each]
-    overheard.commands.clear()
+    made = [each["createIndexes"] for each in command_log.commands if "createIndexes" in each]
+    command_log.commands.clear()
     await ledger.inspection.prepare()
 
     assert sorted(made) == [
@@ -193,11 +195,11 @@ async def test_the_indexes_of_a_collection_are_made_by_one_command(
         "books.items",
         "books.workers",
     ]
-    assert not [each for each in overheard.commands if "createIndexes" in each]
+    assert not [each for each in command_log.commands if "createIndexes" in each]
 
 
 async def test_finding_reads_what_it_returns_and_sorts_nothing(
-    ledger: MongoLedger, mongodb_uri: str, database_name: str, overheard: Overheard
+    ledger: MongoLedger, mongodb_uri: str, database_name: str, command_log: CommandLog
 ):
     numbers = count()
     await ledger.tasks.add(
@@ -222,9 +224,9 @@ async def test_finding_reads_what_it_returns_and_sorts_nothing(
     with pymongo.MongoClient(mongodb_uri) as client:
         for each in chosen:
             for after in (None, behind):
-                overheard.commands.clear()
+                command_log.commands.clear()
                 assert len(await ledger.queries.find(each, limit=100, after=after)) == 100
-                assert sum(check_plans(client[database_name], overheard, "find")) == 100
+                assert sum(check_plans(client[database_name], command_log, "find")) == 100
 
 
 async def test_many_tasks_are_added_by_several_bulks_and_counted_together(
@@ -320,7 +322,7 @@ async def test_where_no_command_may_read_all_tasks_the_statuses_are_walked_throu
 
 
 async def test_the_items_and_values_of_a_task_are_found_by_an_index(
-    ledger: MongoLedger, mongodb_uri: str, database_name: str, overheard: Overheard
+    ledger: MongoLedger, mongodb_uri: str, database_name: str, command_log: CommandLog
 ):
     tasks = make_tasks(30)
     await ledger.tasks.add(tasks)
@@ -330,7 +332,7 @@ async def test_the_items_and_values_of_a_task_are_found_by_an_index(
     await ledger.outcomes.commit(
         [settled(ledger, each, Succeeded(items=(large,))) for each in await claimed(ledger)]
     )
-    overheard.commands.clear()
+    command_log.commands.clear()
     assert await ledger.admin.purge(TaskFilter(ids=[tasks[0].id])) == 1
 
     with pymongo.MongoClient(mongodb_uri) as client:
@@ -338,24 +340,26 @@ async def test_the_items_and_values_of_a_task_are_found_by_an_index(
         assert database["books.items"].count_documents({}) == 29
         assert database["books.asides.files"].count_documents({}) == 29
         assert database["books.asides.chunks"].count_documents({}) == 29
-    (items,) = [each for each in overheard.commands if each.get("delete") == "books.items"]
+    (items,) = [each for each in command_log.commands if each.get("delete") == "books.items"]
     assert items["deletes"][0]["hint"] == "task"
-    assert all("hint" in each for each in overheard.commands if "find" in each)
+    assert all("hint" in each for each in command_log.commands if "find" in each)
 
 
 async def test_a_spider_does_not_pay_for_what_tracked_tasks_carry(
-    mongodb_uri: str, database_name: str, overheard: Overheard
+    mongodb_uri: str, database_name: str, command_log: CommandLog
 ):
-    client: Any = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
+    client: Any = pymongo.AsyncMongoClient(
+        mongodb_uri, tz_aware=True, event_listeners=[command_log]
+    )
     ledger = MongoLedger(MongoStore(client[database_name], "books", clock=FakeClock()))
     await ledger.inspection.prepare()
     await ledger.tasks.add(make_tasks(2))
-    overheard.commands.clear()
+    command_log.commands.clear()
 
     leases = await claimed(ledger)
     await ledger.workers.leave("a")
 
-    page, one, other, _, held, leaving = overheard.commands[:6]
+    page, one, other, _, held, leaving = command_log.commands[:6]
     assert page["projection"] == {"errors": 0, "response": 0, "items": 0}
     assert [each["fields"] for each in (one, other)] == [{"_id": 1}] * 2
     assert [lease.task.carried for lease in leases] == [None, None]

@@ -33,7 +33,7 @@ ENVELOPE = ("lsid", "$db", "$clusterTime", "$readPreference", "txnNumber", "maxT
 _OF_PLANS = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 
 
-class Overheard(CommandListener):
+class CommandLog(CommandListener):
     """The commands of one client, as they were sent."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Overheard(CommandListener):
 
 
 @pytest.fixture(scope="module")
-def crowded(mongodb_uri: str) -> Iterator[pymongo.database.Database]:
+def large_database(mongodb_uri: str) -> Iterator[pymongo.database.Database]:
     """A collection in which only a few of the tasks are due."""
     with pymongo.MongoClient(mongodb_uri, tz_aware=True) as client:
         database = client["crawlcw_test_plans"]
@@ -84,21 +84,21 @@ def crowd() -> Iterator[documents.Document]:
 
 
 @pytest.fixture
-def overheard() -> Overheard:
-    return Overheard()
+def command_log() -> CommandLog:
+    return CommandLog()
 
 
 @pytest.fixture
 async def ledger(
-    mongodb_uri: str, crowded: pymongo.database.Database, overheard: Overheard
+    mongodb_uri: str, large_database: pymongo.database.Database, command_log: CommandLog
 ) -> AsyncIterator[MongoLedger]:
-    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
-    ledger = MongoLedger(MongoStore(client[crowded.name], "books", clock=FakeClock()))
+    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[command_log])
+    ledger = MongoLedger(MongoStore(client[large_database.name], "books", clock=FakeClock()))
     await ledger.inspection.prepare()
-    if not crowded["books"].estimated_document_count():
-        crowded["books"].insert_many(crowd(), ordered=False)
+    if not large_database["books"].estimated_document_count():
+        large_database["books"].insert_many(crowd(), ordered=False)
     # Forget the commands of the preparation.
-    overheard.commands.clear()
+    command_log.commands.clear()
     yield ledger
     await client.close()
 
@@ -127,9 +127,9 @@ def examined(explanation: dict[str, Any], what: str) -> int:
     return max(map(int, read), default=0)
 
 
-def check_plans(database, overheard: Overheard, name: str, *, spare: int = 20) -> list[int]:
+def check_plans(database, command_log: CommandLog, name: str, *, spare: int = 20) -> list[int]:
     """Assert that every command uses an index and reads little more than it returns."""
-    commands = [command for command in overheard.commands if name in command]
+    commands = [command for command in command_log.commands if name in command]
     assert commands
     returned = []
     for command in commands:
@@ -144,24 +144,28 @@ def check_plans(database, overheard: Overheard, name: str, *, spare: int = 20) -
     return returned
 
 
-async def test_a_page_reads_what_it_returns(ledger, crowded, overheard):
+async def test_a_page_reads_what_it_returns(ledger, large_database, command_log):
     page = await ledger.tasks.page(limit=200)
 
     assert len(page) == 200
     assert {task.priority for task in page} == {2}
-    assert check_plans(crowded, overheard, "find") == [200]
+    assert check_plans(large_database, command_log, "find") == [200]
 
 
-async def test_a_page_over_all_priorities_reads_what_it_returns(ledger, crowded, overheard):
+async def test_a_page_over_all_priorities_reads_what_it_returns(
+    ledger, large_database, command_log
+):
     page = await ledger.tasks.page(limit=1_800)
 
     assert len(page) == 1_800
     assert {task.priority for task in page} == {0, 1, 2}
-    check_plans(crowded, overheard, "find")
+    check_plans(large_database, command_log, "find")
 
 
 @pytest.mark.parametrize("hosts", [1, 5, 50])
-async def test_a_page_of_some_hosts_reads_what_it_returns(ledger, crowded, overheard, hosts):
+async def test_a_page_of_some_hosts_reads_what_it_returns(
+    ledger, large_database, command_log, hosts
+):
     names = [f"h{n}.com" for n in range(hosts)]
 
     page = await ledger.tasks.page(limit=200, hosts=names)
@@ -169,20 +173,22 @@ async def test_a_page_of_some_hosts_reads_what_it_returns(ledger, crowded, overh
     assert len(page) == min(200, hosts * 50)
     assert {task.host for task in page} <= set(names)
     # One seek for each host, and one for each of its priorities.
-    check_plans(crowded, overheard, "find", spare=20 + 4 * hosts)
+    check_plans(large_database, command_log, "find", spare=20 + 4 * hosts)
 
 
 @pytest.mark.parametrize("most", [1, 8])
 async def test_a_page_of_each_host_seeks_each_and_reads_what_it_returns(
-    ledger, crowded, overheard, most: int
+    ledger, large_database, command_log, most: int
 ):
     names = [f"h{n}.com" for n in range(HOSTS)]
 
     page = await ledger.tasks.page_each(dict.fromkeys([*names, "other.com"], most))
 
     assert Counter(task.host for task in page) == dict.fromkeys(names, most)
-    (command,) = [command for command in overheard.commands if "aggregate" in command]
-    (found,) = [stage for stage in explained(crowded, command)["stages"] if "$lookup" in stage]
+    (command,) = [command for command in command_log.commands if "aggregate" in command]
+    (found,) = [
+        stage for stage in explained(large_database, command)["stages"] if "$lookup" in stage
+    ]
     assert found["indexesUsed"] == [BY_HOST]
     assert found["collectionScans"] == 0
     assert found["totalDocsExamined"] == HOSTS * most
@@ -191,7 +197,7 @@ async def test_a_page_of_each_host_seeks_each_and_reads_what_it_returns(
 
 
 async def test_pages_of_hosts_of_which_different_numbers_are_wanted_take_few_commands(
-    ledger, crowded, overheard
+    ledger, large_database, command_log
 ):
     wanted = {f"h{n}.com": n for n in range(1, HOSTS)}
 
@@ -199,33 +205,39 @@ async def test_pages_of_hosts_of_which_different_numbers_are_wanted_take_few_com
 
     assert Counter(task.host for task in page) == wanted
     # One command each for up to 1, 2, 4, 8, 16, 32 and 64 tasks a host.
-    assert len([command for command in overheard.commands if "aggregate" in command]) == 7
+    assert len([command for command in command_log.commands if "aggregate" in command]) == 7
 
 
-async def test_a_page_when_nothing_is_due_reads_next_to_nothing(ledger, crowded, overheard):
+async def test_a_page_when_nothing_is_due_reads_next_to_nothing(
+    ledger, large_database, command_log
+):
     ledger.store.now.time = START - timedelta(days=1)
 
     assert await ledger.tasks.page(limit=200) == []
     assert await ledger.tasks.page(limit=200, hosts=["h1.com", "h2.com"]) == []
-    assert check_plans(crowded, overheard, "find") == [0, 0]
+    assert check_plans(large_database, command_log, "find") == [0, 0]
 
 
-async def test_a_look_for_pages_to_visit_again_reads_next_to_nothing(ledger, crowded, overheard):
+async def test_a_look_for_pages_to_visit_again_reads_next_to_nothing(
+    ledger, large_database, command_log
+):
     ledger.store.now.time = START - timedelta(days=1)
 
     assert await ledger.admin.revisit_due() == 0
-    assert check_plans(crowded, overheard, "find", spare=5) == [0]
+    assert check_plans(large_database, command_log, "find", spare=5) == [0]
 
 
-async def test_the_horizon_is_one_look_for_each_priority(ledger, crowded, overheard):
-    earliest = min(d["due"] for d in crowded["books"].find({"status": Status.TODO}, {"due": 1}))
+async def test_the_horizon_is_one_look_for_each_priority(ledger, large_database, command_log):
+    earliest = min(
+        d["due"] for d in large_database["books"].find({"status": Status.TODO}, {"due": 1})
+    )
 
     assert await ledger.queries.horizon() == earliest
-    assert check_plans(crowded, overheard, "find") == [1, 1, 1, 0]
+    assert check_plans(large_database, command_log, "find") == [1, 1, 1, 0]
 
 
 async def test_counting_reads_no_document_and_only_so_many_keys_at_once(
-    ledger, crowded, overheard, monkeypatch
+    ledger, large_database, command_log, monkeypatch
 ):
     monkeypatch.setattr("crawlcw.ledger.mongo.task_table.COUNTED", TASKS // 5)
     monkeypatch.setattr("crawlcw.ledger.mongo.task_table.COUNTED_AT_ONCE", TASKS // 5)
@@ -234,33 +246,33 @@ async def test_counting_reads_no_document_and_only_so_many_keys_at_once(
     assert counts.total == TASKS
     assert counts[Status.TODO] == TASKS // 10
     # A status with too many tasks is counted in stretches, with a read at the end of each.
-    stretches = [c for c in overheard.commands if "count" in c]
+    stretches = [c for c in command_log.commands if "count" in c]
     assert len(stretches) >= len(Status) + TASKS * 7 // 10 // (TASKS // 5)
     assert max(c["limit"] for c in stretches) == TASKS // 5
     for command in stretches:
-        assert "COUNT_SCAN" in set(stages(explained(crowded, command)))
-    commands = [c for c in overheard.commands if "aggregate" in c or "find" in c]
+        assert "COUNT_SCAN" in set(stages(explained(large_database, command)))
+    commands = [c for c in command_log.commands if "aggregate" in c or "find" in c]
     assert len([c for c in commands if "find" in c]) == TASKS * 7 // 10 // (TASKS // 5)
     for command in commands:
-        explanation = explained(crowded, command)
+        explanation = explained(large_database, command)
         assert "COLLSCAN" not in set(stages(explanation))
         assert "SORT" not in set(stages(explanation))
         assert examined(explanation, "Docs") == 0
         assert examined(explanation, "Keys") <= TASKS // 5 + 10
 
 
-async def test_a_look_for_one_task_reads_one_key(ledger, crowded, overheard):
+async def test_a_look_for_one_task_reads_one_key(ledger, large_database, command_log):
     assert await ledger.queries.has([Status.FINISHED, Status.IGNORED])
     assert await ledger.queries.has([Status.TODO])
 
-    assert len(overheard.commands) == 2
-    for command in overheard.commands:
-        explanation = explained(crowded, command)
+    assert len(command_log.commands) == 2
+    for command in command_log.commands:
+        explanation = explained(large_database, command)
         assert not set(stages(explanation)) & {"COLLSCAN", "FETCH"}
         assert examined(explanation, "Keys") <= 2
 
 
-async def test_updates_find_their_tasks_by_id(ledger, crowded, overheard):
+async def test_updates_find_their_tasks_by_id(ledger, large_database, command_log):
     page = await ledger.tasks.page(limit=3)
     claimed = await ledger.leases.claim(page, worker="w", lease=timedelta(minutes=1), max_lost=3)
     leases = list(claimed.leases)
@@ -268,60 +280,68 @@ async def test_updates_find_their_tasks_by_id(ledger, crowded, overheard):
 
     # These commands change the collection; the release restores it.
     assert await ledger.outcomes.release(leases) == 3
-    assert len(check_plans(crowded, overheard, "findAndModify", spare=5)) == 3
-    hints = [update["hint"] for c in overheard.commands for update in c.get("updates", ())]
+    assert len(check_plans(large_database, command_log, "findAndModify", spare=5)) == 3
+    hints = [update["hint"] for c in command_log.commands for update in c.get("updates", ())]
     assert set(hints) == {"_id_"}
 
 
-async def test_tasks_of_a_host_or_a_reason_are_found_by_its_index(ledger, crowded, overheard):
+async def test_tasks_of_a_host_or_a_reason_are_found_by_its_index(
+    ledger, large_database, command_log
+):
     for chosen in (TaskFilter(host="none.com"), TaskFilter(reason=Reason.TLS)):
         assert await ledger.queries.find(chosen, limit=50) == []
     assert len(await ledger.queries.find(TaskFilter(host="h1.com"), limit=50)) == 50
 
-    for command in overheard.commands:
-        explanation = explained(crowded, command)
+    for command in command_log.commands:
+        explanation = explained(large_database, command)
         assert "COLLSCAN" not in set(stages(explanation))
         # Only the tasks of one host of 40.
         for what in ("Keys", "Docs"):
             assert examined(explanation, what) <= TASKS // HOSTS + 20
-    assert {"count", "aggregate", "find"} <= {next(iter(c)) for c in overheard.commands}
+    assert {"count", "aggregate", "find"} <= {next(iter(c)) for c in command_log.commands}
 
 
-async def test_items_are_counted_among_so_many_tasks_and_no_others(ledger, crowded, overheard):
+async def test_items_are_counted_among_so_many_tasks_and_no_others(
+    ledger, large_database, command_log
+):
     assert not (await ledger.queries.items_among(look_at=500)).whole
 
     read = 0
-    for command in overheard.commands:
-        explanation = explained(crowded, command)
+    for command in command_log.commands:
+        explanation = explained(large_database, command)
         assert not set(stages(explanation)) & {"COLLSCAN", "SORT"}
         read += examined(explanation, "Docs")
     assert read == 500
 
 
-async def test_the_items_of_tasks_are_read_a_reply_at_a_time(ledger, overheard):
+async def test_the_items_of_tasks_are_read_a_reply_at_a_time(ledger, command_log):
     """A reply has at most 16 MiB, and a single task with its items may be that large."""
     failed = TaskFilter(statuses=[Status.FAILED])
     for rows in (ledger.queries.items(failed), ledger.queries.items(), ledger.queries.versions()):
         assert [row async for row in rows] == []
 
-    of_items = [c for c in overheard.commands if {"items", "versions"} & {*c.get("projection", ())}]
+    of_items = [
+        c for c in command_log.commands if {"items", "versions"} & {*c.get("projection", ())}
+    ]
     assert len(of_items) > 3
     assert all(command["singleBatch"] for command in of_items)
 
 
-async def test_counting_by_host_reads_the_leased_tasks_alone(ledger, crowded, overheard):
+async def test_counting_by_host_reads_the_leased_tasks_alone(ledger, large_database, command_log):
     counts = await ledger.hosts.counts()
 
     assert sum(each.total for each in counts.values()) == TASKS
     read = 0
-    for command in (c for c in overheard.commands if "aggregate" in c):
-        explanation = explained(crowded, command)
+    for command in (c for c in command_log.commands if "aggregate" in c):
+        explanation = explained(large_database, command)
         assert not set(stages(explanation)) & {"COLLSCAN", "SORT"}
         read += examined(explanation, "Docs")
     assert read <= TASKS // 10 + 20
 
 
-async def test_a_search_reads_the_tasks_that_it_looks_at_and_no_others(ledger, crowded, overheard):
+async def test_a_search_reads_the_tasks_that_it_looks_at_and_no_others(
+    ledger, large_database, command_log
+):
     wanted = Wanted(chosen=TaskFilter(reason=Reason.TLS), containing="nowhere")
     place = None
     for _ in range(3):
@@ -329,8 +349,8 @@ async def test_a_search_reads_the_tasks_that_it_looks_at_and_no_others(ledger, c
         place = found.after
 
     assert found.records == ()
-    for command in overheard.commands:
-        explanation = explained(crowded, command)
+    for command in command_log.commands:
+        explanation = explained(large_database, command)
         assert not set(stages(explanation)) & {"COLLSCAN", "SORT"}
         for what in ("Keys", "Docs"):
             assert examined(explanation, what) <= 1_000 + 20
@@ -350,22 +370,22 @@ async def test_a_search_reads_the_tasks_that_it_looks_at_and_no_others(ledger, c
     ],
 )
 async def test_a_choice_is_found_and_counted_by_an_index_that_narrows_it_down(
-    ledger, crowded, overheard, chosen
+    ledger, large_database, command_log, chosen
 ):
     await ledger.queries.find(chosen, limit=50)
     await ledger.queries.count(chosen)
     await ledger.admin.retry_failed(chosen, dry_run=True)
 
-    assert overheard.commands
-    for command in overheard.commands:
-        explanation = explained(crowded, command)
+    assert command_log.commands
+    for command in command_log.commands:
+        explanation = explained(large_database, command)
         assert "COLLSCAN" not in set(stages(explanation)), command
         # At most the tasks of one host of 40.
         assert examined(explanation, "Docs") <= TASKS // HOSTS + 20, command
 
 
 async def test_what_no_index_narrows_down_is_read_once_as_it_lies(
-    ledger, crowded, overheard, monkeypatch
+    ledger, large_database, command_log, monkeypatch
 ):
     monkeypatch.setattr("crawlcw.ledger.queries.FEW", TASKS // HOSTS)
     monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT", 500)
@@ -378,8 +398,8 @@ async def test_what_no_index_narrows_down_is_read_once_as_it_lies(
     assert await ledger.admin.retry_failed(chosen, dry_run=True) == 0
 
     scans = 0
-    for command in overheard.commands:
-        explanation = explained(crowded, command)
+    for command in command_log.commands:
+        explanation = explained(large_database, command)
         if "COLLSCAN" in set(stages(explanation)):
             scans += 1
             continue
@@ -389,15 +409,15 @@ async def test_what_no_index_narrows_down_is_read_once_as_it_lies(
 
 
 async def test_a_prefix_of_most_tasks_is_found_without_reading_them_all(
-    ledger, crowded, overheard, monkeypatch
+    ledger, large_database, command_log, monkeypatch
 ):
     monkeypatch.setattr("crawlcw.ledger.queries.FEW", TASKS // HOSTS)
     monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT", 500)
 
     assert len(await ledger.queries.find(TaskFilter(url_prefix="http://"), limit=50)) == 50
 
-    for command in overheard.commands:
-        explanation = explained(crowded, command)
+    for command in command_log.commands:
+        explanation = explained(large_database, command)
         assert "COLLSCAN" not in set(stages(explanation)), command
         assert examined(explanation, "Docs") <= 50 * 50, command
 
@@ -408,30 +428,30 @@ async def test_a_prefix_of_most_tasks_is_found_without_reading_them_all(
     ids=["of-a-reason", "all"],
 )
 async def test_a_choice_of_very_many_is_counted_without_reading_one(
-    ledger, crowded, overheard, chosen, expected
+    ledger, large_database, command_log, chosen, expected
 ):
     assert await ledger.queries.count(chosen) == expected
-    for command in overheard.commands:
-        assert not set(stages(explained(crowded, command))) & {"COLLSCAN", "FETCH"}, command
+    for command in command_log.commands:
+        assert not set(stages(explained(large_database, command))) & {"COLLSCAN", "FETCH"}, command
 
 
 @pytest.mark.parametrize(("name", "expected"), [("parse", TASKS), ("parse_nothing", 0)])
 async def test_a_callback_is_counted_by_reading_the_leased_tasks_alone(
-    ledger, crowded, overheard, name, expected
+    ledger, large_database, command_log, name, expected
 ):
     assert await ledger.queries.count(TaskFilter(callback=name)) == expected
 
-    for command in overheard.commands:
-        explanation = explained(crowded, command)
+    for command in command_log.commands:
+        explanation = explained(large_database, command)
         assert "COLLSCAN" not in set(stages(explanation)), command
         assert examined(explanation, "Docs") <= TASKS // 10, command
 
 
 async def test_very_many_of_a_status_are_never_read_to_be_counted(
-    ledger, crowded, overheard, monkeypatch
+    ledger, large_database, command_log, monkeypatch
 ):
     monkeypatch.setattr("crawlcw.ledger.mongo.task_table.COUNTED_AT_ONCE", TASKS // 20)
 
     assert await ledger.queries.count(TaskFilter()) == TASKS
-    for command in overheard.commands:
-        assert not set(stages(explained(crowded, command))) & {"COLLSCAN", "FETCH"}, command
+    for command in command_log.commands:
+        assert not set(stages(explained(large_database, command))) & {"COLLSCAN", "FETCH"}, command
