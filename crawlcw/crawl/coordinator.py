@@ -283,11 +283,17 @@ class Coordinator:
                 turn = self._queues.next_turn()
                 if turn is not None and not now < self._turn_at <= turn:
                     self._turn_at = turn
-                    asyncio.get_running_loop().call_later(turn - now, self.dispatch)
+                    asyncio.get_running_loop().call_later(turn - now, self._take_turn)
                 return
             self._asking.add((lease.task.id, lease.fence))
             pool.put(lease)
             free -= 1
+
+    def _take_turn(self) -> None:
+        # uvloop rounds to milliseconds: an early timer finds no turn and must be set again, or
+        # the turn waits for the next look at the ledger.
+        self._turn_at = 0.0
+        self.dispatch()
 
     def _room(self) -> int:
         """Return how many more tasks to hold.

@@ -360,6 +360,31 @@ def test_a_host_that_asks_for_it_is_served_slowly(tmp_path: Path, monkeypatch: p
     quickly(main, tmp_path, monkeypatch)
 
 
+def test_a_turn_is_not_lost_to_a_timer_that_is_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As uvloop's timers are: they have whole milliseconds."""
+
+    async def main(ledger: CountingLedger) -> None:
+        loop = asyncio.get_running_loop()
+        exact = loop.call_later
+        monkeypatch.setattr(
+            loop, "call_later", lambda delay, *call, **more: exact(delay - 0.0005, *call, **more)
+        )
+        await ledger.tasks.add(make_tasks(20))
+        harness = Harness(ledger, delay="100ms")
+
+        await harness.until_it_ends()
+
+        times = [time for time, _ in harness.starts]
+        waits = [later - earlier for earlier, later in pairwise(times)]
+        assert len(waits) == 19
+        # A turn that is lost comes with the next look at the ledger, after up to a second.
+        assert max(waits) < 0.5, waits
+
+    quickly(main, tmp_path, monkeypatch)
+
+
 @pytest.mark.thorough
 def test_a_slow_host_does_not_hold_up_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def main(ledger: CountingLedger) -> None:
