@@ -30,8 +30,6 @@ from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder, StartNames
 from crawlcw.dev_cache import DevCache
 from crawlcw.engine.session import Session
-from crawlcw.engine.stats import Instruments
-from crawlcw.errors import UsageError
 from crawlcw.fetch import pipeline
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.pipeline import DefaultDownloader, downloader_of, web
@@ -42,7 +40,7 @@ from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.standstill import Rests
 from crawlcw.sessions.sessions import Sessions
 from crawlcw.telemetry.alarms import Alarms
-from crawlcw.telemetry.meter import Meter
+from crawlcw.telemetry.meter import Meter, instruments
 
 
 @asynccontextmanager
@@ -126,7 +124,7 @@ class _Parts(Parts):
             limit=settings.callback_timeout,
             deadlines=settings.deadlines,
         )
-        self.session.instruments = _instruments(settings, meter)
+        self.session.instruments = instruments(meter, trace=settings.trace)
         self.ledger = self.session.ledger
         self.ending = Ending(self.session.retry, grace=settings.grace)
         self.rests = Rests()
@@ -282,20 +280,6 @@ class _Parts(Parts):
         self.beside = [self.sessions.run, alarms.run, self.steering.run]
         if self.bodies is not None:
             self.beside.append(self.bodies.mend)
-
-
-def _instruments(settings: Settings, meter: Meter | None) -> Instruments | None:
-    if not settings.trace:
-        return meter
-    try:
-        from crawlcw.telemetry.spans import Tracing
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "opentelemetry":
-            raise
-        raise UsageError(
-            "trace needs OpenTelemetry: install it with `pip install 'crawlcw[otel]'`"
-        ) from None
-    return Tracing(beside=meter)
 
 
 async def run_spider(

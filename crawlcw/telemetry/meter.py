@@ -5,8 +5,9 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from crawlcw.engine.stats import Seen, Stats
+from crawlcw.engine.stats import Instruments, Seen, Stats
 from crawlcw.engine.workers import resident_memory
+from crawlcw.errors import UsageError
 from crawlcw.model.histogram import Histogram
 from crawlcw.model.task import Lease
 from crawlcw.telemetry import metrics
@@ -123,3 +124,21 @@ class _Fetch(_Timed):
     def __exit__(self, *_: object) -> None:
         super().__exit__()
         self._meter.in_flight -= 1
+
+
+def instruments(meter: Meter | None, *, trace: bool) -> Instruments | None:
+    """Return the instruments of a crawl: its *meter*, if it has one, and with *trace* spans.
+
+    Raises `UsageError` for *trace* without OpenTelemetry.
+    """
+    if not trace:
+        return meter
+    try:
+        from crawlcw.telemetry.spans import Tracing
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "opentelemetry":
+            raise
+        raise UsageError(
+            "trace needs OpenTelemetry: install it with `pip install 'crawlcw[otel]'`"
+        ) from None
+    return Tracing(beside=meter)
