@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -200,6 +200,7 @@ class _Parts(Parts):
     def make_writers(self) -> None:
         """Make those that write sessions, tasks and outcomes."""
         settings, session = self.settings, self.session
+        beside: list[Callable[[], Awaitable[None]]] = [self.state.keep]
         self.sessions: Sessions = Sessions(
             self.spider,
             settings,
@@ -208,13 +209,14 @@ class _Parts(Parts):
             admission=self.admission,
             proxies=self.proxies,
             end=self.ending.end,
+            beside=beside,
         )
         self.adder = TaskAdder(
             ledger=self.ledger,
             stats=session.stats,
             announce=self.coordinator.announce,
             max_depth=settings.max_depth,
-            beside=[self.sessions.keep, self.state.keep],
+            beside=beside,
         )
         self.seeder = Seeder(
             self.spider,

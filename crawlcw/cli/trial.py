@@ -93,6 +93,7 @@ class Trial:
                 admission=admission,
                 proxies=proxies,
                 end=lambda *_: None,
+                beside=[],
             )
 
     async def fetch(self, request: Request) -> Response:

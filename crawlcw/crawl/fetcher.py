@@ -112,8 +112,9 @@ class Fetcher:
         task, outcomes, frontier = lease.task, self._outcomes, self._coordinator.frontier
         try:
             session = None
-            if outcomes.sessions.are_used_by(task) and frontier.given_up(task) is None:
-                session = await outcomes.sessions.admit(task)
+            sessions, named = outcomes.sessions, task.options.session
+            if (named or sessions.by_default) and frontier.given_up(task) is None:
+                session = await sessions.admit(task)
             if not await self._run_alone.enter(lease):
                 raise Defer("another page ran alone")
             attempt = PageAttempt(

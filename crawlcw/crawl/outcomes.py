@@ -87,8 +87,7 @@ class Done:
 class PageSessions(Protocol):
     """The sessions that pages are asked for with: their cookies, logins and proxies."""
 
-    def are_used_by(self, task: Task) -> bool:
-        """Return whether a page may be asked for with a session."""
+    by_default: bool  #: whether pages have one whose requests name none
 
     async def admit(self, task: Task) -> PageSession | None:
         """Return the session that a page is to be asked for with; None: with none.

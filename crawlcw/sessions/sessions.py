@@ -17,7 +17,7 @@ import logging
 import random
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -101,8 +101,12 @@ class Sessions:
         admission: Admission,
         proxies: ProxyPool,
         end: Callable[[FinishReason, str], None],
+        beside: list[Callable[[], Awaitable[None]]],
     ) -> None:
-        """Each session keeps one of *proxies*; *end* ends the crawl, and is told why."""
+        """Each session keeps one of *proxies*; *end* ends the crawl, and is told why.
+
+        The writes *beside* outcomes, see `TaskAdder`, get `keep` with the first session.
+        """
         self._ledger = process.ledger
         self._worker = process.worker
         self._logs_in = logs_in(spider)
@@ -124,15 +128,13 @@ class Sessions:
         self._end = end
         self._proxies = proxies
         self._pool = settings.sessions
+        self.by_default = bool(self._pool or self._default)  #: see `PageSessions`
         self._turn = random.randrange(self._pool) if self._pool else 0
         self._since = process.ledger.now()
         self._held: dict[str, _Held] = {}
+        self._beside = beside
         #: By task, the fences of the logins after which it was refused.
         self._refusals: OrderedDict[bytes, frozenset[int]] = OrderedDict()
-
-    def are_used_by(self, task: Task) -> bool:
-        """Return whether a page may be asked for with a session."""
-        return bool(task.options.session or self._pool or self._default)
 
     async def admit(self, task: Task) -> Session | None:
         """Return the session that a page is to be asked for with; None: with none.
@@ -287,6 +289,8 @@ class Sessions:
         held = self._held.get(name)
         if held is None:
             held = self._held[name] = _Held(Identity(name=name), SiteCookies())
+            if self.keep not in self._beside:
+                self._beside.append(self.keep)
         return held
 
     async def _make_ready(self, held: _Held) -> None:
@@ -368,8 +372,6 @@ class Sessions:
 
     async def keep(self) -> None:
         """Write what pages have changed; one write for each session, side by side."""
-        if not self._held:
-            return
         # A write that is under way counts as well: it is not durable before its end.
         news = [held for held in self._held.values() if held.has_news or held.keeping.locked()]
         if len(news) == 1:
