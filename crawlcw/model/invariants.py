@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from hashlib import blake2b
 from typing import Any
 
 from crawlcw.errors import FAILURE_REASONS, FetchError, Reason
 from crawlcw.model import urls
-from crawlcw.model.task import DONE, WAITING, Status, key_id, task_id
+from crawlcw.model.task import DONE, HOST_BYTES, WAITING, Status, ids_of_host, key_id, task_id
 
 #: A worker that lives renews a lease sooner; a dead one has lost it by then.
 _RENEWED_WITHIN = timedelta(seconds=60)
@@ -491,7 +490,7 @@ def _of_identity(found: Mapping[str, Any]) -> Iterator[Violation]:
     says = f"id {identity.hex()}, host {host}"
     if location.host != host:
         yield Violation(kind=Kind.HOST_OF_OTHER_URL, detail=says)
-    if blake2b(host.encode("utf-8", "replace"), digest_size=6).digest() != identity[:6]:
+    if identity[:HOST_BYTES] != ids_of_host(host)[0][:HOST_BYTES]:
         yield Violation(kind=Kind.ID_OF_OTHER_HOST, detail=says)
         return
     if location.host != host:

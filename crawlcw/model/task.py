@@ -21,6 +21,8 @@ from crawlcw.model.urls import Location, locate
 from crawlcw.model.visits import Visit
 
 #: A plain name: no field of a ledger may lead to another file of the machine.
+#: Bytes of an id that are its host's, and that are the request's.
+HOST_BYTES, _REQUEST_BYTES = 6, 10
 _FILE = re.compile(r"[\w-][\w.-]{0,249}", re.ASCII)
 
 
@@ -262,6 +264,12 @@ def task_id(
     """
     rest = b"\n".join((method.encode(), location.canonical.encode(), body, salt))
     return (
-        blake2b(location.host.encode(), digest_size=6).digest()
-        + blake2b(rest, digest_size=10).digest()
+        blake2b(location.host.encode(), digest_size=HOST_BYTES).digest()
+        + blake2b(rest, digest_size=_REQUEST_BYTES).digest()
     )
+
+
+def ids_of_host(host: str) -> tuple[bytes, bytes]:
+    """Return the least and the greatest id that a request to a host may have."""
+    digest = blake2b(host.encode("utf-8", "replace"), digest_size=HOST_BYTES).digest()
+    return digest + bytes(_REQUEST_BYTES), digest + b"\xff" * _REQUEST_BYTES

@@ -16,7 +16,8 @@ from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Counters
 from crawlcw.model.hosts import Host, HostLease
-from crawlcw.model.task import Status
+from crawlcw.model.task import Status, task_id
+from crawlcw.model.urls import locate
 from tests.ledger.test_ledger_plans import CommandLog, check_plans, explained, stages
 from tests.support.ledgers import (
     LEASE,
@@ -51,9 +52,10 @@ def tasks() -> Iterator[documents.Document]:
     template = documents.document(make_task())
     for n in range(HOSTS // 10 * 3):
         leased = n % 2
+        host = f"h{n // 30 * 100}.com"
         document = template | {
-            "_id": n.to_bytes(16, "big"),
-            "host": f"h{n // 30 * 100}.com",
+            "_id": task_id(locate(f"http://{host}/{n}")),
+            "host": host,
             "priority": n % 3,
             "status": int(Status.PROCESSING if leased else Status.TODO),
             "due": START + timedelta(seconds=n % 30),

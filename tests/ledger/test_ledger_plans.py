@@ -21,12 +21,15 @@ from crawlcw.ledger.mongo.indexes import BY_HOST
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.queries import Wanted
-from crawlcw.model.task import Status
+from crawlcw.model.task import Status, task_id
+from crawlcw.model.urls import locate
 from tests.support.ledgers import START, FakeClock, make_task
 
 TASKS = 20_000
 HOSTS = 40
 LATER = START + timedelta(days=7)
+#: Stages of a plan that read no task.
+LIMITED = ("LIMIT", "PROJECTION_SIMPLE")
 #: Fields that the driver adds to a command, and that `explain` refuses.
 ENVELOPE = ("lsid", "$db", "$clusterTime", "$readPreference", "txnNumber", "maxTimeMS")
 #: Plans contain the smallest and largest times of MongoDB, which Python cannot represent.
@@ -65,9 +68,10 @@ def crowd() -> Iterator[documents.Document]:
         kind = n % 10
         status = {0: Status.TODO, 1: Status.PROCESSING, 2: Status.FAILED}.get(kind, Status.FINISHED)
         due = START - timedelta(milliseconds=n) if kind == 0 else LATER
+        host = f"h{n // 10 % HOSTS}.com"
         document = template | {
-            "_id": n.to_bytes(16, "big"),
-            "host": f"h{n // 10 % HOSTS}.com",
+            "_id": task_id(locate(f"http://{host}/{n}")),
+            "host": host,
             "priority": n // 10 % 7 % 3,
             "status": int(status),
             "update_time": due,
@@ -125,6 +129,15 @@ def examined(explanation: dict[str, Any], what: str) -> int:
     """Return the largest number of "Keys" or "Docs" that a stage of the plan read."""
     read = re.findall(rf"'total{what}Examined': (\d+)", str(explanation))
     return max(map(int, read), default=0)
+
+
+def plans_of_hosts(explanation: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the plan of each host's part of a command that unites them."""
+    for stage in explanation:
+        if "$cursor" in stage:
+            yield stage["$cursor"]
+        if "$unionWith" in stage:
+            yield from plans_of_hosts(stage["$unionWith"]["pipeline"])
 
 
 def check_plans(database, command_log: CommandLog, name: str, *, spare: int = 20) -> list[int]:
@@ -185,27 +198,48 @@ async def test_a_page_of_each_host_seeks_each_and_reads_what_it_returns(
     page = await ledger.tasks.page_each(dict.fromkeys([*names, "other.com"], most))
 
     assert Counter(task.host for task in page) == dict.fromkeys(names, most)
-    (command,) = [command for command in command_log.commands if "aggregate" in command]
-    (found,) = [
-        stage for stage in explained(large_database, command)["stages"] if "$lookup" in stage
-    ]
-    assert found["indexesUsed"] == [BY_HOST]
-    assert found["collectionScans"] == 0
-    assert found["totalDocsExamined"] == HOSTS * most
-    # One seek for each host, and one for each of its priorities.
-    assert found["totalKeysExamined"] <= HOSTS * (most + 4) + 4
+    (command,) = command_log.commands
+    plans = list(plans_of_hosts(explained(large_database, command)["stages"]))
+    assert len(plans) == len(names) + 1
+    for plan in plans:
+        assert set(stages(plan["queryPlanner"]["winningPlan"])) <= {"IXSCAN", "FETCH", *LIMITED}
+        assert BY_HOST in str(plan["queryPlanner"]["winningPlan"])
+        statistics = plan["executionStats"]
+        assert statistics["totalDocsExamined"] == statistics["nReturned"] <= most
+        # One seek for the host, and one for each of its priorities.
+        assert statistics["totalKeysExamined"] <= most + 4
 
 
-async def test_pages_of_hosts_of_which_different_numbers_are_wanted_take_few_commands(
-    ledger, large_database, command_log
+async def test_pages_of_hosts_of_which_different_numbers_are_wanted_take_one_command(
+    ledger, command_log
 ):
     wanted = {f"h{n}.com": n for n in range(1, HOSTS)}
+    nowhere = [f"none-{n}.com" for n in range(HOSTS)]
 
-    page = await ledger.tasks.page_each(wanted)
+    page = await ledger.tasks.page_each({"h0.com": 0} | wanted | dict.fromkeys(nowhere, 9))
 
     assert Counter(task.host for task in page) == wanted
-    # One command each for up to 1, 2, 4, 8, 16, 32 and 64 tasks a host.
-    assert len([command for command in command_log.commands if "aggregate" in command]) == 7
+    assert [next(iter(command)) for command in command_log.commands] == ["aggregate"]
+
+
+async def test_the_earliest_tasks_of_many_hosts_are_one_look_each(
+    ledger, large_database, command_log
+):
+    there = {f"h{n}.com" for n in range(0, HOSTS, 4)}
+    nowhere = [f"none-{n}.com" for n in range(600)]
+
+    dues = await ledger.waking.earliest_dues([*there, *nowhere])
+
+    assert dues.keys() == there
+    # One for each of three priorities, and for none below; two for those that have no task.
+    assert len(check_plans(large_database, command_log, "find")) == 4 * len(there) + 2
+
+
+async def test_the_tasks_of_a_host_that_is_given_up_are_found_by_its_index(
+    ledger, large_database, command_log
+):
+    assert await ledger.hosts.give_up("none.com", reason=Reason.CONNECT) == 0
+    assert check_plans(large_database, command_log, "find") == [0]
 
 
 async def test_a_page_when_nothing_is_due_reads_next_to_nothing(

@@ -101,10 +101,10 @@ class Found:
     """A cursor over the found documents."""
 
     def __init__(self, found: list[dict[str, Any]]) -> None:
-        self._found = found
+        self.found = found
 
     async def to_list(self, _: None) -> list[dict[str, Any]]:
-        return self._found
+        return self.found
 
 
 class DoubleStore(MongoStore):
@@ -136,20 +136,14 @@ class Collection:
             await self._mocked.create_index(list(options.pop("key").items()), **options)
 
     async def aggregate(self, pipeline: Sequence[dict[str, Any]], **_: Any) -> "Found":
-        lookup = next((each for each in pipeline if "$lookup" in each), None)
-        if lookup is None:
-            # mongomock has no `$unionWith`, which is always the last stage here.
-            ones = [each for each in pipeline if "$unionWith" not in each]
-            found = await self._mocked.aggregate(ones).to_list()
-            for other in (each["$unionWith"] for each in pipeline if "$unionWith" in each):
-                found += await self._mocked.aggregate(other["pipeline"]).to_list()
-            return Found(found)
-        # mongomock has no pipeline in `$lookup`; the earlier stages give a document for each host.
-        hosts = pipeline[1]
+        # mongomock has no `$unionWith`: each part is asked for, with the stages behind them all.
+        unions = [n for n, stage in enumerate(pipeline) if "$unionWith" in stage]
+        if not unions:
+            return Found(await self._mocked.aggregate(list(pipeline)).to_list())
+        parts = [pipeline[: unions[0]], *(pipeline[n]["$unionWith"]["pipeline"] for n in unions)]
         found = []
-        for host in hosts["$project"]["host"]["$literal"]:
-            stages = [{"$match": {"host": host}}, *lookup["$lookup"]["pipeline"]]
-            found += await self._mocked.aggregate(stages).to_list()
+        for part in parts:
+            found += (await self.aggregate([*part, *pipeline[unions[-1] + 1 :]])).found
         return Found(found)
 
     async def bulk_write(

@@ -12,7 +12,11 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped, refusals
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, HAS_DUE
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
+from crawlcw.ledger.mongo.updates import of_host, of_hosts
 from crawlcw.model.hosts import Host
+
+#: How many hosts one command asks for: the server takes 4 us for the ids of each.
+_ASKED = 500
 
 
 class Waking:
@@ -74,19 +78,24 @@ class Waking:
         # before it that they have none.
         rest = sorted(hosts)
         while rest:
-            found = await self._first_of({"$in": rest}, {"$lte": ANY_PRIORITY})
+            found = await self._first_of(of_hosts(rest[:_ASKED], self._store.kind))
             if found is None:
-                break
+                rest = rest[_ASKED:]
+                continue
             host = found["host"]
             while found is not None:
                 earliest[host] = min(found["due"], earliest.get(host, found["due"]))
-                found = await self._first_of(host, {"$lt": found["priority"]})
+                found = await self._first_of(
+                    of_host(host, self._store.kind), below=found["priority"]
+                )
             rest = rest[bisect_right(rest, host) :]
         return earliest
 
-    async def _first_of(self, host: Any, priority: dict[str, int]) -> dict[str, Any] | None:
+    async def _first_of(
+        self, chosen: dict[str, Any], *, below: int = ANY_PRIORITY
+    ) -> dict[str, Any] | None:
         cursor = self._store.tasks.find(
-            {"host": host, "priority": priority, **HAS_DUE},
+            {**chosen, "priority": {"$lt": below}, **HAS_DUE},
             {"_id": 0, "host": 1, "priority": 1, "due": 1},
         )
         cursor = cursor.sort([("host", 1), ("priority", -1), ("due", 1)]).limit(1).hint(BY_HOST)

@@ -13,7 +13,6 @@ import bson
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.encoding import LARGEST_ITEM
-from crawlcw.ledger.mongo.indexes import BY_TASK
 from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.protocol import ItemRow
 from crawlcw.model.transitions import Settlement
@@ -51,8 +50,8 @@ class Items:
 
     async def of_version(self, task_id: bytes, fence: int) -> list[documents.Document]:
         """Return the items of one visit that are kept, as they are stored."""
-        kept = {"_id.task": task_id, "_id.fence": fence}
-        blobs = await self._store.items.find(kept).hint(BY_TASK).to_list(None)
+        kept = _of_visits(task_id, fence, fence + 1)
+        blobs = await self._store.items.find(kept).hint("_id_").to_list(None)
         return [each["item"] for each in sorted(blobs, key=lambda each: each["_id"]["n"])]
 
     async def whole(self, found: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -113,15 +112,22 @@ class Items:
             fences = [source["fence"] for source in found.get("versions") or ()]
             first = min([source_of(found)["fence"], *fences])
             # Later ones may belong to a worker that is about to record them.
-            old.append({"_id.task": found["_id"], "_id.fence": {"$lt": first}})
+            old.append(_of_visits(found["_id"], 0, first))
         if old:
-            of_these = {"_id.task": {"$in": again}, "$or": old}
-            await self._store.items.delete_many(of_these, hint=BY_TASK)
+            await self._store.items.delete_many({"$or": old}, hint="_id_")
 
 
 def _replaces(settlement: Settlement) -> bool:
     # A page that was reopened has no visit, and may have items all the same.
     return settlement.change.items is not None and settlement.lease.task.settled > 0
+
+
+def _of_visits(task_id: bytes, first: int, end: int) -> documents.Document:
+    """Return the filter of a task's items of some visits: one stretch of the ids."""
+    # Without a number the id comes before all that have one.
+    return {
+        "_id": {"$gte": {"task": task_id, "fence": first}, "$lt": {"task": task_id, "fence": end}}
+    }
 
 
 def source_of(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -136,8 +136,12 @@ class Table:
         if "_id" not in (fields or self._key):
             shown["_id"] = 0
         index = self._indexes[by]
-        chosen = index.condition | self.filter(where, after)
+        chosen = self._stretch(index, where, after)
         return await self._found(chosen, shown, index, limit=limit, skip=skip)
+
+    def _stretch(self, index: Index, where: Where, after: Key | None) -> Document:
+        """Return the filter of documents in an index that pass all tests."""
+        return index.condition | self.filter(where, after)
 
     async def _found(
         self, chosen: Document, shown: Document, index: Index, *, limit: int, skip: int = 0

@@ -34,6 +34,7 @@ from crawlcw.ledger.mongo.indexes import (
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.table import Index, Table
+from crawlcw.ledger.mongo.updates import of_host
 from crawlcw.ledger.port import Among, Edit, Key, Looked, Path, Where
 from crawlcw.ledger.values import Counts, Cursor, ItemCount, ItemRow
 from crawlcw.model import values
@@ -86,6 +87,13 @@ class TaskTable(Table):
         self._blobs = blobs
         #: Tasks that may have been deleted without their data.
         self._half_deleted: set[bytes] = set()
+
+    def _stretch(self, index: Index, where: Where, after: Key | None) -> Document:
+        chosen = super()._stretch(index, where, after)
+        host = where.get("host")
+        if index.name == BY_HOST and isinstance(host, str):
+            chosen |= of_host(host, self._store.kind)
+        return chosen
 
     async def look(
         self, where: Where, *, limit: int, look_at: int | None = None, after: Cursor | None = None

@@ -1,10 +1,11 @@
-"""Guarded writes: filters for the state that a task must still have, and updates."""
+"""Filters of tasks, by the state that they must still have or by their hosts, and updates."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from crawlcw.ledger import documents
-from crawlcw.model.task import Lease, Status, Task
+from crawlcw.ledger.kind import LedgerKind
+from crawlcw.model.task import Lease, Status, Task, ids_of_host
 from crawlcw.model.transitions import KEPT_TRACE, Change
 
 _MAY_BE_ABSENT = ("due", "begun", "reason", "context", "revisit")
@@ -33,6 +34,26 @@ def locked(ids: Iterable[bytes], tokens: Iterable[str]) -> dict[str, Any]:
         "lock": {"$in": list(dict.fromkeys(tokens))},
         "status": int(Status.PROCESSING),
     }
+
+
+def of_host(host: str, kind: LedgerKind) -> documents.Document:
+    """Return the filter of a host's tasks, by its range of ids as well.
+
+    A sharded collection is asked at the shard that has the range. A tracked task's id is the
+    digest of its key, and tells nothing of its stage.
+    """
+    return {"host": host} if kind.tracked else {"host": host, **_ids(host)}
+
+
+def of_hosts(hosts: Sequence[str], kind: LedgerKind) -> documents.Document:
+    """Return the filter of some hosts' tasks, by their ranges as well."""
+    chosen: documents.Document = {"host": {"$in": hosts}}
+    return chosen if kind.tracked else {**chosen, "$or": [_ids(host) for host in hosts]}
+
+
+def _ids(host: str) -> documents.Document:
+    first, last = ids_of_host(host)
+    return {"_id": {"$gte": first, "$lte": last}}
 
 
 def update_of(change: Change) -> dict[str, Any]:
