@@ -1,5 +1,6 @@
 """Hosts without a lease: waking them, giving them up, and reading the states of all hosts."""
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -17,7 +18,6 @@ from crawlcw.ledger.port import (
     Path,
     Store,
     Unit,
-    Wake,
     Where,
     Within,
 )
@@ -37,12 +37,20 @@ _STATE = (
 _AWAKE = {"failures": 0, "page_failures": 0, "given_up": None, "origins": None}
 
 
-class Hosts:
+class Hosts(ABC):
     """Hosts without a lease, and the states of all hosts."""
 
-    def __init__(self, store: Store, wake: Wake) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self.wake = wake
+
+    @abstractmethod
+    async def wake(self, dues: Mapping[str, datetime]) -> None:
+        """Add unknown hosts, and make hosts without a lease ready at the given times or earlier.
+
+        A resting host is ready at its `not_before`, not earlier: links to a host in backoff
+        do not wake it. A worker that makes a task due calls this after the task is in the
+        ledger. Writes only changes.
+        """
 
     async def wake_all(self) -> int:
         """Make every host without a lease ready now, and reset its failures; return their number.

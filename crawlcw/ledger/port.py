@@ -318,15 +318,3 @@ class Store(Protocol):
 
     async def drop(self) -> None:
         """Take away everything of this name."""
-
-
-class Wake(Protocol):
-    """The operation `hosts.Hosts.wake`, which each store does by itself: pages wait for it."""
-
-    async def __call__(self, dues: Mapping[str, datetime]) -> None:
-        """Add unknown hosts, and make hosts without a lease ready at the given times or earlier.
-
-        A resting host is ready at its `not_before`, not earlier: links to a host in backoff
-        do not wake it. A worker that makes a task due calls this after the task is in the
-        ledger. Writes only changes.
-        """

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.examination import Inspection
-from crawlcw.ledger.hosts import Hosts
+from crawlcw.ledger.hosts import Hosts as Hosts
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.queries import Groups as Groups

@@ -166,7 +166,7 @@ async def test_the_earliest_due_is_one_look_for_each_priority(ledger, large_data
 async def test_the_hosts_without_tasks_are_looked_at_together(ledger, large_database, command_log):
     names = [f"h{n}.com" for n in range(1000, 1400)]
 
-    dues = await ledger.waking.earliest_dues(names)
+    dues = await ledger.hosts.earliest_dues(names)
 
     assert dues == {f"h{n}.com": START for n in (1000, 1100, 1200, 1300)}
     # For each host with tasks: its first task, its other priorities, and the end. For

@@ -9,7 +9,7 @@ from pymongo import UpdateOne
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.hosts import Waking
+from crawlcw.ledger.mongo.hosts import MongoHosts
 from crawlcw.ledger.mongo.indexes import BY_READY
 from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.updates import setting
@@ -22,9 +22,9 @@ _LEASE_ROUNDS = 3
 class HostLeases:
     """Leases hosts, and writes what their owners have learned."""
 
-    def __init__(self, store: MongoStore, waking: Waking) -> None:
+    def __init__(self, store: MongoStore, hosts: MongoHosts) -> None:
         self._store = store
-        self._waking = waking
+        self._hosts = hosts
         #: Leases whose reply was lost, host -> token: they may or may not be ours.
         self._unsure: dict[str, str] = {}
 
@@ -127,8 +127,8 @@ class HostLeases:
             if lease.host.name not in lost and (state.ready_at is None or state.ready_at > rest):
                 rests[lease.host.name] = rest
         with mapped():
-            dues = await self._waking.earliest_dues(rests)
-            await self._waking.hasten({name: max(due, rests[name]) for name, due in dues.items()})
+            dues = await self._hosts.earliest_dues(rests)
+            await self._hosts.hasten({name: max(due, rests[name]) for name, due in dues.items()})
         return lost
 
     async def _write(

@@ -9,6 +9,7 @@ from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from crawlcw.ledger import documents
+from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.mongo.connection import mapped, refusals
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, HAS_DUE
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
@@ -19,11 +20,10 @@ from crawlcw.model.hosts import Host
 _ASKED = 500
 
 
-class Waking:
-    """Wakes hosts without an owner."""
+class MongoHosts(Hosts):
+    """The hosts in MongoDB."""
 
-    def __init__(self, store: MongoStore) -> None:
-        self._store = store
+    _store: MongoStore
 
     async def wake(self, dues: Mapping[str, datetime]) -> None:
         """Read the hosts, and write those that are unknown or would be ready too late.

@@ -7,14 +7,13 @@ from typing import Self
 from crawlcw.ledger import examination, protocol
 from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.copying import Copying
-from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.changes import Changes
 from crawlcw.ledger.mongo.connection import connected
 from crawlcw.ledger.mongo.copying import Contents
 from crawlcw.ledger.mongo.host_leases import HostLeases
-from crawlcw.ledger.mongo.hosts import Waking
+from crawlcw.ledger.mongo.hosts import MongoHosts
 from crawlcw.ledger.mongo.inspection import Inspection
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.leases import Leases
@@ -39,13 +38,13 @@ class MongoLedger:
         self.store = store
         items, blobs = Items(store), Blobs(store)
         store.unit = Unit(store, items, blobs)
-        self.waking = Waking(store)
-        self.hosts = hosts = Hosts(store, self.waking.wake)
+        hosts = MongoHosts(store)
+        self.hosts: protocol.Hosts = hosts
         self._schema = Schema(store)
         self.tasks: protocol.Tasks = Tasks(store, items)
         self.leases: protocol.Leases = Leases(store)
         self.outcomes: protocol.Outcomes = Outcomes(store, items)
-        self.host_leases: protocol.HostLeases = HostLeases(store, self.waking)
+        self.host_leases: protocol.HostLeases = HostLeases(store, hosts)
         self.workers = Workers(store, hosts)
         self.rates = Rates(store)
         self.groups = Groups(store)

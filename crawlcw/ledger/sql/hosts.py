@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from crawlcw.ledger import documents
+from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.sql.database import Database, descending, number_of
 from crawlcw.ledger.sql.rows import milliseconds, row_of
 from crawlcw.ledger.sql.schema import HOST_COLUMNS
@@ -20,14 +21,13 @@ NEW_HOST: Mapping[str, Any] = dict.fromkeys(HOST_COLUMNS) | row_of(
 )
 
 
-class Waking:
-    """Wakes hosts without an owner."""
+class SqlHosts(Hosts):
+    """The hosts in a database of SQL."""
 
-    def __init__(self, store: SqlStore) -> None:
-        self._store = store
+    _store: SqlStore
 
     async def wake(self, dues: Mapping[str, datetime]) -> None:
-        """See `port.Wake`."""
+        """See `Hosts.wake`."""
         rows = [{**NEW_HOST, "id": host, "due": milliseconds(due)} for host, due in dues.items()]
         for start in range(0, len(rows), _BATCH):
             await self._store.writer.run(self._wake, rows[start : start + _BATCH])

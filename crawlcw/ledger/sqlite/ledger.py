@@ -12,7 +12,6 @@ from anyio import to_thread
 from crawlcw.ledger import examination, protocol
 from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.copying import Copying
-from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.queries import Groups, Queries, Search
@@ -23,7 +22,7 @@ from crawlcw.ledger.sql.blobs import Blobs
 from crawlcw.ledger.sql.copying import Contents
 from crawlcw.ledger.sql.database import number_of
 from crawlcw.ledger.sql.host_leases import HostLeases
-from crawlcw.ledger.sql.hosts import Waking
+from crawlcw.ledger.sql.hosts import SqlHosts
 from crawlcw.ledger.sql.leases import Leases
 from crawlcw.ledger.sql.outcomes import Outcomes
 from crawlcw.ledger.sql.rows import EPOCH, moment
@@ -44,16 +43,16 @@ class SqliteLedger:
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
         self.now = store.now  # several times a page
-        self.hosts = hosts = Hosts(store, Waking(store).wake)
+        self.hosts: protocol.Hosts = SqlHosts(store)
         self.tasks: protocol.Tasks = Tasks(store)
         self.leases: protocol.Leases = Leases(store)
         self.outcomes: protocol.Outcomes = Outcomes(store)
         self.host_leases: protocol.HostLeases = HostLeases(store)
-        self.workers = Workers(store, hosts)
+        self.workers = Workers(store, self.hosts)
         self.rates = Rates(store)
         self.groups = Groups(store)
         self.queries = Queries(store, self.groups)
-        self.admin = Admin(store, hosts)
+        self.admin = Admin(store, self.hosts)
         self.notes = Notes(store)
         self.sessions = Sessions(store)
         self.spider_state = SpiderStates(store)
