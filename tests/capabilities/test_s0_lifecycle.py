@@ -49,7 +49,7 @@ async def test_who_finds_a_task_locked_is_told_at_once_by_whom(
 
 
 @pytest.mark.seed("0.12")
-async def test_of_two_who_start_a_task_at_once_one_does(tracker: Tracker, other: Tracker):
+async def test_only_one_of_two_simultaneous_starts_gets_a_task(tracker: Tracker, other: Tracker):
     await tracker.add_many(KEYS)
     worked = asyncio.Event()
 

@@ -57,7 +57,7 @@ async def test_what_failed_in_the_last_thirty_days_comes_in_one_order_page_by_pa
 
 @pytest.mark.thorough
 @pytest.mark.seed("3.5")
-async def test_such_a_question_reads_its_index_and_what_it_returns_on_mongodb(
+async def test_a_query_by_status_and_time_reads_its_index_and_its_results_on_mongodb(
     on_mongodb: UseCases,
 ):
     tracker = await on_mongodb.open()

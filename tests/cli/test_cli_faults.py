@@ -126,6 +126,6 @@ def test_of_many_hosts_some_are_named_and_the_rest_is_counted():
     assert "; 117 more)" in shown
 
 
-def test_not_well_is_worse_than_interrupted_and_better_than_a_mistake():
+def test_the_exit_code_of_faults_is_worse_than_an_interrupt_and_better_than_a_usage_error():
     assert worst([OK, NOT_WELL, INTERRUPTED]) == NOT_WELL
     assert worst([NOT_WELL, USAGE]) == USAGE

@@ -707,7 +707,7 @@ def test_leases_that_run_out_during_an_outage_are_left_to_their_holder(
 
 
 @pytest.mark.parametrize("shared", [{}, {"per_host_concurrency": 0, "obey_robots": False}])
-def test_who_does_not_come_back_after_an_outage_is_not_waited_for_for_long(
+def test_a_worker_that_does_not_come_back_after_an_outage_is_replaced_soon(
     outage: Callable[..., dict[str, float]], shared: dict[str, Any]
 ):
     begun = outage(away=(30, 100), taken_over=True, **shared)

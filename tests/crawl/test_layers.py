@@ -161,7 +161,7 @@ async def test_the_time_of_a_layer_is_not_the_pages(tmp_path: Path):
     assert (report.items, report.failures) == (1, {})
 
 
-async def test_the_servers_time_still_is(tmp_path: Path):
+async def test_the_time_of_the_server_is_part_of_a_pages_timeout(tmp_path: Path):
     class Silent(ReplayDownloader):
         async def fetch(self, request: Any, *, url: str) -> Response:
             await asyncio.sleep(30)

@@ -340,7 +340,7 @@ def test_the_body_that_is_kept_has_512_kib_at_most(byte: bytes):
     assert not rules.allows(PRIVATE)
 
 
-async def test_those_asked_for_longest_ago_are_forgotten_above_a_number(
+async def test_above_a_limit_the_least_recently_requested_rules_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(module, "_KEPT", 2)

@@ -81,7 +81,7 @@ def test_an_address_of_the_internet_is_public(address: str) -> None:
         "not an address",
     ],
 )
-def test_any_other_address_is_not(address: str) -> None:
+def test_any_other_address_is_not_public(address: str) -> None:
     """HOSTILE 5.1, 5.4."""
     assert not is_public(address)
 

@@ -45,7 +45,7 @@ async def test_a_large_share_is_not_kept_waiting_by_small_ones_that_came_later()
     assert (large.done(), small.done(), budget.used) == (True, True, 9)
 
 
-async def test_more_than_there_is_is_all_there_is():
+async def test_a_request_above_the_budget_gets_all_of_it():
     budget = MemoryBudget(10)
 
     share = await budget.take(1000)

@@ -49,7 +49,7 @@ def test_proxies_take_turns(clock: Clock):
     assert turns[3:] == turns[:3]
 
 
-def test_one_that_failed_is_left_out_until_its_rest_is_over(clock: Clock):
+def test_a_failed_proxy_is_left_out_until_its_rest_is_over(clock: Clock):
     pool = pool_of(clock, A, B)
     pool.failed(A, DOWN)
 
@@ -135,7 +135,7 @@ def test_proxies_that_have_never_worked_say_nothing_of_a_page(clock: Clock):
     assert [pool.health(each).failures for each in many] == [1, 1, 1, 1, 0]
 
 
-def test_one_that_works_and_another_that_fail_alike_show_that_it_is_the_page(clock: Clock):
+def test_equal_failures_of_a_working_proxy_and_another_one_are_the_pages(clock: Clock):
     pool = pool_of(clock, A, B, C)
     pool.answered(B, answer(OTHER, through=B))
 

@@ -498,7 +498,7 @@ async def test_a_download_that_makes_progress_has_no_deadline(
     check((await saved(site, tmp_path, timeout="150ms")).file, media)
 
 
-async def test_one_that_only_drips_has(site: MediaSite, tmp_path: Path) -> None:
+async def test_a_download_that_only_drips_has_a_deadline(site: MediaSite, tmp_path: Path) -> None:
     site.files["/film.mp4"] = Media(size=FILM.size, step=1, pause=0.02)
 
     with pytest.raises(FetchError) as caught:

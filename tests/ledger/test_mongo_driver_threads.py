@@ -27,7 +27,7 @@ def test_a_thread_that_is_told_to_stop_is_not_waited_for():
     assert thread.is_alive()
 
 
-def test_a_thread_of_a_client_that_is_open_is():
+def test_a_thread_of_an_open_client_is_waited_for():
     executor, thread = sleeper("short", seconds=0.05)
 
     driver_threads.let_go_of_stopped()

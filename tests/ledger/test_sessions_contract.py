@@ -56,7 +56,7 @@ async def test_a_session_is_read_as_it_was_written(ledger: Ledger):
     assert await sessions_in(ledger) == [written]
 
 
-async def test_of_two_that_make_a_session_known_one_does(ledger: Ledger):
+async def test_only_one_of_two_processes_adds_a_session(ledger: Ledger):
     assert await ledger.sessions.change(None, replace(ADA, owner="one"))
 
     assert not await ledger.sessions.change(None, replace(ADA, owner="two"))

@@ -339,7 +339,7 @@ def test_where_a_good_page_answers_the_failure_counts():
     assert not uplink.is_blocked
 
 
-def test_where_none_answers_nothing_counts_that_was_sent_before_one_does():
+def test_without_an_answer_failures_before_the_next_answer_count_for_the_uplink():
     uplink = answered_by("a", "b")
     fails(uplink, sent=3, now=4)
     uplink.unanswered(now=5)

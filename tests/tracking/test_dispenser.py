@@ -245,7 +245,7 @@ async def test_those_who_ask_one_dispenser_at_once_do_not_look_at_the_same_tasks
     assert asked["leases.claim"] == 20
 
 
-async def test_those_who_ask_at_once_for_other_stages_get_those(
+async def test_simultaneous_workers_get_tasks_of_their_own_stages(
     tracker: Tracker, dispenser: Dispenser
 ):
     # Enough tasks of the stage "send" for both workers that accept it, in any order.
@@ -307,7 +307,9 @@ async def test_leases_that_ran_out_while_the_ledger_was_away_are_spared(
     assert keys(await dispenser.assign("ann", 2)) == ["a"]
 
 
-async def test_such_workers_are_not_on_the_list_of_workers(tracker: Tracker, dispenser: Dispenser):
+async def test_workers_known_by_name_are_not_on_the_list_of_workers(
+    tracker: Tracker, dispenser: Dispenser
+):
     await tracker.add("a")
     await dispenser.assign("ann", 1)
     await dispenser.done("ann", ["a"])
