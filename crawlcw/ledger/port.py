@@ -92,6 +92,20 @@ class Edit:
     #: Members that are taken away.
     without: Mapping[str, Collection[str]] = field(default_factory=dict)
 
+    def applied(self, document: Document) -> Document:
+        """Return the document after the change; None: the field is to be absent."""
+        found = {**document, **self.set}
+        for name, number in self.inc.items():
+            found[name] = found[name] + number
+        for name, least in self.raise_to.items():
+            known = found.get(name)
+            found[name] = least if known is None else max(known, least)
+        for name in self.merge.keys() | self.without.keys():
+            gone = self.without.get(name, ())
+            kept = {n: v for n, v in (found.get(name) or {}).items() if n not in gone}
+            found[name] = {**kept, **self.merge.get(name, {})}
+        return found
+
 
 class Write(NamedTuple):
     """A change of the document of one key, if it is as *where* says."""

@@ -9,7 +9,6 @@ from crawlcw.ledger.copying import Part
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.sql.database import Database, Row
 from crawlcw.ledger.sql.rows import (
-    INT64,
     document_of,
     from_json,
     milliseconds,
@@ -35,21 +34,22 @@ class Contents:
 
     async def read(self, part: Part) -> AsyncGenerator[Sequence[Document], None]:
         """See `copying.Contents.read`."""
-        last = -INT64
+        last = self._store.tables.dialect.before_first(bytes if part is Part.TASKS else str)
         while True:
             last, documents = await self._store.reader.run(self._some, part, last)
             if not documents:
                 return
             yield documents
 
-    def _some(self, db: Database, part: Part, last: int) -> tuple[int, list[Document]]:
+    def _some(self, db: Database, part: Part, last: Any) -> tuple[Any, list[Document]]:
         """Return the next documents, and the number of the last one's row."""
-        statement = f"SELECT rowid AS row, * FROM {self._tables[part]} WHERE rowid > ? ORDER BY 1"
+        table, position = self._tables[part], self._store.tables.dialect.position
+        statement = f"SELECT {position} AS row, * FROM {table} WHERE {position} > ? ORDER BY 1"
         found: list[Document] = []
         size = 0
         # All of one moment: a task's items are those of its outcome.
         with db.snapshot():
-            for row in db.execute(statement, (last,)):
+            for row in db.stream(statement, (last,)):
                 values = dict(row)
                 last = values.pop("row")
                 size += sum(len(values.get(name) or "") for name in _LARGE)

@@ -46,6 +46,9 @@ class Database(Protocol):
     def execute(self, statement: str, values: Values = ..., /) -> Cursor:
         """Run a statement."""
 
+    def stream(self, statement: str, values: Values = ..., /) -> Iterable[Row]:
+        """Yield the rows of a SELECT, of which few may be wanted."""
+
     def executemany(self, statement: str, rows: Iterable[Values], /) -> Cursor:
         """Run a statement for the values of each row."""
 

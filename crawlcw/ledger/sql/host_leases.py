@@ -34,7 +34,7 @@ class HostLeases:
         if not db.execute(self._store.sql.ready_hosts, bounds).fetchone():
             return []
         with db.transaction():
-            rows = db.execute(self._store.sql.ready_hosts, bounds).fetchall()
+            rows = db.execute(self._store.sql.take_ready_hosts, bounds).fetchall()
             db.executemany(
                 self._store.sql.lease_host, [{**bounds, "id": row["id"]} for row in rows]
             )
@@ -73,6 +73,7 @@ class HostLeases:
         now: int,
     ) -> set[str]:
         lost: set[str] = set()
+        asleep: list[str] = []
         # A release that is lost in a power cut is a lease that runs out.
         with db.transaction():
             for lease, state, values in writes:
@@ -84,13 +85,18 @@ class HostLeases:
                         lost.add(name)
                     continue
                 rest = max(now, milliseconds(state.not_before) if state.not_before else now)
-                if values["ready_at"] is not None and values["ready_at"] <= rest:
-                    continue
-                due = earliest_due(db, self._store.sql, name)
-                if due is not None:
-                    db.execute(
-                        self._store.sql.wake_host, {**NEW_HOST, "id": name, "due": max(due, now)}
-                    )
+                if values["ready_at"] is None or values["ready_at"] > rest:
+                    asleep.append(name)
+        # Not before others see the release: who adds a task and finds the host held wakes nobody.
+        dues = {name: earliest_due(db, self._store.sql, name) for name in asleep}
+        late = [
+            {**NEW_HOST, "id": name, "due": max(due, now)}
+            for name, due in dues.items()
+            if due is not None
+        ]
+        if late:
+            with db.transaction():
+                db.executemany(self._store.sql.wake_host, late)
         return lost
 
     def _write(

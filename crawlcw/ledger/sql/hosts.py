@@ -28,7 +28,10 @@ class SqlHosts(Hosts):
 
     async def wake(self, dues: Mapping[str, datetime]) -> None:
         """See `Hosts.wake`."""
-        rows = [{**NEW_HOST, "id": host, "due": milliseconds(due)} for host, due in dues.items()]
+        # In one order: two processes that wake the same hosts must not wait for each other.
+        rows = [
+            {**NEW_HOST, "id": host, "due": milliseconds(due)} for host, due in sorted(dues.items())
+        ]
         for start in range(0, len(rows), _BATCH):
             await self._store.writer.run(self._wake, rows[start : start + _BATCH])
 

@@ -17,6 +17,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Committed
 from crawlcw.ledger.sql.database import Database
+from crawlcw.ledger.sql.dialect import Dialect
 from crawlcw.ledger.sql.rows import (
     UNHOLDABLE,
     describe_sqlite_error,
@@ -221,7 +222,7 @@ def apply_each(
             plain.append((guard, write.values))
     # Of several changes of one task the first one counts.
     alone = len(ids) < len(writes)
-    number = 0 if alone else _changed(db, sql.tables.tasks, plain)
+    number = 0 if alone else _changed(db, sql, plain)
     if 0 < number < len(plain):
         # Which ones they are is found out one by one: hardly ever.
         db.begin_anew()
@@ -253,7 +254,7 @@ def _applied_alone(db: Database, sql: Statements, write: Write, guard: Values) -
         grown = _grown(db, sql, write.task.id, write.growth) if write.growth is not None else {}
     except UNHOLDABLE as error:
         return error
-    return bool(_changed(db, sql.tables.tasks, [(guard, {**write.values, **grown})]))
+    return bool(_changed(db, sql, [(guard, {**write.values, **grown})]))
 
 
 def _grown(db: Database, sql: Statements, task_id: bytes, growth: Growth) -> dict[str, Any]:
@@ -274,11 +275,13 @@ def _grown(db: Database, sql: Statements, task_id: bytes, growth: Growth) -> dic
     return values
 
 
-def _changed(db: Database, table: str, changes: Iterable[tuple[Values, Values]]) -> int:
+def _changed(db: Database, sql: Statements, changes: Iterable[tuple[Values, Values]]) -> int:
     """Set values of rows, each where it has those of its guard; return how many had them."""
     total = 0
+    tables = sql.tables
     for shape, number, parameters in _lots(changes, most=_MOST_ROWS if _IS_NEW else 1):
-        total += db.execute(_update(table, shape, number), parameters).rowcount
+        statement = _update(tables.dialect, tables.tasks, shape, number)
+        total += db.execute(statement, parameters).rowcount
     return total
 
 
@@ -323,16 +326,25 @@ def _insertion(table: str, names: tuple[str, ...], number: int) -> str:
 
 
 @cache
-def _update(table: str, shape: Shape, number: int) -> str:
+def _update(dialect: Dialect, table: str, shape: Shape, number: int) -> str:
     """Return the statement that changes *number* rows."""
     guard, names = shape
-    width = len(guard) + len(names)
     # Values before the guard, as in the parameters of a row.
-    places = iter(["?" if number == 1 else f"v.column{n}" for n in range(1, width + 1)])
-    values = [f"{name} = {next(places)}" for name in names]
-    wanted = [f"{name} {'<=' if name == 'due' else '='} {next(places)}" for name in guard]
-    source = "" if number == 1 else f" FROM (VALUES {_places(width, number)}) AS v"
-    return f"UPDATE {table} SET {', '.join(values)}{source} WHERE {' AND '.join(wanted)}"
+    columns = (*names, *guard)
+    places = ["?" if number == 1 else f"v.column{n}" for n in range(1, len(columns) + 1)]
+    place_of = dict(zip(guard, places[len(names) :], strict=True))
+    changes = ", ".join(f"{name} = {place}" for name, place in zip(names, places, strict=False))
+    wanted = " AND ".join(
+        f"{name} {'<=' if name == 'due' else '='} {place}" for name, place in place_of.items()
+    )
+    if number == 1:
+        return f"UPDATE {table} SET {changes} WHERE {wanted}"
+    first = ", ".join(f"?{dialect.cast(name)}" for name in columns)
+    rows = ", ".join((f"({first})", *[_places(len(columns), 1)] * (number - 1)))
+    # Who else claims one of them has it: a claim need not wait.
+    return dialect.update_many(
+        table, changes, rows, wanted, key=place_of["id"], waits="due" not in guard
+    )
 
 
 @cache

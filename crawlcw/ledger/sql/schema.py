@@ -5,6 +5,7 @@ The statements are SQLite's; `postgres.dialect` translates what differs.
 
 from collections.abc import Callable
 
+from crawlcw.ledger.sql.dialect import SQLITE, Dialect
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REVISIT
 
@@ -81,9 +82,15 @@ class Tables:
     """The tables and indexes of one name: their names, quoted, and what makes them."""
 
     def __init__(
-        self, *, table: Callable[[str], str], index: Callable[[str], str], marker: str
+        self,
+        *,
+        table: Callable[[str], str],
+        index: Callable[[str], str],
+        marker: str,
+        dialect: Dialect = SQLITE,
     ) -> None:
         """Use the functions that return the names of a table and of an index, quoted."""
+        self.dialect = dialect
         parts = ("tasks", "items", "workers", "rates", "hosts", "asides", "sessions")
         self.tasks, self.items, self.workers, self.rates, self.hosts, self.blobs, self.sessions = (
             table(part) for part in parts

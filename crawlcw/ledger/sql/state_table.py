@@ -8,6 +8,7 @@ from typing import Any
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import Key, Not, Where, Write
 from crawlcw.ledger.sql.database import Database
+from crawlcw.ledger.sql.dialect import Dialect
 from crawlcw.ledger.sql.rows import from_json, refusing, to_json
 
 _PARTS = ("values", "pending")
@@ -16,19 +17,20 @@ _PARTS = ("values", "pending")
 class StateTable:
     """Rows of the name of a part, of a member of it, and of that one's content."""
 
-    def __init__(self, db: Database, name: str) -> None:
+    def __init__(self, db: Database, name: str, dialect: Dialect) -> None:
         self._db = db
         self._name = name
+        self._dialect = dialect
 
     async def insert(self, documents: Sequence[Document]) -> int:
         """See `port.Documents.insert`."""
         (new,) = documents
         with refusing():
-            rows = _rows(
-                {"revision": {"": new["revision"]}, **{name: new[name] for name in _PARTS}}
-            )
+            first = _rows({"revision": {"": new["revision"]}})
+            rows = _rows({name: new[name] for name in _PARTS})
         self._db.begin()
-        if self._field("revision") is not None:
+        statement = f"INSERT INTO {self._name} VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+        if not self._db.executemany(statement, first).rowcount:
             return 0
         self._put(rows)
         return 1
@@ -50,6 +52,8 @@ class StateTable:
         with refusing():
             rows = _rows(edit.merge)
         self._db.begin()
+        held = f"SELECT 1 FROM {self._name} WHERE part = 'revision'{self._dialect.for_update}"
+        self._db.execute(held)
         if not self._passes(write.where):
             return 0
         for part in edit.set.keys() & set(_PARTS):
@@ -61,7 +65,11 @@ class StateTable:
         return 1
 
     def _put(self, rows: Sequence[tuple[str, str, str]]) -> None:
-        self._db.executemany(f"INSERT OR REPLACE INTO {self._name} VALUES (?, ?, ?)", rows)
+        self._db.executemany(
+            f"INSERT INTO {self._name} VALUES (?, ?, ?) "
+            "ON CONFLICT (part, name) DO UPDATE SET content = excluded.content",
+            rows,
+        )
         self._db.unsynced = True
 
     def _passes(self, where: Where) -> bool:

@@ -76,7 +76,8 @@ class Statements:
         self.added_to = f"SELECT errors, results, trace FROM {tasks} WHERE id = ?"
         carried = ", ".join(documents.CARRIED_FIELDS)
         self.carried = f"SELECT {carried} FROM {tasks} WHERE id = ?"
-        self.save = f"UPDATE {tasks} SET data = :data, due = max(due, :due) WHERE {mine}"
+        later = "CASE WHEN due > :due THEN due ELSE :due END"
+        self.save = f"UPDATE {tasks} SET data = :data, due = {later} WHERE {mine}"
         # Walked backwards, the index of those last changed begins with those longest held.
         self.held = (
             f"SELECT {_READ}, {carried} FROM {tasks} INDEXED BY {changed_last} "
@@ -130,6 +131,7 @@ class Statements:
             f"SELECT * FROM {hosts} INDEXED BY {ready} WHERE ready_at <= :now "
             "ORDER BY ready_at LIMIT :limit"
         )
+        self.take_ready_hosts = f"{self.ready_hosts}{tables.dialect.skipping_held}"
         self.lease_host = (
             f"UPDATE {hosts} SET owner = :owner, epoch = epoch + 1, ready_at = :end WHERE id = :id"
         )
@@ -138,7 +140,7 @@ class Statements:
             "not_before = :not_before, delay = :delay, failures = :failures, "
             "page_failures = :page_failures, given_up = :given_up, counts = :counts, "
             "origins = :origins, "
-            "robots = CASE WHEN :new_robots THEN :robots ELSE robots END"
+            "robots = CASE WHEN :new_robots = 1 THEN :robots ELSE robots END"
         )
         self.renew_host = f"UPDATE {hosts} SET ready_at = :ready_at WHERE {my_host}"
         self.save_host = f"UPDATE {hosts} SET {learned} WHERE {my_host}"
@@ -152,16 +154,18 @@ class Statements:
         """Those of hosts that are woken."""
         hosts = tables.hosts
         # A host that rests is woken for the end of its rest.
-        woken = "max(:due, coalesce(not_before, :due))"
+        woken = "CASE WHEN known.not_before > :due THEN known.not_before ELSE :due END"
         self.host_is_awake = (
-            f"SELECT 1 FROM {hosts} WHERE id = :id AND (owner IS NOT NULL OR ready_at <= {woken})"
+            f"SELECT 1 FROM {hosts} AS known WHERE id = :id "
+            f"AND (owner IS NOT NULL OR ready_at <= {woken})"
         )
         columns = ", ".join(HOST_COLUMNS)
         new = ", ".join(":due" if name == "ready_at" else f":{name}" for name in HOST_COLUMNS)
         self.wake_host = (
-            f"INSERT INTO {hosts} ({columns}) VALUES ({new}) "
+            f"INSERT INTO {hosts} AS known ({columns}) VALUES ({new}) "
             f"ON CONFLICT (id) DO UPDATE SET ready_at = {woken} "
-            f"WHERE owner IS NULL AND (ready_at IS NULL OR ready_at > {woken})"
+            "WHERE known.owner IS NULL "
+            f"AND (known.ready_at IS NULL OR known.ready_at > {woken})"
         )
 
     def _of_counts(self, tables: Tables) -> None:
@@ -206,29 +210,33 @@ class Statements:
     def _of_examination(self, tables: Tables) -> None:
         """Those of what `doctor` looks at, and mends."""
         tasks, items, hosts, blobs = tables.tasks, tables.items, tables.hosts, tables.blobs
+        position = tables.dialect.position
         self.has_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
         self.any_task = f"SELECT 1 FROM {tasks} LIMIT 1"
         unchanging = "id, url, host, method, body, callback, depth, priority, options"
         examined = f"{unchanging}, revisit, update_time, create_time, {', '.join(TASK_STATE)}"
         examine = (
-            f"SELECT {tasks}.rowid AS row, {examined}, nullif((SELECT count(*) FROM {items} "
+            f"SELECT {tasks}.{position} AS row, {examined}, nullif((SELECT count(*) FROM {items} "
             f"WHERE task_id = {tasks}.id), 0) AS items FROM {tasks}"
         )
         # What begins so stands for a value: in other keys and in text it is escaped.
         pointer = """'{"%aside":'"""
         places = ("context", "data", "results")
         self.pointers = "SELECT {} FROM {} WHERE id = ?".format(
-            ", ".join(f"iif(instr({p}, {pointer}), {p}, NULL) AS {p}" for p in places), tasks
+            ", ".join(f"CASE WHEN instr({p}, {pointer}) > 0 THEN {p} END AS {p}" for p in places),
+            tasks,
         )
         self.has_blob = f"SELECT 1 FROM {blobs} WHERE id = ?"
-        referred = " OR ".join(f"instr(t.{p}, {pointer} || json_quote(a.id))" for p in places)
+        referred = " OR ".join(
+            f"instr(t.{p}, {pointer} || '\"' || a.id || '\"') > 0" for p in places
+        )
         self.unreferenced_blobs, self.unreferenced_blob = (
             f"SELECT a.id, a.task_id, a.create_time FROM {blobs} AS a WHERE a.id {bound} "
             f"AND NOT EXISTS (SELECT 1 FROM {tasks} AS t WHERE t.id = a.task_id "
             f"AND ({referred})) ORDER BY a.id"
             for bound in ("> ?", "= ?")
         )
-        self.examine = f"{examine} WHERE {tasks}.rowid > ? ORDER BY {tasks}.rowid"
+        self.examine = f"{examine} WHERE {tasks}.{position} > ? ORDER BY {tasks}.{position}"
         self.examine_one = f"{examine} WHERE id = ?"
         self.items_of_no_such_task, self.items_of_no_task = (
             f"SELECT task_id AS id, count(*) AS items FROM {items} WHERE task_id {bound} "
@@ -237,6 +245,7 @@ class Statements:
         )
         of_host = ", ".join(name for name in HOST_COLUMNS if name != "robots")
         self.examine_hosts = (
-            f"SELECT rowid AS row, {of_host} FROM {hosts} WHERE rowid > ? ORDER BY rowid"
+            f"SELECT {position} AS row, {of_host} FROM {hosts} WHERE {position} > ? "
+            f"ORDER BY {position}"
         )
-        self.examine_host = f"SELECT rowid AS row, {of_host} FROM {hosts} WHERE id = ?"
+        self.examine_host = f"SELECT {position} AS row, {of_host} FROM {hosts} WHERE id = ?"

@@ -6,8 +6,6 @@ A unit of work is a coroutine that never waits, for each primitive is done at on
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
-import json
-from collections import defaultdict
 from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
@@ -30,6 +28,7 @@ from crawlcw.ledger.port import (
     Write,
 )
 from crawlcw.ledger.sql.database import Database
+from crawlcw.ledger.sql.dialect import Dialect
 from crawlcw.ledger.sql.rows import (
     documents_of,
     from_json,
@@ -43,7 +42,7 @@ _T = TypeVar("_T")
 #: A function of SQL takes 127 values: one is the JSON, and each path has one or two.
 _AT_ONCE = 60
 
-_COMPARISONS = {AtMost: "<=", After: ">", Not: "IS NOT"}
+_COMPARISONS = {AtMost: "<=", After: ">"}
 
 
 class Index(NamedTuple):
@@ -75,6 +74,7 @@ class Table:
         self,
         db: Database,
         name: str,
+        dialect: Dialect,
         *,
         key: tuple[str, ...] = ("id",),
         columns: Collection[str] | None = None,
@@ -83,6 +83,7 @@ class Table:
     ) -> None:
         self._db = db
         self._name = name
+        self._dialect = dialect
         self._key = key
         self._indexes = {Path.KEY: Index("", ", ".join(key)), **(indexes or {})}
         self._columns = columns
@@ -145,61 +146,73 @@ class Table:
         return [from_json(each.pop("content")) | each for each in found]
 
     async def change(self, writes: Sequence[Write]) -> int:
-        """See `port.Documents.change`: a statement each."""
+        """See `port.Documents.change`: a statement each, and a read before one within JSON."""
         with refusing():
-            statements = [*map(self._update, writes)]
-        return sum(self._execute(*each) for each in statements)
+            prepared = [
+                (write, write.new and self._insertion(write.new), self._update(write))
+                for write in writes
+            ]
+        return sum(
+            bool(new and self._execute(f"{new[0]} ON CONFLICT DO NOTHING", new[1]))
+            or (self._execute(*update) if update is not None else self._edit(write))
+            for write, new, update in prepared
+        )
 
-    def _update(self, write: Write) -> tuple[str, list[Any]]:
+    def _update(self, write: Write) -> tuple[str, list[Any]] | None:
+        """Return the statement of a write; None: it changes members of a column that is JSON."""
+        if self._is_within_json(write.edit):
+            # For what none holds is to be refused before the transaction begins.
+            to_json([dict(write.edit.set), dict(write.edit.merge)])
+            return None
         changes, values = self._changes(write.edit)
-        if write.new is None:
-            tests, tested = self._tests({"_id": write.key, **write.where})
-            statement = f"UPDATE {self._name} SET {changes} WHERE {tests}"
-            return statement, [*values, *tested]
-        insertion, new = self._insertion(write.new)
-        tests, tested = self._tests(write.where)
-        known = f"ON CONFLICT ({', '.join(self._key)}) DO UPDATE SET {changes} WHERE {tests}"
-        return f"{insertion} {known}", [*new, *values, *tested]
+        tests, tested = self._tests({"_id": write.key, **write.where})
+        return f"UPDATE {self._name} SET {changes} WHERE {tests}", [*values, *tested]
+
+    def _is_within_json(self, edit: Edit) -> bool:
+        named = {*edit.set, *edit.inc, *edit.raise_to}
+        return bool(edit.merge or edit.without) or not all(map(self._is_column, named))
+
+    def _edit(self, write: Write) -> int:
+        """Read a document and write it as it is after the edit, in one transaction."""
+        self._db.begin()
+        tests, tested = self._tests({"_id": write.key, **write.where})
+        held = self._dialect.for_update
+        found = self._documents(f"SELECT * FROM {self._name} WHERE {tests}{held}", tested)
+        for document in found:
+            with refusing():
+                row = self._edited(write.edit, document)
+            changes = ", ".join(f"{_quoted(name)} = ?" for name in row)
+            keyed, key = self._tests({"_id": write.key})
+            statement = f"UPDATE {self._name} SET {changes} WHERE {keyed}"
+            self._execute(statement, [*row.values(), *key])
+        return len(found)
+
+    def _edited(self, edit: Edit, document: Document) -> dict[str, Any]:
+        """Return the columns that an edit changes, as they are then."""
+        edited = edit.applied(document)
+        named = {*edit.set, *edit.inc, *edit.raise_to, *edit.merge, *edit.without}
+        row = row_of({name: edited[name] for name in named if self._is_column(name)})
+        if self._columns is not None:
+            rest = {name: v for name, v in edited.items() if not self._is_column(name)}
+            row["content"] = to_json({name: v for name, v in rest.items() if v is not None})
+        return row
 
     def _changes(self, edit: Edit) -> tuple[str, list[Any]]:
         """Return the assignments of a statement, and their values."""
         texts, values = list[str](), list[Any]()
-        inside: dict[str, list[_Assigned]] = defaultdict(list)
-        for column, assigned in self._assigned(edit):
-            if assigned.path:
-                inside[column].append(assigned)
-            else:
-                texts.append(f"{column} = {assigned.expression}")
-                values.append(assigned.value)
-        for column, edits in inside.items():
-            text, within = _edited(column, edits)
-            texts.append(f"{column} = {text}")
-            values += within
+        for name, value in row_of(edit.set).items():
+            texts.append(f"{_quoted(name)} = ?")
+            values.append(value)
+        for name, number in edit.inc.items():
+            texts.append(f"{_quoted(name)} = {_quoted(name)} + ?")
+            values.append(number)
+        for name, least in row_of(edit.raise_to).items():
+            texts.append(
+                f"{_quoted(name)} = CASE WHEN {_quoted(name)} > ? THEN {_quoted(name)} ELSE ? END"
+            )
+            values += (least, least)
         # A key that is set has its index written, so it is where nothing else is.
         return ", ".join(texts) or f"{self._key[0]} = {self._key[0]}", values
-
-    def _assigned(self, edit: Edit) -> Iterator[tuple[str, "_Assigned"]]:
-        for name, value in edit.set.items():
-            column, path = self._place(name)
-            if not path:
-                yield column, _Assigned("", "?", *row_of({name: value}).values())
-            else:
-                yield column, _Assigned(path, "json(?)", None if value is None else to_json(value))
-        for name, number in edit.inc.items():
-            column, path = self._place(name)
-            yield column, _Assigned(path, f"{self._column(name)} + ?", number)
-        for name, least in edit.raise_to.items():
-            ((column, value),) = self._row(name, least).items()
-            yield column, _Assigned("", f"max(ifnull({column}, {value:d}), ?)", value)
-        for name, members in edit.without.items():
-            column, path = self._place(name)
-            for member in members:
-                yield column, _Assigned(f"{path or '$'}.{_label(member)}", "", None)
-        for name, merged in edit.merge.items():
-            column, path = self._place(name)
-            for member, value in merged.items():
-                place = f"{path or '$'}.{_label(member)}"
-                yield column, _Assigned(place, "json(?)", to_json(value))
 
     async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
         """See `port.Table.change_where`."""
@@ -231,17 +244,26 @@ class Table:
         for name, test in where.items():
             match test:
                 case Within(first, end):
-                    if first is not None and after is None:
-                        yield _compared(">=", self._row(name, first))
-                    if end is not None:
-                        yield _compared("<", self._row(name, end))
-                case AtMost(value) | After(value) | Not(value):
+                    bounds = ((">=", None if after is not None else first), ("<", end))
+                    yield from (
+                        _compared(comparison, self._row(name, bound))
+                        for comparison, bound in bounds
+                        if bound is not None
+                    )
+                case None | AsFound(None):
+                    yield f"{self._column(name)} IS NULL", ()
+                case Not(None):
+                    yield f"{self._column(name)} IS NOT NULL", ()
+                case AtMost(value) | After(value):
                     yield _compared(_COMPARISONS[type(test)], self._row(name, value))
+                case Not(value):
+                    other, values = _compared("<>", self._row(name, value))
+                    yield f"({self._column(name)} IS NULL OR {other})", values
                 case Among(values):
                     yield self._among(name, values)
                 case AsFound(value):
                     is_time = isinstance(value, datetime)
-                    yield f"{self._column(name)} IS ?", (milliseconds(value) if is_time else value,)
+                    yield f"{self._column(name)} = ?", (milliseconds(value) if is_time else value,)
                 case Containing(text, within):
                     yield f"instr({self._column(name)}, ?) > 0", (text,)
                     yield from self._compared({name: within}, None)
@@ -249,11 +271,13 @@ class Table:
                     texts, tested = zip(*map(self._tests, alternatives), strict=True)
                     yield f"({' OR '.join(texts)})", chain.from_iterable(tested)
                 case _:
-                    yield _compared("IS" if test is None else "=", self._row(name, test))
+                    yield _compared("=", self._row(name, test))
         if after is not None:
             yield _compared(">", self._keyed(after))
 
     def _among(self, name: str, values: Collection[Any]) -> tuple[str, Iterable[Any]]:
+        if not values:
+            return "FALSE", ()
         # Numbers are in the statement: it may have the condition of a partial index.
         shown = [f"{each:d}" if isinstance(each, int) else "?" for each in values]
         (column,) = self._row(name, None)
@@ -278,10 +302,6 @@ class Table:
     def _column(self, name: str) -> str:
         return _quoted(name) if self._is_column(name) else f"json_extract(content, '$.{name}')"
 
-    def _place(self, name: str) -> tuple[str, str]:
-        """Return the column of a field, and its path where that one is JSON."""
-        return (_quoted(name), "") if self._is_column(name) else ("content", f"$.{name}")
-
 
 def _quoted(name: str) -> str:
     # `left` is a word of SQL.
@@ -290,36 +310,3 @@ def _quoted(name: str) -> str:
 
 def _compared(comparison: str, row: Mapping[str, Any]) -> tuple[str, Iterable[Any]]:
     return f"({', '.join(row)}) {comparison} ({', '.join('?' * len(row))})", row.values()
-
-
-class _Assigned(NamedTuple):
-    """A value for a column, or for a path in one that is JSON."""
-
-    path: str
-    expression: str
-    value: Any  #: None: the member at the path is taken away
-
-
-def _edited(column: str, edits: Sequence[_Assigned]) -> tuple[str, list[Any]]:
-    """Return the expression of a column that is JSON after edits, and its values."""
-    text, values = f"coalesce({column}, '{{}}')", list[Any]()
-    gone = [each.path for each in edits if each.value is None]
-    new = [each for each in edits if each.value is not None]
-    for start in range(0, len(gone), _AT_ONCE):
-        some = gone[start : start + _AT_ONCE]
-        text = f"json_remove({text}{', ?' * len(some)})"
-        values += some
-    for start in range(0, len(new), _AT_ONCE):
-        placed = new[start : start + _AT_ONCE]
-        text = f"json_set({text}{''.join(f', ?, {each.expression}' for each in placed)})"
-        values += [value for each in placed for value in (each.path, each.value)]
-    return text, values
-
-
-def _label(member: str) -> str:
-    """Return a member's name as a path has it."""
-    label = f'"{member}"'
-    # SQLite compares it with the text of the JSON, and escapes nothing.
-    if label != json.dumps(member, ensure_ascii=False):
-        raise ValueError(f"a member has a name that no path holds: {member!r}")
-    return label

@@ -33,7 +33,7 @@ class TaskTable(Table):
             Path.HOST_DUE: Index(f"INDEXED BY {tables.host_due}", f"host, {order}", is_due),
             Path.REVISIT: Index(revisit, "revisit"),
         }
-        super().__init__(db, tables.tasks, indexes=indexes)
+        super().__init__(db, tables.tasks, tables.dialect, indexes=indexes)
         self._sql = sql
         self._paths = {
             Path.STATUS: f"INDEXED BY {tables.changed}",
@@ -56,7 +56,7 @@ class TaskTable(Table):
             f"WHERE status = ? AND {stretch} ORDER BY update_time DESC, id DESC"
         )
         streams = [
-            self._db.execute(look, [*tested, status, *bounds])
+            self._db.stream(look, [*tested, status, *bounds])
             for status in sorted(set(where["status"].values))
         ]
         places: list[Cursor] = []
@@ -83,7 +83,9 @@ class TaskTable(Table):
     async def at_most(self, where: Where, *, by: Path, most: int) -> int:
         """See `port.Tasks.at_most`."""
         chosen, values = self._chosen(where, by)
-        return self._number(f"SELECT count(*) FROM (SELECT 1 {chosen} LIMIT {most})", values)
+        return self._number(
+            f"SELECT count(*) FROM (SELECT 1 {chosen} LIMIT {most}) AS chosen", values
+        )
 
     async def count(self, where: Where, *, by: Path) -> int:
         """See `port.Tasks.count`."""
@@ -196,7 +198,7 @@ class Results:
         """Return the items of the next tasks, of each of them all: they are of one commit."""
         rows: list[ItemRow] = []
         characters = 0
-        for row in self._db.execute(statement, (after,)):
+        for row in self._db.stream(statement, (after,)):
             enough = len(rows) >= ITEM_ROWS or characters >= ITEM_CHARACTERS
             if enough and row["task_id"] != after:
                 return rows, after

@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from crawlcw.ledger import documents
@@ -43,6 +44,8 @@ class Tasks(Reopening):
                 rows.append(row_of(documents.document(task)))
             except UNHOLDABLE as error:
                 rejected.append((task, describe_sqlite_error(error)))
+        # In one order: two processes that add the same tasks must not wait for each other.
+        rows.sort(key=itemgetter("id"))
         with db.transaction(durable=True):
             new = insert(db, self._store.tables.tasks, rows)
         return Added(new=new, known=len(rows) - new, rejected=tuple(rejected))

@@ -13,11 +13,13 @@ class Unit:
     """The tables of one ledger on one connection."""
 
     def __init__(self, db: Database, sql: Statements) -> None:
-        tables = sql.tables
-        self.marker = Table(db, tables.marker, key=("spider",))
-        self.rates = Table(db, tables.rates, key=RATE_KEY, durable=False)
-        self.state = StateTable(db, tables.state)
-        self.sessions = Table(db, tables.sessions, columns=("_id", "fence", "owner", "expires"))
+        tables, dialect = sql.tables, sql.tables.dialect
+        self.marker = Table(db, tables.marker, dialect, key=("spider",))
+        self.rates = Table(db, tables.rates, dialect, key=RATE_KEY, durable=False)
+        self.state = StateTable(db, tables.state, dialect)
+        self.sessions = Table(
+            db, tables.sessions, dialect, columns=("_id", "fence", "owner", "expires")
+        )
         ready, is_ready = f"INDEXED BY {tables.ready}", "AND ready_at IS NOT NULL"
         owned, is_owned = f"INDEXED BY {tables.owned}", "AND owner IS NOT NULL"
         of_hosts = {
@@ -25,9 +27,9 @@ class Unit:
             Path.LAST_READY: Index(ready, "ready_at DESC", is_ready),
             Path.OWNER: Index(owned, "owner", is_owned),
         }
-        self.hosts = Table(db, tables.hosts, indexes=of_hosts)
+        self.hosts = Table(db, tables.hosts, dialect, indexes=of_hosts)
         left = Index(f"INDEXED BY {tables.left}", '"left", id')
-        self.workers = Table(db, tables.workers, indexes={Path.LEFT: left})
+        self.workers = Table(db, tables.workers, dialect, indexes={Path.LEFT: left})
         self.tasks = TaskTable(db, sql)
         self.groups = Groups(db, sql)
         self.results = Results(db, sql)

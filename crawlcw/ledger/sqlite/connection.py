@@ -63,6 +63,9 @@ class Database(sqlite3.Connection):
     unsynced = False
     unit: Any = None
 
+    #: Rows are found as they are read.
+    stream = sqlite3.Connection.execute
+
     @contextmanager
     def transaction(self, *, durable: bool = False, begun: bool = True) -> Iterator[None]:
         """See `sql.database.Database.transaction`."""

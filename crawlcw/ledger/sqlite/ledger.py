@@ -10,56 +10,26 @@ from typing import Self
 from anyio import to_thread
 
 from crawlcw.ledger import examination, protocol
-from crawlcw.ledger.admin import Admin
-from crawlcw.ledger.copying import Copying
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.notes import Notes
-from crawlcw.ledger.queries import Groups, Queries, Search
-from crawlcw.ledger.rates import Rates
-from crawlcw.ledger.sessions import Sessions
-from crawlcw.ledger.spider_states import SpiderStates
-from crawlcw.ledger.sql.blobs import Blobs
-from crawlcw.ledger.sql.copying import Contents
 from crawlcw.ledger.sql.database import number_of
-from crawlcw.ledger.sql.host_leases import HostLeases
-from crawlcw.ledger.sql.hosts import SqlHosts
-from crawlcw.ledger.sql.leases import Leases
-from crawlcw.ledger.sql.outcomes import Outcomes
+from crawlcw.ledger.sql.facets import Facets
 from crawlcw.ledger.sql.rows import EPOCH, moment
 from crawlcw.ledger.sql.statements import Statements
-from crawlcw.ledger.sql.tasks import Tasks
 from crawlcw.ledger.sqlite.changes import Changes
 from crawlcw.ledger.sqlite.connection import Database, restrict_to_reading
 from crawlcw.ledger.sqlite.inspection import Inspection
 from crawlcw.ledger.sqlite.marker import check_marker, names_in
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.ledger.workers import Workers
 from crawlcw.model.clock import LedgerClock
 
 
-class SqliteLedger:
+class SqliteLedger(Facets):
     """The tasks of one spider or use case in an SQLite file."""
 
     def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
         self.store = store
-        self.now = store.now  # several times a page
-        self.hosts: protocol.Hosts = SqlHosts(store)
-        self.tasks: protocol.Tasks = Tasks(store)
-        self.leases: protocol.Leases = Leases(store)
-        self.outcomes: protocol.Outcomes = Outcomes(store)
-        self.host_leases: protocol.HostLeases = HostLeases(store)
-        self.workers = Workers(store, self.hosts)
-        self.rates = Rates(store)
-        self.groups = Groups(store)
-        self.queries = Queries(store, self.groups)
-        self.admin = Admin(store, self.hosts)
-        self.notes = Notes(store)
-        self.sessions = Sessions(store)
-        self.spider_state = SpiderStates(store)
-        self.blobs: protocol.Blobs = Blobs(store)
         self.changes: protocol.Changes = Changes(store)
-        self.search = Search(store)
-        self.copying = Copying(store, Contents(store))
         self.inspection: examination.Inspection = Inspection(store)
 
     @classmethod

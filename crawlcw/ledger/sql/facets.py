@@ -1,0 +1,42 @@
+"""The facets that a ledger has on each database of SQL."""
+
+from crawlcw.ledger import protocol
+from crawlcw.ledger.admin import Admin
+from crawlcw.ledger.copying import Copying
+from crawlcw.ledger.notes import Notes
+from crawlcw.ledger.queries import Groups, Queries, Search
+from crawlcw.ledger.rates import Rates
+from crawlcw.ledger.sessions import Sessions
+from crawlcw.ledger.spider_states import SpiderStates
+from crawlcw.ledger.sql.blobs import Blobs
+from crawlcw.ledger.sql.copying import Contents
+from crawlcw.ledger.sql.host_leases import HostLeases
+from crawlcw.ledger.sql.hosts import SqlHosts
+from crawlcw.ledger.sql.leases import Leases
+from crawlcw.ledger.sql.outcomes import Outcomes
+from crawlcw.ledger.sql.store import SqlStore
+from crawlcw.ledger.sql.tasks import Tasks
+from crawlcw.ledger.workers import Workers
+
+
+class Facets:
+    """A ledger without what its server or file has of its own."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self.now = store.now  # several times a page
+        self.tasks: protocol.Tasks = Tasks(store)
+        self.leases: protocol.Leases = Leases(store)
+        self.outcomes: protocol.Outcomes = Outcomes(store)
+        self.hosts: protocol.Hosts = SqlHosts(store)
+        self.host_leases: protocol.HostLeases = HostLeases(store)
+        self.workers = Workers(store, self.hosts)
+        self.rates = Rates(store)
+        self.groups = Groups(store)
+        self.queries = Queries(store, self.groups)
+        self.admin = Admin(store, self.hosts)
+        self.notes = Notes(store)
+        self.sessions = Sessions(store)
+        self.spider_state = SpiderStates(store)
+        self.blobs: protocol.Blobs = Blobs(store)
+        self.search = Search(store)
+        self.copying = Copying(store, Contents(store))
