@@ -1,10 +1,13 @@
 """Open the ledger at a URL: the only module that chooses a store.
 
-Apart from `assembly`: most commands and the supervisor need a ledger, but no crawler.
+Apart from `assembly`: most commands and the supervisor need a ledger, but no crawler. A store of
+another package offers its class by an entry point of the group `crawlcw.stores`, whose name is the
+scheme of its URLs.
 """
 
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
 
@@ -18,9 +21,25 @@ if TYPE_CHECKING:
     from crawlcw.ledger.mongo import MongoLedger
     from crawlcw.ledger.sqlite import SqliteLedger
 
+#: The group of entry points of stores.
+STORES = "crawlcw.stores"
 #: The path of a temporary embedded ledger.
 _PASSING = Path(":memory:")
+_BUILT_IN = ("sqlite", "mongodb", "mongodb+srv")
 DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
+
+
+class Opener(Protocol):
+    """The class of a store's ledgers, as an entry point offers it."""
+
+    async def open(self, url: str, name: str, *, kind: LedgerKind | None) -> CopiedLedger:
+        """Return the ledger of *name*, and make it if it is missing; see `open_ledger`."""
+
+    async def look(self, url: str, name: str) -> CopiedLedger:
+        """Return the ledger of *name* as it is; see `open_for_inspection`."""
+
+    async def recorded_names(self, url: str) -> list[str]:
+        """See `recorded_names`."""
 
 
 async def open_ledger(
@@ -34,11 +53,11 @@ async def open_ledger(
     """Return the ledger of the spider named *name* at *url*.
 
     *url* is `sqlite:///relative/path`, `sqlite:////absolute/path`,
-    `mongodb://host/database` or `mongodb+srv://...`; or `sqlite:///:memory:`, a new
-    temporary ledger. *kind* says whether *name* is a spider or a use case; None: either.
-    Without *create* a missing embedded ledger is a `UsageError`, a read-only one can be
-    read, and nothing is created on MongoDB. Raises `LedgerConfigurationError` or
-    `LedgerUnavailableError`.
+    `mongodb://host/database`, `mongodb+srv://...` or `postgresql://host/database`; or
+    `sqlite:///:memory:`, a new temporary ledger. *kind* says whether *name* is a spider or a
+    use case; None: either. Without *create* a missing embedded ledger is a `UsageError`, a
+    read-only one can be read, and nothing is created on MongoDB. Raises
+    `LedgerConfigurationError` or `LedgerUnavailableError`.
     """
     settings = settings or Settings()
     return await _open(
@@ -72,6 +91,8 @@ async def open_to_copy(
 
 def load(url: str) -> None:
     """Load the modules that open the ledger at *url*; raises `LedgerConfigurationError`."""
+    if _offered(url) is not None:
+        return
     if _path(url) is None:
         import crawlcw.ledger.mongo
     else:
@@ -80,7 +101,9 @@ def load(url: str) -> None:
 
 async def _open(
     url: str, name: str, *, driver: str, claims: str, create: bool, kind: LedgerKind | None
-) -> "MongoLedger | SqliteLedger":
+) -> "CopiedLedger | MongoLedger | SqliteLedger":
+    if (offered := _offered(url)) is not None:
+        return await offered.open(url, name, kind=kind)
     path = _path(url)
     if path is None:
         from crawlcw.ledger.mongo import MongoLedger  # the drivers take 0.2 s to load
@@ -116,6 +139,8 @@ async def recorded_names(url: str, *, settings: Settings | None = None) -> list[
 
     The arguments and errors are those of `open_ledger` without *create*.
     """
+    if (offered := _offered(url)) is not None:
+        return await offered.recorded_names(url)
     path = _path(url)
     if path is None:
         from crawlcw.ledger.mongo import names as mongo_names
@@ -134,6 +159,8 @@ async def open_for_inspection(url: str, name: str, *, settings: Settings | None 
     The arguments and errors are those of `open_ledger` without *create*.
     """
     settings = settings or Settings()
+    if (offered := _offered(url)) is not None:
+        return await offered.look(url, name)
     path = _path(url)
     if path is None:
         from crawlcw.ledger.mongo import MongoLedger
@@ -145,6 +172,21 @@ async def open_for_inspection(url: str, name: str, *, settings: Settings | None 
     return await SqliteLedger.look(path, name)
 
 
+def is_known(scheme: str) -> bool:
+    """Return whether there is a store for URLs of a scheme."""
+    return scheme in _BUILT_IN or bool(entry_points(group=STORES, name=scheme))
+
+
+def _offered(url: str) -> Opener | None:
+    """Return the class that an entry point offers for *url*; None: the store is built in."""
+    scheme = url.partition("://")[0]
+    if scheme in _BUILT_IN:
+        return None
+    for offered in entry_points(group=STORES, name=scheme):
+        return cast("Opener", offered.load())
+    return None
+
+
 def _path(url: str) -> Path | None:
     """Return the file of an embedded ledger, or None for one on MongoDB."""
     scheme, _, rest = url.partition("://")
@@ -153,7 +195,8 @@ def _path(url: str) -> Path | None:
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return Path(rest[1:])
     raise LedgerConfigurationError(
-        f"{_without_password(url)!r} is not a ledger: write sqlite:///path or mongodb://host/database"
+        f"{_without_password(url)!r} is not a ledger: write sqlite:///path, "
+        "mongodb://host/database or postgresql://host/database"
     )
 
 

@@ -5,8 +5,9 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from crawlcw.ledger.protocol import Ledger
-from tests.support import driver_sockets, ledgers, mongod, needed
+from tests.support import driver_sockets, ledgers, mongod, needed, postgres
 from tests.support.ledgers import BACKENDS, FakeClock, LedgerFactory
 
 # Tests must not use the proxies of this machine's environment.
@@ -216,6 +217,38 @@ def emptied_database(mongodb_uri: str, shared_database: str) -> Iterator[str]:
     """The shared database, for tests that do not check its creation; emptied after the test."""
     yield shared_database
     ledgers.empty_database(mongodb_uri, shared_database)
+
+
+@pytest.fixture(scope="session")
+def postgres_databases() -> Iterator[Callable[[str], str]]:
+    """The function that makes a database on a real PostgreSQL and returns its URL."""
+    needed.module("psycopg", extra="postgres")
+    # Only their owner may enter the folders of pytest, and the server has another user.
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        # What survives a crash is tested on servers of those tests' own.
+        postgres.running(Path(folder) / "server", fsync=False) as make,
+    ):
+        yield make
+
+
+@pytest.fixture(scope="session")
+def shared_postgres(postgres_databases: Callable[[str], str]) -> str:
+    """A database that the tests of this process share."""
+    return postgres_databases("shared")
+
+
+@pytest.fixture
+def emptied_postgres(shared_postgres: str) -> Iterator[str]:
+    """The database for a test that does not ask how its ledger was made; emptied afterwards."""
+    yield shared_postgres
+    ledgers.empty_postgres(shared_postgres)
+
+
+@pytest.fixture
+def postgres_url(postgres_databases: Callable[[str], str]) -> str:
+    """A database of this test's own."""
+    return postgres_databases(f"crawlcw_test_{next(_numbers)}")
 
 
 @pytest.fixture(params=["sqlite", pytest.param("mongodb", marks=pytest.mark.thorough)])

@@ -17,7 +17,7 @@ from crawlcw.api.settings import Settings, layered, project_settings
 from crawlcw.api.spider import Spider
 from crawlcw.errors import LedgerKindError, UsageError
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger, recorded_names
+from crawlcw.ledger_opening import DEFAULT_LEDGER, is_known, open_ledger, recorded_names
 from crawlcw.model.task import Status
 
 P = ParamSpec("P")
@@ -41,7 +41,8 @@ def ledger_option(command: Callable[P, R]) -> Callable[P, R]:
         show_default=True,
         show_envvar=True,
         callback=_checked,
-        help="sqlite:///path, mongodb://host/database, or sqlite:///:memory: (not kept).",
+        help="sqlite:///path, mongodb://host/database, postgresql://host/database, or "
+        "sqlite:///:memory: (not kept).",
     )(command)
 
 
@@ -112,8 +113,12 @@ def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
         return _passing(ctx)
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return url
+    if scheme not in _MONGODB and rest and is_known(scheme):
+        return url
     if scheme not in _MONGODB:
-        raise click.BadParameter("write sqlite:///path or mongodb://host/database.")
+        raise click.BadParameter(
+            "write sqlite:///path, mongodb://host/database or postgresql://host/database."
+        )
     authority = re.split(r"[/?]", rest, maxsplit=1)[0]
     for host in authority.rpartition("@")[2].split(","):
         match = _HOST.fullmatch(host)

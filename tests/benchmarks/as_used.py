@@ -43,6 +43,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.benchmarks import docs_server, machine, other_commit, replica_set
+from tests.support import postgres
 from tests.support.docs import REPOSITORY
 from tests.support.tls_site import make_certificate
 
@@ -103,14 +104,17 @@ class Run:
 
 
 def engines(
-    arguments: argparse.Namespace, mongodb: str | None, others: dict[str, str]
+    arguments: argparse.Namespace,
+    mongodb: str | None,
+    own_postgres: postgres.Server | None,
+    others: dict[str, str],
 ) -> list[Engine]:
     """Return the engines, in the order of the table; *others* maps commits to their Pythons."""
     wide = str(arguments.concurrency)
     bare = [sys.executable, str(Path(__file__).with_name("bare_loop.py"))]
     found = [Engine(BARE, lambda place: [*bare, place.start, wide])]
     for crawlcw in (_Crawlcw(arguments), *(_Crawlcw(arguments, *each) for each in others.items())):
-        found += crawlcw.engines(mongodb)
+        found += crawlcw.engines(mongodb, own_postgres)
     if arguments.peers_python:
         found += _peers(arguments.peers_python, wide)
     chosen = arguments.only.split(",")
@@ -125,7 +129,7 @@ class _Crawlcw:
     ) -> None:
         self._arguments, self._commit, self._python = arguments, commit, python
 
-    def engines(self, mongodb: str | None) -> list[Engine]:
+    def engines(self, mongodb: str | None, own_postgres: postgres.Server | None) -> list[Engine]:
         """Return a row for each ledger, way to claim, driver and number of processes.
 
         Another commit runs with its default driver.
@@ -133,6 +137,9 @@ class _Crawlcw:
         numbers = self._arguments.processes
         sqlite = "sqlite:///{folder}/ledger.db"
         found = [self._engine(f"sqlite{_times(number)}", sqlite, number) for number in numbers]
+        if own_postgres and not self._commit:
+            url = own_postgres.url("{database}")
+            found += [self._engine(f"postgres{_times(number)}", url, number) for number in numbers]
         if not mongodb:
             return found
         base, _, options = mongodb.partition("?")
@@ -272,7 +279,10 @@ def _far(stack: ExitStack, port: int, round_trip: int) -> int:
 
 
 def compare(
-    arguments: argparse.Namespace, folder: Path, mongodb: str | None
+    arguments: argparse.Namespace,
+    folder: Path,
+    mongodb: str | None,
+    own_postgres: postgres.Server | None,
 ) -> dict[str, list[Run]]:
     """Run every engine in turns; return the runs of each, by name."""
     docs = docs_server.SMALL if arguments.small else docs_server.DOCS
@@ -285,13 +295,15 @@ def compare(
         other_commit.described(commit): other_commit.install(commit, folder / f"other{number}")
         for number, commit in enumerate(arguments.against)
     }
-    chosen = engines(arguments, mongodb, others)
+    chosen = engines(arguments, mongodb, own_postgres, others)
     _compile()
     results: dict[str, list[Run]] = {engine.name: [] for engine in chosen}
     for round_ in range(arguments.rounds):
         # Every second round runs backwards, so that a drift of the machine affects all alike.
         for place, engine in list(enumerate(chosen))[:: -1 if round_ % 2 else 1]:
             database = f"bench_{os.getpid()}_{round_}_{place}"
+            if own_postgres and engine.name.startswith("postgres"):
+                own_postgres.database(database)
             try:
                 run = crawled(
                     engine, root, database, certificate=certificate, round_trip=arguments.round_trip
@@ -372,6 +384,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="texts of engines' names, with commas between")
     parser.add_argument("--mongodb", metavar="URI", help="else one is started, or three")
     parser.add_argument("--members", type=int, default=1, help="of the replica set; 0: no MongoDB")
+    parser.add_argument("--postgres", action="store_true", help="a row on PostgreSQL as well")
     parser.add_argument("--peers-python", metavar="PATH", help="the Python that has the peers")
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--round-trip", type=int, default=0, help="milliseconds")
@@ -393,9 +406,13 @@ def main() -> None:
             mongodb = stack.enter_context(started)
         if mongodb:
             about["MongoDB"] = replica_set.version(mongodb)
+        own_postgres = None
+        if arguments.postgres:
+            own_postgres = stack.enter_context(postgres.server(folder / "postgres"))
+            about["PostgreSQL"] = postgres.version()
         if arguments.peers_python:
             about |= machine.installed(arguments.peers_python, ("scrapy", "crawlee"))
-        results = compare(arguments, folder, mongodb)
+        results = compare(arguments, folder, mongodb, own_postgres)
     rows = table(results)
     if arguments.json:
         runs = {name: [asdict(run) for run in of_one] for name, of_one in results.items()}

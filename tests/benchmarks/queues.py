@@ -30,6 +30,7 @@ from pathlib import Path
 
 from crawlcw.cli.loop import run
 from tests.benchmarks import machine, queue_ledger, queue_servers, replica_set, tracking
+from tests.support import postgres
 from tests.support.docs import REPOSITORY
 
 _PEERS = Path(__file__).parent / "peers"
@@ -58,7 +59,7 @@ def contenders(
     stack: ExitStack, folder: Path, python: str, mongodb: str | None
 ) -> dict[str, Contender]:
     """Return the contenders, by name and durability."""
-    database = stack.enter_context(queue_servers.postgres(folder / "postgres"))
+    database = stack.enter_context(postgres.running(folder / "postgres"))
     here = [sys.executable, "-m", "tests.benchmarks.queue_tracked"]
     taking_part: dict[str, Contender] = {
         "crawlcw, SQLite (synced WAL)": lambda _, where: [*here, f"sqlite:///{where}.db"]
@@ -157,7 +158,7 @@ def main() -> None:
             parser.error("name a Python that has the peers by --peers-python, see above")
         told["machine"] |= machine.installed(arguments.peers_python, _PACKAGES)
         told["machine"]["Redis"] = queue_servers.redis_version()
-        told["machine"]["PostgreSQL"] = queue_servers.postgres_version()
+        told["machine"]["PostgreSQL"] = postgres.version()
     print(*(f"{name} {value}" for name, value in told["machine"].items()), sep="; ")
     if arguments.what == "sizes":
         result = sizes(arguments.mongodb, arguments.sizes, arguments.rounds)

@@ -36,6 +36,7 @@ BACKENDS = (
     pytest.param("mongomock", marks=pytest.mark.thorough),
     pytest.param("motor", marks=pytest.mark.thorough),
     pytest.param("pymongo-batch", marks=pytest.mark.thorough),
+    pytest.param("postgres", marks=pytest.mark.thorough),
 )
 
 
@@ -112,6 +113,27 @@ def on_mongodb(
     )
 
 
+def on_postgres(url: str, *, tracked: bool = False) -> LedgerFactory:
+    # Only tests of this store need its driver.
+    from crawlcw.ledger.postgres import PostgresLedger
+
+    kind = LedgerKind.of(tracked)
+    return LedgerFactory(lambda own: PostgresLedger.open(url, "books", clock=own.clock, kind=kind))
+
+
+def empty_postgres(url: str) -> None:
+    """Delete every row, and leave the tables: to make them takes longest."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as db:
+        names = db.execute(
+            "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables "
+            "WHERE schemaname LIKE 'crawlcw%'"
+        ).fetchall()
+        for (name,) in names:
+            db.execute(f"DELETE FROM {name}".encode())
+
+
 def on_backend(
     request: pytest.FixtureRequest, folder: Path, *, tracked: bool = False
 ) -> LedgerFactory:
@@ -120,6 +142,8 @@ def on_backend(
         return on_sqlite(folder, tracked=tracked)
     if request.param == "mongomock":
         return on_mongomock(tracked=tracked)
+    if request.param == "postgres":
+        return on_postgres(request.getfixturevalue("emptied_postgres"), tracked=tracked)
     driver, _, claims = request.param.partition("-")
     return on_mongodb(
         request.getfixturevalue("mongodb_uri"),

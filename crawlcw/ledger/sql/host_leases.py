@@ -87,7 +87,7 @@ class HostLeases:
                 rest = max(now, milliseconds(state.not_before) if state.not_before else now)
                 if values["ready_at"] is None or values["ready_at"] > rest:
                     asleep.append(name)
-        # Not before others see the release: who adds a task and finds the host held wakes nobody.
+        # After the commit: a process that adds a task to a held host does not wake it.
         dues = {name: earliest_due(db, self._store.sql, name) for name in asleep}
         late = [
             {**NEW_HOST, "id": name, "due": max(due, now)}

@@ -1,0 +1,294 @@
+"""Connections to the server: work on them is done on a thread, as `sql` does it."""
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from functools import lru_cache
+from itertools import count
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import psycopg
+from anyio import CapacityLimiter, to_thread
+from psycopg import errors
+from psycopg.pq import TransactionStatus
+from psycopg.types.numeric import Int8Dumper
+from psycopg.types.string import StrDumperUnknown
+
+from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError
+from crawlcw.ledger.postgres.dialect import in_order, translated
+from crawlcw.ledger.sql.database import Values
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+#: Seconds until a server that does not answer is given up.
+_FIRST_ANSWER = 5
+_ANSWER = 60.0
+#: A transaction that another one has met is done again; in their order rows meet hardly ever.
+_TRIES = 5
+_SETTINGS = (
+    # Each look is made for an index, and a table that was never analysed has no statistics yet.
+    "SET enable_seqscan = off",
+    "SET jit = off",
+    f"SET statement_timeout = '{_ANSWER:.0f}s'",
+    (
+        "SELECT set_config('synchronous_commit', 'on', false) "
+        "WHERE current_setting('synchronous_commit') = 'off'"
+    ),
+)
+_MISCONFIGURED = (
+    errors.InvalidAuthorizationSpecification,
+    errors.InvalidCatalogName,
+    errors.InsufficientPrivilege,
+    errors.InvalidSchemaName,
+    errors.UndefinedTable,
+)
+#: Parts of the errors, all without a code, for a wrong URL.
+_WRONG = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
+
+
+class Row(tuple[Any, ...]):
+    """A row, whose values have numbers and names."""
+
+    __slots__ = ()
+    names: Mapping[str, int] = {}
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return the value of a column."""
+        return tuple.__getitem__(self, self.names[key] if isinstance(key, str) else key)
+
+    def keys(self) -> Iterable[str]:
+        """Return the names of the columns."""
+        return self.names.keys()
+
+
+@lru_cache(maxsize=256)
+def _row_type(names: tuple[str, ...]) -> type[Row]:
+    numbers = {name: number for number, name in enumerate(names)}
+    return type("Row", (Row,), {"__slots__": (), "names": numbers})
+
+
+def _row_factory(cursor: Any) -> Callable[[Sequence[Any]], Row]:
+    return _row_type(tuple(column.name for column in cursor.description or ()))
+
+
+class _BoolDumper(Int8Dumper):
+    """Numbers of yes and no, which columns have as in SQLite."""
+
+    def dump(self, obj: Any) -> bytes:
+        """Return the text of 0 or 1."""
+        return b"1" if obj else b"0"
+
+
+class _TextDumper(StrDumperUnknown):
+    """Text, which on PostgreSQL has no NUL; in JSON that is escaped."""
+
+    def dump(self, obj: str) -> Any:
+        """Return the text with U+FFFD for each NUL."""
+        return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
+
+
+class Database:
+    """A connection that takes SQLite's statements, see `sql.database.Database`."""
+
+    def __init__(self, url: str) -> None:
+        self.unsynced = False
+        self.unit: Any = None
+        self._streams = count()
+        self._db: Any = psycopg.connect(
+            url,
+            autocommit=True,
+            row_factory=_row_factory,
+            cursor_factory=psycopg.RawCursor,
+            connect_timeout=_FIRST_ANSWER,
+            application_name="crawlcw",
+            client_encoding="utf8",
+        )
+        self._db.server_cursor_factory = psycopg.RawServerCursor
+        # One type for all numbers: a statement is planned once for each list of types.
+        self._db.adapters.register_dumper(int, Int8Dumper)
+        self._db.adapters.register_dumper(bool, _BoolDumper)
+        self._db.adapters.register_dumper(str, _TextDumper)
+        for setting in _SETTINGS:
+            self._db.execute(setting)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is under way."""
+        return bool(self._db.info.transaction_status != TransactionStatus.IDLE)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the connection has ended."""
+        return bool(self._db.closed)
+
+    def execute(self, statement: str, values: Values = (), /) -> Any:
+        """See `sql.database.Database.execute`."""
+        text, names = translated(statement)
+        return self._db.execute(text, in_order(names, values), binary=True)
+
+    def executemany(self, statement: str, rows: Iterable[Values], /) -> Any:
+        """See `sql.database.Database.executemany`."""
+        text, names = translated(statement)
+        cursor = self._db.cursor()
+        cursor.executemany(text, [in_order(names, values) for values in rows])
+        return cursor
+
+    def stream(self, statement: str, values: Values = (), /) -> Iterator[Row]:
+        """See `sql.database.Database.stream`."""
+        text, names = translated(statement)
+        with (
+            nullcontext() if self.in_transaction else self.snapshot(),
+            self._db.cursor(f"stream {next(self._streams)}") as cursor,
+        ):
+            cursor.execute(text, in_order(names, values), binary=True)
+            yield from cursor
+
+    @contextmanager
+    def transaction(self, *, durable: bool = False, begun: bool = True) -> Iterator[None]:
+        """See `sql.database.Database.transaction`."""
+        self.unsynced = durable
+        if begun:
+            self._db.execute("BEGIN")
+        try:
+            yield
+            if self.in_transaction:
+                quick = "" if self.unsynced else "SET LOCAL synchronous_commit = off; "
+                self._db.execute(f"{quick}COMMIT")
+        except BaseException:
+            if not self._db.closed and self.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def begin(self) -> None:
+        """See `sql.database.Database.begin`."""
+        if not self.in_transaction:
+            self._db.execute("BEGIN")
+
+    def begin_anew(self) -> None:
+        """See `sql.database.Database.begin_anew`."""
+        self._db.execute("ROLLBACK; BEGIN")
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """See `sql.database.Database.snapshot`."""
+        self._db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            yield
+        finally:
+            if not self._db.closed and self.in_transaction:
+                self._db.execute("COMMIT")
+
+    def cut(self) -> None:
+        """End the connection from another thread: who waits for the server gets an error."""
+        with suppress(OSError, psycopg.Error):
+            ended = socket.socket(fileno=os.dup(self._db.fileno()))
+            with ended:
+                ended.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+
+class Connection:
+    """A connection to the server, opened at its first use and used by one thread at a time."""
+
+    def __init__(self, url: str, *, begun: Callable[[Database], None] | None = None) -> None:
+        """Call *begun* before each operation."""
+        self._url = url
+        self._begun = begun
+        self._limiter = CapacityLimiter(1)
+        # As in `sqlite.connection`: for a call that was cancelled, whose thread still works.
+        self._lock = threading.Lock()
+        self._db: Database | None = None
+        self._closed = False
+
+    async def run(
+        self,
+        work: Callable[Concatenate[Database, _P], _T],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        """See `sql.database.Connection.run`."""
+        at_work: list[Database] = []
+
+        def locked() -> _T:
+            with self._lock:
+                try:
+                    db = self._usable()
+                    at_work.append(db)
+                    if self._begun is not None:
+                        self._begun(db)
+                    return _done(db, work, *args, **kwargs)
+                except psycopg.Error as error:
+                    raise translated_error(error) from error
+                finally:
+                    at_work.clear()
+
+        def cut() -> None:
+            for db in at_work:
+                db.cut()
+
+        timer = asyncio.get_running_loop().call_later(_ANSWER, cut)
+        try:
+            return await to_thread.run_sync(locked, limiter=self._limiter)
+        finally:
+            timer.cancel()
+
+    def _usable(self) -> Database:
+        if self._closed:
+            raise LedgerUnavailableError("The ledger was closed.")
+        if self._db is None or self._db.is_broken:
+            self._db = None
+            self._db = Database(self._url)
+        return self._db
+
+    async def close(self) -> None:
+        """See `sql.database.Connection.close`."""
+
+        def locked() -> None:
+            with self._lock:
+                self._closed = True
+                if self._db is not None:
+                    self._db.close()
+                    self._db = None
+
+        await to_thread.run_sync(locked, limiter=self._limiter)
+
+
+def _done(
+    db: Database, work: Callable[Concatenate[Database, _P], _T], *args: _P.args, **kwargs: _P.kwargs
+) -> _T:
+    for _ in range(_TRIES):
+        try:
+            return work(db, *args, **kwargs)
+        except (errors.DeadlockDetected, errors.SerializationFailure):
+            # It was undone, so it can be done again.
+            continue
+    return work(db, *args, **kwargs)
+
+
+def translated_error(error: psycopg.Error) -> LedgerError:
+    """Return crawlcw's error for one of psycopg, in this one place, without a password."""
+    said = f"PostgreSQL: {_sentence(error)}"
+    if isinstance(error, _MISCONFIGURED):
+        return LedgerConfigurationError(said)
+    if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
+        return LedgerConfigurationError(said)
+    if isinstance(error, psycopg.OperationalError):
+        if error.sqlstate is None and any(each in said for each in _WRONG):
+            return LedgerConfigurationError(said)
+        return LedgerUnavailableError(said)
+    if isinstance(error, psycopg.InterfaceError | errors.ReadOnlySqlTransaction):
+        return LedgerUnavailableError(said)
+    return LedgerError(said)
+
+
+def _sentence(error: psycopg.Error) -> str:
+    """Return the message of the server or the driver, in one line."""
+    said = error.diag.message_primary or str(error) or type(error).__name__
+    return " ".join(said.split()).rstrip(".") + "."

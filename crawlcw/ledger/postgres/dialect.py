@@ -1,0 +1,92 @@
+"""PostgreSQL's SQL: the statements of SQLite, translated."""
+
+# ruff: noqa: S608  # all parts are statements' own
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from crawlcw.ledger.sql.database import Values
+from crawlcw.ledger.sql.dialect import Dialect
+from crawlcw.ledger.sql.schema import COLUMNS
+
+_TYPES = {"BLOB": "BYTEA", "INTEGER": "BIGINT", "TEXT": 'TEXT COLLATE "C"', "REAL": "FLOAT8"}
+_CASTS = {"BLOB": "::bytea", "INTEGER": "::bigint", "TEXT": "::text", "REAL": "::float8"}
+#: A text in a statement, a name, or the place of a value.
+_PLACE = re.compile(r"""'[^']*'|"[^"]*"|\?|(?<![:\w]):([a-z]\w*)""")
+#: The planner chooses the index itself, see `connection`.
+_WORDS = (
+    (re.compile(r' INDEXED BY "(?:[^"]|"")*"| NOT INDEXED| WITHOUT ROWID'), ""),
+    (re.compile(r"\binstr\("), "strpos("),
+    (re.compile(r"(json_extract\(response, '\$\.status'\))"), r"(\1::bigint)"),
+    (
+        re.compile(r"json_extract\((\w+), '\$\.(\w+)'\)"),
+        # It reads no JSON with a NUL.
+        r"(replace(\1, '\\u0000', '\\u0001')::json ->> '\2')",
+    ),
+)
+
+
+class PostgresDialect(Dialect):
+    """Locks on rows, and types of parameters."""
+
+    position = "id"
+    for_update = " FOR UPDATE"
+    skipping_held = " FOR UPDATE SKIP LOCKED"
+
+    def before_first(self, key: type) -> Any:
+        """See `Dialect.before_first`."""
+        return key()
+
+    def cast(self, column: str) -> str:
+        """See `Dialect.cast`."""
+        return _CASTS[COLUMNS[column].split()[1]]
+
+    def update_many(
+        self, table: str, changes: str, rows: str, wanted: str, *, key: str, waits: bool
+    ) -> str:
+        """See `Dialect.update_many`: rows are locked by their ids, in one order for all."""
+        # Otherwise two transactions each wait for a row of the other.
+        held = self.for_update if waits else self.skipping_held
+        return (
+            f"WITH v AS (VALUES {rows}), mine AS MATERIALIZED "
+            f"(SELECT id FROM {table} WHERE id IN (SELECT {key} FROM v) ORDER BY id{held}) "
+            f"UPDATE {table} SET {changes} FROM v WHERE {wanted} AND id IN (SELECT id FROM mine)"
+        )
+
+
+DIALECT = PostgresDialect()
+
+
+@lru_cache(maxsize=1024)
+def translated(statement: str) -> tuple[str, tuple[str, ...] | None]:
+    """Return a statement for PostgreSQL, and the names of its values; None: they have numbers."""
+    for pattern, word in _WORDS:
+        statement = pattern.sub(word, statement)
+    names: dict[str, int] = {}
+    number = 0
+
+    def numbered(found: re.Match[str]) -> str:
+        nonlocal number
+        if found[1]:
+            return f"${names.setdefault(found[1], len(names) + 1)}"
+        if found[0] == "?":
+            number += 1
+            return f"${number}"
+        return found[0]
+
+    text = _PLACE.sub(numbered, statement)
+    return text, tuple(names) if names else None
+
+
+def in_order(names: tuple[str, ...] | None, values: Values) -> Sequence[Any]:
+    """Return the values of a statement in the order of their numbers."""
+    if isinstance(values, Sequence):
+        return values
+    return [values[name] for name in names or ()]
+
+
+def types(statement: str) -> str:
+    """Return a statement that makes a table, with PostgreSQL's types."""
+    return re.sub(rf"\b({'|'.join(_TYPES)})\b", lambda found: _TYPES[found[0]], statement)

@@ -1,0 +1,67 @@
+"""Examining the ledger for `doctor`: the server, and its tables."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from crawlcw.ledger.examination import Health
+from crawlcw.ledger.postgres.connection import Database
+from crawlcw.ledger.postgres.schema import SCHEMA_VERSION, has_tasks, marker_of
+from crawlcw.ledger.postgres.store import PostgresStore
+from crawlcw.ledger.sql.examining import Examining
+from crawlcw.model.invariants import Kind, Violation
+
+
+class Inspection(Examining):
+    """The server as well."""
+
+    _store: PostgresStore
+
+    async def prepare(self) -> None:
+        """See `examination.Inspection.prepare`."""
+        await self._store.prepare(kind=None)
+
+    async def write_refusal(self) -> str | None:
+        """See `examination.Inspection.write_refusal`."""
+        return await self._store.writer.run(_write_refusal)
+
+    async def health(self) -> Health:
+        """See `examination.Inspection.health`."""
+        return await self._store.reader.run(self._health)
+
+    def _health(self, db: Database) -> Health:
+        self._store.set_clock(db)
+        offset = self._store.clock.now() - datetime.now(UTC)
+        violations = list(self._violations(db))
+        return Health(
+            recorded=has_tasks(db, self._store.tables),
+            facts={
+                "store": f"PostgreSQL {_setting(db, 'server_version')}",
+                "synchronous_commit": _setting(db, "synchronous_commit"),
+                "schema version": str(SCHEMA_VERSION),
+            },
+            violations=tuple(violations),
+            clock_offset=offset,
+        )
+
+    def _violations(self, db: Database) -> Iterator[Violation]:
+        if marker_of(db, self._store.name) is None:
+            yield Violation(kind=Kind.STORE_INCOMPLETE, detail="the schema's version is missing")
+        for name in self._store.tables.missing(db):
+            yield Violation(kind=Kind.STORE_INCOMPLETE, detail=f"{name} is missing")
+        for name in ("fsync", "full_page_writes"):
+            if _setting(db, name) != "on":
+                yield Violation(kind=Kind.NOT_DURABLE, detail=f"{name} is off")
+        if (refusal := _write_refusal(db)) is not None:
+            yield Violation(kind=Kind.STORE_READ_ONLY, detail=refusal)
+
+
+def _write_refusal(db: Database) -> str | None:
+    if db.execute("SELECT pg_is_in_recovery()").fetchone()[0]:
+        return "the server is a standby, which takes no writes"
+    if _setting(db, "default_transaction_read_only") == "on":
+        return "default_transaction_read_only is on"
+    return None
+
+
+def _setting(db: Database, name: str) -> str:
+    return str(db.execute("SELECT current_setting(?)", (name,)).fetchone()[0])

@@ -1,0 +1,86 @@
+"""The ledger on PostgreSQL: its facets on one store."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Self
+
+from crawlcw.ledger import protocol
+from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.postgres.changes import Changes
+from crawlcw.ledger.postgres.inspection import Inspection
+from crawlcw.ledger.postgres.schema import found_kind, recorded_names
+from crawlcw.ledger.postgres.store import PostgresStore
+from crawlcw.ledger.sql.facets import Facets
+
+
+class PostgresLedger(Facets):
+    """The tasks of one spider or use case in a PostgreSQL database."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        super().__init__(store)
+        self.store = store
+        self.changes: protocol.Changes = Changes(store)
+        self.inspection = Inspection(store)
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        name: str,
+        *,
+        clock: Callable[[], datetime] | None = None,
+        kind: LedgerKind | None = None,
+    ) -> Self:
+        """Connect to *url* and make the tables of *name* where they are missing.
+
+        *url* is libpq's, such as `postgresql://user@host/database`. *kind* is the kind of the
+        tasks; None: as recorded, or a spider's. Raises `LedgerUnavailableError` or
+        `LedgerConfigurationError`.
+        """
+        store = PostgresStore(url, name, clock=clock)
+        ledger = cls(store)
+        try:
+            await store.prepare(kind=kind)
+        except BaseException:
+            await ledger.close()
+            raise
+        return ledger
+
+    @classmethod
+    async def look(
+        cls,
+        url: str,
+        name: str,
+        *,
+        clock: Callable[[], datetime] | None = None,
+        kind: LedgerKind | None = None,
+    ) -> Self:
+        """Connect to *url* for inspection; nothing is made. The errors are those of `open`."""
+        store = PostgresStore(url, name, clock=clock)
+        ledger = cls(store)
+        try:
+            store.kind = await store.reader.run(found_kind, name, kind=kind)
+        except BaseException:
+            await ledger.close()
+            raise
+        return ledger
+
+    @staticmethod
+    async def recorded_names(url: str) -> list[str]:
+        """Return the names of the spiders and use cases with tasks, in order."""
+        return await recorded_names(url)
+
+    async def another(self) -> "PostgresLedger":
+        """See `Ledger.another`."""
+        store = PostgresStore(self.store.url, self.store.name, clock=self.store.now)
+        store.kind = self.store.kind
+        return PostgresLedger(store)
+
+    @property
+    def kind(self) -> LedgerKind:
+        """See `Ledger.kind`."""
+        return self.store.kind
+
+    async def close(self) -> None:
+        """See `Ledger.close`."""
+        await self.store.close()

@@ -1,0 +1,181 @@
+"""The tables of each name in a schema of its own, and the notes about all of them."""
+
+# ruff: noqa: S608  # the names are quoted; every value is a parameter
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from crawlcw.errors import LedgerConfigurationError, LedgerKindError
+from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.postgres.connection import Connection, Database
+from crawlcw.ledger.postgres.dialect import DIALECT, types
+from crawlcw.ledger.sql import schema
+from crawlcw.ledger.sql.schema import quoted
+from crawlcw.model.task import WAITING
+
+SCHEMA_VERSION = 1
+_SCHEMA = "crawlcw"
+_MARKER = f"{quoted(_SCHEMA)}.names"
+#: A name of PostgreSQL has at most 63 bytes, and a longer one is cut.
+_LONGEST = 63
+_RELATION = re.compile(r'IF NOT EXISTS (?:"(?:[^"]|"")*"\.)?"((?:[^"]|"")*)"')
+#: Those who make tables do it one after the other; any number that no other program takes.
+_MAKERS = 0x6372_6177_6C63_77
+_MAKE_MARKER = (
+    f"CREATE SCHEMA IF NOT EXISTS {quoted(_SCHEMA)}",
+    (
+        f'CREATE TABLE IF NOT EXISTS {_MARKER} (spider TEXT COLLATE "C" PRIMARY KEY NOT NULL, '
+        "version BIGINT NOT NULL, tracked BIGINT, policy TEXT, state TEXT, control TEXT)"
+    ),
+)
+
+
+class Tables(schema.Tables):
+    """The tables of one name."""
+
+    def __init__(self, name: str) -> None:
+        """Raises `LedgerConfigurationError` for a name that is too long."""
+        self.schema = f"{_SCHEMA}.{name}"
+        if len(self.schema.encode()) > _LONGEST:
+            raise LedgerConfigurationError(
+                f"the name {name!r} is too long for PostgreSQL: it may have "
+                f"{_LONGEST - len(_SCHEMA) - 1} bytes"
+            )
+        super().__init__(
+            table=lambda part: f"{quoted(self.schema)}.{quoted(part)}",
+            index=quoted,
+            marker=_MARKER,
+            dialect=DIALECT,
+        )
+        self.create = [types(statement) for statement in self.create]
+        #: The channel of notifications of changed tasks, and what sends them.
+        self.channel = self.schema
+        self.notify = (
+            f"""CREATE OR REPLACE FUNCTION {quoted(self.schema)}.told() RETURNS trigger
+                LANGUAGE plpgsql AS $$ BEGIN
+                PERFORM pg_notify('{self.channel.replace("'", "''")}', ''); RETURN NULL; END $$""",
+            f"""CREATE OR REPLACE TRIGGER told AFTER INSERT OR UPDATE ON {self.tasks}
+                FOR EACH ROW WHEN (NEW.due IS NOT NULL AND
+                NEW.status IN ({", ".join(f"{status:d}" for status in WAITING)}))
+                EXECUTE FUNCTION {quoted(self.schema)}.told()""",
+        )
+
+    def missing(self, db: Database) -> list[str]:
+        """Return which of the tables and indexes are not there."""
+        there = {
+            row["relname"]
+            for row in db.execute(
+                "SELECT relname FROM pg_class WHERE relnamespace = "
+                "(SELECT oid FROM pg_namespace WHERE nspname = ?)",
+                (self.schema,),
+            )
+        }
+        names = [match[1] for s in self.create if (match := _RELATION.search(s))]
+        return [name for name in names if name not in there]
+
+
+def prepare(db: Database, tables: Tables, name: str, *, kind: LedgerKind | None) -> LedgerKind:
+    """Make the tables of *name* where they are missing; return the kind of its tasks.
+
+    *kind* is the expected kind, None: any. Raises `LedgerConfigurationError`.
+    """
+    marker = marker_of(db, name)
+    _check(marker, name, kind=kind)
+    is_decided = marker is not None and (kind is None or marker["tracked"] is not None)
+    if is_decided and not tables.missing(db):
+        assert marker is not None
+        return LedgerKind.of(marker["tracked"])
+    with db.transaction(durable=True):
+        db.execute("SELECT pg_advisory_xact_lock(?)", (_MAKERS,))
+        for statement in () if _has_marker(db) else _MAKE_MARKER:
+            db.execute(statement)
+        db.execute(
+            f"INSERT INTO {_MARKER} (spider, version) VALUES (?, ?) ON CONFLICT DO NOTHING",
+            (name, SCHEMA_VERSION),
+        )
+        _check(marker_of(db, name), name, kind=kind)
+        db.execute(
+            f"UPDATE {_MARKER} SET tracked = ? WHERE spider = ? AND tracked IS NULL",
+            (None if kind is None else int(kind.tracked), name),
+        )
+        if missing := tables.missing(db):
+            if "tasks" in missing:
+                # The tasks were dropped: the notes about them are void.
+                forget = f"UPDATE {_MARKER} SET state = NULL, control = NULL WHERE spider = ?"
+                db.execute(forget, (name,))
+            db.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(tables.schema)}")
+            for statement in tables.create:
+                db.execute(statement)
+        marker = marker_of(db, name)
+        found = LedgerKind.of(marker and marker["tracked"])
+        if found.tracked:
+            for statement in tables.notify:
+                db.execute(statement)
+    return found
+
+
+def found_kind(db: Database, name: str, *, kind: LedgerKind | None) -> LedgerKind:
+    """Return the kind of a ledger that is only looked at; raises `LedgerConfigurationError`."""
+    marker = marker_of(db, name)
+    _check(marker, name, kind=kind)
+    return LedgerKind.of(marker["tracked"]) if marker else kind or LedgerKind.SPIDER
+
+
+def _check(marker: Mapping[str, Any] | None, name: str, *, kind: LedgerKind | None) -> None:
+    """Raise where the tables of *name* are of another version or kind."""
+    if marker is None:
+        return
+    if marker["version"] != SCHEMA_VERSION:
+        raise LedgerConfigurationError(
+            f"the ledger of {name} has schema version {marker['version']!r}, and this crawlcw "
+            f"knows version {SCHEMA_VERSION}: use the crawlcw that wrote it, or another database"
+        )
+    there = LedgerKind.of(marker["tracked"])
+    if kind is not None and marker["tracked"] is not None and there is not kind:
+        raise LedgerKindError(
+            f"the ledger of {name} is that of a {there}: give the {kind} another name, or use "
+            "another database"
+        )
+
+
+def marker_of(db: Database, name: str) -> Mapping[str, Any] | None:
+    """Return the notes about the tables of *name*, if there are any."""
+    if not _has_marker(db):
+        return None
+    row = db.execute(f"SELECT * FROM {_MARKER} WHERE spider = ?", (name,)).fetchone()
+    return None if row is None else dict(row)
+
+
+def _has_marker(db: Database) -> bool:
+    return db.execute("SELECT to_regclass(?)", (_MARKER,)).fetchone()[0] is not None
+
+
+def drop(db: Database, tables: Tables, name: str) -> None:
+    """Take away everything of a name, in one transaction."""
+    with db.transaction(durable=True):
+        db.execute(f"DROP SCHEMA IF EXISTS {quoted(tables.schema)} CASCADE")
+        db.execute(f"DELETE FROM {_MARKER} WHERE spider = ?", (name,))
+
+
+async def recorded_names(url: str) -> list[str]:
+    """Return the names of the spiders and use cases with tasks, in order."""
+    connection = Connection(url)
+    try:
+        return await connection.run(_recorded)
+    finally:
+        await connection.close()
+
+
+def _recorded(db: Database) -> list[str]:
+    if not _has_marker(db):
+        return []
+    names = [row["spider"] for row in db.execute(f"SELECT spider FROM {_MARKER} ORDER BY 1")]
+    return [name for name in names if has_tasks(db, Tables(name))]
+
+
+def has_tasks(db: Database, tables: Tables) -> bool:
+    """Return whether there is any task."""
+    if "tasks" in tables.missing(db):
+        return False
+    return db.execute(f"SELECT 1 FROM {tables.tasks} LIMIT 1").fetchone() is not None

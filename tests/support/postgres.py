@@ -1,0 +1,91 @@
+"""A real PostgreSQL for tests and benchmarks: on a free port, in a folder of its own."""
+
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support import needed
+from tests.support.mongod import free_port
+
+#: Debian's programs that are not on PATH.
+_DEBIAN = "/usr/lib/postgresql/*/bin"
+_PACKAGE = "postgresql"
+
+
+@contextmanager
+def running(folder: Path, *, fsync: bool = True) -> Iterator[Callable[[str], str]]:
+    """Yield the function that makes a database and returns its URL."""
+    with server(folder, fsync=fsync) as own:
+        yield own.database
+
+
+@contextmanager
+def server(folder: Path, *, fsync: bool = True) -> Iterator["Server"]:
+    """Yield a server that was started, and end it afterwards."""
+    own = Server(folder, fsync=fsync)
+    own.start()
+    try:
+        yield own
+    finally:
+        own.stop()
+
+
+class Server:
+    """A server of a test's own; its user is `postgres`, or the one of the test."""
+
+    def __init__(self, folder: Path, *, fsync: bool) -> None:
+        folder.mkdir()
+        self.user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
+        # As root it refuses to run, and the folder above its own is root's.
+        self._as_user = ["runuser", "-u", self.user, "--"] if os.getuid() == 0 else []
+        shutil.chown(folder, self.user)
+        folder.parent.chmod(0o711)
+        self._folder, self._data, self.port = folder, folder / "data", free_port()
+        self._options = f"-p {self.port} -k {folder} -c listen_addresses=127.0.0.1"
+        self._options += f" -c fsync={'on' if fsync else 'off'} -c synchronous_commit=on"
+        initdb = [*self._as_user, _binary("initdb"), "-D", str(self._data), "-U", self.user]
+        self._call([*initdb, "-A", "trust", "-E", "UTF8", "--no-sync"])
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        log = ["-l", str(self._folder / "log"), "-o", self._options]
+        self._call([*self._control(), *log, "start"])
+
+    def stop(self, mode: str = "fast") -> None:
+        """End it: `fast` ends the connections, `immediate` is a crash."""
+        self._call([*self._control(), "-m", mode, "stop"])
+
+    def database(self, name: str) -> str:
+        """Make a database; return its URL."""
+        at = ["-h", "127.0.0.1", "-p", str(self.port), "-U", self.user]
+        self._call([_binary("createdb"), *at, name])
+        return self.url(name)
+
+    def url(self, name: str) -> str:
+        """Return the URL of a database."""
+        return f"postgresql://{self.user}@127.0.0.1:{self.port}/{name}"
+
+    @property
+    def pid(self) -> int:
+        """The number of its first process."""
+        return int((self._data / "postmaster.pid").read_text().split()[0])
+
+    def _control(self) -> list[str]:
+        return [*self._as_user, _binary("pg_ctl"), "-D", str(self._data), "-w"]
+
+    def _call(self, command: list[str]) -> None:
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/")
+
+
+def version() -> str:
+    """Return the version of the server that there is."""
+    told = subprocess.run([_binary("postgres"), "--version"], check=True, capture_output=True)
+    return told.stdout.decode().strip()
+
+
+def _binary(name: str) -> str:
+    return shutil.which(name) or str(needed.file(f"{_DEBIAN}/{name}", package=_PACKAGE))
