@@ -58,7 +58,7 @@ CLAIMS = {
     "each": {"findAndModify tasks: _id, due, fence, status"},
     "batch": {"update tasks: _id, due, fence, status", "find tasks: _id, status"},
 }
-#: What goes to all shards, and what it is for: never for a page.
+#: Statements that all shards get, and their purposes: none is for a page.
 SCATTERED = {
     "find hosts: ready_at": "hosts to lease, and when the next one is ready",
     "find tasks: due, priority": "tasks of hosts that processes share, and the end of a crawl",
