@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -441,8 +442,11 @@ async def test_claims_are_quick_and_outcomes_durable(path: Path, monkeypatch: py
     note("lease_hosts")
     await ledger.host_leases.release([(host, host.host) for host in hosts])
     note("release_hosts")
-    await ledger.hosts.give_up("example.com", reason=Reason.HOST_UNREACHABLE)
+    await ledger.tasks.add([make_task("http://waiting.example/")])
+    assert await ledger.hosts.give_up("waiting.example", reason=Reason.HOST_UNREACHABLE) == 1
     note("give_up_host")
+    assert await ledger.hosts.wake_all() == 1
+    note("wake_all_hosts")
     assert await ledger.store.writer.run(pragma, "journal_mode") == "wal"
     await ledger.close()
 
@@ -690,14 +694,11 @@ BOUNDS = {
         ("page_of_host", "USING INDEX books.host_due (host=? AND priority=? AND due<?)"),
         ("next_priority", "USING COVERING INDEX books.due (priority<?)"),
         ("next_priority_of_host", "USING COVERING INDEX books.host_due (host=? AND priority<?)"),
-        ("first_due", "USING COVERING INDEX books.due (priority=? AND due>?)"),
         (
             "first_due_of_host",
             "USING COVERING INDEX books.host_due (host=? AND priority=? AND due>?)",
         ),
-        ("waiting_of_host", "USING INDEX books.host_due (host=? AND priority=? AND due>?)"),
         ("ready_hosts", "USING INDEX books.hosts_ready_at (ready_at<?)"),
-        ("next_ready", "USING COVERING INDEX books.hosts_ready_at (ready_at>?)"),
     ],
 )
 async def test_the_frontier_is_read_by_its_index_without_a_sort(
@@ -708,6 +709,81 @@ async def test_the_frontier_is_read_by_its_index_without_a_sort(
     (found,) = await plans(ledger, getattr(ledger.store.sql, statement), BOUNDS)
 
     assert found.endswith(plan)
+    await ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("operation", "plans"),
+    [
+        (
+            lambda ledger: ledger.queries.horizon(),
+            ["SCAN books USING COVERING INDEX books.due"]
+            + ["SEARCH books USING COVERING INDEX books.due (priority<?)"] * 2,
+        ),
+        (
+            lambda ledger: ledger.hosts.earliest_due("example.com"),
+            ["SEARCH books USING COVERING INDEX books.host_due (host=?)"]
+            + ["SEARCH books USING COVERING INDEX books.host_due (host=? AND priority<?)"] * 2,
+        ),
+        (
+            lambda ledger: ledger.hosts.due(after="", limit=9),
+            ["SEARCH books USING COVERING INDEX books.host_due (host>?)"] * 2,
+        ),
+        (
+            lambda ledger: ledger.hosts.next_ready(),
+            ["SEARCH books.hosts USING COVERING INDEX books.hosts_ready_at (ready_at>?)"],
+        ),
+        (
+            lambda ledger: ledger.hosts.busiest(limit=9),
+            [
+                "SEARCH books.hosts USING INDEX books.hosts_owner (owner>?)",
+                "SEARCH books.hosts USING INDEX books.hosts_ready_at (ready_at>?)",
+            ],
+        ),
+        (
+            lambda ledger: ledger.hosts.give_up("example.com", reason=Reason.HOST_UNREACHABLE),
+            [
+                f"SEARCH books USING INDEX books.host_due (host=?{stretch})"
+                for stretch in (
+                    "",
+                    " AND priority=? AND due>?",
+                    " AND priority<?",
+                    " AND priority=? AND due>?",
+                    " AND priority<?",
+                )
+            ],
+        ),
+    ],
+    ids=["horizon", "earliest_due", "due", "next_ready", "busiest", "give_up"],
+)
+async def test_hosts_and_due_tasks_are_found_by_an_index_without_a_sort(
+    path: Path,
+    operation: Callable[[SqliteLedger], Awaitable[object]],
+    plans: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("crawlcw.ledger.hosts.BATCH", 1)
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    await ledger.tasks.add([make_task(f"http://example.com/{n}", priority=n) for n in range(2)])
+    await ledger.hosts.wake({"example.com": START})
+    statements: list[str] = []
+    connections = (ledger.store.reader, ledger.store.writer)
+    for each in connections:
+        await each.run(lambda db: db.set_trace_callback(statements.append))
+
+    await operation(ledger)
+
+    for each in connections:
+        await each.run(lambda db: db.set_trace_callback(None))
+    asked = [each for each in statements if each.startswith("SELECT")]
+    found = [
+        row["detail"]
+        for statement in asked
+        for row in await ledger.store.reader.run(
+            lambda db, asked: db.execute(f"EXPLAIN QUERY PLAN {asked}").fetchall(), statement
+        )
+    ]
+    assert found == plans
     await ledger.close()
 
 
@@ -826,10 +902,10 @@ async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.Monk
     writing = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     await reading.tasks.add([make_task("http://a.example/page")])
     link = documents.document(make_task("http://a.example/link", priority=5))
-    descending = task_table.descending
+    scan = task_table.TaskTable.scan
 
-    def changed_behind_the_first(db, statement, bounds):
-        for priority in descending(db, statement, bounds):
+    async def changed_behind_the_first(self, *args, **options):
+        if found := await scan(self, *args, **options):
             writing.execute(
                 "INSERT INTO books (id, url, host, callback, depth, priority, status, due, "
                 "update_time, create_time, fence, settled, retry, lost) "
@@ -837,9 +913,9 @@ async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.Monk
                 (link["_id"], link["url"], link["host"]),
             )
             writing.execute("UPDATE books SET status = 50, due = NULL WHERE priority = 0")
-            yield priority
+        return found
 
-    monkeypatch.setattr(task_table, "descending", changed_behind_the_first)
+    monkeypatch.setattr(task_table.TaskTable, "scan", changed_behind_the_first)
 
     assert await reading.queries.horizon() == START
 
