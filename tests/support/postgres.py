@@ -41,7 +41,8 @@ class Server:
         folder.mkdir()
         self.user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
         # As root it refuses to run, and the folder above its own is root's.
-        self._as_user = ["runuser", "-u", self.user, "--"] if os.getuid() == 0 else []
+        runuser = shutil.which("runuser", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+        self._as_user = [str(runuser), "-u", self.user, "--"] if os.getuid() == 0 else []
         shutil.chown(folder, self.user)
         folder.parent.chmod(0o711)
         self._folder, self._data, self.port = folder, folder / "data", free_port()
