@@ -1,6 +1,6 @@
 """Commands of a crawl on a sharded cluster, without a `mongos`.
 
-The commands are overheard, as they are sent to a real server, and held against the rules of
+A log records the commands to a real server, and the tests check them by the rules of
 `tests.support.sharding`.
 """
 
@@ -42,7 +42,7 @@ HOSTS, PAGES = 8, 6
 GONE = "http://gone.example/"
 SHARDED = ("tasks", "hosts", "items")
 LARGE = "x" * (2 << 20)
-#: Statements of each page, link and host: all that a crawl sends more of where it is longer.
+#: Statements for each page, link and host: their number grows with the crawl.
 HOT = {
     "aggregate tasks: _id, due, host, priority": "due tasks of hosts",
     "update tasks: _id": "new tasks",
@@ -125,7 +125,7 @@ async def opened(
 
 
 def sent(command_log: CommandLog) -> list[Statement]:
-    """Return the statements on the sharded collections, and forget them."""
+    """Return the statements on the sharded collections, and reset the log."""
     commands, command_log.commands = command_log.commands, []
     found = [each for command in commands for each in statements(command, spider="books")]
     return [each for each in found if each.collection in SHARDED]
@@ -169,7 +169,7 @@ async def test_what_is_done_with_tasks_and_hosts_that_are_known_names_them(
     await ledger.leases.renew(leases, lease=LEASE)
     await ledger.leases.save(leases[1], data={"n": 1}, duration=LEASE)
     await ledger.outcomes.commit([success(ledger, leases[0], {"large": LARGE}, {"large": LARGE})])
-    await ledger.outcomes.commit([success(ledger, leases[0])])  # its lease is over
+    await ledger.outcomes.commit([success(ledger, leases[0])])  # after the end of its lease
     await ledger.outcomes.release(leases[1:])
     await ledger.leases.renew(leases, lease=LEASE)
     await ledger.hosts.wake({"example.com": now, "c.example": now})
@@ -187,7 +187,7 @@ async def test_what_is_done_with_tasks_and_hosts_that_are_known_names_them(
     await ledger.host_leases.renew(held, lease=LEASE)
     await ledger.host_leases.save(states)
     await ledger.host_leases.release(states)
-    await ledger.host_leases.release(states)  # they are given back already
+    await ledger.host_leases.release(states)  # a repeated release
     assert all(each.is_targeted for each in sent(command_log))
 
 
@@ -230,11 +230,11 @@ async def test_mongos_refuses_no_command(opened, command_log, kind: LedgerKind):
     for command in command_log.commands:
         assert "startTransaction" not in command
         if any(index.get("unique") for index in command.get("indexes", ())):
-            # GridFS makes it itself; that collection stays on one shard.
+            # GridFS creates this index itself; its collection stays on one shard.
             assert command["createIndexes"] == "books.asides.chunks"
     verbs = {next(iter(command)) for command in command_log.commands}
     assert not verbs & {"collMod", "mapReduce", "distinct", "validate", "collStats"}
-    # Collections without shards as well: any of them may be sharded by its `_id`.
+    # Unsharded collections as well: a user may shard any of them by its `_id`.
     refused = [
         each
         for command in command_log.commands

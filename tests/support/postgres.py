@@ -11,21 +11,21 @@ from pathlib import Path
 from tests.support import needed
 from tests.support.mongod import free_port
 
-#: Debian's programs that are not on PATH.
+#: Debian's folder of PostgreSQL's programs, which is not on PATH.
 _DEBIAN = "/usr/lib/postgresql/*/bin"
 _PACKAGE = "postgresql"
 
 
 @contextmanager
 def running(folder: Path, *, fsync: bool = True) -> Iterator[Callable[[str], str]]:
-    """Yield the function that makes a database and returns its URL."""
+    """Yield a function that creates a database and returns its URL."""
     with server(folder, fsync=fsync) as own:
         yield own.database
 
 
 @contextmanager
 def server(folder: Path, *, fsync: bool = True) -> Iterator["Server"]:
-    """Yield a server that was started, and end it afterwards."""
+    """Yield a running server, which ends with the block."""
     own = Server(folder, fsync=fsync)
     own.start()
     try:
@@ -35,12 +35,12 @@ def server(folder: Path, *, fsync: bool = True) -> Iterator["Server"]:
 
 
 class Server:
-    """A server of a test's own; its user is `postgres`, or the one of the test."""
+    """A private server of a test, run by the user `postgres` or by that of the test."""
 
     def __init__(self, folder: Path, *, fsync: bool) -> None:
         folder.mkdir()
         self.user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
-        # As root it refuses to run, and the folder above its own is root's.
+        # PostgreSQL refuses to run as root, and the parent folder belongs to root.
         runuser = shutil.which("runuser", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
         self._as_user = [str(runuser), "-u", self.user, "--"] if os.getuid() == 0 else []
         shutil.chown(folder, self.user)
@@ -52,16 +52,16 @@ class Server:
         self._call([*initdb, "-A", "trust", "-E", "UTF8", "--no-sync"])
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         log = ["-l", str(self._folder / "log"), "-o", self._options]
         self._call([*self._control(), *log, "start"])
 
     def stop(self, mode: str = "fast") -> None:
-        """End it: `fast` ends the connections, `immediate` is a crash."""
+        """Stop the server: `fast` ends the connections, `immediate` is a crash."""
         self._call([*self._control(), "-m", mode, "stop"])
 
     def database(self, name: str) -> str:
-        """Make a database; return its URL."""
+        """Create a database; return its URL."""
         at = ["-h", "127.0.0.1", "-p", str(self.port), "-U", self.user]
         self._call([_binary("createdb"), *at, name])
         return self.url(name)
@@ -72,7 +72,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The number of its first process."""
+        """Return the id of the server's main process."""
         return int((self._data / "postmaster.pid").read_text().split()[0])
 
     def _control(self) -> list[str]:
@@ -83,7 +83,7 @@ class Server:
 
 
 def version() -> str:
-    """Return the version of the server that there is."""
+    """Return the version of the installed server."""
     told = subprocess.run([_binary("postgres"), "--version"], check=True, capture_output=True)
     return told.stdout.decode().strip()
 

@@ -1,7 +1,7 @@
-"""A sharded cluster's rules for commands: which name the ids that they are about.
+"""Rules of a sharded cluster for commands: targeted ones name the ids of their documents.
 
-The key of tasks and of items is their `_id`, the key of hosts is its hash. `mongos` sends a command
-to the shards of the keys that its filter names, and to all shards where it names none.
+The shard key of tasks and items is their `_id`, that of hosts is its hash. `mongos` sends a command
+to the shards of the keys in its filter, and to all shards if the filter has none.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,10 +19,10 @@ class Statement:
     """One filter of a command."""
 
     verb: str
-    collection: str  #: `tasks`, `hosts`, `items`, or the name of one that is not sharded
+    collection: str  #: `tasks`, `hosts`, `items`, or the name of an unsharded collection
     chosen: Mapping[str, Any]
-    is_one: bool  #: it changes one document at most
-    adds: bool  #: it adds a document that it does not find
+    is_one: bool  #: changes at most one document
+    adds: bool  #: adds a missing document
 
     @property
     def shape(self) -> str:
@@ -31,7 +31,7 @@ class Statement:
 
     @property
     def is_targeted(self) -> bool:
-        """Whether it names documents, or stretches of ids, each of one host or one task."""
+        """Whether it names documents, or ranges of ids within one host or task."""
         if (test := self.chosen.get("_id")) is not None:
             return self._names(test)
         alternatives = self.chosen.get("$or", ())
@@ -39,7 +39,7 @@ class Statement:
 
     @property
     def is_refused(self) -> bool:
-        """Whether `mongos` refuses it: it changes one document, and not by its key."""
+        """Whether `mongos` refuses it: a change of one document without its key."""
         test = self.chosen.get("_id", {"$exists": True})
         is_key = not (isinstance(test, dict) and _operators(test))
         return (self.is_one or self.adds) and not is_key
