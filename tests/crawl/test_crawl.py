@@ -111,7 +111,7 @@ class Web(ReplayDownloader):
 
     @property
     def pages(self) -> list[str]:
-        """The URLs that were asked for, robots.txt left out."""
+        """Return the requested URLs, without robots.txt."""
         return [url for url in self.requested if not url.endswith("/robots.txt")]
 
 
@@ -503,10 +503,10 @@ async def test_an_errback_is_called_and_what_has_none_is_given_up_at_once(ledger
     assert await ledger.queries.reasons() == {"host-unreachable": 14}
 
 
-async def test_a_page_that_waits_for_another_attempt_is_called_for_without_that(
+async def test_a_page_that_waits_for_a_retry_is_given_up_with_its_host(
     ledger: SqliteLedger,
 ):
-    """The host is given up meanwhile: the crawl does not continue for this page alone."""
+    """Its host is given up during the wait: the crawl does not continue for this page alone."""
     late = f"{HOME}late"
     answers = {late: down(500), f"{HOME}1": FetchError(Reason.CONNECT, "refused")}
     web = Web(answers, held=[f"{HOME}1"])
@@ -634,7 +634,7 @@ async def test_a_callback_that_raises_costs_its_own_page_only(ledger: SqliteLedg
     assert traceback is not None
     assert "find_the_title" in traceback
     assert "crawlcw/crawl/callbacks.py" not in traceback
-    assert broken.items == (), "nothing of half a page"
+    assert broken.items == (), "no items of a failed page"
     assert (report.pages, report.failures) == (4, {"parse-error": 1})
     assert spider.given_up == [(f"{HOME}1", Reason.PARSE_ERROR)]
     assert web.pages.count(f"{HOME}1") == 1

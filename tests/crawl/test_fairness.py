@@ -117,7 +117,7 @@ def smallest_gap(requests: Iterable[Hit]) -> float:
 
 
 def processes_of_each_host(requests: Iterable[Hit]) -> Counter[int]:
-    """Return how many hosts were asked by one process, by two, ..."""
+    """Return the number of hosts by the number of processes that sent requests to them."""
     return Counter(len({r.agent for r in of_host}) for of_host in by_host(requests).values())
 
 
@@ -134,7 +134,7 @@ def answered(site: Served, names: Sequence[str], *, with_pages: int) -> Callable
 
 
 def owner_of(name: str, store: Store, crawls: Iterable[Process]) -> Process | None:
-    """Return which of some processes has a host."""
+    """Return the process that owns a host, if any."""
     token = store.owners().get(name, "")
     return next((crawl for crawl in crawls if f"-{crawl.pid}-" in token), None)
 

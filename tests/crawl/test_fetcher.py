@@ -32,7 +32,7 @@ async def test_of_a_result_that_finds_no_room_no_other_lease_is_held_for_ever(
     done.put_nowait(Done(settlements=()))
 
     async def work(lease: Lease) -> Done:
-        # It is on its way back, and is told with its next wait.
+        # The loss is found while the task is being finished; the fetcher sees it at its next wait.
         held.lose([lease.task.id])
         return Done(settlements=(success(ledger, lost), success(ledger, in_hand)))
 

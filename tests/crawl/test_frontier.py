@@ -314,7 +314,7 @@ def test_a_visited_host_is_idle_when_nothing_of_it_is_under_way():
     assert process.idle() == [HOST]
 
 
-# --- how many at once
+# --- requests at once
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_a_host_that_failed_is_asked_for_one_page_until_it_is_back(concurrency: 
     assert len(process.take_all()) == 5
 
 
-# --- what answers and failures do
+# --- effects of answers and failures
 
 
 def test_an_answer_counts():

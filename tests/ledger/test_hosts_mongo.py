@@ -243,7 +243,7 @@ async def test_a_wrong_index_is_named_with_its_collection(mongodb_uri: str, data
             await MongoLedger(MongoStore(client[database_name], "books")).inspection.prepare()
 
 
-# --- how much is sent
+# --- numbers of commands
 
 
 async def test_hosts_cost_a_few_commands_however_many_they_are(ledger, large_database, command_log):

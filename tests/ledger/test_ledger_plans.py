@@ -231,7 +231,8 @@ async def test_the_earliest_tasks_of_many_hosts_are_one_look_each(
     dues = await ledger.waking.earliest_dues([*there, *nowhere])
 
     assert dues.keys() == there
-    # One for each of three priorities, and for none below; two for those that have no task.
+    # For each host with tasks: one read for each of three priorities, and one for the end. Two
+    # reads for all hosts without tasks.
     assert len(check_plans(large_database, command_log, "find")) == 4 * len(there) + 2
 
 

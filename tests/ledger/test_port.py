@@ -295,7 +295,7 @@ some_host_edit = st.builds(
         },
     ),
 )
-#: Indexes, and the fields of which equal ones have the same place.
+#: Indexes, and their fields; documents with equal fields have no order.
 HOST_PATHS = {
     Path.READY: ["ready_at"],
     Path.LAST_READY: ["ready_at"],

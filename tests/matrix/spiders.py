@@ -348,7 +348,7 @@ class Retiring(Pooled):
 
 
 class Proxied(Tree):
-    """Two proxies, one of which the site bans; `-a proxies=` names both."""
+    """Two proxies, one of them banned by the site; `-a proxies=` names both."""
 
     name = "proxied"
     kind = "proxied"

@@ -136,7 +136,7 @@ class Collection:
             await self._mocked.create_index(list(options.pop("key").items()), **options)
 
     async def aggregate(self, pipeline: Sequence[dict[str, Any]], **_: Any) -> "Found":
-        # mongomock has no `$unionWith`: each part is asked for, with the stages behind them all.
+        # mongomock has no `$unionWith`: each part runs alone, with the stages after all parts.
         unions = [n for n, stage in enumerate(pipeline) if "$unionWith" in stage]
         if not unions:
             return Found(await self._mocked.aggregate(list(pipeline)).to_list())
