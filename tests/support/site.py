@@ -4,6 +4,7 @@ The folder of the pages is the manual. The hook adds the README, ARCHITECTURE an
 other pages of the repository, a page for each example, and a reference of the API by
 mkdocstrings instead of the manual's. Links between the files become links of the site;
 links to other files lead to the repository.
+State diagrams become SVG, and the pages load nothing from other hosts.
 """
 
 import ast
@@ -16,7 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
 
+from jinja2 import ChoiceLoader, DictLoader, Environment
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -24,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from crawlcw.guide import pages as manual  # noqa: E402  # MkDocs loads this file alone
+from tests.support import pictures, state_drawing  # noqa: E402
 from tests.support.api_reference import MODULES, public_names  # noqa: E402
 
 #: Pages of the repository beside the manual, by their names on the site.
@@ -44,8 +48,11 @@ ORIGINS = {
     "examples/deploy.md": "examples/deploy/README.md",
     **PROJECT,
 }
+#: The pictures have the same paths on the site.
+_PICTURES = [f"examples/{pictures.FOLDER.name}/{file.name}" for file in pictures.FOLDER.iterdir()]
+#: The pages and pictures of the site, by the files of the repository.
 _PAGES = {origin: page for page, origin in ORIGINS.items()}
-_PAGES["examples/deploy"] = "examples/deploy.md"
+_PAGES |= {"examples/deploy": "examples/deploy.md", **{file: file for file in _PICTURES}}
 #: Weight of a page in the search: answers come before lists of names, and those before programs.
 _BOOST = {
     **dict.fromkeys(("index.md", *(f"{name}.md" for name in manual.KINDS["Tutorial"])), 4),
@@ -55,6 +62,17 @@ _BOOST = {
     "api.md": 0.2,
 }
 _OTHER_BOOST = 0.5
+_STYLES = "assets/site.css"
+#: Texts of the theme and their replacements.
+_THEME = {
+    # Without this mark Material's script does not ask api.github.com for the repository's stars.
+    "partials/source.html": (' data-md-component="source"', ""),
+    # A screen reader says the name of a dialog.
+    "partials/search.html": (
+        'role="dialog"',
+        'role="dialog" aria-label="{{ lang.t(\'search\') }}"',
+    ),
+}
 #: The text of each page with its links, for `llms.txt`.
 _TEXTS: dict[str, str] = {}
 
@@ -66,8 +84,22 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     ]
     programs = [f"examples/{name}.md" for name in [*EXAMPLES, "deploy"]]
     kinds.append({"Examples": ["examples/index.md", *programs]})
-    config.nav = ["index.md", *kinds, {"Project": [*PROJECT]}]
+    config.nav = [{"Overview": "index.md"}, *kinds, {"Project": [*PROJECT]}]
+    config.extra_css.append(_STYLES)
     return config
+
+
+def on_env(env: Environment, config: MkDocsConfig, files: Files) -> Environment:
+    """Change some texts of the theme; a theme without them fails the build."""
+    changed = {}
+    assert env.loader is not None
+    for name, (text, other) in _THEME.items():
+        source, *_ = env.loader.get_source(env, name)
+        if text not in source:
+            raise PluginError(f"the theme's {name} has no {text!r} any more")
+        changed[name] = source.replace(text, other)
+    env.loader = ChoiceLoader([DictLoader(changed), env.loader])
+    return env
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -84,6 +116,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if page == "api.md":
             files.remove(files.get_file_from_path(page))
         files.append(File.generated(config, page, content=text))
+    as_they_are = {_STYLES: "tests/support/site.css", **{file: file for file in _PICTURES}}
+    for shown, origin in as_they_are.items():
+        files.append(File.generated(config, shown, abs_src_path=str(ROOT / origin)))
     return files
 
 
@@ -101,7 +136,12 @@ def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) 
         for part in parts[::2]
     ]
     _TEXTS[shown] = "".join(parts)
-    return _TEXTS[shown]
+    return re.sub(
+        r"^```mermaid\n(.*?)^```$",
+        lambda diagram: state_drawing.svg(diagram[1], title=f"State diagram: {page.title}"),
+        _TEXTS[shown],
+        flags=re.DOTALL | re.MULTILINE,
+    )
 
 
 def on_post_build(config: MkDocsConfig) -> None:
@@ -157,20 +197,21 @@ def _summary(name: str) -> str:
 
 
 def _gallery() -> str:
-    rows = [f"| [`{name}`]({name}) | {_summary(name)} |" for name in EXAMPLES]
-    return "\n".join(
-        [
-            "# Examples",
-            "",
-            "Whole programs, which the tests run.",
-            "",
-            "| program | |",
-            "|---|---|",
-            *rows,
-            "| [`deploy/`](deploy/) | Files for systemd, containers, Kubernetes and Prometheus |",
-            "",
-        ]
+    lines = ["# Examples", "", "What crawlcw looks like, and whole programs, which the tests run."]
+    for picture in pictures.PICTURES:
+        # Material shows a picture whose address ends so on light or dark pages only.
+        ends = ("#only-light", "#only-dark") if len(picture.files) == 2 else ("",)
+        images = (
+            f"![{picture.alt}](pictures/{file}{end})"
+            for file, end in zip(picture.files, ends, strict=True)
+        )
+        lines += ["", f"## {picture.heading}", "", picture.text, "", *images]
+    lines += ["", "## Programs", "", "| program | |", "|---|---|"]
+    lines += [f"| [`{name}`]({name}) | {_summary(name)} |" for name in EXAMPLES]
+    lines.append(
+        "| [`deploy/`](deploy/) | Files for systemd, containers, Kubernetes and Prometheus |"
     )
+    return "\n".join(lines) + "\n"
 
 
 def _program(name: str) -> str:

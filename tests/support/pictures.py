@@ -1,0 +1,314 @@
+"""Pictures of the site's gallery: screens of real commands, and the real dashboard.
+
+    python -m tests.support.pictures            # the terminal, in seconds
+    python -m tests.support.pictures dashboard  # two minutes, with Playwright and Chromium
+
+They are kept in `examples/pictures/`, so that the site is built without running anything.
+`tests/test_site.py` compares the texts of the terminal's pictures with the commands' output.
+"""
+
+import base64
+import io
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+from tests.support import needed, pages
+
+FOLDER = pages.ROOT / "examples" / "pictures"
+_COLUMNS, _LINES = 100, 50
+#: Background, text, and the eight colours: light enough for dim text as well.
+_THEME = TerminalTheme(
+    (24, 26, 32),
+    (232, 234, 237),
+    [
+        (24, 26, 32),
+        (242, 110, 110),
+        (126, 200, 127),
+        (240, 200, 100),
+        (120, 170, 250),
+        (214, 140, 230),
+        (100, 205, 215),
+        (232, 234, 237),
+    ],
+)
+_SVG = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{height}}" role="img" \
+aria-labelledby="title text"><title id="title">{title}</title>
+<desc id="text">{text}</desc>
+<style>.{{unique_id}}-matrix {{{{ font: {{char_height}}px ui-monospace, Menlo, Consolas, \
+"DejaVu Sans Mono", monospace; line-height: {{line_height}}px }}}}
+{{styles}}</style>
+<defs>{{lines}}</defs>
+{{chrome}}
+<g transform="translate({{terminal_x}}, {{terminal_y}})">{{backgrounds}}
+<g class="{{unique_id}}-matrix">{{matrix}}</g></g></svg>
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A picture of the gallery; with two files, one for light and one for dark pages."""
+
+    heading: str
+    files: tuple[str, ...]
+    alt: str
+    text: str  #: of the page, above the picture
+
+
+PICTURES = (
+    Picture(
+        heading="A first crawl",
+        files=("demo.svg",),
+        alt="A terminal in which crawlcw demo prints tables of tasks, pages and failures.",
+        text="`crawlcw demo` crawls a small bookshop on this machine in seconds.",
+    ),
+    Picture(
+        heading="Killed and resumed",
+        files=("resume.svg",),
+        alt="A terminal: a crawl is killed at a part of its pages, and the next run ends it.",
+        text="A killed crawl goes on where it was: the file has all 240 books, each of them once.",
+    ),
+    Picture(
+        heading="Failures",
+        files=("failures.svg",),
+        alt="A terminal in which stats, tasks and retry-failed show why pages were given up.",
+        text="Every page that was given up stays in the ledger with its reason.",
+    ),
+    Picture(
+        heading="The dashboard",
+        files=("overview-light.webp", "overview-dark.webp"),
+        alt="The dashboard's overview: pages a second, counts by status, charts, the worker.",
+        text="`crawlcw dashboard` shows a crawl while it runs. "
+        "[The dashboard](../crawlcw/guide/dashboard.md) describes its views.",
+    ),
+    Picture(
+        heading="One task",
+        files=("task-light.webp", "task-dark.webp"),
+        alt="The dashboard's page of one task: its status, its failed attempt, its last answer.",
+        text="Each task has a page with its attempts, its response, its items, and the pages "
+        "that link to it.",
+    ),
+)
+
+
+# The terminal
+
+
+def screens(folder: Path) -> dict[str, str]:
+    """Run the commands of the terminal's pictures in an empty folder; return each screen."""
+    shown = {"demo": _session(folder, "crawlcw demo")}
+    ledger = "CRAWLCW_LEDGER=sqlite:///.crawlcw/demo.db"
+    shown["failures"] = f"$ export {ledger}\n" + _session(
+        folder,
+        "crawlcw stats bookshop",
+        "crawlcw tasks bookshop --status ignored",
+        "crawlcw retry-failed bookshop --dry-run",
+        environment=dict([ledger.split("=", 1)]),
+    )
+    with _bookshop(folder):
+        run = "crawlcw run books -s delay=50ms --log-level warning"
+        killed = _on_terminal(run, folder, kill_at=r"finished [3-9]\d ")
+        rest = _session(
+            folder, "crawlcw run books --quiet -o books.csv", "wc -l books.csv",
+            "crawlcw stats books",
+        )  # fmt: skip
+    shown["resume"] = f"$ {run}\n{killed}\nKilled\n{rest}"
+    return shown
+
+
+@contextmanager
+def _bookshop(folder: Path) -> Iterator[None]:
+    """Keep the bookshop open, with the tutorial's spider for it."""
+    command = [sys.executable, "-m", "crawlcw", "demo", "--serve", "--port", "0"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as shop:
+        try:
+            assert shop.stdout is not None
+            address = re.findall(r"http://\S+", shop.stdout.readline())[0]
+            spider = pages.block(pages.guide("tutorial"), "python", "class Books")
+            (folder / "spiders").mkdir()
+            text = spider.replace("http://127.0.0.1:8000/", address)
+            (folder / "spiders" / "books.py").write_text(text)
+            yield
+        finally:
+            shop.send_signal(signal.SIGINT)
+
+
+def _session(folder: Path, *commands: str, environment: dict[str, str] | None = None) -> str:
+    return "".join(
+        f"$ {command}\n{_on_terminal(command, folder, environment=environment)}"
+        for command in commands
+    )
+
+
+def _on_terminal(
+    command: str,
+    folder: Path,
+    *,
+    kill_at: str | None = None,
+    environment: dict[str, str] | None = None,
+) -> str:
+    """Return the screen after a command on a terminal, or after its kill at a text."""
+    arguments = command.split()
+    if arguments[0] == "crawlcw":
+        arguments = [sys.executable, "-m", *arguments]
+    ours, its = pty.openpty()
+    termios.tcsetwinsize(its, (_LINES, _COLUMNS))
+    environ = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", "HOME": str(folder)}
+    with subprocess.Popen(
+        arguments,
+        cwd=folder,
+        env=environ | (environment or {}),
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+    ) as process:
+        os.close(its)
+        written = b""
+        while part := _read(ours):
+            written += part
+            if kill_at and re.search(kill_at, _screen(written)):
+                os.killpg(process.pid, signal.SIGKILL)
+                kill_at = None
+    os.close(ours)
+    assert process.returncode in (0, -signal.SIGKILL), written.decode()
+    return _screen(written)
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # Linux: the last program on it has ended
+        return b""
+
+
+def _screen(written: bytes) -> str:
+    """Return the lines that are left, with their colours: rich erases lines, then writes anew."""
+    lines = [""]
+    text = re.sub(r"\x1b\[\?25[hl]", "", written.decode(errors="replace"))
+    for part in re.split(r"(\x1b\[1A|\x1b\[2K|\r?\n|\r)", text):
+        match part:
+            case "\x1b[1A":
+                lines.pop()
+            case "\x1b[2K":
+                lines[-1] = ""
+            case "\n" | "\r\n":
+                lines.append("")
+            case "\r":
+                pass
+            case _:
+                lines[-1] += part
+    return "\n".join(lines)
+
+
+def drawn(screen: str, *, title: str) -> str:
+    """Return a screen as SVG: a dark window, on light and on dark pages."""
+    text = Text.from_ansi(screen.rstrip())
+    text.highlight_regex(r"(?m)^\$ .*$", "bold green")
+    console = Console(
+        record=True,
+        width=_COLUMNS,
+        file=io.StringIO(),
+        force_terminal=True,
+        legacy_windows=False,
+        color_system="truecolor",
+    )
+    console.print(text, overflow="fold", no_wrap=False, highlight=False, markup=False)
+    console.print()
+    # rich fills the result in once more, so braces are doubled.
+    code = _SVG.format(title=_unformatted(escape(title)), text=_unformatted(escape(text.plain)))
+    svg = console.export_svg(title="", theme=_THEME, code_format=code, unique_id="t")
+    return re.sub(r"[ \t]+$", "", svg, flags=re.MULTILINE)
+
+
+def _unformatted(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def texts(svg: str) -> str:
+    """Return the lines of text that a picture shows."""
+    lines: dict[float, list[tuple[float, str]]] = {}
+    for text in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text"):
+        place = lines.setdefault(float(text.attrib["y"]), [])
+        place.append((float(text.attrib["x"]), text.text or ""))
+    return "\n".join(
+        "".join(part for _, part in sorted(parts)) for _, parts in sorted(lines.items())
+    )
+
+
+# The dashboard
+
+
+def dashboards(folder: Path) -> dict[str, bytes]:
+    """Take pictures of the dashboard of a crawl that runs, light and dark."""
+    api = needed.module("playwright.sync_api", extra="browser")
+    crawl = [sys.executable, "-m", "crawlcw", "run", "books", "--quiet", "-s", "delay=400ms"]
+    serve = [sys.executable, "-m", "crawlcw", "dashboard", "--port", "0"]
+    taken = {}
+    with (
+        _bookshop(folder),
+        subprocess.Popen(crawl, cwd=folder) as crawling,
+        subprocess.Popen(serve, cwd=folder, stdout=subprocess.PIPE, text=True) as serving,
+        api.sync_playwright() as playwright,
+    ):
+        assert serving.stdout is not None
+        address = re.findall(r"http://\S+", serving.stdout.readline())[0].rstrip("/")
+        browser = playwright.chromium.launch(
+            executable_path=needed.chromium(), args=["--no-sandbox"]
+        )
+        for scheme in ("light", "dark"):
+            page = browser.new_page(color_scheme=scheme, device_scale_factor=2)
+            page.goto(f"{address}/#/books")
+            finished = page.locator(".counts li").filter(has_text="finished").locator(".number")
+            api.expect(finished).to_have_text(re.compile(r"1[5-9]\d"), timeout=300_000)
+            taken[f"overview-{scheme}.webp"] = _photograph(page, height=860)
+            page.goto(f"{address}/#/books/tasks?text=/book/volume-zero/")
+            page.locator("a.url").click()
+            api.expect(page.get_by_role("heading", name="Found on")).to_be_visible(timeout=60_000)
+            taken[f"task-{scheme}.webp"] = _photograph(page, height=600)
+        browser.close()
+        serving.terminate()
+        crawling.terminate()
+    return taken
+
+
+def _photograph(page: Any, *, height: int) -> bytes:
+    page.set_viewport_size({"width": 960, "height": height})
+    session = page.context.new_cdp_session(page)
+    # Playwright itself writes PNG and JPEG only.
+    shot = session.send("Page.captureScreenshot", {"format": "webp", "quality": 80})
+    return base64.b64decode(shot["data"])
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    with TemporaryDirectory() as folder:
+        if sys.argv[1:] == ["dashboard"]:
+            for name, data in dashboards(Path(folder)).items():
+                (FOLDER / name).write_bytes(data)
+            return
+        titles = {picture.files[0]: picture.alt for picture in PICTURES}
+        for name, screen in screens(Path(folder)).items():
+            file = f"{name}.svg"
+            (FOLDER / file).write_text(drawn(screen, title=titles[file]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
