@@ -255,7 +255,7 @@ ADVICE: Mapping[Kind, Advice] = {
     ),
     Kind.SHARDED: Advice(
         meaning="the ledger is on a sharded cluster, where only the shard key is unique",
-        todo="leave the spider's collections unsharded",
+        todo="leave its collections unsharded, or use the keys in `crawlcw guide deploying`",
         note=True,
     ),
     Kind.CLOCK_OFFSET: Advice(

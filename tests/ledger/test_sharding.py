@@ -62,8 +62,8 @@ CLAIMS = {
 SCATTERED = {
     "find hosts: ready_at": "hosts to lease, and when the next one is ready",
     "find tasks: due, priority": "tasks of hosts that processes share, and the end of a crawl",
-    "find tasks: due, host, priority": "hosts to wake: a process without work, each minute",
-    "find tasks: revisit, status": "pages to visit again: each minute",
+    "find tasks: due, host, priority": "lost wake-ups: a process without work",
+    "find tasks: revisit, status": "pages to visit again: once a process",
     "find tasks: reason": "tasks over an earlier max_depth, and seeds: once a process",
     "aggregate tasks: lock, status": "tasks of a worker that ends",
     "update hosts: owner": "hosts of a worker that ends",
