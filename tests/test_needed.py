@@ -50,8 +50,14 @@ def test_without_a_chromium_or_its_playwright_the_browser_is_missing(monkeypatch
 
 
 def test_no_test_looks_for_such_a_thing_by_itself():
-    """Exceptions: the search for `mongod`, the time limit in `conftest`, and the right to mount."""
-    own = {"support/needed.py", "support/mongod.py", "conftest.py", "faults/test_disk_faults.py"}
+    """Exceptions: the searches for servers, the time limit in `conftest`, and the right to mount."""
+    own = {
+        "conftest.py",
+        "faults/test_disk_faults.py",
+        "support/mongod.py",
+        "support/needed.py",
+        "support/postgres.py",
+    }
     looks = re.compile(r"\b(shutil\.which|importorskip|pytest\.skip|skipif)\(")
 
     found = {
