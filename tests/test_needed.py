@@ -50,7 +50,7 @@ def test_without_a_chromium_or_its_playwright_the_browser_is_missing(monkeypatch
 
 
 def test_no_test_looks_for_such_a_thing_by_itself():
-    """Exceptions: the searches for servers, the time limit in `conftest`, and the right to mount."""
+    """Exceptions: the searches for servers, the time limit in `conftest`, the right to mount."""
     own = {
         "conftest.py",
         "faults/test_disk_faults.py",
