@@ -87,16 +87,6 @@ _FORMATTING = re.compile(
 )
 #: Without a flag for their case: so the search begins at each `<` alone, three times as fast.
 _REPEATED = re.compile(rb"<(?:[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])")
-#: Formatting that the parser opens again in each block, options, <html> and <body>. It keeps one
-#: <a> for that, and of the others three that are alike, so those without attributes are few.
-#: The lookahead leaves out most tags at their first letters.
-_COSTLY = re.compile(
-    rb"<(?![/!?adlprADLPR]|span|t[dr])(?:"
-    rb"(?:[bBiIsSuU]|[bB][iI][gG]|[cC][oO][dD][eE]|[eE][mM]|[fF][oO][nN][tT]|[nN][oO][bB][rR]"
-    rb"|[sS][mM][aA][lL][lL]|[sS][tT][rR][iI][kK][eE]|[sS][tT][rR][oO][nN][gG]|[tT][tT])"
-    rb"[ \t\r\n\f/][^>]*+"
-    rb"|[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])"
-)
 #: By a stricter grammar than the standard's, so that its end is where a parser has it.
 _ATTRIBUTES = (
     rb"(?:[ \t\r\n\f]++(?:[^ \t\r\n\f<>\"'=/]++(?:[ \t\r\n\f]*+=[ \t\r\n\f]*+"
@@ -105,8 +95,20 @@ _ATTRIBUTES = (
 #: Where a quote may hide the rest of a tag, it may be like no other.
 _ALIKE = re.compile(rb"<[a-zA-Z]++" + _ATTRIBUTES)
 #: An element with nothing but text in it: its end tag closes it, whatever is around it.
-_CLOSED_AT_ONCE = re.compile(
-    rb"<(?!option|html|body)([a-z][a-z0-9]*+)" + _ATTRIBUTES + rb">[^<]*+</\1>"
+_CLOSED = (
+    rb"<(?!option|html|body)(?P<closed>[a-z][a-z0-9]*+)" + _ATTRIBUTES + rb">[^<]*+</(?P=closed)>"
+)
+_CLOSED_AT_ONCE = re.compile(_CLOSED)
+#: Formatting that the parser opens again in each block, options, <html> and <body>. It keeps one
+#: <a> for that, and of the others three that are alike, so those without attributes are few.
+#: Those that hold nothing but text and elements that are closed at once are closed as well.
+#: The first lookahead leaves out most tags at their first letters.
+_COSTLY = re.compile(
+    rb"<(?![/!?adlprADLPR]|span|t[dr])(?:"
+    rb"(?P<tag>[bBiIsSuU]|[bB][iI][gG]|[cC][oO][dD][eE]|[eE][mM]|[fF][oO][nN][tT]|[nN][oO][bB][rR]"
+    rb"|[sS][mM][aA][lL][lL]|[sS][tT][rR][iI][kK][eE]|[sS][tT][rR][oO][nN][gG]|[tT][tT])"
+    rb"(?=[ \t\r\n\f/])(?!" + _ATTRIBUTES + rb">(?:[^<]++|" + _CLOSED + rb")*+</(?P=tag)>)[^>]*+"
+    rb"|[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])"
 )
 _MOST_ROUNDS = 3
 _TAG = re.compile(rb"<[A-Za-z/]")
@@ -214,7 +216,7 @@ def _is_costly(body: bytes, tags: int) -> bool:
 
     The *tags* are those of the whole page: formatting is opened again for each of them.
     """
-    found = _COSTLY.findall(body)
+    found = [tag[0] for tag in _COSTLY.finditer(body)]
     if len(found) * tags <= _MOST_REOPENED and len(found) <= _MOST_REPEATED:
         return False
     kinds = Counter(found)
