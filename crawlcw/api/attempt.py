@@ -156,6 +156,8 @@ class Attempt:
         traceback: TracebackType | None,
     ) -> None:
         shares, self.memory = self.memory or (), None
+        # Bound to this attempt: the cycle would keep both until the next garbage collection.
+        self.follows = None
         try:
             if self.cleanup is not None:
                 await self.cleanup.__aexit__(kind, error, traceback)

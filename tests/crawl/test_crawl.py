@@ -1,6 +1,7 @@
 """Whole crawls in one process: answers from memory, a ledger in a file, no network."""
 
 import asyncio
+import gc
 import itertools
 import time
 from collections import Counter
@@ -11,6 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
+import uvloop
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -18,6 +20,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble, run_spider
 from crawlcw.crawl import seeder
+from crawlcw.crawl.causes import PageAttempt
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.engine import batching
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason, SpiderError, StopCrawl
@@ -199,6 +202,27 @@ async def test_run_spider_does_it_all_in_one_call(path: Path):
     )
 
     assert report.pages == 4
+
+
+def test_attempts_are_not_left_to_the_garbage_collector(path: Path):
+    async def left_of_a_crawl() -> int:
+        await run_spider(
+            Books(),
+            ledger=f"sqlite:///{path}",
+            downloader=ReplayDownloader(site(50)),
+            settings=Settings(concurrency=4),
+        )
+        return sum(type(each) is PageAttempt for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        # asyncio's own loop keeps cancelled timers, with the attempts in their contexts.
+        left = uvloop.run(left_of_a_crawl())
+    finally:
+        gc.enable()
+
+    assert left < 25, "the last ones of each fetcher"
 
 
 async def test_what_is_recorded_of_a_page(ledger: SqliteLedger):
