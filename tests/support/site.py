@@ -55,8 +55,8 @@ _PAGES = {origin: page for page, origin in ORIGINS.items()}
 _PAGES |= {"examples/deploy": "examples/deploy.md", **{file: file for file in _PICTURES}}
 #: Weight of a page in the search: answers come before lists of names, and those before programs.
 _BOOST = {
-    **dict.fromkeys(("index.md", *(f"{name}.md" for name in manual.KINDS["Tutorial"])), 4),
-    **dict.fromkeys((f"{name}.md" for name in manual.KINDS["How to"]), 8),
+    **dict.fromkeys(("index.md", *(f"{name}.md" for name in manual.KINDS["Tutorial"])), 3),
+    **dict.fromkeys((f"{name}.md" for name in manual.KINDS["How to"]), 4),
     **dict.fromkeys((f"{name}.md" for name in manual.KINDS["Reference"]), 2),
     **dict.fromkeys((f"{name}.md" for name in manual.KINDS["Explanation"]), 2),
     "api.md": 0.2,
