@@ -4,7 +4,6 @@ import ast
 import io
 import re
 import tokenize
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,15 +27,11 @@ CLAUSES = re.compile(
     ),
     re.MULTILINE,
 )
-OPENING = re.compile(r"(?:What|Who|Whose|Which|Where|When|Why|How|Whether)(?:ever)?\b")
+OPENING = re.compile(
+    r"(?:#.*\n)*\"{3}(?:What|Who|Whose|Which|Where|When|Why|How|Whether)(?:ever)?\b"
+)
 #: Generated from docstrings, which are counted in the code.
 GENERATED = ("crawlcw/guide/api.md",)
-
-#: Numbers of clauses by file. They may only shrink: rewrite one, and lower its number.
-ALLOWED = {
-    "CONTRIBUTING.md": 1,
-    "crawlcw/ARCHITECTURE.md": 2,
-}
 
 
 def files(suffix: str) -> list[Path]:
@@ -73,7 +68,6 @@ def prose_of(path: Path) -> str:
     return "\n".join([*docstrings, *comments])
 
 
-@cache
 def clauses() -> dict[str, list[str]]:
     """Return the lines with a clause, by file."""
     found = {}
@@ -84,24 +78,12 @@ def clauses() -> dict[str, list[str]]:
     return found
 
 
-def test_no_file_gains_a_clause_where_a_noun_can_stand():
-    gained = {name: lines for name, lines in clauses().items() if len(lines) > ALLOWED.get(name, 0)}
-
-    assert gained == {}
-
-
-def test_the_list_of_allowed_clauses_shrinks_with_the_text():
-    found = clauses()
-
-    assert {name for name in ALLOWED if name not in found} == set()
+def test_no_file_has_a_clause_where_a_noun_can_stand():
+    assert clauses() == {}
 
 
 def test_no_module_docstring_opens_with_a_clause():
-    opened = [
-        name_of(path)
-        for path in modules()
-        if OPENING.match(ast.get_docstring(ast.parse(path.read_text())) or "")
-    ]
+    opened = [name_of(path) for path in modules() if OPENING.match(path.read_text())]
 
     assert opened == []
 
