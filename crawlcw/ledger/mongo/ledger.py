@@ -36,9 +36,8 @@ class MongoLedger:
     def __init__(self, store: MongoStore) -> None:
         """Put the facets together; call `inspection.prepare` before use."""
         self.store = store
-        items, blobs = Items(store), Blobs(store)
+        items, blobs, hosts = Items(store), Blobs(store), MongoHosts(store)
         store.unit = Unit(store, items, blobs)
-        hosts = MongoHosts(store)
         self.hosts: protocol.Hosts = hosts
         self._schema = Schema(store)
         self.tasks: protocol.Tasks = Tasks(store, items)
@@ -53,10 +52,10 @@ class MongoLedger:
         self.notes = Notes(store)
         self.sessions = Sessions(store)
         self.spider_state = SpiderStates(store)
-        self.blobs: protocol.Blobs = blobs
-        self.changes: protocol.Changes = Changes(store)
         self.search = Search(store)
         self.copying = Copying(store, Contents(store, items, blobs))
+        self.blobs: protocol.Blobs = blobs
+        self.changes: protocol.Changes = Changes(store)
         self.inspection: examination.Inspection = Inspection(store, self._schema)
 
     @classmethod
@@ -80,17 +79,7 @@ class MongoLedger:
         if no server answers within 5 s, and `LedgerConfigurationError` for an unsuitable
         server or missing privileges.
         """
-        client, database = connected(url, driver)
-        store = MongoStore(
-            database,
-            spider,
-            claims=claims,
-            clock=clock,
-            client=client,
-            url=url,
-            driver=driver,
-            kind=kind or LedgerKind.SPIDER,
-        )
+        store = _connected(url, spider, driver=driver, claims=claims, clock=clock, kind=kind)
         ledger = cls(store)
         try:
             await ledger._schema.check_server()
@@ -139,16 +128,7 @@ class MongoLedger:
         The arguments and errors are those of `open`, but that missing or wrong
         indexes are no error: `health` tells of them.
         """
-        client, database = connected(url, driver)
-        store = MongoStore(
-            database,
-            spider,
-            clock=clock,
-            client=client,
-            url=url,
-            driver=driver,
-            kind=kind or LedgerKind.SPIDER,
-        )
+        store = _connected(url, spider, driver=driver, clock=clock, kind=kind)
         ledger = cls(store)
         try:
             await ledger._schema.check_server()
@@ -175,3 +155,25 @@ class MongoLedger:
     async def close(self) -> None:
         """Close the client, if this ledger opened it."""
         await self.store.close()
+
+
+def _connected(
+    url: str,
+    spider: str,
+    *,
+    driver: str,
+    claims: str = "each",
+    clock: Callable[[], datetime] | None,
+    kind: LedgerKind | None,
+) -> MongoStore:
+    client, database = connected(url, driver)
+    return MongoStore(
+        database,
+        spider,
+        claims=claims,
+        clock=clock,
+        client=client,
+        url=url,
+        driver=driver,
+        kind=kind or LedgerKind.SPIDER,
+    )
