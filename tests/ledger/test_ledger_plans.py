@@ -228,7 +228,7 @@ async def test_the_earliest_tasks_of_many_hosts_are_one_look_each(
     there = {f"h{n}.com" for n in range(0, HOSTS, 4)}
     nowhere = [f"none-{n}.com" for n in range(600)]
 
-    dues = await ledger.waking.earliest_dues([*there, *nowhere])
+    dues = await ledger.hosts.earliest_dues([*there, *nowhere])
 
     assert dues.keys() == there
     # For each host with tasks: one read for each of three priorities, and one for the end. Two
