@@ -124,7 +124,7 @@ def screens(folder: Path) -> dict[str, str]:
     )
     with _bookshop(folder):
         run = "crawlcw run books -s delay=50ms --log-level warning"
-        killed = _on_terminal(run, folder, kill_at=r"finished [3-9]\d ")
+        killed = _on_terminal(run, folder, kill_at=r"finished ([3-9]\d|\d{3}) ")
         rest = _session(
             folder, "crawlcw run books --quiet -o books.csv", "wc -l books.csv",
             "crawlcw stats books",
@@ -184,11 +184,10 @@ def _on_terminal(
         written = b""
         while part := _read(ours):
             written += part
-            if kill_at and re.search(kill_at, _screen(written)):
+            if kill_at and process.poll() is None and re.search(kill_at, _screen(written)):
                 os.killpg(process.pid, signal.SIGKILL)
-                kill_at = None
     os.close(ours)
-    assert process.returncode in (0, -signal.SIGKILL), written.decode()
+    assert process.returncode == (-signal.SIGKILL if kill_at else 0), written.decode()
     return _screen(written)
 
 
