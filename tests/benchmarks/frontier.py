@@ -1,6 +1,6 @@
 """Cost of a full frontier: the time to the first page, memory, and pages per second.
 
-    python -m tests.benchmarks.frontier [--mongodb URI] [--sizes 10000,1000000] [--json]
+    python -m tests.benchmarks.frontier [--mongodb URI] [--postgres] [--sizes 10000,1000000]
 
 A ledger is filled with queued URLs of 100 local hosts, which a server of this
 machine answers. Then `crawlcw run` is started as a user does, in a fresh
@@ -31,6 +31,7 @@ import pymongo
 from crawlcw import Settings, Spider
 from crawlcw.ledger_opening import open_ledger
 from tests.benchmarks import machine
+from tests.support import postgres
 from tests.support.docs import REPOSITORY
 from tests.support.ledgers import make_task
 from tests.support.many_hosts import Host, Served, addresses, served
@@ -137,6 +138,7 @@ def measured(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mongodb", metavar="URI")
+    parser.add_argument("--postgres", action="store_true", help="a server of its own as well")
     parser.add_argument("--sizes", default="10000,1000000")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pages", type=int, default=2_000, help="of one round")
@@ -161,6 +163,9 @@ def main() -> None:
                 name = f"bench_frontier_{os.getpid()}_{size}"
                 stack.callback(client.drop_database, name)
                 ledgers["mongodb", size] = with_database(given.mongodb, name)
+        if given.postgres:
+            database = stack.enter_context(postgres.running(folder / "postgres"))
+            ledgers |= {("postgres", size): database(f"frontier_{size}") for size in sizes}
         about = machine.described()
         rows = list(measured(ledgers, site, rounds=given.rounds, pages=given.pages, folder=folder))
     if given.as_json:

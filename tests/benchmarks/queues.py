@@ -62,7 +62,8 @@ def contenders(
     database = stack.enter_context(postgres.running(folder / "postgres"))
     here = [sys.executable, "-m", "tests.benchmarks.queue_tracked"]
     taking_part: dict[str, Contender] = {
-        "crawlcw, SQLite (synced WAL)": lambda _, where: [*here, f"sqlite:///{where}.db"]
+        "crawlcw, SQLite (synced WAL)": lambda _, where: [*here, f"sqlite:///{where}.db"],
+        "crawlcw, PostgreSQL (fsync on)": lambda _, where: [*here, database(where.name)],
     }
     if mongodb is not None:
         fresh = stack.enter_context(tracking.databases(mongodb))
