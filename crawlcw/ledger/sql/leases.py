@@ -10,11 +10,11 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sql.database import Database, update
-from crawlcw.ledger.sql.outcomes import apply_each, mine, written
+from crawlcw.ledger.sql.outcomes import apply_each, changed, mine, portions, written
 from crawlcw.ledger.sql.rows import document_of, milliseconds
 from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.model import transitions
-from crawlcw.model.task import BlobRef, Lease, Task
+from crawlcw.model.task import BlobRef, Lease, Payload, Task
 from crawlcw.model.transitions import Change, Event, lease_of
 
 
@@ -65,12 +65,21 @@ class Leases:
                 if change.lock is None or change.due is None:
                     others[change.event] += 1
                     continue
-                if self._store.kind is LedgerKind.USE_CASE:
-                    row = db.execute(self._store.sql.carried, (task.id,)).fetchone()
-                    task = replace(task, carried=documents.carried(document_of(row)))
                 lease = Lease(task=task, token=change.lock, fence=change.fence, expires=change.due)
                 leases.append(lease)
+            if self._store.kind is LedgerKind.USE_CASE:
+                leases = self._with_payloads(db, leases)
         return leases, others
+
+    def _with_payloads(self, db: Database, leases: Sequence[Lease]) -> list[Lease]:
+        payloads: dict[bytes, Payload] = {}
+        for number, some in portions(leases):
+            rows = db.execute(self._store.sql.carried(number), [each.task.id for each in some])
+            payloads |= {row["id"]: documents.carried(document_of(row)) for row in rows}
+        return [
+            replace(lease, task=replace(lease.task, carried=payloads[lease.task.id]))
+            for lease in leases
+        ]
 
     async def begin(self, lease: Lease) -> bool:
         """See `protocol.Leases.begin`."""
@@ -87,7 +96,10 @@ class Leases:
         )
 
     def _renew(self, db: Database, leases: Sequence[Lease], due: int) -> set[bytes]:
+        writes = [(mine(held), {"due": due}) for held in leases]
         with db.transaction():
+            if changed(db, self._store.sql, writes) == len(writes):
+                return set()
             return {
                 held.task.id
                 for held in leases

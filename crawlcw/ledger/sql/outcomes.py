@@ -11,12 +11,12 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Committed
-from crawlcw.ledger.sql.database import Database
+from crawlcw.ledger.sql.database import Database, Row
 from crawlcw.ledger.sql.dialect import Dialect
 from crawlcw.ledger.sql.rows import (
     UNHOLDABLE,
@@ -40,6 +40,7 @@ _MOST_ROWS = 64
 _LARGE = 1 << 16
 _MAY_BE_LARGE = ("body", "context", "item")
 
+_T = TypeVar("_T")
 Values = Mapping[str, Any]  #: by column
 #: The columns of rows that are alike: those that must have the values given, and those set.
 Shape = tuple[tuple[str, ...], tuple[str, ...]]
@@ -214,27 +215,31 @@ def apply_each(
     one of `UNHOLDABLE`, and the task is unchanged, if it cannot hold the added values together
     with the stored ones.
     """
-    plain: list[tuple[Values, Values]] = []
-    ids = set()
-    for write, guard in writes:
-        ids.add(write.task.id)
-        if write.growth is None:
-            plain.append((guard, write.values))
     # Of several changes of one task the first one counts.
-    alone = len(ids) < len(writes)
-    number = 0 if alone else _changed(db, sql, plain)
-    if 0 < number < len(plain):
-        # Which ones they are is found out one by one: hardly ever.
-        db.begin_anew()
-        alone = True
+    alone = len({write.task.id for write, _ in writes}) < len(writes)
+    merged: list[Values | Exception] = []
+    number = 0
+    if not alone:
+        merged = _merged(db, sql, [write for write, _ in writes])
+        whole = [
+            (guard, values)
+            for (_, guard), values in zip(writes, merged, strict=True)
+            if not isinstance(values, Exception)
+        ]
+        number = changed(db, sql, whole)
+        if 0 < number < len(whole):
+            # Which ones they are is found out one by one: hardly ever.
+            db.begin_anew()
+            alone = True
     applied: list[bool | Exception] = []
     items: list[dict[str, Any]] = []
     versions: list[Write] = []
-    for write, guard in writes:
-        if alone or write.growth is not None:
+    for place, (write, guard) in enumerate(writes):
+        if alone:
             applied.append(_applied_alone(db, sql, write, guard))
         else:
-            applied.append(number > 0)
+            values = merged[place]
+            applied.append(values if isinstance(values, Exception) else number > 0)
         if applied[-1] is True and write.items is not None:
             if write.task.settled:  # else it has none yet
                 db.execute(sql.forget_items, (write.task.id,))
@@ -250,32 +255,53 @@ def apply_each(
 
 
 def _applied_alone(db: Database, sql: Statements, write: Write, guard: Values) -> bool | Exception:
-    try:
-        grown = _grown(db, sql, write.task.id, write.growth) if write.growth is not None else {}
-    except UNHOLDABLE as error:
-        return error
-    return bool(_changed(db, sql, [(guard, {**write.values, **grown})]))
+    (values,) = _merged(db, sql, [write])
+    return values if isinstance(values, Exception) else bool(changed(db, sql, [(guard, values)]))
 
 
-def _grown(db: Database, sql: Statements, task_id: bytes, growth: Growth) -> dict[str, Any]:
+def _merged(db: Database, sql: Statements, writes: Sequence[Write]) -> list[Values | Exception]:
+    """Return the values that writes set, those that grow after the stored ones."""
+    growing = [write.task.id for write in writes if write.growth is not None]
+    stored: dict[bytes, Row] = {}
+    for number, ids in portions(growing):
+        rows = db.execute(sql.added_to(number), ids)
+        stored |= {row["id"]: row for row in rows}
+    merged: list[Values | Exception] = []
+    for write in writes:
+        try:
+            merged.append({**write.values, **_grown(stored.get(write.task.id), write.growth)})
+        except UNHOLDABLE as error:
+            merged.append(error)
+    return merged
+
+
+def _grown(row: Row | None, growth: Growth | None) -> dict[str, Any]:
     """Return the grown columns of a task, merged with the stored ones; empty for a deleted task."""
-    row = db.execute(sql.added_to, (task_id,)).fetchone()
-    if row is None:
+    if row is None or growth is None:
         return {}
     values = dict(growth.values)
-    errors, results, trace = row
     if growth.error is not None:
-        kept = json.loads(errors) if errors else []
+        kept = json.loads(row["errors"]) if row["errors"] else []
         values["errors"] = to_json([*kept, json.loads(growth.error)][-growth.kept_errors :])
     if growth.results:
-        values["results"] = to_json({**(from_json(results) if results else {}), **growth.results})
+        results = from_json(row["results"]) if row["results"] else {}
+        values["results"] = to_json({**results, **growth.results})
     if growth.trace is not None:
-        claims = from_json(trace) if trace else []
+        claims = from_json(row["trace"]) if row["trace"] else []
         values["trace"] = to_json([*claims, growth.trace][-KEPT_TRACE:])
     return values
 
 
-def _changed(db: Database, sql: Statements, changes: Iterable[tuple[Values, Values]]) -> int:
+def portions(values: Sequence[_T], most: int = _MOST_ROWS) -> Iterator[tuple[int, Sequence[_T]]]:
+    """Yield the values some at a time, and how many; of the numbers there are few."""
+    start = 0
+    while left := len(values) - start:
+        size = 1 << min(left, most).bit_length() - 1
+        yield size, values[start : start + size]
+        start += size
+
+
+def changed(db: Database, sql: Statements, changes: Iterable[tuple[Values, Values]]) -> int:
     """Set values of rows, each where it has those of its guard; return how many had them."""
     total = 0
     tables = sql.tables
@@ -312,11 +338,9 @@ def _lots(
         shape = (tuple(guard), tuple(values))
         alike.setdefault(shape, []).append([*values.values(), *guard.values()])
     for shape, parameters in alike.items():
-        start = 0
-        while left := len(parameters) - start:
-            size = 1 << min(left, most, _PARAMETERS // len(parameters[0])).bit_length() - 1
-            yield shape, size, list(chain.from_iterable(parameters[start : start + size]))
-            start += size
+        at_once = min(most, _PARAMETERS // len(parameters[0]))
+        for size, some in portions(parameters, at_once):
+            yield shape, size, list(chain.from_iterable(some))
 
 
 @cache

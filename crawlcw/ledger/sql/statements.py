@@ -73,9 +73,7 @@ class Statements:
         self.begin = f"UPDATE {tasks} SET begun = fence WHERE {mine}"
         self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
-        self.added_to = f"SELECT errors, results, trace FROM {tasks} WHERE id = ?"
         carried = ", ".join(documents.CARRIED_FIELDS)
-        self.carried = f"SELECT {carried} FROM {tasks} WHERE id = ?"
         later = "CASE WHEN due > :due THEN due ELSE :due END"
         self.save = f"UPDATE {tasks} SET data = :data, due = {later} WHERE {mine}"
         # Walked backwards, the index of those last changed begins with those longest held.
@@ -84,6 +82,18 @@ class Statements:
             f"WHERE status = {Status.PROCESSING:d} AND lock >= :first AND lock < :end "
             "ORDER BY update_time, id"
         )
+
+    def added_to(self, number: int) -> str:
+        """Return the statement that reads what grows of *number* tasks."""
+        return self._of_ids("errors, results, trace", number)
+
+    def carried(self, number: int) -> str:
+        """Return the statement that reads the payloads of *number* tasks."""
+        return self._of_ids(", ".join(documents.CARRIED_FIELDS), number)
+
+    def _of_ids(self, columns: str, number: int) -> str:
+        places = ", ".join("?" * number)
+        return f"SELECT id, {columns} FROM {self.tables.tasks} WHERE id IN ({places})"
 
     def _of_results(self, tables: Tables) -> None:
         """Those of items, and of values that are set aside."""
