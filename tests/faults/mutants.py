@@ -247,7 +247,10 @@ PORT_MUTANTS = [
     ),
     Mutant(
         name="sqlite-writes-without-a-guard",
-        edits=(Edit(f"{_LEDGER}.sql.table", "Table._update", (", **write.where", "")),),
+        edits=tuple(
+            Edit(f"{_LEDGER}.sql.table", f"Table.{name}", (", **write.where", ""))
+            for name in ("_update", "_edit")
+        ),
         caught_by=(
             f"tests/ledger/test_{_SESSIONS}nothing_is_kept_of_a_session_that_is_not_ready[sqlite]",
             _MODEL + "[sqlite]",
