@@ -32,6 +32,7 @@ class PostgresDialect(Dialect):
     """Locks on rows, and types of parameters."""
 
     position = "id"
+    locks_rows = True
     for_update = " FOR UPDATE"
     skipping_held = " FOR UPDATE SKIP LOCKED"
 

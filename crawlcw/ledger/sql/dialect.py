@@ -11,6 +11,8 @@ class Dialect:
     """SQLite's SQL, which all statements are written in."""
 
     position = "rowid"  #: the column of a walk through a whole table
+    #: Whether transactions write at the same time, and so lock their rows in one order.
+    locks_rows = False
     #: What follows a SELECT of rows that its transaction is to write.
     for_update = ""
     skipping_held = ""
