@@ -112,8 +112,7 @@ class Database:
         self._db.adapters.register_dumper(int, Int8Dumper)
         self._db.adapters.register_dumper(bool, _BoolDumper)
         self._db.adapters.register_dumper(str, _TextDumper)
-        for setting in _SETTINGS:
-            self._db.execute(setting)
+        self._db.execute("; ".join(_SETTINGS))
 
     @property
     def in_transaction(self) -> bool:
