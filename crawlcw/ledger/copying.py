@@ -34,7 +34,7 @@ HALF_COPIED = (
     "The ledger has only a part of what was to be copied into it: begin `crawlcw copy` again."
 )
 #: Documents in one read: a host has a robots.txt, a session may have thousands of cookies.
-_AT_ONCE = {Part.HOSTS: 200, Part.WORKERS: 1_000, Part.SESSIONS: 10}
+_AT_ONCE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10}
 #: Fields that are null in a document, and not left out.
 _NULLS = {Part.HOSTS: {"owner"}, Part.WORKERS: {"left"}}
 _CONTENTS = (Part.TASKS, Part.BLOBS)

@@ -27,8 +27,8 @@ from crawlcw.model.transitions import GIVE_UP_HOST
 
 #: Tasks given up, or hosts woken or read, in one unit of work: others wait meanwhile.
 BATCH = 5_000
-#: Whole hosts in one read of a walk.
-_AT_ONCE = 200
+#: Whole hosts in one read of a walk: each has a robots.txt of up to 512 KiB.
+_AT_ONCE = 100
 #: The fields of a host without its robots.txt, by far the largest one.
 _STATE = (
     *("_id", "ready_at", "owner", "epoch", "not_before", "delay", "failures", "page_failures"),
