@@ -132,7 +132,7 @@ def test_what_is_worked_on_is_not_copied(crawled: str, tmp_path: Path):
     [
         (["--from", "sqlite:///no.db", "--to", "sqlite:///other.db"], "no.db"),
         (["--from", "sqlite:///a.db", "--to", "sqlite:///a.db"], "name the same ledger"),
-        (["--from", "a.db", "--to", "sqlite:///b.db"], "write sqlite:///path or mongodb://"),
+        (["--from", "a.db", "--to", "sqlite:///b.db"], "write sqlite:///path, mongodb://"),
         (["--from", "sqlite:///a.db"], "Missing option '--to'"),
     ],
 )

@@ -16,7 +16,7 @@ from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.protocol import Counts, Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import Host, RobotsRecord
-from crawlcw.model.task import Status
+from crawlcw.model.task import Status, ids_of_host
 from crawlcw.model.transitions import Succeeded
 from crawlcw.observing.host_standing import unfinished_of, why
 from tests.cli.test_cli import PATIENCE, command, environment
@@ -137,9 +137,18 @@ async def fill(ledger: Ledger) -> None:
     numbers = {"busy.com": 3, "rests.com": 2, "gone.com": 2, "done.com": 1, "later.com": 1}
     numbers |= {"turn.com": 1, "fails.com": 1, EVIL: 1, "unseen.com": 1}
     for name, number in numbers.items():
-        urls = [f"http://example.com/{name}/{n}" for n in range(number)]
         due = now + TWO_HOURS if name == "later.com" else now
-        await ledger.tasks.add([make_task(url, host=name, due=due) for url in urls])
+        first, _ = ids_of_host(name)
+        tasks = [
+            make_task(
+                f"http://example.com/{name}/{n}",
+                id=first[:-1] + bytes([n]),
+                host=name,
+                due=due,
+            )
+            for n in range(number)
+        ]
+        await ledger.tasks.add(tasks)
     for lease in await claimed(ledger, worker="w-1"):
         if lease.task.host == "done.com":
             await ledger.outcomes.commit([settled(ledger, lease, Succeeded())])
