@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 #: Seconds until a server that does not answer is given up.
 _FIRST_ANSWER = 5
 _ANSWER = 60.0
-#: A transaction that another one has met is done again; in their order rows meet hardly ever.
+#: Attempts at a transaction that the server ends for a deadlock; rows are locked in one order.
 _TRIES = 5
 _SETTINGS = (
     # Each look is made for an index, and a table that was never analysed has no statistics yet.
