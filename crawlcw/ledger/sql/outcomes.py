@@ -355,20 +355,21 @@ def _update(dialect: Dialect, table: str, shape: Shape, number: int) -> str:
     guard, names = shape
     # Values before the guard, as in the parameters of a row.
     columns = (*names, *guard)
-    places = ["?" if number == 1 else f"v.column{n}" for n in range(1, len(columns) + 1)]
+    # Who else claims one of them has it: a claim need not wait. If it did, two claims that go
+    # through the same tasks one by one, each in its own order, would wait for each other.
+    waits = "due" not in guard or not dialect.skipping_held
+    is_plain = number == 1 and waits
+    places = ["?" if is_plain else f"v.column{n}" for n in range(1, len(columns) + 1)]
     place_of = dict(zip(guard, places[len(names) :], strict=True))
     changes = ", ".join(f"{name} = {place}" for name, place in zip(names, places, strict=False))
     wanted = " AND ".join(
         f"{name} {'<=' if name == 'due' else '='} {place}" for name, place in place_of.items()
     )
-    if number == 1:
+    if is_plain:
         return f"UPDATE {table} SET {changes} WHERE {wanted}"
     first = ", ".join(f"?{dialect.cast(name)}" for name in columns)
     rows = ", ".join((f"({first})", *[_places(len(columns), 1)] * (number - 1)))
-    # Who else claims one of them has it: a claim need not wait.
-    return dialect.update_many(
-        table, changes, rows, wanted, key=place_of["id"], waits="due" not in guard
-    )
+    return dialect.update_many(table, changes, rows, wanted, key=place_of["id"], waits=waits)
 
 
 @cache
