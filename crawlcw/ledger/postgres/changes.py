@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 import psycopg
 from psycopg.sql import SQL, Identifier
 
-from crawlcw.ledger.postgres.connection import translated_error
+from crawlcw.ledger.postgres.connection import check, translated_error
 from crawlcw.ledger.postgres.store import PostgresStore
 
 _FIRST_ANSWER = 5
@@ -19,6 +19,7 @@ class Changes:
 
     async def watch(self) -> AsyncGenerator[None, None]:
         """See `protocol.Changes.watch`."""
+        check(self._store.url)
         try:
             connection = await psycopg.AsyncConnection.connect(
                 self._store.url, autocommit=True, connect_timeout=_FIRST_ANSWER

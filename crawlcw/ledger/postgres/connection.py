@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import re
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,8 +48,30 @@ _MISCONFIGURED = (
     errors.InvalidSchemaName,
     errors.UndefinedTable,
 )
-#: Parts of the errors, all without a code, for a wrong URL.
-_WRONG = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
+#: A text of a URL, in which these characters are written as `%` and their number.
+_TEXT = r"(?:[^\s:/?@%\[\]]|%[0-9A-Fa-f]{2})*"
+_HOST = rf"(?:\[[^\s/?@\[\]]+\]|{_TEXT})(?::\d{{1,5}})?"
+_URL = re.compile(
+    rf"\w+://(?:{_TEXT}(?::{_TEXT})?@)?{_HOST}(?:,{_HOST})*(?:/{_TEXT})?"
+    r"(?:\?(?:[^\s?@%]|%[0-9A-Fa-f]{2})*)?"
+)
+#: Parts of the errors, all without a code, for a wrong URL, with what helps.
+_WRONG = {
+    r'database "[^"]*" does not exist': "create it with createdb, or name another in the URL",
+    r'role "[^"]*" does not exist': "name a user of the server in the URL",
+    "authentication failed": "check the user and the password in the URL",
+    "no password supplied": "give the user's password in the URL or in ~/.pgpass",
+    "no pg_hba.conf entry|pg_hba.conf rejects": "let pg_hba.conf admit the user to the database",
+    "invalid port number": "give a port below 65536",
+}
+#: The same for errors with a code.
+_HELP = {
+    errors.InsufficientPrivilege: "a crawl needs CREATE on the database, or to own the tables",
+    errors.ReadOnlySqlTransaction: (
+        "name the primary server in the URL; of several hosts, ?target_session_attrs=read-write "
+        "chooses it"
+    ),
+}
 
 
 class Row(tuple[Any, ...]):
@@ -95,6 +119,7 @@ class Database:
     """A connection that takes SQLite's statements, see `sql.database.Database`."""
 
     def __init__(self, url: str) -> None:
+        check(url)
         self.unsynced = False
         self.unit: Any = None
         self._streams = count()
@@ -121,8 +146,13 @@ class Database:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the connection has ended."""
-        return bool(self._db.closed)
+        """Whether the connection has ended, also while it was not used."""
+        if self._db.closed:
+            return True
+        # Between statements the server sends nothing but the end.
+        unasked = select.poll()
+        unasked.register(self._db.fileno(), select.POLLIN)
+        return bool(unasked.poll(0))
 
     def execute(self, statement: str, values: Values = (), /) -> Any:
         """See `sql.database.Database.execute`."""
@@ -241,8 +271,10 @@ class Connection:
     def _usable(self) -> Database:
         if self._closed:
             raise LedgerUnavailableError("The ledger was closed.")
-        if self._db is None or self._db.is_broken:
+        if self._db is not None and self._db.is_broken:
+            self._db.close()
             self._db = None
+        if self._db is None:
             self._db = Database(self._url)
         return self._db
 
@@ -271,6 +303,19 @@ def _done(
     return work(db, *args, **kwargs)
 
 
+def check(url: str) -> None:
+    """Raise `LedgerConfigurationError` for a malformed URL.
+
+    Before libpq reads it: its messages cite what it takes for a host, a port or an option, which
+    may be a part of the password.
+    """
+    if not _URL.fullmatch(url):
+        raise LedgerConfigurationError(
+            "write postgresql://user:password@host:port/database, with / : ? @ % in the user or "
+            "the password percent-encoded"
+        )
+
+
 def translated_error(error: psycopg.Error) -> LedgerError:
     """Return crawlcw's error for one of psycopg, in this one place, without a password."""
     said = f"PostgreSQL: {_sentence(error)}"
@@ -279,7 +324,7 @@ def translated_error(error: psycopg.Error) -> LedgerError:
     if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
         return LedgerConfigurationError(said)
     if isinstance(error, psycopg.OperationalError):
-        if error.sqlstate is None and any(each in said for each in _WRONG):
+        if error.sqlstate is None and _advice(error):
             return LedgerConfigurationError(said)
         return LedgerUnavailableError(said)
     if isinstance(error, psycopg.InterfaceError | errors.ReadOnlySqlTransaction):
@@ -288,6 +333,16 @@ def translated_error(error: psycopg.Error) -> LedgerError:
 
 
 def _sentence(error: psycopg.Error) -> str:
-    """Return the message of the server or the driver, in one line."""
+    """Return the message of the server or the driver, and what helps, in one line."""
     said = error.diag.message_primary or str(error) or type(error).__name__
-    return " ".join(said.split()).rstrip(".") + "."
+    # Beneath its message libpq guesses at the cause.
+    lines = [line.strip() for line in said.splitlines() if not line.startswith("\t")]
+    said = " ".join(lines).rstrip(".")
+    advice = _advice(error)
+    return f"{said}: {advice}." if advice else f"{said}."
+
+
+def _advice(error: psycopg.Error) -> str | None:
+    if error.sqlstate is not None:
+        return next((said for kind, said in _HELP.items() if isinstance(error, kind)), None)
+    return next((said for part, said in _WRONG.items() if re.search(part, str(error))), None)
