@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from crawlcw.ledger.examination import Health
 from crawlcw.ledger.postgres.connection import Database
-from crawlcw.ledger.postgres.schema import SCHEMA_VERSION, has_tasks, marker_of
+from crawlcw.ledger.postgres.schema import SCHEMA_VERSION, Tables, has_tasks, marker_of
 from crawlcw.ledger.postgres.store import PostgresStore
 from crawlcw.ledger.sql.examining import Examining
 from crawlcw.model.invariants import Kind, Violation
@@ -22,7 +22,7 @@ class Inspection(Examining):
 
     async def write_refusal(self) -> str | None:
         """See `examination.Inspection.write_refusal`."""
-        return await self._store.writer.run(_write_refusal)
+        return await self._store.writer.run(_write_refusal, self._store.tables)
 
     async def health(self) -> Health:
         """See `examination.Inspection.health`."""
@@ -51,16 +51,20 @@ class Inspection(Examining):
         for name in ("fsync", "full_page_writes"):
             if _setting(db, name) != "on":
                 yield Violation(kind=Kind.NOT_DURABLE, detail=f"{name} is off")
-        if (refusal := _write_refusal(db)) is not None:
+        if (refusal := _write_refusal(db, self._store.tables)) is not None:
             yield Violation(kind=Kind.STORE_READ_ONLY, detail=refusal)
 
 
-def _write_refusal(db: Database) -> str | None:
+def _write_refusal(db: Database, tables: Tables) -> str | None:
     if db.execute("SELECT pg_is_in_recovery()").fetchone()[0]:
         return "the server is a standby, which takes no writes"
     if _setting(db, "default_transaction_read_only") == "on":
         return "default_transaction_read_only is on"
-    return None
+    if "tasks" in tables.missing(db):
+        may = db.execute("SELECT has_database_privilege(current_database(), 'CREATE')")
+        return None if may.fetchone()[0] else "the user may not make tables in the database"
+    may = db.execute("SELECT has_table_privilege(?, 'UPDATE')", (tables.tasks,))
+    return None if may.fetchone()[0] else "the user may not write to the tables"
 
 
 def _setting(db: Database, name: str) -> str:
