@@ -251,11 +251,31 @@ def postgres_url(postgres_databases: Callable[[str], str]) -> str:
     return postgres_databases(f"crawlcw_test_{next(_numbers)}")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("mongodb", marks=pytest.mark.thorough)])
+@pytest.fixture(scope="session")
+def durable_postgres() -> Iterator[Callable[[str], str]]:
+    """As `postgres_databases`, on a server that syncs, as `doctor` wants it."""
+    needed.module("psycopg", extra="postgres")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        postgres.running(Path(folder) / "server") as make,
+    ):
+        yield make
+
+
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("mongodb", marks=pytest.mark.thorough),
+        pytest.param("postgres", marks=pytest.mark.thorough),
+    ]
+)
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a new ledger, on each store that processes can share in turn."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/ledger.db"
+    if request.param == "postgres":
+        make: Callable[[str], str] = request.getfixturevalue("durable_postgres")
+        return make(f"crawlcw_test_{next(_numbers)}")
     uri = request.getfixturevalue("mongodb_uri")
     return mongod.with_database(uri, request.getfixturevalue("database_name"))
 

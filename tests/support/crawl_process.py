@@ -88,7 +88,9 @@ class Store:
 
     def rows(self) -> list[Row]:
         """Return every task; none if no crawl has started yet."""
-        return self._of_mongodb() if self.url.startswith("mongodb") else self._of_sqlite()
+        if self.url.startswith("mongodb"):
+            return self._of_mongodb()
+        return self._of_postgres() if self.url.startswith("postgresql") else self._of_sqlite()
 
     def _of_mongodb(self) -> list[Row]:
         # A long timeout: the URL's may be short, for the crawl.
@@ -107,12 +109,29 @@ class Store:
             tasks = database.execute(f'SELECT * FROM "{self.spider}"')
             return [_row(each, counts.get(each["id"], 0)) for each in tasks]
 
+    def _of_postgres(self) -> list[Row]:
+        schema = f'"crawlcw.{self.spider}"'
+        with _asking(self.url) as database:
+            there = database.execute("SELECT to_regclass(%s) AS items", (f"{schema}.items",))
+            if there.fetchone()["items"] is None:
+                return []
+            # One statement: an outcome between two would give a task another one's items.
+            found = f"""SELECT host, url, status, lock, retry, lost, begun, fence, reason,
+                coalesce(items, 0) AS items FROM {schema}.tasks LEFT JOIN
+                (SELECT task_id, count(*) AS items FROM {schema}.items GROUP BY 1) AS counts
+                ON task_id = id"""
+            return [_row(each, each["items"]) for each in database.execute(found)]
+
     def owners(self) -> dict[str, str]:
         """Return the hosts that are leased, and the token of each lease."""
         if self.url.startswith("mongodb"):
             with pymongo.MongoClient(self.url, timeoutMS=20_000) as client:
                 hosts = client.get_default_database()[f"{self.spider}.hosts"]
                 return {each["_id"]: each["owner"] for each in hosts.find({"owner": {"$ne": None}})}
+        if self.url.startswith("postgresql"):
+            owned = f'SELECT id, owner FROM "crawlcw.{self.spider}".hosts WHERE owner IS NOT NULL'
+            with _asking(self.url) as database:
+                return {each["id"]: each["owner"] for each in database.execute(owned)}
         with _reading(self.url) as database:
             owned = f'SELECT id, owner FROM "{self.spider}.hosts" WHERE owner IS NOT NULL'
             return {each["id"]: each["owner"] for each in database.execute(owned)}
@@ -126,8 +145,8 @@ class Store:
         ]
 
     def is_writable(self) -> bool:
-        """Return whether the write lock of the SQLite file is free."""
-        if self.url.startswith("mongodb"):
+        """Return whether the write lock of the SQLite file is free; servers have none."""
+        if not self.url.startswith("sqlite"):
             return True
         with _reading(self.url) as database:
             # Far less than a lease, so that a process frozen meanwhile loses none.
@@ -138,6 +157,16 @@ class Store:
             except sqlite3.OperationalError:
                 return False
             return True
+
+
+@contextmanager
+def _asking(url: str) -> Iterator[Any]:
+    # Only tests of this store need its driver.
+    import psycopg
+    from psycopg.rows import dict_row
+
+    with psycopg.connect(url, autocommit=True, row_factory=dict_row) as database:
+        yield database
 
 
 @contextmanager
