@@ -406,7 +406,7 @@ def url_of(server: postgres.Server, user: str, *, database: str = "ledgers") -> 
     [
         ("writer:x-{secret}", "ledgers", r"authentication failed .*: check the user and the pass"),
         ("writer", "ledgers", "no password supplied: give the user's password"),
-        ("stranger:{secret}", "ledgers", r"pg_hba.conf rejects connection .*: let the server's"),
+        ("stranger:{secret}", "ledgers", "no encryption: let pg_hba.conf admit the user"),
         ("nobody:{secret}", "ledgers", 'role "nobody" does not exist: name a user'),
         ("writer:{secret}", "none", 'database "none" does not exist: create it with createdb'),
     ],

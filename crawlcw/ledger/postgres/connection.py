@@ -306,8 +306,8 @@ def _done(
 def check(url: str) -> None:
     """Raise `LedgerConfigurationError` for a malformed URL.
 
-    Before libpq reads it: its messages cite what it takes for a host, a port or an option, which
-    may be a part of the password.
+    Before libpq reads it: its messages cite a wrong host, port or option, and that may be a part
+    of the password.
     """
     if not _URL.fullmatch(url):
         raise LedgerConfigurationError(

@@ -357,7 +357,7 @@ def _update(dialect: Dialect, table: str, shape: Shape, number: int) -> str:
     columns = (*names, *guard)
     # Who else claims one of them has it: a claim need not wait. If it did, two claims that go
     # through the same tasks one by one, each in its own order, would wait for each other.
-    waits = "due" not in guard or not dialect.skipping_held
+    waits = "due" not in guard or not dialect.locks_rows
     is_plain = number == 1 and waits
     places = ["?" if is_plain else f"v.column{n}" for n in range(1, len(columns) + 1)]
     place_of = dict(zip(guard, places[len(names) :], strict=True))
