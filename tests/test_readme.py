@@ -72,7 +72,8 @@ def test_the_figures_of_the_readme_are_those_of_the_page_about_performance():
 
     said = " ".join(README.split())
     assert f"does {ratios['sqlite']} times as many pages" in said
-    assert f"on MongoDB up to {on_mongodb} (`python -m tests.benchmarks.as_used`" in said
+    assert f"on PostgreSQL {ratios['postgres']}, and" in said
+    assert f"on MongoDB up to {on_mongodb} (`python -m tests.benchmarks.as_used --postgres`" in said
 
 
 def test_the_readme_leads_to_every_page_of_the_manual():
