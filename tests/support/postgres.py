@@ -89,4 +89,7 @@ def version() -> str:
 
 
 def _binary(name: str) -> str:
-    return shutil.which(name) or str(needed.file(f"{_DEBIAN}/{name}", package=_PACKAGE))
+    # Not a link to it on PATH, whose folder the server's user may not enter.
+    of_debian = sorted(Path("/").glob(f"{_DEBIAN.lstrip('/')}/{name}"))
+    found = str(of_debian[-1]) if of_debian else shutil.which(name)
+    return found or needed.lack(f"{name} is missing: apt-get install {_PACKAGE}")
