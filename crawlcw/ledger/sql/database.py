@@ -12,8 +12,6 @@ _T = TypeVar("_T")
 
 Row = Any  #: the values of a row, by their column's name or number
 Values = Sequence[Any] | Mapping[str, Any]
-#: Higher than every priority.
-_ABOVE_ALL = 1 << 62
 
 
 class Cursor(Protocol):
@@ -83,14 +81,6 @@ class Connection(Protocol):
 
     async def close(self) -> None:
         """Close it after the operation under way."""
-
-
-def descending(db: Database, statement: str, bounds: Mapping[str, Any]) -> Iterator[int]:
-    """Yield the priorities of waiting tasks, highest first, by a seek in an index for each."""
-    above = _ABOVE_ALL
-    while row := db.execute(statement, {**bounds, "above": above}).fetchone():
-        above = row["priority"]
-        yield above
 
 
 def number_of(db: Database, statement: str, values: Mapping[str, Any]) -> int:

@@ -215,30 +215,34 @@ def apply_each(
     one of `UNHOLDABLE`, and the task is unchanged, if it cannot hold the added values together
     with the stored ones.
     """
+    ids = set()
+    growing: list[bytes] = []
+    for write, _ in writes:
+        ids.add(write.task.id)
+        if write.growth is not None:
+            growing.append(write.task.id)
     # Of several changes of one task the first one counts.
-    alone = len({write.task.id for write, _ in writes}) < len(writes)
-    merged: list[Values | Exception] = []
-    number = 0
-    if not alone:
-        merged = _merged(db, sql, [write for write, _ in writes])
-        whole = [
-            (guard, values)
-            for (_, guard), values in zip(writes, merged, strict=True)
-            if not isinstance(values, Exception)
-        ]
-        number = changed(db, sql, whole)
-        if 0 < number < len(whole):
-            # Which ones they are is found out one by one: hardly ever.
-            db.begin_anew()
-            alone = True
+    alone = len(ids) < len(writes)
+    stored = _stored(db, sql, growing) if growing and not alone else {}
+    settings: list[Values | Exception] = []
+    whole: list[tuple[Values, Values]] = []
+    for write, guard in writes:
+        values = write.values if write.growth is None else _grown(write, stored)
+        settings.append(values)
+        if not isinstance(values, Exception):
+            whole.append((guard, values))
+    number = 0 if alone else changed(db, sql, whole)
+    if 0 < number < len(whole):
+        # Which ones they are is found out one by one: hardly ever.
+        db.begin_anew()
+        alone = True
     applied: list[bool | Exception] = []
     items: list[dict[str, Any]] = []
     versions: list[Write] = []
-    for place, (write, guard) in enumerate(writes):
+    for (write, guard), values in zip(writes, settings, strict=True):
         if alone:
             applied.append(_applied_alone(db, sql, write, guard))
         else:
-            values = merged[place]
             applied.append(values if isinstance(values, Exception) else number > 0)
         if applied[-1] is True and write.items is not None:
             if write.task.settled:  # else it has none yet
@@ -255,40 +259,44 @@ def apply_each(
 
 
 def _applied_alone(db: Database, sql: Statements, write: Write, guard: Values) -> bool | Exception:
-    (values,) = _merged(db, sql, [write])
-    return values if isinstance(values, Exception) else bool(changed(db, sql, [(guard, values)]))
+    values = write.values
+    if write.growth is not None:
+        grown = _grown(write, _stored(db, sql, [write.task.id]))
+        if isinstance(grown, Exception):
+            return grown
+        values = grown
+    return bool(changed(db, sql, [(guard, values)]))
 
 
-def _merged(db: Database, sql: Statements, writes: Sequence[Write]) -> list[Values | Exception]:
-    """Return the values that writes set, those that grow after the stored ones."""
-    growing = [write.task.id for write in writes if write.growth is not None]
+def _stored(db: Database, sql: Statements, ids: Sequence[bytes]) -> dict[bytes, Row]:
+    """Return the stored errors, results and traces, by task."""
     stored: dict[bytes, Row] = {}
-    for number, ids in portions(growing):
-        rows = db.execute(sql.added_to(number), ids)
-        stored |= {row["id"]: row for row in rows}
-    merged: list[Values | Exception] = []
-    for write in writes:
-        try:
-            merged.append({**write.values, **_grown(stored.get(write.task.id), write.growth)})
-        except UNHOLDABLE as error:
-            merged.append(error)
-    return merged
+    for number, some in portions(ids):
+        stored |= {row["id"]: row for row in db.execute(sql.added_to(number), some)}
+    return stored
 
 
-def _grown(row: Row | None, growth: Growth | None) -> dict[str, Any]:
-    """Return the grown columns of a task, merged with the stored ones; empty for a deleted task."""
+def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
+    """Return the values of a write, with its errors, results and trace behind the stored ones.
+
+    Return one of `UNHOLDABLE` if these are too large together.
+    """
+    row, growth = stored.get(write.task.id), write.growth
     if row is None or growth is None:
-        return {}
-    values = dict(growth.values)
-    if growth.error is not None:
-        kept = json.loads(row["errors"]) if row["errors"] else []
-        values["errors"] = to_json([*kept, json.loads(growth.error)][-growth.kept_errors :])
-    if growth.results:
-        results = from_json(row["results"]) if row["results"] else {}
-        values["results"] = to_json({**results, **growth.results})
-    if growth.trace is not None:
-        claims = from_json(row["trace"]) if row["trace"] else []
-        values["trace"] = to_json([*claims, growth.trace][-KEPT_TRACE:])
+        return write.values
+    values = {**write.values, **growth.values}
+    try:
+        if growth.error is not None:
+            kept = json.loads(row["errors"]) if row["errors"] else []
+            values["errors"] = to_json([*kept, json.loads(growth.error)][-growth.kept_errors :])
+        if growth.results:
+            results = from_json(row["results"]) if row["results"] else {}
+            values["results"] = to_json({**results, **growth.results})
+        if growth.trace is not None:
+            claims = from_json(row["trace"]) if row["trace"] else []
+            values["trace"] = to_json([*claims, growth.trace][-KEPT_TRACE:])
+    except UNHOLDABLE as error:
+        return error
     return values
 
 
