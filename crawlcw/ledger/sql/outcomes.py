@@ -20,7 +20,7 @@ from crawlcw.ledger.sql.database import Database, Row
 from crawlcw.ledger.sql.dialect import Dialect
 from crawlcw.ledger.sql.rows import (
     UNHOLDABLE,
-    describe_sqlite_error,
+    describe_unholdable,
     from_json,
     milliseconds,
     row_of,
@@ -119,7 +119,7 @@ class Outcomes:
             try:
                 writes.append((lease, written(lease.task, settlement.change)))
             except UNHOLDABLE as error:
-                rejected.append((lease, describe_sqlite_error(error)))
+                rejected.append((lease, describe_unholdable(error)))
         lost = await self._store.writer.run(self._replace, writes)
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
 
@@ -153,7 +153,7 @@ class Outcomes:
 
 def _rejected(settlement: Settlement, error: Exception) -> tuple[Write, str]:
     """Return what to write instead of an outcome that the store cannot hold, and the reason."""
-    why = describe_sqlite_error(error)
+    why = describe_unholdable(error)
     instead = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=why)
     return written(settlement.lease.task, instead.change), why
 

@@ -93,7 +93,7 @@ def _check_size(value: str | bytes) -> None:
         raise ValueError(f"a value of {size} bytes, {_LARGEST_VALUE} are allowed")
 
 
-def describe_sqlite_error(error: Exception) -> str:
+def describe_unholdable(error: Exception) -> str:
     """Return why a value has no place in a row."""
     return str(error) or type(error).__name__
 
@@ -104,7 +104,7 @@ def refusing() -> Iterator[None]:
     try:
         yield
     except UNHOLDABLE as error:
-        raise LedgerError(f"The ledger cannot hold it: {describe_sqlite_error(error)}.") from error
+        raise LedgerError(f"The ledger cannot hold it: {describe_unholdable(error)}.") from error
 
 
 def document_of(row: Any) -> documents.Document:

@@ -38,7 +38,6 @@ class Statements:
         self._of_host_leases(tables)
         self._of_hosts(tables)
         self._of_counts(tables)
-        self._of_workers(tables)
         self._of_examination(tables)
 
     def _of_tasks(self, tables: Tables) -> None:
@@ -212,16 +211,10 @@ class Statements:
             f"AND status = {Status.FINISHED:d}"
         )
 
-    def _of_workers(self, tables: Tables) -> None:
-        """Those of the list of workers."""
-        workers = tables.workers
-        self.latest = f'SELECT max(max(heartbeat, coalesce("left", 0))) FROM {workers}'
-
     def _of_examination(self, tables: Tables) -> None:
         """Those of what `doctor` looks at, and mends."""
         tasks, items, hosts, blobs = tables.tasks, tables.items, tables.hosts, tables.blobs
         position = tables.dialect.position
-        self.has_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
         self.any_task = f"SELECT 1 FROM {tasks} LIMIT 1"
         unchanging = "id, url, host, method, body, callback, depth, priority, options"
         examined = f"{unchanging}, revisit, update_time, create_time, {', '.join(TASK_STATE)}"

@@ -13,7 +13,7 @@ from crawlcw.ledger.sql.database import Database, Row
 from crawlcw.ledger.sql.outcomes import insert
 from crawlcw.ledger.sql.rows import (
     UNHOLDABLE,
-    describe_sqlite_error,
+    describe_unholdable,
     document_of,
     documents_of,
     from_json,
@@ -46,7 +46,7 @@ class Tasks(Reopening):
             try:
                 rows.append(row_of(documents.document(task)))
             except UNHOLDABLE as error:
-                rejected.append((task, describe_sqlite_error(error)))
+                rejected.append((task, describe_unholdable(error)))
         # Else in the order of their page, in which those that are due at once are asked for.
         if self._store.tables.dialect.locks_rows:
             rows.sort(key=itemgetter("id"))

@@ -64,9 +64,8 @@ class Inspection(Examining):
             # A status that does not exist is told of with its task.
             if row[0] != "ok" and not row[0].startswith("CHECK constraint")
         ]
-        there = db.execute(self._store.sql.has_table, (self._store.name,)).fetchone()
         return Health(
-            recorded=there is not None
+            recorded=self._store.name in names_in(db)
             and db.execute(self._store.sql.any_task).fetchone() is not None,
             facts={
                 "store": f"SQLite {sqlite3.sqlite_version}, {self._store.path}",

@@ -14,7 +14,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sql.database import number_of
 from crawlcw.ledger.sql.facets import Facets
 from crawlcw.ledger.sql.rows import EPOCH, moment
-from crawlcw.ledger.sql.statements import Statements
+from crawlcw.ledger.sql.schema import Tables
 from crawlcw.ledger.sqlite.changes import Changes
 from crawlcw.ledger.sqlite.connection import Database, restrict_to_reading
 from crawlcw.ledger.sqlite.inspection import Inspection
@@ -117,14 +117,15 @@ class SqliteLedger(Facets):
     async def _go_on_from_the_latest(self, machine: LedgerClock) -> None:
         """Set the clock to the latest time that a worker has recorded, if that is later."""
         # The machine's clock was set back since: otherwise due tasks would wait.
-        latest = await self.store.reader.run(_latest, self.store.sql, self.store.name)
+        latest = await self.store.reader.run(_latest, self.store.tables, self.store.name)
         reading = machine.monotonic()
         if latest > machine.now():
             machine.set(latest, asked=reading, answered=reading)
 
 
-def _latest(db: Database, sql: Statements, name: str) -> datetime:
+def _latest(db: Database, tables: Tables, name: str) -> datetime:
     """Return the latest time that a worker has recorded."""
     if f"{name}.workers" not in names_in(db):
         return EPOCH
-    return moment(number_of(db, sql.latest, {}) or 0)
+    latest = f'SELECT max(max(heartbeat, coalesce("left", 0))) FROM {tables.workers}'  # noqa: S608 - a quoted name
+    return moment(number_of(db, latest, {}) or 0)
