@@ -29,6 +29,8 @@ from crawlcw.model.transitions import GIVE_UP_HOST
 BATCH = 5_000
 #: Whole hosts in one read of a walk: each has a robots.txt of up to 512 KiB.
 _AT_ONCE = 100
+#: Tasks with a `due` in one look for their hosts: of most hosts a few wait.
+_LOOKED_AT = 100
 #: The fields of a host without its robots.txt, by far the largest one.
 _STATE = (
     *("_id", "ready_at", "owner", "epoch", "not_before", "delay", "failures", "page_failures"),
@@ -154,7 +156,8 @@ class Hosts(ABC):
     async def due(self, *, after: str, limit: int) -> list[str]:
         """Return the next hosts after the name *after* that have tasks with a `due`.
 
-        One seek a host. For an idle process that checks for lost wake-ups.
+        One seek a host with many such tasks, or for many hosts with few. For an idle process
+        that checks for lost wake-ups.
         """
         return await self._store.reading(_due, after, limit)
 
@@ -218,12 +221,13 @@ async def _next_ready(unit: Unit) -> datetime | None:
 
 
 async def _due(unit: Unit, after: str, limit: int) -> list[str]:
-    names: list[str] = []
+    names: dict[str, None] = {}
     while len(names) < limit:
         behind = {"host": After(after)}
-        found = await unit.tasks.scan(behind, by=Path.HOST_DUE, limit=1, fields=("host",))
+        found = await unit.tasks.scan(behind, by=Path.HOST_DUE, limit=_LOOKED_AT, fields=("host",))
         if not found:
             break
-        after = found[0]["host"]
-        names.append(after)
-    return names
+        # A host with more tasks than were read is skipped by the next look.
+        after = found[-1]["host"]
+        names |= dict.fromkeys(each["host"] for each in found)
+    return [*names][:limit]

@@ -649,6 +649,29 @@ async def test_a_claim_from_an_older_page_of_a_given_up_host_misses(ledger: Ledg
     assert await ledger.queries.horizon() is None
 
 
+@pytest.mark.parametrize("limit", [1, 3, 50])
+async def test_hosts_with_due_tasks_are_walked_by_name_however_many_tasks_they_have(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, limit: int
+):
+    monkeypatch.setattr("crawlcw.ledger.hosts._LOOKED_AT", 4)
+    tasks = {f"h{n:02}.example": [1, 9, 4][n % 3] for n in range(20)}
+    await ledger.tasks.add(
+        [
+            make_task(f"http://{host}/{n}", priority=n % 2, due=at(n))
+            for host, number in tasks.items()
+            for n in range(number)
+        ]
+    )
+    await ledger.hosts.give_up("h07.example", reason=Reason.HOST_UNREACHABLE)
+
+    names = [""]
+    while found := await ledger.hosts.due(after=names[-1], limit=limit):
+        assert len(found) <= limit
+        names += found
+
+    assert names[1:] == sorted(tasks.keys() - {"h07.example"})
+
+
 @pytest.mark.parametrize("same_due", [True, False], ids=["same-due", "in-turn"])
 async def test_many_tasks_of_many_priorities_are_given_up_in_batches(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, same_due: bool
