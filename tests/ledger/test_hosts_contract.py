@@ -874,7 +874,6 @@ async def test_a_host_without_work_is_never_ready(ledger: Ledger):
 
 
 async def test_tasks_are_counted_by_host(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("crawlcw.ledger.mongo.groups._COUNTED", 4)
     tasks = [make_task(f"http://h{n % 3}.com/{n}") for n in range(12)]
     await ledger.tasks.add(tasks)
     for n, lease in enumerate(await claimed(ledger, limit=8)):

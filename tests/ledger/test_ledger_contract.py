@@ -951,7 +951,7 @@ async def test_what_is_counted_some_at_a_time_adds_up(
     for constant in (
         "mongo.task_table.COUNTED",
         "mongo.task_table._READ",
-        "mongo.groups._COUNTED",
+        "mongo.groups._KEYS",
         "mongo.task_table.COUNTED_AT_ONCE",
     ):
         monkeypatch.setattr(f"crawlcw.ledger.{constant}", at_once)

@@ -8,12 +8,10 @@ index, and the driver more, so one counts many stretches: a pipeline for each (`
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
-from datetime import UTC
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import (
     ANY_PRIORITY,
     BY_ANSWER,
@@ -30,8 +28,7 @@ from crawlcw.ledger.mongo.indexes import (
     LONG_AGO,
 )
 from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.ledger.mongo.task_table import behind
-from crawlcw.ledger.values import Counts, Cursor, Dimension, Group
+from crawlcw.ledger.values import Counts, Dimension, Group
 from crawlcw.model.task import Status
 
 _T = TypeVar("_T")
@@ -47,8 +44,8 @@ _PARTS = 4
 #: So many are counted by one command at most: small clusters at Atlas take 50 stages. 100 or
 #: 900 save nothing more.
 _TOGETHER = 40
-#: How many tasks `of_hosts` reads by one command, and how many keys: its groups fit into one reply.
-_COUNTED, _KEYS = 20_000, 50_000
+#: Keys of failed tasks that one command groups.
+_KEYS = 50_000
 _NOTHING = Group(value=None)
 _FINISHED, _IGNORED = int(Status.FINISHED), int(Status.IGNORED)
 #: What of a host is counted, in this order.
@@ -87,10 +84,7 @@ class Groups:
     async def of_hosts(self) -> dict[str, Counts]:
         """See `port.Groups.of_hosts`: open tasks that are neither leased nor failed wait."""
         groups, failed, leased = await asyncio.gather(
-            self._by_host(),
-            self._failed(),
-            # Of those that are leased, few at any time, each is read.
-            self._of_status(Status.PROCESSING),
+            self._by_host(), self._failed(), self._leased()
         )
         found = {str(group.value): group for group in groups}
         # A host that came while they were counted may be among some of them alone.
@@ -124,42 +118,21 @@ class Groups:
             of_last = {"host": after, **HAS_FAILED}
             numbers[after] = await self._store.count(of_last, hint=FAILED_BY_HOST)
 
-    async def _of_status(self, status: Status) -> Counter[str]:
-        """Return how many tasks of a status each host has, read some at a time."""
-        numbers: Counter[str] = Counter()
-        place: Cursor | None = None
-        while True:
-            left = _COUNTED
-            for part, order in behind({"status": int(status)}, place):
-                groups = await self._store.aggregate(
-                    [
-                        {"$match": part},
-                        {"$sort": dict(order)},
-                        {"$limit": left},
-                        {
-                            "$group": {
-                                "_id": "$host",
-                                "n": {"$sum": 1},
-                                "time": {"$last": "$update_time"},
-                                "id": {"$last": "$_id"},
-                            }
-                        },
-                    ],
-                    most=left + 1,
-                )
-                for group in groups:
-                    numbers[group["_id"]] += group["n"]
-                    left -= group["n"]
-                place = _last_of(groups) or place
-                if not left:
-                    break
-            if left:
-                return numbers
+    async def _leased(self) -> Counter[str]:
+        """Return how many tasks of each host are leased: each is read, and there are few."""
+        groups = await self._store.aggregate(
+            [
+                {"$match": {"status": int(Status.PROCESSING)}},
+                {"$group": {"_id": "$host", "n": {"$sum": 1}}},
+            ],
+            most=_NAMED,
+        )
+        return Counter({group["_id"]: group["n"] for group in groups})
 
     async def _by_callback(self) -> list[Group]:
         names = await self._values(BY_CALLBACK, "callback", {}, above="")
-        return await self._all(
-            self._group(name, {"callback": name}, BY_CALLBACK, DONE_BY_CALLBACK) for name in names
+        return await asyncio.gather(
+            *(self._of_callback(name, {"callback": name}) for name in names)
         )
 
     async def _by_depth(self) -> list[Group]:
@@ -168,31 +141,38 @@ class Groups:
             for name in await self._values(BY_CALLBACK, "callback", {}, above="")
             for depth in await self._values(BY_CALLBACK, "depth", {"callback": name}, above=-1)
         ]
-        found = await self._all(
-            self._group(pair["depth"], pair, BY_CALLBACK, DONE_BY_CALLBACK) for pair in pairs
-        )
+        found = await asyncio.gather(*(self._of_callback(pair["depth"], pair) for pair in pairs))
         sums: dict[Any, Group] = {}
         for group in found:
             sums[group.value] = sums.get(group.value, Group(value=group.value)) + group
         return list(sums.values())
 
-    async def _by_reason(self) -> list[Group]:
-        return await self._all(
-            self._of_reason(name) for name in await self._values(BY_REASON, "reason", {}, above="")
+    async def _of_callback(self, value: Any, where: dict[str, Any]) -> Group:
+        total, done = await asyncio.gather(
+            self._count(where, BY_CALLBACK), self._done(value, where, DONE_BY_CALLBACK)
         )
+        return _of_total(value, total, done.finished, done.ignored)
+
+    async def _by_reason(self) -> list[Group]:
+        names = await self._values(BY_REASON, "reason", {}, above="")
+        return await asyncio.gather(*map(self._of_reason, names))
 
     async def _of_reason(self, reason: str) -> Group:
-        failed, ignored = await self._all(
-            self._count({"reason": reason, "status": int(status)}, BY_REASON)
-            for status in (Status.FAILED, Status.IGNORED)
+        failed, ignored = await asyncio.gather(
+            *(
+                self._count({"reason": reason, "status": int(status)}, BY_REASON)
+                for status in (Status.FAILED, Status.IGNORED)
+            )
         )
         return Group(value=reason, open=failed, ignored=ignored)
 
     async def _by_status_code(self) -> list[Group]:
         field = "response.status"
         codes = await self._values(BY_ANSWER, field, IS_DONE, above=0)
-        known = await self._all(self._done(code, {field: code}, BY_ANSWER) for code in codes)
-        every = await self._done(None, {}, BY_STATUS)
+        every, *known = await asyncio.gather(
+            self._done(None, {}, BY_STATUS),
+            *(self._done(code, {field: code}, BY_ANSWER) for code in codes),
+        )
         without = Group(
             value=None,
             finished=every.finished - sum(group.finished for group in known),
@@ -200,15 +180,20 @@ class Groups:
         )
         return [*known, without]
 
+    async def _done(self, value: Any, where: dict[str, Any], index: str) -> Group:
+        finished, ignored = await asyncio.gather(
+            *(self._count({**where, "status": status}, index) for status in (_FINISHED, _IGNORED))
+        )
+        return Group(value=value, finished=finished, ignored=ignored)
+
     async def _by_host(self) -> list[Group]:
-        names = await self._hosts()
+        names = await self._values(BY_HOST_NAME, "host", {}, above="")
         if len(names) * _WORTH_COUNTING <= await self._store.estimate():
-            parts = await self._all(
-                self._counted(part)
-                for part in commands(names, each=len(_FINISHED_IGNORED_ALL), at_once=_AT_ONCE)
-            )
+            each = len(_FINISHED_IGNORED_ALL)
+            split = commands(names, each=each, at_once=_AT_ONCE)
+            parts = await asyncio.gather(*map(self._counted, split))
         else:
-            parts = await self._all(map(self._host_range, _parts(names)))
+            parts = await asyncio.gather(*map(self._host_range, _parts(names)))
         return [group for part in parts for group in part]
 
     async def _counted(self, names: list[str]) -> list[Group]:
@@ -221,29 +206,12 @@ class Groups:
             for name, (finished, ignored, total) in zip(names, numbers, strict=True)
         ]
 
-    async def _hosts(self) -> list[str]:
-        """Return all hosts, by name: one seek each."""
-        names: list[str] = []
-        while True:
-            pipeline: list[dict[str, Any]] = [
-                {"$match": {"host": {"$gt": names[-1] if names else ""}}},
-                {"$group": {"_id": "$host"}},
-                {"$sort": {"_id": 1}},
-                {"$limit": _NAMED},
-            ]
-            found = await self._store.aggregate(pipeline, hint=BY_HOST_NAME, most=_NAMED + 1)
-            names += [group["_id"] for group in found]
-            if len(found) < _NAMED:
-                return names
-
     async def _host_range(self, names: list[str]) -> list[Group]:
         """Group open tasks and done tasks; a task that ends in between is in both, or in none."""
-        within = {"host": _within(names)}
-        opened, done = await self._all(
-            (
-                self._grouped({**within, **_IS_OPEN}, BY_HOST, most=len(names)),
-                self._grouped({**within, **IS_DONE}, DONE_BY_HOST, _IGNORED_ONES, most=len(names)),
-            )
+        within = {"host": {"$gte": names[0], "$lte": names[-1]}}
+        opened, done = await asyncio.gather(
+            self._grouped({**within, **_IS_OPEN}, BY_HOST, most=len(names)),
+            self._grouped({**within, **IS_DONE}, DONE_BY_HOST, _IGNORED_ONES, most=len(names)),
         )
         waiting = {each["_id"]: each["n"] for each in opened}
         groups = [
@@ -265,54 +233,31 @@ class Groups:
         async with self._slots:
             return await self._store.aggregate(pipeline, hint=index, most=most + 1)
 
-    async def _group(self, value: Any, where: dict[str, Any], index: str, done_index: str) -> Group:
-        total, done = await self._all(
-            (self._as_group(where, index), self._done(value, where, done_index))
-        )
-        return _of_total(value, total.open, done.finished, done.ignored)
-
-    async def _as_group(self, where: dict[str, Any], index: str) -> Group:
-        return Group(value=None, open=await self._count(where, index))
-
-    async def _done(self, value: Any, where: dict[str, Any], index: str) -> Group:
-        finished, ignored = await self._all(
-            self._count({**where, "status": status}, index) for status in (_FINISHED, _IGNORED)
-        )
-        return Group(value=value, finished=finished, ignored=ignored)
-
     async def _values(
         self, index: str, field: str, where: dict[str, Any], *, above: Any
     ) -> list[Any]:
         """Return the values of a field that are above another one, in order: one seek each."""
         values: list[Any] = []
         while True:
-            query = {**where, field: {"$gt": above}}
-            cursor = self._store.tasks.find(query, {"_id": 0, field: 1})
-            cursor = cursor.sort([(field, 1)]).limit(1).hint(index)
-            with mapped():
-                found = await cursor.to_list(1)
-            if not found:
+            pipeline: list[dict[str, Any]] = [
+                {"$match": {**where, field: {"$gt": values[-1] if values else above}}},
+                {"$group": {"_id": f"${field}"}},
+                {"$sort": {"_id": 1}},
+                {"$limit": _NAMED},
+            ]
+            found = await self._store.aggregate(pipeline, hint=index, most=_NAMED + 1)
+            values += [group["_id"] for group in found]
+            if len(found) < _NAMED:
                 return values
-            above = found[0]
-            for name in field.split("."):
-                above = above[name]
-            values.append(above)
 
     async def _count(self, where: dict[str, Any], index: str) -> int:
         async with self._slots:
             return await self._store.count(where, hint=index)
 
-    async def _all(self, asked: Iterable[Awaitable[_T]]) -> list[_T]:
-        return list(await asyncio.gather(*asked))
-
 
 def _parts(names: list[str]) -> list[list[str]]:
     size = min(-(-len(names) // _PARTS), _GROUPED)
     return [names[n : n + size] for n in range(0, len(names), size)]
-
-
-def _within(names: list[str]) -> dict[str, str]:
-    return {"$gte": names[0], "$lte": names[-1]}
 
 
 def _of_total(value: Any, total: int, finished: int, ignored: int) -> Group:
@@ -365,13 +310,3 @@ def _counts(group: Group, *, failed: int, leased: int) -> Counts:
         Status.IGNORED: group.ignored,
     }
     return Counts(by_status={status: number for status, number in numbers.items() if number})
-
-
-def _last_of(groups: Collection[Mapping[str, Any]]) -> Cursor | None:
-    """Return where a command has come to that went from late to early; None: nowhere."""
-    # It answers without a time zone.
-    ends = [(group["time"].replace(tzinfo=UTC), bytes(group["id"])) for group in groups]
-    if not ends:
-        return None
-    time, identity = min(ends)
-    return Cursor(update_time=time, id=identity)
