@@ -17,7 +17,6 @@ from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.mongo.connection import connected, mapped, sentence
 from crawlcw.ledger.mongo.shielding import Shielded, unseen
 from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.ledger.mongo.updates import any_of
 from crawlcw.model.task import WAITING
 
 #: So long a question for changes waits at the server where there are none, in seconds.
@@ -33,7 +32,7 @@ _PIPELINE: list[dict[str, Any]] = [
         "$match": {
             "$or": [
                 {"operationType": "insert"},
-                {f"{_CHANGED}.status": any_of(WAITING)},
+                {f"{_CHANGED}.status": {"$in": [int(status) for status in WAITING]}},
                 {f"{_CHANGED}.woken": {"$exists": True}},
             ]
         }

@@ -1,11 +1,13 @@
 """Connection to the servers, and translation of the driver's errors."""
 
+import inspect
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import pymongo
 from pymongo import WriteConcern
 from pymongo.errors import (
     BulkWriteError,
@@ -22,10 +24,12 @@ from pymongo.errors import (
 )
 
 from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError
+from crawlcw.ledger.mongo import driver_threads
 from crawlcw.ledger.mongo.privileges import refused_sentence
 from crawlcw.ledger.mongo.shielding import Shielded, shielded
 
 FIRST_ANSWER = 5.0
+_LAST_ANSWER = 1.0
 ACCESS_CODES = {13, 18, 8000}
 _QUOTED = re.compile(r"(['\"])(.+?)\1")
 
@@ -91,6 +95,18 @@ def _client(url: str, driver: str) -> Any:
     given = url.partition("?")[2].lower()
     options = {key: value for key, value in defaults.items() if f"{key.lower()}=" not in given}
     return client(url, tz_aware=True, datetime_conversion="DATETIME_AUTO", **options)
+
+
+async def closed(client: Any) -> None:
+    """Close a client of either driver."""
+    # The driver says goodbye to the server, and would wait for ever for a
+    # frozen one: `timeoutMS` does not count here.
+    with pymongo.timeout(_LAST_ANSWER), suppress(TimeoutError):
+        closing = client.close()
+        # PyMongo's close is a coroutine, Motor's is not.
+        if inspect.isawaitable(closing):
+            await closing
+    driver_threads.let_go_of_stopped()
 
 
 def bucket(database: Any, name: str, write_concern: WriteConcern) -> Any:

@@ -18,7 +18,7 @@ from crawlcw.ledger.mongo.inspection import Inspection
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.leases import Leases
 from crawlcw.ledger.mongo.outcomes import Outcomes
-from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, kind_in
+from crawlcw.ledger.mongo.schema import Schema
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.tasks import Tasks
 from crawlcw.ledger.mongo.unit import Unit
@@ -83,10 +83,9 @@ class MongoLedger:
         ledger = cls(store)
         try:
             await ledger._schema.check_server()
-            marker = None if kind and create else await ledger._schema.marker()
-            if kind is None:
-                store.kind = kind_in(marker or {})
-                store.only_looks = marker is None
+            marker = None
+            if kind is None or not create:
+                marker = await ledger._schema.look(kind, upgrades=True)
             if create or not await ledger._schema.is_complete(marker):
                 await ledger._schema.prepare()
         except BaseException:
@@ -132,12 +131,7 @@ class MongoLedger:
         ledger = cls(store)
         try:
             await ledger._schema.check_server()
-            marker = await ledger._schema.marker()
-            if marker is not None:
-                check_version(marker, spider)
-                if kind is None:
-                    store.kind = kind_in(marker)
-                check_kind(marker, spider, kind=store.kind)
+            await ledger._schema.look(kind)
         except BaseException:
             await ledger.close()
             raise

@@ -1,14 +1,7 @@
 """Names of the spiders and use cases with tasks in a database."""
 
-from contextlib import suppress
-from inspect import isawaitable
-
-import pymongo
-
-from crawlcw.ledger.mongo.connection import connected, mapped
+from crawlcw.ledger.mongo.connection import closed, connected, mapped
 from crawlcw.ledger.mongo.store import SCHEMA
-
-_LAST_ANSWER = 1.0
 
 
 async def recorded_names(url: str, *, driver: str) -> list[str]:
@@ -23,8 +16,4 @@ async def recorded_names(url: str, *, driver: str) -> list[str]:
                 if await database[each["_id"]].find_one({}, {"_id": 1}) is not None
             ]
     finally:
-        # The driver would wait for ever for a frozen server.
-        with pymongo.timeout(_LAST_ANSWER), suppress(TimeoutError):
-            closing = client.close()
-            if isawaitable(closing):
-                await closing
+        await closed(client)

@@ -35,7 +35,7 @@ _UPGRADED_VERSION = 2
 #: An index of many million tasks takes longer than any other command may.
 _UPGRADED_WITHIN = 3600.0
 OLDEST_SERVER = (5, 0)
-_CONFLICTS = (85, 86)  # IndexOptionsConflict, IndexKeySpecsConflict
+_UNDER_ANOTHER_NAME = 85  # IndexOptionsConflict
 #: The server itself refuses any other status.
 _VALIDATOR = {
     "$jsonSchema": {"properties": {"status": {"enum": [int(status) for status in Status]}}}
@@ -47,6 +47,27 @@ class Schema:
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
+        #: Whether it is yet to be said what this is.
+        self._only_looks = False
+
+    async def look(
+        self, kind: LedgerKind | None, *, upgrades: bool = False
+    ) -> Mapping[str, Any] | None:
+        """Return the document that notes the kind of the collections, if there is one.
+
+        Without a *kind* the ledger has the noted one, or is a spider's. Raises where the
+        collections are of another kind or version; *upgrades* as for `_check`.
+        """
+        with mapped():
+            marker: Mapping[str, Any] | None = await self._store.schema.find_one(
+                {"_id": self._store.name}
+            )
+        if kind is None:
+            self._store.kind = _kind_in(marker or {})
+            self._only_looks = marker is None
+        if marker is not None:
+            self._check(marker, upgrades=upgrades)
+        return marker
 
     async def prepare(self) -> None:
         """Create the collection and its indexes if they are missing, and check the others.
@@ -96,14 +117,7 @@ class Schema:
         )
 
     async def is_complete(self, marker: Mapping[str, Any] | None) -> bool:
-        """Return whether nothing has to be made for a reader, or for a change of existing tasks.
-
-        Raises as `prepare` does where the collections are of another version or kind.
-        """
-        spider = self._store.name
-        if marker is not None:
-            check_version(marker, spider, upgrades=True)
-            check_kind(marker, spider, kind=self._store.kind)
+        """Return whether nothing has to be made for a reader, or for a change of existing tasks."""
         with mapped():
             if await self._store.tasks.find_one({}, {"_id": 1}) is None:
                 return True
@@ -120,9 +134,17 @@ class Schema:
             there = await collection.index_information()
             missing = {name: indexes[name] for name in indexes if name not in there}
             if missing:
-                # An older crawlcw may have left many million tasks without one.
-                with pymongo.timeout(_UPGRADED_WITHIN):
-                    await self._create_indexes(collection, missing)
+                models = [_model(name, design) for name, design in missing.items()]
+                try:
+                    # One command, which reads the tasks once. An older crawlcw may have left many
+                    # million of them without an index.
+                    with pymongo.timeout(_UPGRADED_WITHIN):
+                        await collection.create_indexes(models)
+                except OperationFailure as error:
+                    if error.code != _UNDER_ANOTHER_NAME:
+                        raise
+                    taken = _under_another_name(there, missing)
+                    raise _wrong_index(collection.name, taken) from error
                 there = await collection.index_information()
             for name, design in indexes.items():
                 if not is_as_designed(there.get(name, {}), design):
@@ -152,55 +174,48 @@ class Schema:
             indexes.append((self._store.blob_files, BLOB_INDEXES))
         return indexes
 
-    async def _create_indexes(self, collection: Any, indexes: Indexes) -> None:
-        """Create them by one command, which reads the tasks once for all of them."""
-        try:
-            await collection.create_indexes([_model(name, of) for name, of in indexes.items()])
-        except OperationFailure as error:
-            if error.code not in _CONFLICTS:
-                raise
-            for name, design in indexes.items():
-                await self._create_index(collection, name, design)
-
-    async def _create_index(self, collection: Any, name: str, design: Index) -> None:
-        try:
-            await collection.create_indexes([_model(name, design)])
-        except OperationFailure as error:
-            if error.code not in _CONFLICTS:
-                raise
-            raise _wrong_index(collection.name, name) from None
-
     async def _check_schema(self) -> int:
         """Write down what this is, unless something is; return the version that is there."""
         new: dict[str, Any] = {"version": SCHEMA_VERSION}
-        if not self._store.only_looks:
+        if not self._only_looks:
             new["tracked"] = self._store.kind.tracked
         marker = await self._store.schema.find_one_and_update(
             {"_id": self._store.name}, {"$setOnInsert": new}, upsert=True, return_document=True
         )
         if (
             self._store.kind.tracked
-            and not kind_in(marker).tracked
+            and "tracked" not in marker
             and await self._store.tasks.find_one({}) is None
         ):
             # A reader has only looked for anything of this name.
-            marker = await self._store.schema.find_one_and_update(
-                {"_id": self._store.name, "tracked": {"$exists": False}},
-                {"$set": {"tracked": True}},
-                return_document=True,
-            ) or await self._store.schema.find_one({"_id": self._store.name})
-        check_version(marker, self._store.name, upgrades=True)
-        check_kind(marker, self._store.name, kind=self._store.kind)
+            undecided = {"_id": self._store.name, "tracked": {"$exists": False}}
+            await self._store.schema.update_one(undecided, {"$set": {"tracked": True}})
+            marker = await self._store.schema.find_one({"_id": self._store.name})
+        self._check(marker, upgrades=True)
         version: int = marker["version"]
         return version
 
-    async def marker(self) -> Mapping[str, Any] | None:
-        """Return the document that notes the kind of the collections, if there is one."""
-        with mapped():
-            marker: Mapping[str, Any] | None = await self._store.schema.find_one(
-                {"_id": self._store.name}
+    def _check(self, marker: Mapping[str, Any], *, upgrades: bool) -> None:
+        """Raise where the collections are of another version, or of a spider and not a use case.
+
+        *upgrades* says that a version which can be brought up to date will be.
+        """
+        name, version = self._store.name, marker["version"]
+        if version == _UPGRADED_VERSION and not upgrades:
+            raise LedgerConfigurationError(
+                f"the ledger of {name} has schema version {version}: bring it up to date by "
+                f"`crawlcw stats {name}`"
             )
-        return marker
+        if version not in (SCHEMA_VERSION, _UPGRADED_VERSION):
+            raise LedgerConfigurationError(
+                f"the ledger of {name} has schema version {version!r}, and this crawlcw knows "
+                f"version {SCHEMA_VERSION}: use the crawlcw that wrote it, or another database"
+            )
+        if (there := _kind_in(marker)) is not (kind := self._store.kind):
+            raise LedgerKindError(
+                f"the ledger of {name} is that of a {there}: give the {kind} another name, or use "
+                "another database"
+            )
 
     async def check_server(self) -> None:
         """Ask the server for its version and its time; raise where it will not do."""
@@ -222,44 +237,21 @@ class Schema:
             )
 
 
-def kind_in(marker: Mapping[str, Any]) -> LedgerKind:
-    """Return the kind of the tasks, by that document."""
+def _kind_in(marker: Mapping[str, Any]) -> LedgerKind:
     return LedgerKind.of(marker.get("tracked"))
-
-
-def check_kind(marker: Mapping[str, Any], name: str, *, kind: LedgerKind) -> None:
-    """Raise where the collections are a spider's and not a use case's, or the reverse."""
-    there = kind_in(marker)
-    if there is not kind:
-        raise LedgerKindError(
-            f"the ledger of {name} is that of a {there}: give the {kind} another name, or use "
-            "another database"
-        )
-
-
-def check_version(marker: Mapping[str, Any], spider: str, *, upgrades: bool = False) -> None:
-    """Raise where the spider's collections are of another version.
-
-    *upgrades* says that a version which can be brought up to date will be.
-    """
-    if marker["version"] == _UPGRADED_VERSION:
-        if not upgrades:
-            raise LedgerConfigurationError(
-                f"the ledger of {spider} has schema version {_UPGRADED_VERSION}: bring it up to "
-                f"date by `crawlcw stats {spider}`"
-            )
-    elif marker["version"] != SCHEMA_VERSION:
-        raise LedgerConfigurationError(
-            f"the ledger of {spider} has schema version {marker['version']!r}, and this "
-            f"crawlcw knows version {SCHEMA_VERSION}: use the crawlcw that wrote it, or "
-            "another database"
-        )
 
 
 def is_as_designed(index: Mapping[str, Any], design: Index) -> bool:
     """Return whether an index is the one that `prepare` makes."""
     there = [(field, int(direction)) for field, direction in index.get("key", [])]
     return (there, dict(index.get("partialFilterExpression", {}))) == design
+
+
+def _under_another_name(there: Mapping[str, Mapping[str, Any]], missing: Indexes) -> str:
+    """Return the name of the index that is one of the missing ones but for its name."""
+    designs = missing.values()
+    alike = (n for n, each in there.items() if any(is_as_designed(each, d) for d in designs))
+    return next(alike, min(missing))
 
 
 def _model(name: str, design: Index) -> pymongo.IndexModel:

@@ -5,15 +5,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from datetime import UTC, datetime
 from typing import Any
 
-import pymongo
 from pymongo import WriteConcern
 from pymongo.errors import OperationFailure
 
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.mongo import driver_threads
-from crawlcw.ledger.mongo.connection import bucket, mapped
+from crawlcw.ledger.mongo.connection import bucket, closed, mapped
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.shielding import shielded
 from crawlcw.ledger.mongo.table import Table
@@ -25,7 +23,6 @@ _DURABLE = WriteConcern(w="majority", j=True)
 _QUICK = WriteConcern(w=1)
 #: The collection with the kind and version of the others.
 SCHEMA = "crawlcw.schema"
-_LAST_ANSWER = 1.0
 #: The server's BadValue: nothing else in a look for a task can be one.
 _NO_SUCH_INDEX = 2
 _ITEM_BATCH = 200
@@ -55,8 +52,6 @@ class MongoStore:
         *driver* are for opening another connection; *kind* is the kind of the tasks.
         """
         self.kind = kind
-        #: Whether it is yet to be said what this is.
-        self.only_looks = False
         self.database = database = shielded(database)
         self.client = shielded(client)
         self.url = url
@@ -217,14 +212,7 @@ class MongoStore:
     async def close(self) -> None:
         """Close the client, if this ledger opened it."""
         if self.client is not None:
-            # The driver says goodbye to the server, and would wait for ever for a
-            # frozen one: `timeoutMS` does not count here.
-            with pymongo.timeout(_LAST_ANSWER):
-                closing = self.client.close()
-                # PyMongo's close is a coroutine, Motor's is not.
-                if inspect.isawaitable(closing):
-                    await closing
-            driver_threads.let_go_of_stopped()
+            await closed(self.client)
 
 
 async def all_of(cursor: Any, most: int) -> list[dict[str, Any]]:

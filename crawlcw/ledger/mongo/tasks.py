@@ -1,6 +1,5 @@
 """Adding tasks, and reading them: those that are due, or one with all that is known of it."""
 
-import inspect
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -85,16 +84,9 @@ class Tasks(Reopening):
         parts = range(0, len(pages), _UNITED)
         pipeline = self._united([self._united(pages[n : n + _UNITED]) for n in parts])
         pipeline.append({"$project": self._left_out()})
-        with mapped():
-            # Unlike a command's, these may be more than a reply of the server holds, and their
-            # times have a zone.
-            cursor = self._store.tasks.aggregate(
-                pipeline, hint=BY_HOST, batchSize=sum(wanted.values()) + 1
-            )
-            # PyMongo's aggregate is a coroutine, Motor's is not.
-            if inspect.isawaitable(cursor):
-                cursor = await cursor
-            return [documents.task(found) for found in await cursor.to_list(None)]
+        most = sum(wanted.values()) + 1
+        found = await self._store.aggregate(pipeline, hint=BY_HOST, most=most)
+        return [documents.task(each) for each in found]
 
     def _united(self, pipelines: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         """Return a pipeline that has the results of some, one after the other."""

@@ -1,6 +1,6 @@
 """Filters of tasks, by the state that they must still have or by their hosts, and updates."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from crawlcw.ledger import documents
@@ -81,11 +81,6 @@ def _progressed(change: Change) -> documents.Document:
     results = fields.pop("results", {})
     # The stages' names are identifiers, so no path leads anywhere else.
     return fields | {f"results.{stage}": result for stage, result in results.items()}
-
-
-def any_of(statuses: Collection[Status]) -> dict[str, list[int]]:
-    """Return the condition of a status that is one of those."""
-    return {"$in": [int(status) for status in statuses]}
 
 
 def setting(
