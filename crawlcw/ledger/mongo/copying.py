@@ -6,7 +6,6 @@ from typing import Any
 
 import bson
 
-from crawlcw.ledger import documents
 from crawlcw.ledger.copying import Part
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.mongo.blobs import Blobs
@@ -49,7 +48,7 @@ class Contents:
     async def _task(self, found: Mapping[str, Any]) -> Sequence[Document]:
         task = {name: value for name, value in found.items() if name not in _OWN}
         if "items" in task:
-            task["items"] = [documents.escaped(item) for item in await self._items.whole(found)]
+            task["items"] = await self._items.whole(found)
             task["items_from"] = source_of(found)
             # Where large items are is this store's own affair.
             del task["items_from"]["fence"]

@@ -8,8 +8,8 @@ index, and the driver more, so one counts many stretches: a pipeline for each (`
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from crawlcw.ledger.mongo.indexes import (
@@ -283,21 +283,16 @@ async def _numbers(
     Each filter is one stretch of an index; *hint* is that of the first one. The server takes none
     for the others, and finds the index that counts without reading by itself.
     """
-    found = await store.aggregate(_pipeline(store.name, stretches), hint=hint)
+    # Known by its place, and not by a host's name: that might begin with a dollar.
+    pipelines = [
+        [{"$match": dict(where)}, {"$group": {"_id": n, "n": {"$sum": 1}}}]
+        for n, where in enumerate(chain.from_iterable(stretches), start=1)
+    ]
+    found = await store.aggregate(store.united(pipelines), hint=hint)
     # A stretch without any task has no group.
     numbers = {group["_id"]: group["n"] for group in found}
-    all_numbers = iter(numbers.get(n, 0) for n in range(1, 1 + sum(map(len, stretches))))
+    all_numbers = iter(numbers.get(n, 0) for n in range(1, 1 + len(pipelines)))
     return [tuple(islice(all_numbers, len(each))) for each in stretches]
-
-
-def _pipeline(collection: str, stretches: Iterable[Iterable[Mapping[str, Any]]]) -> list[Any]:
-    wheres = (where for each in stretches for where in each)
-    # Known by its place, and not by a host's name: that might begin with a dollar.
-    first, *others = (
-        [{"$match": dict(where)}, {"$group": {"_id": n, "n": {"$sum": 1}}}]
-        for n, where in enumerate(wheres, start=1)
-    )
-    return [*first, *({"$unionWith": {"coll": collection, "pipeline": p}} for p in others)]
 
 
 def _counts(group: Group, *, failed: int, leased: int) -> Counts:

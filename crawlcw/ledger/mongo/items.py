@@ -30,23 +30,15 @@ class Items:
 
     async def rows(self, found: Mapping[str, Any]) -> list[ItemRow]:
         """Return the items of a task's document."""
-        source = source_of(found)
-        url = source.get("url") or found["url"]
-        return [
-            ItemRow(item=item, url=url, fetched_at=source["time"])
-            for item in await self.whole(found)
-        ]
+        return _rows(found, source_of(found), await self.whole(found))
 
     async def versions(self, found: Mapping[str, Any]) -> list[ItemRow]:
         """Return the items of all visits of a task that are kept, the earliest visit first."""
-        rows = []
-        for source in found["versions"]:
-            url = source.get("url") or found["url"]
-            rows += [
-                ItemRow(item=documents.unescaped(item), url=url, fetched_at=source["time"])
-                for item in await self.of_version(found["_id"], source["fence"])
-            ]
-        return rows
+        return [
+            row
+            for source in found["versions"]
+            for row in _rows(found, source, await self.of_version(found["_id"], source["fence"]))
+        ]
 
     async def of_version(self, task_id: bytes, fence: int) -> list[documents.Document]:
         """Return the items of one visit that are kept, as they are stored."""
@@ -54,16 +46,14 @@ class Items:
         blobs = await self._store.items.find(kept).hint("_id_").to_list(None)
         return [each["item"] for each in sorted(blobs, key=lambda each: each["_id"]["n"])]
 
-    async def whole(self, found: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the items of a task's document, as they were yielded."""
+    async def whole(self, found: Mapping[str, Any]) -> list[documents.Document]:
+        """Return the items of a task's document, as they are stored."""
         items = []
         for number, item in enumerate(found.get("items") or ()):
             if item is None:
                 place = {"task": found["_id"], "fence": source_of(found)["fence"], "n": number}
-                blob = await self._store.items.find_one({"_id": place})
-                items.append(documents.unescaped(blob["item"]))
-            else:
-                items.append(documents.unescaped(item))
+                item = (await self._store.items.find_one({"_id": place}))["item"]
+            items.append(item)
         return items
 
     async def placed(
@@ -120,6 +110,16 @@ class Items:
 def _replaces(settlement: Settlement) -> bool:
     # A page that was reopened has no visit, and may have items all the same.
     return settlement.change.items is not None and settlement.lease.task.settled > 0
+
+
+def _rows(
+    found: Mapping[str, Any], source: Mapping[str, Any], items: Iterable[documents.Document]
+) -> list[ItemRow]:
+    url = source.get("url") or found["url"]
+    return [
+        ItemRow(item=documents.unescaped(item), url=url, fetched_at=source["time"])
+        for item in items
+    ]
 
 
 def _of_visits(task_id: bytes, first: int, end: int) -> documents.Document:

@@ -1,7 +1,7 @@
 """MongoDB collections of a ledger, the server's time, and helpers for large reads."""
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -129,6 +129,12 @@ class MongoStore:
                 cursor = await cursor
             groups: list[dict[str, Any]] = await cursor.to_list(None)
         return groups
+
+    def united(self, pipelines: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Return a pipeline over the tasks that has the results of some, one after the other."""
+        first, *others = pipelines
+        each_of = ({"coll": self.name, "pipeline": pipeline} for pipeline in others)
+        return [*first, *({"$unionWith": each} for each in each_of)]
 
     async def count(self, where: dict[str, Any], *, hint: str, most: int = 0, skip: int = 0) -> int:
         """Return how many tasks match behind the first *skip*, *most* at most; 0: however many."""

@@ -354,16 +354,15 @@ class Results:
 
     async def items(self, after: Key) -> tuple[list[ItemRow], Key | None]:
         """See `port.Results.items`."""
-        return await self._results("items", _ITEM_FIELDS, after)
+        return await self._results("items", _ITEM_FIELDS, self._items.rows, after)
 
     async def versions(self, after: Key) -> tuple[list[ItemRow], Key | None]:
         """See `port.Results.versions`."""
-        return await self._results("versions", ("url", "versions"), after)
+        return await self._results("versions", ("url", "versions"), self._items.versions, after)
 
     async def _results(
-        self, field: str, fields: Sequence[str], after: Key
+        self, field: str, fields: Sequence[str], read: _Reading, after: Key
     ) -> tuple[list[ItemRow], Key | None]:
-        read = self._items.rows if field == "items" else self._items.versions
         there = {"_id": {"$gt": after}, field: {"$exists": True}}
         found = await self._reply(there, fields, most=_WITH_ITEMS)
         rows, number = await self._first(read, found)

@@ -81,20 +81,13 @@ class Tasks(Reopening):
         ]
         if not pages:
             return []
+        united = self._store.united
         parts = range(0, len(pages), _UNITED)
-        pipeline = self._united([self._united(pages[n : n + _UNITED]) for n in parts])
+        pipeline = united([united(pages[n : n + _UNITED]) for n in parts])
         pipeline.append({"$project": self._left_out()})
         most = sum(wanted.values()) + 1
         found = await self._store.aggregate(pipeline, hint=BY_HOST, most=most)
         return [documents.task(each) for each in found]
-
-    def _united(self, pipelines: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Return a pipeline that has the results of some, one after the other."""
-        first, *others = pipelines
-        return [
-            *first,
-            *({"$unionWith": {"coll": self._store.name, "pipeline": each}} for each in others),
-        ]
 
     def _due(self) -> dict[str, Any]:
         return {"priority": {"$lte": ANY_PRIORITY}, "due": {"$lte": self._store.now()}}
@@ -108,7 +101,7 @@ class Tasks(Reopening):
             found = await self._store.tasks.find_one({"_id": task_id})
             if found is None:
                 return None
-            found["items"] = [documents.escaped(item) for item in await self._items.whole(found)]
+            found["items"] = await self._items.whole(found)
         return documents.record(found)
 
 
