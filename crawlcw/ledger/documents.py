@@ -91,7 +91,8 @@ from crawlcw.model.workers import Worker
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
 #: Further fields that a claim of a tracked task reads.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
-_FIELDS = {part: tuple(each.name for each in fields(part)) for part in (Visit, ResponseInfo)}
+_PARTS = (Visit, ResponseInfo, AttemptError)
+_FIELDS = {part: tuple(each.name for each in fields(part)) for part in _PARTS}
 #: Fields that are left out if None: MongoDB would include null in the indexes of due tasks.
 _OPTIONAL = ("due", "body", "errback", "parent", "begun", "revisit")
 #: Marker keys: no escaped key begins like these.
@@ -290,19 +291,11 @@ def trace_document(trace: AttemptRecord) -> Document:
 
 def error_document(error: AttemptError) -> Document:
     """Return one entry of a task's `errors`."""
-    found: Document = {
-        "time": error.time,
-        "kind": str(error.kind),
-        "message": error.message,
-        "attempt": error.attempt,
-    }
-    if error.traceback is not None:
-        found["traceback"] = error.traceback
-    return found
+    return {**known(error), "kind": str(error.kind)}
 
 
-def known(part: Visit | ResponseInfo) -> Document:
-    """Return a task's `visit` or `response`, without unknown fields."""
+def known(part: Visit | ResponseInfo | AttemptError) -> Document:
+    """Return a task's `visit` or `response`, or one of its `errors`, without unknown fields."""
     found: Document = {}
     for name in _FIELDS[type(part)]:
         if (value := getattr(part, name)) is not None:

@@ -54,8 +54,3 @@ class PostgresStore(SqlStore):
     async def drop(self) -> None:
         """See `port.Store.drop`."""
         await self.writer.run(schema.drop, self.tables, self.name)
-
-    async def close(self) -> None:
-        """See `Ledger.close`."""
-        await self.reader.close()
-        await self.writer.close()

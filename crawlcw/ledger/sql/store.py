@@ -79,3 +79,8 @@ class SqlStore(ABC):
         """Return a value as JSON; raises `LedgerError` if the ledger cannot hold it."""
         with refusing():
             return to_json(value)
+
+    async def close(self) -> None:
+        """See `Ledger.close`."""
+        await self.reader.close()
+        await self.writer.close()

@@ -57,8 +57,7 @@ class SqliteStore(SqlStore):
         await self.writer.run(drop)
 
     async def close(self) -> None:
-        """See `Ledger.close`."""
-        await self.reader.close()
-        await self.writer.close()
+        """See `Ledger.close`; a temporary ledger is deleted."""
+        await super().close()
         if self.passing is not None:
             await to_thread.run_sync(partial(shutil.rmtree, self.passing, ignore_errors=True))
