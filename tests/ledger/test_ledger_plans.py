@@ -17,7 +17,7 @@ from pymongo.monitoring import CommandListener
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger
-from crawlcw.ledger.mongo.indexes import BY_HOST
+from crawlcw.ledger.mongo.indexes import BY_HOST, IS_REDIRECT
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.queries import Wanted
@@ -281,10 +281,12 @@ async def test_counting_reads_no_document_and_only_so_many_keys_at_once(
     assert counts.total == TASKS
     assert counts[Status.TODO] == TASKS // 10
     # A status with too many tasks is counted in stretches, with a read at the end of each.
-    stretches = [c for c in command_log.commands if "count" in c]
-    assert len(stretches) >= len(Status) + TASKS * 7 // 10 // (TASKS // 5)
+    # Redirects are no stretch: their index has no order in which a second command could go on.
+    counted = [c for c in command_log.commands if "count" in c]
+    stretches = [c for c in counted if c["query"] != IS_REDIRECT]
+    assert len(stretches) == len(counted) - 1 >= len(Status) + TASKS * 7 // 10 // (TASKS // 5)
     assert max(c["limit"] for c in stretches) == TASKS // 5
-    for command in stretches:
+    for command in counted:
         assert "COUNT_SCAN" in set(stages(explained(large_database, command)))
     commands = [c for c in command_log.commands if "aggregate" in c or "find" in c]
     assert len([c for c in commands if "find" in c]) == TASKS * 7 // 10 // (TASKS // 5)

@@ -136,9 +136,9 @@ class MongoStore:
         each_of = ({"coll": self.name, "pipeline": pipeline} for pipeline in others)
         return [*first, *({"$unionWith": each} for each in each_of)]
 
-    async def count(self, where: dict[str, Any], *, hint: str, most: int = 0, skip: int = 0) -> int:
-        """Return how many tasks match behind the first *skip*, *most* at most; 0: however many."""
-        command = {"count": self.name, "query": where, "hint": hint, "skip": skip}
+    async def count(self, where: dict[str, Any], *, hint: str, most: int = 0) -> int:
+        """Return how many tasks match, *most* at most; 0: however many."""
+        command = {"count": self.name, "query": where, "hint": hint}
         with mapped():
             try:
                 answer = await self.database.command(

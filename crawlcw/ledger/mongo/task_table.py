@@ -282,15 +282,8 @@ class TaskTable(Table):
 
     async def counts(self) -> Counts:
         """See `port.Tasks.counts`."""
-        redirects = 0
-        while True:
-            # Their index has no order for a cursor; counted ones are skipped.
-            number = await self._store.count(
-                IS_REDIRECT, hint=BY_REASON, most=COUNTED_AT_ONCE, skip=redirects
-            )
-            redirects += number
-            if number < COUNTED_AT_ONCE:
-                break
+        # Their index has no order in which a second command could go on.
+        redirects = await self._store.count(IS_REDIRECT, hint=BY_REASON)
         groups = await self._store.aggregate(
             [
                 {"$match": {"status": {"$in": [int(status) for status in Status]}}},
