@@ -27,7 +27,7 @@ from crawlcw.ledger.mongo.indexes import (
     IS_DONE,
     LONG_AGO,
 )
-from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.ledger.mongo.store import MongoStore, united
 from crawlcw.ledger.values import Counts, Dimension, Group
 from crawlcw.model.task import Status
 
@@ -288,7 +288,7 @@ async def _numbers(
         [{"$match": dict(where)}, {"$group": {"_id": n, "n": {"$sum": 1}}}]
         for n, where in enumerate(chain.from_iterable(stretches), start=1)
     ]
-    found = await store.aggregate(store.united(pipelines), hint=hint)
+    found = await store.aggregate(united(store.name, pipelines), hint=hint)
     # A stretch without any task has no group.
     numbers = {group["_id"]: group["n"] for group in found}
     all_numbers = iter(numbers.get(n, 0) for n in range(1, 1 + len(pipelines)))

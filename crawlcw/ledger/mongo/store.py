@@ -130,12 +130,6 @@ class MongoStore:
             groups: list[dict[str, Any]] = await cursor.to_list(None)
         return groups
 
-    def united(self, pipelines: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Return a pipeline over the tasks that has the results of some, one after the other."""
-        first, *others = pipelines
-        each_of = ({"coll": self.name, "pipeline": pipeline} for pipeline in others)
-        return [*first, *({"$unionWith": each} for each in each_of)]
-
     async def count(self, where: dict[str, Any], *, hint: str, most: int = 0) -> int:
         """Return how many tasks match, *most* at most; 0: however many."""
         command = {"count": self.name, "query": where, "hint": hint}
@@ -227,3 +221,9 @@ async def all_of(cursor: Any, most: int) -> list[dict[str, Any]]:
     # that is just full does not say whether there are more.
     found: list[dict[str, Any]] = await cursor.batch_size(most + 1).to_list(None)
     return found
+
+
+def united(collection: str, pipelines: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return a pipeline over a collection that has the results of some, one after the other."""
+    first, *others = pipelines
+    return [*first, *({"$unionWith": {"coll": collection, "pipeline": p}} for p in others)]

@@ -8,7 +8,7 @@ from crawlcw.ledger.admin import Reopening
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, BY_PRIORITY
 from crawlcw.ledger.mongo.items import Items
-from crawlcw.ledger.mongo.store import MongoStore, all_of
+from crawlcw.ledger.mongo.store import MongoStore, all_of, united
 from crawlcw.ledger.mongo.table import Update, send
 from crawlcw.ledger.mongo.updates import of_host
 from crawlcw.ledger.protocol import Added
@@ -81,9 +81,9 @@ class Tasks(Reopening):
         ]
         if not pages:
             return []
-        united = self._store.united
+        name = self._store.name
         parts = range(0, len(pages), _UNITED)
-        pipeline = united([united(pages[n : n + _UNITED]) for n in parts])
+        pipeline = united(name, [united(name, pages[n : n + _UNITED]) for n in parts])
         pipeline.append({"$project": self._left_out()})
         most = sum(wanted.values()) + 1
         found = await self._store.aggregate(pipeline, hint=BY_HOST, most=most)
