@@ -477,6 +477,32 @@ A_GUARDED_WRITE = [
     Call("tasks", "change", ([Write(_ID, {"status": 20}, Edit(set={"status": 50}))],), {}),
     Call("tasks", "read", ([_ID],), {"fields": ["status"], "where": {}}),
 ]
+#: Control characters in names and keys keep their order, which random texts may not show.
+_CONTROLS = ["a", "a\0", "a\0b", "a\1", "a\1\1", "a\1\2", "a\2", "a\ue000"]
+CONTROL_CHARACTERS = [
+    *(
+        Call("sessions", "insert", ([{"_id": name, "fence": 1, "state": "ready", "score": 0}],), {})
+        for name in _CONTROLS
+    ),
+    *(Call("sessions", "scan", ({},), {"limit": 9, "after": name}) for name in _CONTROLS),
+    Call(
+        "tasks",
+        "insert",
+        (
+            [
+                documents.document(make_task()) | {"_id": bytes([n]) * 16, "url": name}
+                for n, name in enumerate(_CONTROLS[:6])
+            ],
+        ),
+        {},
+    ),
+    *(
+        Call("tasks", "find", ({"status": Among((0,)), "url": url},), {"limit": 9, "by": by})
+        for by in (Path.STATUS, Path.AS_STORED)
+        for name in _CONTROLS
+        for url in (beginning_with(name), Containing(name, beginning_with("a")))
+    ),
+]
 
 
 async def emptied(unit: Unit) -> None:
@@ -518,6 +544,7 @@ def test_a_store_answers_as_the_model_does(
             report_multiple_bugs=False,
         )
         @example(A_GUARDED_WRITE)
+        @example(CONTROL_CHARACTERS)
         @given(some_calls)
         def check(calls: list[Call]) -> None:
             expected = runner.run(answers(DictStore(), calls))

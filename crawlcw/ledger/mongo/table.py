@@ -204,9 +204,10 @@ class Table:
                     # No value is taken for an operator; null equals an absent field.
                     found[name] = {"$eq": value}
                 case Containing(text, within):
-                    # Escaped: a person's text is no pattern.
+                    # Escaped: a person's text is no pattern. A pattern has no NUL.
+                    pattern = re.escape(text).replace("\0", r"\x00")
                     found |= self.filter({name: within})
-                    found[name] = {"$regex": re.escape(text), **found[name]}
+                    found[name] = {"$regex": pattern, **found[name]}
                 case alternatives if name == OR:
                     found["$or"] = [self.filter(each) for each in alternatives]
                 case _:

@@ -15,7 +15,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import psycopg
 from anyio import CapacityLimiter, to_thread
 from psycopg import errors
-from psycopg.pq import TransactionStatus
+from psycopg.adapt import Loader
+from psycopg.pq import Format, TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumperUnknown
 
@@ -41,6 +42,8 @@ _SETTINGS = (
         "WHERE current_setting('synchronous_commit') = 'off'"
     ),
 )
+#: A control character as `_TextDumper` writes it.
+_ESCAPED = re.compile("\1([\1\2])")
 _MISCONFIGURED = (
     errors.InvalidAuthorizationSpecification,
     errors.InvalidCatalogName,
@@ -108,11 +111,31 @@ class _BoolDumper(Int8Dumper):
 
 
 class _TextDumper(StrDumperUnknown):
-    """Text, which on PostgreSQL has no NUL; in JSON that is escaped."""
+    r"""Text, in which NUL is \1\1, for PostgreSQL's texts have none, and \1 is \1\2.
+
+    Texts keep their order and their prefixes. JSON escapes both characters itself.
+    """
 
     def dump(self, obj: str) -> Any:
-        """Return the text with U+FFFD for each NUL."""
-        return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
+        """Return the text as PostgreSQL takes it."""
+        if "\0" in obj or "\1" in obj:
+            obj = obj.replace("\1", "\1\2").replace("\0", "\1\1")
+        return super().dump(obj)
+
+
+class _TextLoader(Loader):
+    """The text that `_TextDumper` was given."""
+
+    format = Format.BINARY
+
+    def load(self, data: Any) -> str:
+        """Return the text with its control characters."""
+        text = str(data, "utf-8")
+        return _ESCAPED.sub(_unescaped, text) if "\1" in text else text
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return "\0" if found[1] == "\1" else "\1"
 
 
 class Database:
@@ -137,6 +160,7 @@ class Database:
         self._db.adapters.register_dumper(int, Int8Dumper)
         self._db.adapters.register_dumper(bool, _BoolDumper)
         self._db.adapters.register_dumper(str, _TextDumper)
+        self._db.adapters.register_loader("text", _TextLoader)
         self._db.execute("; ".join(_SETTINGS))
 
     @property
