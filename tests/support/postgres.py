@@ -31,7 +31,8 @@ def server(folder: Path, *, fsync: bool = True) -> Iterator["Server"]:
     try:
         yield own
     finally:
-        own.stop()
+        # Its files are deleted, so there is no need to write them out.
+        own.stop("immediate")
 
 
 class Server:
