@@ -113,7 +113,7 @@ def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
         return _passing(ctx)
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return url
-    if scheme not in _MONGODB and rest and is_known(scheme):
+    if scheme not in (*_MONGODB, "sqlite") and rest and is_known(scheme):
         return url
     if scheme not in _MONGODB:
         raise click.BadParameter(
