@@ -18,7 +18,7 @@ from crawlcw.assembly import open_crawl
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import Report
 from examples.browser import Quotes
-from tests.support import needed
+from tests.support import loopback, needed
 
 MEMORY = "sqlite:///:memory:"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -56,15 +56,8 @@ async def serving() -> AsyncIterator[Site]:
     site = Site()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", site.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    listening = socket.create_server(("127.0.0.1", 0))
-    await web.SockSite(runner, listening).start()
-    site.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    try:
+    async with loopback.served(app) as site.url:
         yield site
-    finally:
-        await runner.cleanup()
 
 
 class Titles(Spider):

@@ -14,6 +14,7 @@ from crawlcw.api.spider import Spider
 from crawlcw.assembly import run_spider
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.task import Status
+from tests.support import loopback
 
 PAGES = 200
 
@@ -48,15 +49,8 @@ async def served(links: Callable[[int], list[str]]) -> AsyncIterator[tuple[str, 
 
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        host, port = runner.addresses[0][:2]
-        yield f"http://{host}:{port}/", seen
-    finally:
-        await runner.cleanup()
+    async with loopback.served(app) as address:
+        yield f"{address}/", seen
 
 
 @pytest.mark.thorough

@@ -10,13 +10,14 @@ import json
 import secrets
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
 
 from aiohttp import web
 
+from tests.support import loopback
 from tests.support.site_threads import in_thread
 
 PAGES = 30
@@ -203,12 +204,6 @@ def _captcha() -> web.Response:
 def served() -> Iterator[Site]:
     """Serve the site on a port of its own."""
     site = Site()
-    with in_thread(_running(site)):
-        yield site
-
-
-@asynccontextmanager
-async def _running(site: Site) -> AsyncIterator[None]:
     app = web.Application(middlewares=[site.counted])
     numbered = {
         "tree": site.tree,
@@ -231,9 +226,5 @@ async def _running(site: Site) -> AsyncIterator[None]:
     app.router.add_route("*", "/echo/{number}", site.echo)
     app.router.add_get("/sitemap.xml.gz", site.sitemap)
     app.router.add_get("/list.txt", site.listed)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    site.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield
-    await runner.cleanup()
+    with in_thread(loopback.served(app)) as site.base:
+        yield site

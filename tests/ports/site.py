@@ -8,6 +8,8 @@ from urllib.parse import parse_qs
 
 from aiohttp import web
 
+from tests.support import loopback
+
 #: A page as text, or bytes with their content type.
 Page = str | tuple[bytes, str]
 
@@ -45,12 +47,5 @@ async def served(pages: Mapping[str, Page], *, password: str = "") -> AsyncItera
     app.router.add_post("/login", login)
     app.router.add_post("/api", api)
     app.router.add_get("/{path:.*}", page)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        host, port = runner.addresses[0][:2]
-        yield f"http://{host}:{port}"
-    finally:
-        await runner.cleanup()
+    async with loopback.served(app) as address:
+        yield address

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.support import needed
+from tests.support import loopback, needed
 from tests.support.commands import invoke
 
 needed.module("itemloaders", extra="ports")
@@ -56,15 +56,11 @@ async def served(pages: Mapping[str, str]) -> AsyncIterator[Site]:
     site = Site(pages=pages)
     app = web.Application()
     app.router.add_get("/{path:.*}", site.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    site.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        yield site
-    finally:
-        site.is_let_go.set()
-        await runner.cleanup()
+    async with loopback.served(app) as site.url:
+        try:
+            yield site
+        finally:
+            site.is_let_go.set()
 
 
 def quotes() -> dict[str, str]:

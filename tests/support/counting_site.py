@@ -5,14 +5,15 @@ ways, numbers them, and passes each page's name to the pages below it in its sta
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
 from crawlcw import Response, Settings, Spider
+from tests.support import loopback
 from tests.support.site_threads import in_thread
 
 
@@ -64,17 +65,7 @@ class Tree:
 def served(pages: int, **options: Any) -> Iterator[Tree]:
     """Serve a tree of *pages* pages on its own port."""
     tree = Tree(pages, **options)
-    with in_thread(_running(tree)):
-        yield tree
-
-
-@asynccontextmanager
-async def _running(tree: Tree) -> AsyncIterator[None]:
     app = web.Application()
     app.router.add_get("/{number}", tree.page)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    tree.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield
-    await runner.cleanup()
+    with in_thread(loopback.served(app)) as tree.base:
+        yield tree

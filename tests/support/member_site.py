@@ -7,8 +7,8 @@ other processes can request its pages.
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urljoin
@@ -17,6 +17,7 @@ from aiohttp import web
 
 from crawlcw import Request, Settings, Spider
 from crawlcw.api.sessions import LoginSession
+from tests.support import loopback
 from tests.support.site_threads import in_thread
 
 PASSWORD = "open sesame"
@@ -143,12 +144,6 @@ class MemberSite:
 def served(pages: int, **options: Any) -> Iterator[MemberSite]:
     """Serve a site of *pages* pages on its own port."""
     site = MemberSite(pages, **options)
-    with in_thread(_running(site)):
-        yield site
-
-
-@asynccontextmanager
-async def _running(site: MemberSite) -> AsyncIterator[None]:
     app = web.Application()
     app.router.add_get("/login", site.form)
     app.router.add_post("/login", site.log_in)
@@ -156,9 +151,5 @@ async def _running(site: MemberSite) -> AsyncIterator[None]:
     app.router.add_get("/open/{number}", site.open_page)
     app.router.add_get("/enter", site.enter)
     app.router.add_get("/file/{number}", site.file)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    site.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield
-    await runner.cleanup()
+    with in_thread(loopback.served(app)) as site.base:
+        yield site
