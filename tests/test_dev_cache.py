@@ -3,8 +3,6 @@
 import asyncio
 import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import attempts, changing_site, media_site
 from tests.support.attempts import Layered
 from tests.support.changing_site import ChangingSite, ChangingSpider
-from tests.support.docs import REPOSITORY
+from tests.support.examples import output_of
 
 URL = "http://a.example/"
 
@@ -194,17 +192,8 @@ class Pages(Spider):
         yield from response.follow_all("a")
 
 
-def test_the_example_runs() -> None:
-    finished = subprocess.run(
-        [sys.executable, str(REPOSITORY / "examples" / "cache.py")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout == "20 items, 26 requests\n20 items, 0 requests\n"
+def test_the_example_runs(tmp_path: Path) -> None:
+    assert output_of("cache.py", tmp_path) == "20 items, 26 requests\n20 items, 0 requests\n"
 
 
 async def test_a_second_crawl_asks_for_nothing(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_examples_tracking import output_of
+from tests.support.examples import output_of
 
 
 @pytest.mark.thorough

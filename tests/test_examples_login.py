@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.test_examples_tracking import output_of
+from tests.support.examples import output_of
 
 
 def test_a_crawl_that_was_interrupted_and_logged_out_finishes_every_page(tmp_path: Path):

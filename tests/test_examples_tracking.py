@@ -1,36 +1,12 @@
 """The examples of tracked tasks, each run by the command in its docstring."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.docs import REPOSITORY
-
-
-def output_of(example: str, folder: Path) -> str:
-    path = REPOSITORY / "examples" / example
-    interpreter = "sh" if path.suffix == ".sh" else sys.executable
-    # `python3` in the script must be this one, with this crawlcw.
-    search = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    ended = subprocess.run(
-        [interpreter, str(path)],
-        cwd=folder,
-        env=os.environ | {"PATH": search, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "Traceback" not in ended.stderr
-    # The user's folder stays unchanged.
-    assert list(folder.iterdir()) == []
-    return ended.stdout
+from tests.support.examples import output_of
 
 
 @pytest.mark.thorough

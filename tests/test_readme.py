@@ -9,6 +9,7 @@ from crawlcw.errors import Reason
 from crawlcw.guide.pages import NAMES
 from crawlcw.testing import ReplayDownloader
 from tests.support import pages
+from tests.support.examples import output_of
 from tests.support.pages import ROOT
 
 README = pages.text_of(pages.README)
@@ -96,32 +97,13 @@ def test_the_architecture_has_a_row_for_each_room():
     assert there <= named
 
 
-def test_the_examples_run():
-    finished = subprocess.run(
-        [sys.executable, "examples/embed_crawl.py"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert finished.returncode == 0, finished.stderr
-    assert "drained:" in finished.stdout
+def test_the_examples_run(tmp_path):
+    assert "drained:" in output_of("embed_crawl.py", tmp_path)
 
 
-def test_the_example_of_a_sitemap_asks_for_no_book_twice():
-    finished = subprocess.run(
-        [sys.executable, "examples/sitemap.py"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def test_the_example_of_a_sitemap_asks_for_no_book_twice(tmp_path):
+    first, second = output_of("sitemap.py", tmp_path).splitlines()
 
-    assert finished.returncode == 0, finished.stderr
-    first, second = finished.stdout.splitlines()
     assert first == "first run: 240 items on 243 pages"
     assert second == "second run: 0 items on 2 pages"
 

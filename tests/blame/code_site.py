@@ -5,26 +5,20 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from tests.support.docs import REPOSITORY
+from tests.support.plain_site import PlainHandler, PlainSite
 
 ENOUGH = 90.0
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 1024
-
-
-class Site:
+class Site(PlainSite):
     """Serves *pages* and counts the requests.
 
     A number is that of the links on `/`; a mapping has the body of each page. Any other
@@ -38,34 +32,16 @@ class Site:
         bodies = pages
         site = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(PlainHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_GET(self) -> None:  # the name that the base class calls
+            def get(self) -> None:
                 site.hits[self.path] += 1
                 found = self.path != "/robots.txt"
-                body = bodies.get(self.path, f"<h1>{self.path}</h1>").encode()
-                self.send_response(200 if found else 404)
-                self.send_header("Content-Type", "text/html")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                body = bodies.get(self.path, f"<h1>{self.path}</h1>")
+                self.reply(200 if found else 404, body)
 
-            def log_message(self, *_: object) -> None:
-                """Keep quiet."""
-
-        self._server = _Server((address, 0), Handler)
-        self.url = f"http://{address}:{self._server.server_port}/"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-
-    def __enter__(self) -> "Site":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__init__(Handler, address=address)
 
 
 def links(addresses: Iterable[str]) -> str:

@@ -4,12 +4,10 @@ import json
 import re
 import shutil
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from signal import SIGTERM
 
@@ -20,6 +18,7 @@ from tests.blame.crawl_command import children_of
 from tests.faults.proxy import Command as Sent
 from tests.faults.proxy import Fault, proxied
 from tests.support.mongod import with_database
+from tests.support.plain_site import PlainHandler, PlainSite
 from tests.support.work_process import Working, crawlcw
 
 pytestmark = pytest.mark.thorough
@@ -30,7 +29,7 @@ GONE = 69
 Answer = tuple[int, dict[str, str]]
 
 
-class Site:
+class Site(PlainSite):
     """Serves `/` with links to *pages* pages; *answers* gives the status and headers of each."""
 
     def __init__(
@@ -45,39 +44,18 @@ class Site:
         links = "".join(f'<a href="/{n}">{n}</a>' for n in range(pages))
         site = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(PlainHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_GET(self) -> None:  # the name that the base class calls
+            def get(self) -> None:
                 site.asked += 1
                 robots = self.path == "/robots.txt"
                 if not robots:
                     time.sleep(takes)
                 status, headers = answers(self.path) if answers and not robots else (200, {})
-                body = b"" if robots else links.encode()
-                self.send_response(404 if robots else status)
-                for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Type", "text/html")
-                self.end_headers()
-                self.wfile.write(body)
+                self.reply(404 if robots else status, "" if robots else links, headers)
 
-            def log_message(self, *_: object) -> None:
-                """Keep quiet."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-
-    def __enter__(self) -> "Site":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__init__(Handler, port=port)
 
 
 def spider(*urls: str, name: str = "pages") -> str:

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from crawlcw.model.task import Status
 from tests.blame.code_site import crawled, running, wait_until
 from tests.support.crawl_process import Row, Store
+from tests.support.plain_site import PlainHandler
 
 pytestmark = pytest.mark.thorough
 
@@ -40,22 +41,13 @@ class Host:
         self.asked: list[str] = []
         host = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:  # the name that the base class calls
+        class Handler(PlainHandler):
+            def get(self) -> None:
                 host.asked.append(self.path)
                 status, headers, body = (
                     (404, {}, "") if self.path == "/robots.txt" else answer(self.path)
                 )
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Type", "text/html")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body.encode())
-
-            def log_message(self, *_: object) -> None:
-                """Keep quiet."""
+                self.reply(status, body, headers)
 
         self._handler = Handler
         self._address = (address, 0)

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +13,7 @@ from crawlcw.model.task import Status
 from tests.blame.crawl_command import Command
 from tests.faults.scenario import items_of
 from tests.support.crawl_process import Store
+from tests.support.plain_site import PlainHandler
 from tests.support.proxy_servers import ProxyServer, proxies
 
 pytestmark = pytest.mark.thorough
@@ -61,39 +62,26 @@ class Site(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(PlainHandler):
     server: Site
     protocol_version = "HTTP/1.1"
 
-    def do_POST(self) -> None:  # the name that the base class calls
+    def post(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self._answer(200, "<h1>in</h1>", cookie="sid=1")
+        self.reply(200, "<h1>in</h1>", {"Set-Cookie": "sid=1"})
 
-    def do_GET(self) -> None:  # likewise
+    def get(self) -> None:
         path = urlsplit(self.path).path
         if path == "/robots.txt":
-            self._answer(404, "")
+            self.reply(404, "")
             return
         if path == "/":
             links = "".join(f'<a href="/{number}">{number}</a>' for number in range(PAGES))
-            self._answer(200, f"<h1>all</h1>{links}")
+            self.reply(200, f"<h1>all</h1>{links}")
             return
         self.server.waiting.release()
         self.server.gate.wait()
-        self._answer(200, f"<h1>{path}</h1>")
-
-    def _answer(self, status: int, body: str, *, cookie: str = "") -> None:
-        content = body.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(content)))
-        if cookie:
-            self.send_header("Set-Cookie", cookie)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Keep quiet."""
+        self.reply(200, f"<h1>{path}</h1>")
 
 
 @contextmanager

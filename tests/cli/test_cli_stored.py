@@ -15,7 +15,7 @@ import pytest
 from tests.cli.test_cli import PATIENCE, command, crawlcw, environment
 from tests.support import docs
 from tests.support.commands import invoke
-from tests.support.docs import REPOSITORY
+from tests.support.examples import output_of
 
 PAGES = 12
 #: A crawl without worker processes.
@@ -306,19 +306,11 @@ def test_without_warcio_one_sentence_says_what_to_install(start: str, monkeypatc
 
 
 @pytest.mark.thorough
-def test_the_example_runs():
-    finished = subprocess.run(
-        [sys.executable, str(REPOSITORY / "examples" / "stored.py")],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=environment(),
-        check=False,
-    )
+def test_the_example_runs(tmp_path: Path):
+    said = output_of("stored.py", tmp_path)
 
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.startswith("20 pages recorded anew, with 20 items\n")
-    assert '"links":' in finished.stdout
+    assert said.startswith("20 pages recorded anew, with 20 items\n")
+    assert '"links":' in said
 
 
 def test_a_folder_that_takes_no_files_ends_the_crawl(

@@ -32,7 +32,7 @@ from crawlcw.ledger_opening import open_ledger
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import media_site
 from tests.support.attempts import Layered, attempt
-from tests.support.docs import REPOSITORY
+from tests.support.examples import output_of
 from tests.support.media_site import BLOCK, Media, MediaSite
 
 MIB = 1 << 20
@@ -326,19 +326,12 @@ def test_a_request_says_where_nothing_can_be_saved(arguments: dict[str, Any]) ->
         Request("http://a.example/", **arguments)
 
 
-def test_the_example_runs() -> None:
-    finished = subprocess.run(
-        [sys.executable, str(REPOSITORY / "examples" / "films.py")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def test_the_example_runs(tmp_path: Path) -> None:
+    said = output_of("films.py", tmp_path)
 
-    assert finished.returncode == 0, finished.stderr
-    assert "drained: 3 films" in finished.stdout
-    assert "/long.mp4, from byte " in finished.stdout
-    assert finished.stdout.endswith("\n2 files\n")
+    assert "drained: 3 films" in said
+    assert "/long.mp4, from byte " in said
+    assert said.endswith("\n2 files\n")
 
 
 # Processes that are killed ---------------------------------------------------------

@@ -3,21 +3,19 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from tests.support.docs import REPOSITORY
+from tests.support.plain_site import PlainHandler, PlainSite
 
 pytestmark = pytest.mark.thorough
 
 
-class Site:
+class Site(PlainSite):
     """Serves `/` with links, redirects and pages; a host is any name of loopback."""
 
     def __init__(self, moved: Mapping[str, str], *, linked: Iterable[str] | None = None) -> None:
@@ -27,28 +25,20 @@ class Site:
         """
         site, linked = self, list(moved if linked is None else linked)
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(PlainHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_GET(self) -> None:  # the name that the base class calls
+            def get(self) -> None:
                 place = site.short(f"http://{self.headers['Host']}{self.path}")
                 links = "".join(f'<a href="{site.long(each)}">x</a>' for each in linked)
-                body = b"" if place in moved or place[1:] != "/" else links.encode()
-                self.send_response(301 if place in moved else 200)
                 if place in moved:
-                    self.send_header("Location", site.long(moved[place]))
-                self.send_header("Content-Type", "text/html")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                    self.reply(301, "", {"Location": site.long(moved[place])})
+                else:
+                    self.reply(200, links if place[1:] == "/" else "")
 
-            def log_message(self, *_: object) -> None:
-                """Keep quiet."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        port = self._server.server_port
-        self.hosts = {"A": f"http://127.0.0.1:{port}", "B": f"http://localhost:{port}"}
+        super().__init__(Handler)
+        here = self.url.removesuffix("/")
+        self.hosts = {"A": here, "B": here.replace("127.0.0.1", "localhost")}
 
     def long(self, place: str) -> str:
         return self.hosts[place[0]] + place[1:]
@@ -56,25 +46,6 @@ class Site:
     def short(self, url: str) -> str:
         name = next(name for name, host in self.hosts.items() if url.startswith(host))
         return name + url.removeprefix(self.hosts[name])
-
-    def serve(self) -> None:
-        self._server.serve_forever(0.05)
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-@contextmanager
-def served(moved: Mapping[str, str], *, linked: Iterable[str] | None = None) -> Iterator[Site]:
-    site = Site(moved, linked=linked)
-    thread = Thread(target=site.serve)
-    thread.start()
-    try:
-        yield site
-    finally:
-        site.close()
-        thread.join()
 
 
 class Crawled:
@@ -144,7 +115,7 @@ def test_pages_that_redirect_to_one_another_are_a_loop(
     loop: list[str], options: tuple[str, ...], ledger_url: str, tmp_path: Path
 ):
     moved = dict(zip(loop, [*loop[1:], loop[0]], strict=True)) | {"A/into": loop[0]}
-    with served(moved, linked=["A/into"]) as site:
+    with Site(moved, linked=["A/into"]) as site:
         crawled = Crawled(site, tmp_path, ledger_url, *options)
 
     outcomes = crawled.outcomes()
@@ -165,7 +136,7 @@ def test_redirects_are_counted_apart_and_shown_with_what_became_of_their_pages(
 ):
     moved = {f"A/old/{n}": f"A/page/{n}" for n in range(30)}
     moved |= {"A/far": "B/near", "A/farther": "A/far", "A/out": "A/refused"}
-    with served(moved) as site:
+    with Site(moved) as site:
         crawled = Crawled(site, tmp_path, ledger_url, "-s", "delay=1ms")
 
     stats = crawled.stats()

@@ -1,7 +1,5 @@
 """Revisits in crawls of one process: answers from memory, a real ledger."""
 
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +20,7 @@ from crawlcw.model.counters import Report
 from crawlcw.model.task import Record, Status
 from crawlcw.model.visits import RevisitPolicy
 from crawlcw.testing import Replay, ReplayDownloader
+from tests.support.examples import output_of
 from tests.support.ledgers import START, make_task, visit
 
 HOME = "http://a.example/"
@@ -279,13 +278,9 @@ def test_a_validator_that_cannot_be_sent_as_it_came_is_not_kept(tag: str):
     assert seen.etag is None
 
 
-def test_the_example_runs():
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "examples/revisits.py"]
-    finished = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+def test_the_example_runs(tmp_path):
+    first, second = output_of("revisits.py", tmp_path).splitlines()
 
-    assert finished.returncode == 0, finished.stderr
-    first, second = finished.stdout.splitlines()
     assert first.startswith("first run: ")
     assert "0 of them unchanged, 240 new items, 240 in all" in first
     assert second.endswith(" of them unchanged, 0 new items, 240 in all")

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.blame.test_ends import Site
-from tests.crawl.test_redirect_loops import Crawled, served
+from tests.crawl.test_redirect_loops import Crawled
+from tests.crawl.test_redirect_loops import Site as RedirectingSite
 from tests.support import needed
 from tests.support.odd_shop import ODD, PAGES, SPIDER
 from tests.support.servers import ServerProcess
@@ -222,7 +223,7 @@ def test_redirects_are_told_apart_and_lead_to_what_became_of_their_pages(
 ):
     moved = {"A/old": "A/new", "A/1": "B/2", "B/2": "A/1"}
     # A redirect loop without another entry is shown at its last page.
-    site = processes.enter_context(served(moved, linked=["A/old", "A/1"]))
+    site = processes.enter_context(RedirectingSite(moved, linked=["A/old", "A/1"]))
     Crawled(site, tmp_path, ledger_url)
     server = ServerProcess(
         processes, ledger_url, "--port", "0", use_case="pages", command="dashboard"

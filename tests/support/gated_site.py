@@ -3,7 +3,9 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
+
+from tests.support.plain_site import PlainHandler
 
 PAGES = 40
 MISSING = 5
@@ -23,25 +25,18 @@ class GatedSite(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(PlainHandler):
     server: GatedSite
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         if self.path == "/last":
             self.server.gate.wait()
         known = self.path == "/" or self.path == "/last" or self.path.startswith("/page/")
-        body = b"<h1>a page</h1>"
+        body = "<h1>a page</h1>"
         if self.path == "/":
             paths = [f"/page/{n}" for n in range(PAGES)] + [f"/gone/{n}" for n in range(MISSING)]
-            body = "".join(f'<a href="{path}">a</a>' for path in [*paths, "/last"]).encode()
-        self.send_response(200 if known else 404)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+            body = "".join(f'<a href="{path}">a</a>' for path in [*paths, "/last"])
+        self.reply(200 if known else 404, body)
 
 
 @contextmanager
