@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from crawlcw.ledger.protocol import Ledger
-from tests.support import driver_sockets, ledgers, mongod, needed, postgres
+from tests.support import docs, driver_sockets, ledgers, mongod, needed, postgres
 from tests.support.ledgers import BACKENDS, FakeClock, LedgerFactory
 
 # Tests must not use the proxies of this machine's environment.
@@ -285,6 +285,16 @@ def processes() -> Iterator[ExitStack]:
     """A stack that ends the processes and servers of a test."""
     with ExitStack() as ended:
         yield ended
+
+
+@pytest.fixture
+def serve(processes: ExitStack) -> Callable[..., docs.Site]:
+    """The function that serves the manual of PostgreSQL until the end of the test."""
+
+    def serve(**options: int) -> docs.Site:
+        return processes.enter_context(docs.served(docs.folder("postgresql"), **options))
+
+    return serve
 
 
 @pytest.fixture(params=BACKENDS)

@@ -1,8 +1,6 @@
 """A small site in this process, and the command for spiders and use cases of a test."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.docs import REPOSITORY
 from tests.support.plain_site import PlainHandler, PlainSite
+from tests.support.programs import Program, environment
 
 ENOUGH = 90.0
 
@@ -49,32 +47,16 @@ def links(addresses: Iterable[str]) -> str:
     return "".join(f'<a href="{address}">{address}</a>' for address in addresses)
 
 
-class Command:
+class Command(Program):
     """`crawlcw` in a process, with its log as JSON."""
 
     def __init__(self, folder: Path, *arguments: object) -> None:
-        self._log = folder / f"log-{time.monotonic_ns()}"
-        ours = {k: v for k, v in os.environ.items() if not k.startswith("CRAWLCW_")}
-        with self._log.open("wb") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "crawlcw", *map(str, arguments)],
-                cwd=folder,
-                env=ours | {"PYTHONPATH": str(REPOSITORY)},
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-
-    def __enter__(self) -> "Command":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
+        super().__init__(
+            [sys.executable, "-m", "crawlcw", *map(str, arguments)],
+            folder / f"log-{time.monotonic_ns()}",
+            folder=folder,
+            environment=environment(),
+        )
 
     def records(self, event: str) -> list[dict[str, Any]]:
         """The log's records of an event."""
@@ -87,9 +69,6 @@ class Command:
             if isinstance(record, dict) and record.get("event") == event:
                 found.append(record)
         return found
-
-    def send(self, which: signal.Signals) -> None:
-        self.process.send_signal(which)
 
     def end(self, *, within: float = ENOUGH) -> tuple[int, dict[str, Any]]:
         """Wait for the end; return the exit code and the report, if any."""

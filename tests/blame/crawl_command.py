@@ -9,15 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.support.docs import REPOSITORY
+from tests.support.programs import environment
 
 #: Far longer than any wait here takes; each waits for a condition.
 ENOUGH = 120.0
-
-
-def environment() -> dict[str, str]:
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("CRAWLCW_")}
-    return ours | {"PYTHONPATH": str(REPOSITORY)}
 
 
 def crawlcw(*arguments: str) -> "subprocess.CompletedProcess[str]":

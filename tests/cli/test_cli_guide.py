@@ -2,39 +2,22 @@
 
 import json
 import os
-import pty
-import subprocess
 import sys
 
 import pytest
 
 from crawlcw.guide import pages
+from tests.support import terminals
 from tests.support.commands import invoke
 
 
 def on_a_terminal(*arguments: str, pager: str) -> str:
     """Return the command's output on a terminal of 80 columns, through *pager*."""
-    parent, child = pty.openpty()
     environment = os.environ | {"PAGER": pager, "COLUMNS": "80", "TERM": "xterm"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "crawlcw", *arguments],
-        stdin=child,
-        stdout=child,
-        stderr=child,
-        env=environment,
-    ) as process:
-        os.close(child)
-        written = bytearray()
-        while True:
-            try:
-                piece = os.read(parent, 1 << 16)
-            except OSError:  # Linux raises this after the last writer has closed the terminal
-                break
-            if not piece:
-                break
-            written += piece
-        process.wait(timeout=60)
-    os.close(parent)
+    command = [sys.executable, "-m", "crawlcw", *arguments]
+    process, terminal = terminals.started(command, environment)
+    written = b"".join(terminals.chunks(terminal))
+    process.wait(timeout=60)
     return written.decode().replace("\r\n", "\n")
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_supervisor import environment
 from tests.support.commands import invoke
 from tests.support.gated_site import MISSING, PAGES, GatedSite, gated_site
 from tests.support.mongod import free_port
+from tests.support.programs import environment
 from tests.support.prometheus import get, scraping
 from tests.support.work_process import Working
 

@@ -19,6 +19,7 @@ from tests.support.commands import invoke
 from tests.support.crawl_process import wait_until
 from tests.support.docs import REPOSITORY
 from tests.support.endless_site import EndlessSite
+from tests.support.programs import Program
 
 #: Timeout in seconds of waits for conditions, far above any duration here.
 ENOUGH = 120.0
@@ -52,37 +53,22 @@ class Pages(Spider):
 """
 
 
-class Crawl:
+class Crawl(Program):
     """`crawlcw run pages` in a process of its own."""
 
     def __init__(self, folder: Path, site: EndlessSite, *options: str) -> None:
-        self._log = folder / "crawl.log"
         arguments = ["run", "pages", "-a", f"start_url={site.url}", *options]
-        with self._log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "crawlcw", *arguments],
-                cwd=folder,
-                env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
+        super().__init__(
+            [sys.executable, "-m", "crawlcw", *arguments],
+            folder / "crawl.log",
+            folder=folder,
+            environment=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        )
 
     def end(self) -> tuple[int, str]:
         """Wait for its end; return its exit code and its output."""
-        out, _ = self._process.communicate(timeout=ENOUGH)
-        return self._process.returncode, out
-
-    def __enter__(self) -> "Crawl":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        out, _ = self.process.communicate(timeout=ENOUGH)
+        return self.process.returncode, out
 
 
 @pytest.fixture

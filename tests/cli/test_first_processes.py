@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from crawlcw.cli.processes.channel import awaited_go, go
-from tests.blame.crawl_command import environment
+from tests.support.programs import environment
 
 #: Far longer than any command here.
 ENOUGH = 60

@@ -16,8 +16,8 @@ from crawlcw import Spider, run_spider
 from crawlcw.cli.examples import EXAMPLES
 from crawlcw.cli.main import COMPLETE_VARIABLE, cli
 from crawlcw.testing import ReplayDownloader
-from tests.cli.test_supervisor import environment
 from tests.support.commands import invoke
+from tests.support.programs import environment
 
 COMMANDS = sorted(cli.list_commands(click.Context(cli)))
 URL = "http://a.example/"

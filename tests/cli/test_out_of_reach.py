@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_supervisor import environment
 from tests.support import needed
 from tests.support.gated_site import PAGES, gated_site
+from tests.support.programs import environment
 
 SPIDER = """\
 from crawlcw import Spider

@@ -1,17 +1,14 @@
 """Crawls by several worker processes, on a real site: crashed, stopped and killed."""
 
-import fcntl
 import json
 import os
-import pty
 import signal
 import socket
 import subprocess
 import sys
-import termios
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +20,11 @@ import pytest
 from crawlcw.model.task import Status
 from tests.blame.crawl_command import children_of
 from tests.crawl.test_kill import asked, assert_complete, assert_nothing_held
-from tests.support import docs, needed
+from tests.support import docs, needed, terminals
 from tests.support.crawl_process import Store, wait_until
-from tests.support.docs import REPOSITORY, Site
+from tests.support.docs import Site
 from tests.support.mongod import with_database
+from tests.support.programs import Program, environment
 
 pytestmark = pytest.mark.thorough
 
@@ -55,40 +53,20 @@ NOT_THE_FIRST = """
 """
 
 
-class Supervised:
+class Supervised(Program):
     """`crawlcw run docs.py --processes N`, in a folder of its own."""
 
     def __init__(self, folder: Path, *options: str, **popen: Any) -> None:
-        self._log = folder / "crawl.log"
+        log = folder / "crawl.log"
+        log.write_bytes(b"")
         self.command = [sys.executable, "-m", "crawlcw", "run", "docs.py", *options]
-        with self._log.open("wb") as errors:
-            self.process = subprocess.Popen(
-                self.command,
-                cwd=folder,
-                env=environment(),
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                **popen,
-            )
+        super().__init__(self.command, log, folder=folder, environment=environment(), **popen)
 
-    def __enter__(self) -> "Supervised":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate()
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         for pid in self.pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -104,20 +82,12 @@ class Supervised:
         """Return the workers' process ids, in the order of their starts."""
         return [record["pid"] for record in self.events("worker_started")]
 
-    def send(self, which: signal.Signals) -> None:
-        self.process.send_signal(which)
-
     def end(self) -> tuple[int, dict[str, Any]]:
         """Wait for the end; return the exit code and the joint report, if any."""
         self.output, _ = self.process.communicate(timeout=ENOUGH)
         reports = self.events("report")
         assert len(reports) <= 1
         return self.process.returncode, reports[0] if reports else {}
-
-
-def environment() -> dict[str, str]:
-    ours = {k: v for k, v in os.environ.items() if not k.startswith("CRAWLCW_")}
-    return ours | {"PYTHONPATH": str(REPOSITORY)}
 
 
 def is_running(pid: int) -> bool:
@@ -130,32 +100,17 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.fixture
-def ended() -> Iterator[ExitStack]:
-    """A stack that ends the processes and servers of a test."""
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(f"sqlite:///{tmp_path}/ledger.db")
 
 
 @pytest.fixture
-def serve(ended: ExitStack) -> Callable[..., Site]:
-    def serve(**options: int) -> Site:
-        return ended.enter_context(docs.served(docs.folder("postgresql"), **options))
-
-    return serve
-
-
-@pytest.fixture
-def start(ended: ExitStack, store: Store, tmp_path: Path) -> Callable[..., Supervised]:
+def start(processes: ExitStack, store: Store, tmp_path: Path) -> Callable[..., Supervised]:
     def start(
         site: Site, *options: str, processes: int = 2, spider: str = "", store: Store = store
     ) -> Supervised:
         (tmp_path / "docs.py").write_text(SPIDER + spider)
-        return ended.enter_context(
+        return processes.enter_context(
             Supervised(
                 tmp_path,
                 *("--processes", str(processes), "--ledger", store.url, "--log-format", "json"),
@@ -399,13 +354,13 @@ def test_a_worker_that_does_not_say_that_it_ends_has_crashed_whatever_its_exit_c
 
 
 def test_by_default_one_worker_does_it_and_without_processes_this_process(
-    serve, ended, store, tmp_path
+    serve, processes, store, tmp_path
 ):
     says = "\n    async def opened(self):\n        print(os.getpid(), sys.stdin.readline())\n"
     (tmp_path / "docs.py").write_text(SPIDER + says)
     site, pids = serve(), []
     for options in ([], ["--processes", "0"]):
-        crawl = ended.enter_context(
+        crawl = processes.enter_context(
             Supervised(
                 tmp_path,
                 *("--ledger", store.url, "-a", f"start_url={site.start}", "--log-format", "json"),
@@ -511,31 +466,23 @@ def test_a_mistake_is_found_before_any_worker_is_started(options, code, said, tm
     assert said in line
 
 
-def test_ctrl_c_on_a_terminal_reaches_each_worker_once(serve, ended, store, tmp_path):
+def test_ctrl_c_on_a_terminal_reaches_each_worker_once(serve, processes, store, tmp_path):
     (tmp_path / "docs.py").write_text(SPIDER)
     site = serve(latency=200)
-    ours, theirs = pty.openpty()
-    crawl = subprocess.Popen(
+    crawl, ours = terminals.started(
         [
             *(sys.executable, "-m", "crawlcw", "run", "docs.py", "--processes", "2"),
             *("--ledger", store.url, "-a", f"start_url={site.start}"),
         ],
-        cwd=tmp_path,
-        env=environment() | {"TERM": "xterm", "COLUMNS": "100"},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        # Make it the controlling terminal, so that Ctrl-C goes to the process group.
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        environment() | {"TERM": "xterm", "COLUMNS": "100"},
+        folder=tmp_path,
     )
-    ended.callback(crawl.wait)
-    ended.callback(crawl.kill)
-    os.close(theirs)
+    processes.callback(crawl.wait)
+    processes.callback(crawl.kill)
     wait_until(asked(site, for_pages=100))
 
     os.write(ours, b"\x03")
-    shown = b"".join(chunks(ours)).decode()
+    shown = b"".join(terminals.chunks(ours)).decode()
 
     assert crawl.wait(ENOUGH) == 0
     assert shown.count("claiming nothing more") == 1
@@ -557,23 +504,16 @@ class Shell:
 
 
 @pytest.fixture
-def shell(ended: ExitStack, tmp_path: Path) -> Shell:
-    ours, theirs = pty.openpty()
-    bash = subprocess.Popen(
+def shell(processes: ExitStack, tmp_path: Path) -> Shell:
+    bash, ours = terminals.started(
         [needed.program("bash"), "--norc", "--noprofile", "-i"],
-        cwd=tmp_path,
-        env=environment() | {"TERM": "xterm", "HISTFILE": ""},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        environment() | {"TERM": "xterm", "HISTFILE": ""},
+        folder=tmp_path,
     )
-    ended.callback(bash.wait)
-    ended.callback(bash.kill)
-    os.close(theirs)
+    processes.callback(bash.wait)
+    processes.callback(bash.kill)
     # A terminal without a reader blocks its writers.
-    threading.Thread(target=lambda: list(chunks(ours)), daemon=True).start()
+    threading.Thread(target=lambda: list(terminals.chunks(ours)), daemon=True).start()
     return Shell(bash.pid, ours)
 
 
@@ -624,11 +564,3 @@ def test_workers_that_ctrl_z_has_stopped_end_after_their_supervisor(shell, serve
 
     assert_nothing_held(store.rows())
     assert {(row.retry, row.lost) for row in store.rows()} == {(0, 0)}
-
-
-def chunks(terminal: int) -> Iterator[bytes]:
-    # Linux raises EIO when the last process on a terminal has ended.
-    with suppress(OSError):
-        while chunk := os.read(terminal, 1 << 16):
-            yield chunk
-    os.close(terminal)

@@ -9,7 +9,7 @@ import pytest
 
 from crawlcw.crawl import descriptors
 from crawlcw.errors import SettingsError
-from tests.blame.crawl_command import environment
+from tests.support.programs import environment
 
 _SPIDER = """
 from crawlcw import Spider

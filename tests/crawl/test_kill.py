@@ -33,14 +33,6 @@ def store(ledger_url: str) -> Store:
 
 
 @pytest.fixture
-def serve(processes: ExitStack) -> Callable[..., Site]:
-    def serve(**options: int) -> Site:
-        return processes.enter_context(docs.served(docs.folder("postgresql"), **options))
-
-    return serve
-
-
-@pytest.fixture
 def start(processes: ExitStack, store: Store, tmp_path: Path) -> Start:
     """Start a crawl of a site into the store."""
 

@@ -13,12 +13,12 @@ from typing import Any
 import pymongo
 import pytest
 
-from tests.cli.test_supervisor import environment
 from tests.deploy.test_files import DEPLOY, compose
 from tests.support import needed
 from tests.support.gated_site import PAGES, gated_site
 from tests.support.mongod import free_port
 from tests.support.mongod_server import found
+from tests.support.programs import environment
 
 pytestmark = pytest.mark.thorough
 

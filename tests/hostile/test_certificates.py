@@ -20,8 +20,8 @@ from crawlcw import open_ledger
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.task import Record, Status
-from tests.blame.crawl_command import environment
 from tests.hostile.pages import response
+from tests.support.programs import environment
 
 _CERTIFICATES = Path(__file__).with_name("certificates")
 _SERVERS = {name: _CERTIFICATES / f"{name}.pem" for name in ("expired", "not_yet", "wrong_name")}

@@ -14,7 +14,6 @@ Exit codes: 0 drained or stopped, 69 ledger unavailable, 78 ledger not usable,
 import argparse
 import json
 import os
-import signal
 import socket
 import sqlite3
 import subprocess
@@ -44,6 +43,7 @@ from tests.support.docs import REPOSITORY, DocsSpider, path_of
 from tests.support.exit_site import ExitSpider
 from tests.support.many_hosts import HostsSpider
 from tests.support.member_site import Members, Visitors
+from tests.support.programs import Program
 
 LEDGER_UNAVAILABLE = 69
 LEDGER_NOT_USABLE = 78
@@ -196,7 +196,7 @@ def _row(found: Any, items: int) -> Row:
     )
 
 
-class Process:
+class Process(Program):
     """A crawl in a process."""
 
     def __init__(
@@ -222,64 +222,35 @@ class Process:
         command += [*start_urls, *(f"-s{name}={value}" for name, value in settings.items())]
         command += [f"-a{name}={value}" for name, value in dict(arguments or {}).items()]
         command += [f"--machine={machine}"] if machine else []
-        self._log = log
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                command + ["--on-cue"] * on_cue,
-                cwd=REPOSITORY,
-                env=os.environ | dict(environment or {}),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        self.pid = self._process.pid
-
-    def __enter__(self) -> "Process":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # SIGKILL ends a frozen process as well.
-        self._process.kill()
-        self._process.communicate()
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
+        super().__init__(
+            command + ["--on-cue"] * on_cue,
+            log,
+            folder=REPOSITORY,
+            environment=os.environ | dict(environment or {}),
+            stdin=subprocess.PIPE,
+        )
 
     def cue(self) -> None:
         """Start the crawl when the process is ready."""
-        assert self._process.stdout is not None
-        assert self._process.stdin is not None
-        assert self._process.stdout.readline() == "ready\n", self.log
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-
-    def send(self, signal_: signal.Signals) -> None:
-        self._process.send_signal(signal_)
-
-    def kill(self) -> None:
-        """End the process by SIGKILL, and wait for its end."""
-        assert self._process.poll() is None, f"the process has ended by itself: {self.log}"
-        self._process.kill()
-        self._process.wait()
+        assert self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout.readline() == "ready\n", self.log
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
 
     def end(self, *, within: float = _ENOUGH) -> tuple[int, dict[str, Any]]:
         """Wait for the end; return the exit code and the report."""
         try:
-            output, _ = self._process.communicate(timeout=within)
+            output, _ = self.process.communicate(timeout=within)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"not at its end after {within:g} s: {self.log}") from None
-        return self._process.returncode, json.loads(output or "{}")
+        return self.process.returncode, json.loads(output or "{}")
 
     def drained(self, *, within: float = _ENOUGH) -> dict[str, Any]:
         """Wait for the end, check that the crawl is drained, and return the report."""
         code, report = self.end(within=within)
         assert (code, report.get("finish_reason")) == (0, "drained"), self.log
         return report
-
-    def is_running(self) -> bool:
-        return self._process.poll() is None
 
 
 def wait_until(condition: Callable[[], object], *, within: float = _ENOUGH) -> None:

@@ -10,12 +10,10 @@ They are kept in `examples/pictures/`, so that the site is built without running
 import base64
 import io
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
-import termios
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +27,7 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from tests.support import needed, pages
+from tests.support import needed, pages, terminals
 
 FOLDER = pages.ROOT / "examples" / "pictures"
 _COLUMNS, _LINES = 100, 50
@@ -168,34 +166,18 @@ def _on_terminal(
     arguments = command.split()
     if arguments[0] == "crawlcw":
         arguments = [sys.executable, "-m", *arguments]
-    ours, its = pty.openpty()
-    termios.tcsetwinsize(its, (_LINES, _COLUMNS))
     environ = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", "HOME": str(folder)}
-    with subprocess.Popen(
-        arguments,
-        cwd=folder,
-        env=environ | (environment or {}),
-        stdin=its,
-        stdout=its,
-        stderr=its,
-        start_new_session=True,
-    ) as process:
-        os.close(its)
-        written = b""
-        while part := _read(ours):
-            written += part
-            if kill_at and process.poll() is None and re.search(kill_at, _screen(written)):
-                os.killpg(process.pid, signal.SIGKILL)
-    os.close(ours)
+    process, terminal = terminals.started(
+        arguments, environ | (environment or {}), folder=folder, size=(_LINES, _COLUMNS)
+    )
+    written = b""
+    for part in terminals.chunks(terminal):
+        written += part
+        if kill_at and process.poll() is None and re.search(kill_at, _screen(written)):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
     assert process.returncode == (-signal.SIGKILL if kill_at else 0), written.decode()
     return _screen(written)
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 65536)
-    except OSError:  # Linux: the last program on it has ended
-        return b""
 
 
 def _screen(written: bytes) -> str:

@@ -4,10 +4,10 @@ import asyncio
 
 from aiohttp import web
 
+from tests.support import loopback
+
 
 async def serve(app: web.Application) -> None:
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(runner.addresses[0][1], flush=True)
-    await asyncio.Event().wait()
+    async with loopback.served(app) as address:
+        print(address.rpartition(":")[2], flush=True)
+        await asyncio.Event().wait()

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from crawlcw.tracking import TrackedTask, Tracker
 from tests.support.docs import REPOSITORY
+from tests.support.programs import Program
 
 #: Far longer than any wait here takes.
 PATIENCE = 90.0
@@ -28,7 +28,7 @@ def crawlcw(*arguments: object, given: str = "") -> "subprocess.CompletedProcess
     )
 
 
-class Working:
+class Working(Program):
     """A worker in a process."""
 
     def __init__(
@@ -41,38 +41,12 @@ class Working:
     ) -> None:
         """Start the worker; *environment* is added to that of this process."""
         command = [sys.executable, "-m", "crawlcw", "work", str(use_case), "--ledger", url]
-        self._log = log
-        with log.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [*command, *map(str, options)],
-                cwd=REPOSITORY,
-                env=os.environ | dict(environment or {}),
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        self.pid = self.process.pid
-
-    def __enter__(self) -> "Working":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # SIGKILL ends a frozen process as well.
-        self.process.kill()
-        self.process.communicate()
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def send(self, signal_: signal.Signals) -> None:
-        self.process.send_signal(signal_)
-
-    def kill(self) -> None:
-        """End the worker by SIGKILL, and wait for its end."""
-        assert self.process.poll() is None, f"the worker has ended by itself: {self.log}"
-        self.process.kill()
-        self.process.wait()
+        super().__init__(
+            [*command, *map(str, options)],
+            log,
+            folder=REPOSITORY,
+            environment=os.environ | dict(environment or {}),
+        )
 
     def end(self) -> tuple[int, str]:
         """Wait for the end; return the exit code and the output."""

@@ -20,10 +20,10 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.telemetry.meter import Meter
 from crawlcw.telemetry.spans import Tracing
 from crawlcw.testing import Replay
-from tests.cli.test_supervisor import environment
 from tests.crawl.test_crawl import HOME, Books, Web, links
 from tests.support.gated_site import MISSING, PAGES, gated_site
 from tests.support.ledgers import make_lease, make_task
+from tests.support.programs import environment
 
 #: Settings without waits.
 _QUICK = {"concurrency": 4, "backoff_base": 0, "host_backoff_base": 0.001, "max_retry": 1}

@@ -18,9 +18,9 @@ from aiohttp import web
 from crawlcw import Settings
 from crawlcw.errors import SettingsError
 from crawlcw.telemetry import webhook
-from tests.cli.test_supervisor import environment
 from tests.support.commands import invoke
 from tests.support.gated_site import PAGES, gated_site
+from tests.support.programs import environment
 
 SECRET = "T00/B00/xyzzy"
 

@@ -1,0 +1,67 @@
+"""Programs in processes of their own, and the environment that they start in."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from tests.support.docs import REPOSITORY
+
+
+def environment() -> dict[str, str]:
+    """Return this process's environment without settings of crawlcw, and with this crawlcw."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("CRAWLCW_")}
+    return ours | {"PYTHONPATH": str(REPOSITORY)}
+
+
+class Program:
+    """A program with its log in a file, which ends at the latest with its block."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        folder: Path,
+        environment: Mapping[str, str],
+        **popen: Any,
+    ) -> None:
+        """Start *command* in *folder*; its stderr is appended to *log*."""
+        self._log = log
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                **popen,
+            )
+        self.pid = self.process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # SIGKILL ends a frozen process as well.
+        self.process.kill()
+        self.process.communicate()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def send(self, which: signal.Signals) -> None:
+        self.process.send_signal(which)
+
+    def kill(self) -> None:
+        """End the program by SIGKILL, and wait for its end."""
+        assert self.process.poll() is None, f"the process has ended by itself: {self.log}"
+        self.process.kill()
+        self.process.wait()
+
+    def is_running(self) -> bool:
+        return self.process.poll() is None
