@@ -18,15 +18,13 @@ from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Added, Committed
-from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.task import Lease, ResponseInfo, Status, Task
 from crawlcw.model.transitions import Event, Moved, Settlement
 from crawlcw.model.visits import Visit
 from tests.support.ledgers import (
     FakeClock,
-    PatchedFacet,
+    PatchedLedger,
     claimed,
     failure,
     make_task,
@@ -38,16 +36,12 @@ from tests.support.ledgers import (
 pytestmark = pytest.mark.quick
 
 
-class Journal(SqliteLedger):
+class Journal(PatchedLedger):
     """Ledger that logs its writes and can block the first one."""
 
-    def __init__(self, store: SqliteStore) -> None:
-        super().__init__(store)
-        self.real = SqliteLedger(store)
-        self.tasks = PatchedFacet(self.tasks, add=self.add)
-        self.outcomes = PatchedFacet(self.outcomes, commit=self.commit)
+    patched = ("tasks.add", "outcomes.commit")
 
-    def begin(self) -> None:
+    def begin_log(self) -> None:
         self.entries: list[tuple[str, int]] = []
         self.writing = asyncio.Event()
         self.go = asyncio.Event()
@@ -125,7 +119,6 @@ class Writing:
 @pytest.fixture
 async def writing(tmp_path: Path) -> AsyncIterator[Writing]:
     ledger = await Journal.open(tmp_path / "ledger.db", "books", clock=FakeClock())
-    ledger.begin()
     yield Writing(ledger)
     await ledger.close()
 

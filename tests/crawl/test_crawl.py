@@ -26,7 +26,6 @@ from crawlcw.engine import batching
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason, SpiderError, StopCrawl
 from crawlcw.ledger.protocol import Added, Committed, Counts, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model import hosts as host_model
 from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.hosts import Host, HostLease
@@ -34,7 +33,7 @@ from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Record, Status, Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.testing import Replay, ReplayDownloader
-from tests.support.ledgers import PatchedFacet, claimed_one, make_task, success
+from tests.support.ledgers import PatchedLedger, claimed_one, make_task, success
 
 HOME = "http://a.example/"
 ROBOTS = "http://a.example/robots.txt"
@@ -1504,15 +1503,12 @@ async def test_a_spider_that_cannot_run_is_refused_before_anything_is_done(
 # Stopping
 
 
-class Slow(SqliteLedger):
+class Slow(PatchedLedger):
     """Ledger whose commits wait for the test."""
 
-    def __init__(self, store: SqliteStore) -> None:
-        super().__init__(store)
-        self.real = SqliteLedger(store)
-        self.outcomes = PatchedFacet(self.outcomes, commit=self.commit)
+    patched = ("outcomes.commit",)
 
-    def begin(self) -> None:
+    def begin_log(self) -> None:
         self.writing = asyncio.Event()
         self.go = asyncio.Event()
 
@@ -1561,7 +1557,6 @@ async def test_stopping_gives_back_at_once_what_is_not_begun_with(ledger: Sqlite
 
 async def test_stopping_waits_until_what_was_fetched_is_written(path: Path):
     ledger = await Slow.open(path, "books")
-    ledger.begin()
     crawl = crawl_of(Books(), Web({HOME: ""}), ledger)
     running = asyncio.create_task(crawl.run())
     await ledger.writing.wait()
@@ -1638,12 +1633,10 @@ async def test_who_stops_wakes_the_hosts_of_others_whose_tasks_it_gives_back(
     await neighbour.close()
 
 
-class HostKeeping(SqliteLedger):
+class HostKeeping(PatchedLedger):
     """Ledger that is unavailable for the release of hosts."""
 
-    def __init__(self, store: SqliteStore) -> None:
-        super().__init__(store)
-        self.host_leases = PatchedFacet(self.host_leases, release=self.release)
+    patched = ("host_leases.release",)
 
     async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
         raise LedgerUnavailableError("away")
@@ -1796,19 +1789,19 @@ async def test_leases_are_renewed_for_as_long_as_a_page_takes(ledger: SqliteLedg
 # An unavailable ledger, and the order of writes
 
 
-class Away(SqliteLedger):
+class Away(PatchedLedger):
     """Ledger that fails some calls of one operation."""
 
+    patched = (
+        "tasks.page_each",
+        "tasks.add",
+        "leases.claim",
+        "outcomes.commit",
+        "queries.horizon",
+        "queries.counts",
+    )
     fails = ""
     calls = 0.0
-
-    def __init__(self, store: SqliteStore) -> None:
-        super().__init__(store)
-        self.real = SqliteLedger(store)
-        self.tasks = PatchedFacet(self.tasks, page_each=self.page_each, add=self.add)
-        self.leases = PatchedFacet(self.leases, claim=self.claim)
-        self.outcomes = PatchedFacet(self.outcomes, commit=self.commit)
-        self.queries = PatchedFacet(self.queries, horizon=self.horizon, counts=self.counts)
 
     def _answer(self, operation: str) -> None:
         if operation == self.fails and self.calls > 0:
@@ -1884,13 +1877,10 @@ async def test_a_crawl_that_could_not_be_counted_has_ended_well(path: Path):
     await ledger.close()
 
 
-class Countless(SqliteLedger):
+class Countless(PatchedLedger):
     """Ledger whose counts never end."""
 
-    def __init__(self, store: SqliteStore) -> None:
-        super().__init__(store)
-        self.real = SqliteLedger(store)
-        self.queries = PatchedFacet(self.queries, counts=self.counts)
+    patched = ("queries.counts",)
 
     async def counts(self) -> Counts:
         await asyncio.sleep(3600)
@@ -1917,16 +1907,12 @@ async def test_a_second_crawl_that_finds_nothing_to_do_knows_what_was_finished(p
     await ledger.close()
 
 
-class Journal(SqliteLedger):
+class Journal(PatchedLedger):
     """Ledger that logs the order of its writes."""
 
-    def __init__(self, store: SqliteStore) -> None:
-        super().__init__(store)
-        self.real = SqliteLedger(store)
-        self.tasks = PatchedFacet(self.tasks, add=self.add)
-        self.outcomes = PatchedFacet(self.outcomes, commit=self.commit)
+    patched = ("tasks.add", "outcomes.commit")
 
-    def begin(self) -> None:
+    def begin_log(self) -> None:
         self.entries: list[tuple[str, bytes]] = []
 
     async def add(self, tasks: Sequence[Task]) -> Added:
@@ -1941,7 +1927,6 @@ class Journal(SqliteLedger):
 
 async def test_the_links_of_a_page_are_in_the_ledger_before_the_page_is_committed(path: Path):
     ledger = await Journal.open(path, "books")
-    ledger.begin()
     answers = {url: links(f"/{n}/a", f"/{n}/b") for n, url in enumerate(numbered(20))}
     leaves = {f"{url}/{name}": "" for url in numbered(20) for name in "ab"}
 

@@ -13,24 +13,20 @@ from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.engine.session import Session
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.ledger.sqlite.store import SqliteStore
 from tests.support.frontiers import HOST, LEASE, Process
-from tests.support.ledgers import FakeClock, PatchedFacet, make_task
+from tests.support.ledgers import FakeClock, PatchedFacet, PatchedLedger, make_task
 
 
-class GivingUpLedger(SqliteLedger):
+class GivingUpLedger(PatchedLedger):
     """Ledger that is slow to give up the tasks of a host."""
 
-    def __init__(self, store: SqliteStore) -> None:
-        super().__init__(store)
-        self.real = SqliteLedger(store)
-        self.hosts = PatchedFacet(self.hosts, give_up=self.give_up_host)
+    patched = ("hosts.give_up",)
 
-    def watch(self) -> None:
+    def begin_log(self) -> None:
         self.begun = asyncio.Event()
         self.go = asyncio.Event()
 
-    async def give_up_host(self, host: str, *, reason: Reason, **which: Any) -> int:
+    async def give_up(self, host: str, *, reason: Reason, **which: Any) -> int:
         self.begun.set()
         await self.go.wait()
         return await self.real.hosts.give_up(host, reason=reason, **which)
@@ -39,7 +35,6 @@ class GivingUpLedger(SqliteLedger):
 @pytest.fixture
 async def ledger(tmp_path: Path) -> AsyncIterator[GivingUpLedger]:
     ledger = await GivingUpLedger.open(tmp_path / "ledger.db", "books", clock=FakeClock())
-    ledger.watch()
     await ledger.tasks.add([make_task()])
     await ledger.hosts.wake({HOST: ledger.now()})
     yield ledger

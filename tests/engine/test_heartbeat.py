@@ -17,10 +17,9 @@ from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerError, LedgerUnavailableError
 from crawlcw.ledger.protocol import Counters, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.rates import Vitals
 from crawlcw.model.transitions import Event
-from tests.support.ledgers import START, FakeClock, PatchedFacet, claimed, make_tasks
+from tests.support.ledgers import START, FakeClock, PatchedFacet, PatchedLedger, claimed, make_tasks
 
 pytestmark = pytest.mark.quick
 
@@ -28,17 +27,13 @@ HOUR = timedelta(hours=1)
 SHORT = timedelta(milliseconds=30)
 
 
-class BeatenLedger(SqliteLedger):
+class BeatenLedger(PatchedLedger):
     """Ledger that logs heartbeats, can be unavailable, and can block them."""
 
+    patched = ("workers.beat",)
     away = False
 
-    def __init__(self, store: SqliteStore) -> None:
-        super().__init__(store)
-        self.real = SqliteLedger(store)
-        self.workers = PatchedFacet(self.workers, beat=self.beat)
-
-    def watch(self) -> None:
+    def begin_log(self) -> None:
         #: The hunger flag of each heartbeat, in order.
         self.asked: asyncio.Queue[bool] = asyncio.Queue()
         self.written: asyncio.Queue[bool] = asyncio.Queue()
@@ -57,14 +52,8 @@ class BeatenLedger(SqliteLedger):
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[BeatenLedger]:
     ledger = await BeatenLedger.open(tmp_path / "ledger.db", "books", clock=clock)
-    ledger.watch()
     yield ledger
     await ledger.close()
 

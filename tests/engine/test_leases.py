@@ -20,14 +20,13 @@ from crawlcw.engine.session import Session
 from crawlcw.engine.workers import reap_dead_workers, this_worker
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.hosts import HostLease
 from crawlcw.model.task import Lease, Status, Task
 from tests.support.ledgers import (
     LEASE,
     START,
     FakeClock,
-    PatchedFacet,
+    PatchedLedger,
     claimed,
     claimed_one,
     make_task,
@@ -38,18 +37,14 @@ from tests.support.ledgers import (
 SHORT = timedelta(milliseconds=30)
 
 
-class RenewingLedger(SqliteLedger):
+class RenewingLedger(PatchedLedger):
     """Ledger that announces renewals, and can be unavailable before them."""
 
+    patched = ("leases.renew",)
     away = 0
     renewals = 0
 
-    def __init__(self, store: SqliteStore) -> None:
-        super().__init__(store)
-        self.real = SqliteLedger(store)
-        self.leases = PatchedFacet(self.leases, renew=self.renew)
-
-    def watch(self) -> None:
+    def begin_log(self) -> None:
         self.renewed = asyncio.Event()
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
@@ -63,14 +58,8 @@ class RenewingLedger(SqliteLedger):
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[RenewingLedger]:
     ledger = await RenewingLedger.open(tmp_path / "ledger.db", "books", clock=clock)
-    ledger.watch()
     yield ledger
     await ledger.close()
 

@@ -11,10 +11,8 @@ from crawlcw.engine import ledger_retry
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.task import Status
-from tests.support.ledgers import START, FakeClock, PatchedFacet, make_task
+from tests.support.ledgers import START, FakeClock, PatchedLedger, make_task
 
 pytestmark = pytest.mark.quick
 
@@ -220,15 +218,11 @@ async def test_an_answer_that_takes_very_long_was_an_outage_too(time: FakeTime):
     assert grace_for(retry) is None
 
 
-class AwayLedger(SqliteLedger):
+class AwayLedger(PatchedLedger):
     """A ledger that fails the next few calls."""
 
+    patched = ("queries.has",)
     away = 0
-
-    def __init__(self, store: SqliteStore) -> None:
-        super().__init__(store)
-        self.real = SqliteLedger(store)
-        self.queries = PatchedFacet(self.queries, has=self.has)
 
     def _ask(self) -> None:
         if self.away:

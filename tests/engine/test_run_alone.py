@@ -13,13 +13,11 @@ from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
 from crawlcw.engine.pool import RunAlone
 from crawlcw.errors import LedgerUnavailableError
-from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.task import Lease
 from tests.support.ledgers import (
     LEASE,
     FakeClock,
-    PatchedFacet,
+    PatchedLedger,
     claimed,
     make_task,
     make_tasks,
@@ -29,16 +27,12 @@ from tests.support.ledgers import (
 pytestmark = pytest.mark.quick
 
 
-class CountingLedger(SqliteLedger):
+class CountingLedger(PatchedLedger):
     """Ledger that counts the recorded starts, and can be unavailable before them."""
 
+    patched = ("leases.begin",)
     away = 0
     begins = 0
-
-    def __init__(self, store: SqliteStore) -> None:
-        super().__init__(store)
-        self.real = SqliteLedger(store)
-        self.leases = PatchedFacet(self.leases, begin=self.begin)
 
     async def begin(self, lease: Lease) -> bool:
         if self.away:
@@ -46,11 +40,6 @@ class CountingLedger(SqliteLedger):
             raise LedgerUnavailableError("away")
         self.begins += 1
         return await self.real.leases.begin(lease)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 @pytest.fixture

@@ -22,11 +22,6 @@ SHORT = timedelta(milliseconds=30)
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteLedger]:
     ledger = await SqliteLedger.open(tmp_path / "ledger.db", "books", clock=clock)
     yield ledger

@@ -16,6 +16,7 @@ from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.port import Unit
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model import transitions, urls
 from crawlcw.model.identities import Identity
 from crawlcw.model.retry import RetryPolicy
@@ -49,6 +50,28 @@ class PatchedFacet:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._facet, name)
+
+
+class PatchedLedger(SqliteLedger):
+    """A ledger in a file of which a test's subclass replaces some operations.
+
+    `patched` names them with their facets, as `tasks.add`; the method of the same name
+    is called instead. `real` has the operations of the store.
+    """
+
+    patched: tuple[str, ...] = ()
+
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
+        self.real = SqliteLedger(store)
+        for name in self.patched:
+            facet, operation = name.split(".")
+            replaced = {operation: getattr(self, operation)}
+            setattr(self, facet, PatchedFacet(getattr(self, facet), **replaced))
+        self.begin_log()
+
+    def begin_log(self) -> None:
+        """Make the events and logs of a subclass."""
 
 
 class FakeClock:
