@@ -106,11 +106,13 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def start(processes: ExitStack, store: Store, tmp_path: Path) -> Callable[..., Supervised]:
+    run = processes.enter_context
+
     def start(
         site: Site, *options: str, processes: int = 2, spider: str = "", store: Store = store
     ) -> Supervised:
         (tmp_path / "docs.py").write_text(SPIDER + spider)
-        return processes.enter_context(
+        return run(
             Supervised(
                 tmp_path,
                 *("--processes", str(processes), "--ledger", store.url, "--log-format", "json"),

@@ -12,7 +12,7 @@ import click
 
 from crawlcw.api.request import Request
 from crawlcw.api.spider import Spider
-from crawlcw.cli import ledger_option, loading, loop, reading_requests, reading_tasks
+from crawlcw.cli import ledger_option, loading, loop, options, reading_requests, reading_tasks
 from crawlcw.cli.adding_pages import Fed, PageAdder
 from crawlcw.cli.chunks import in_chunks
 from crawlcw.cli.exit_codes import OK, USAGE
@@ -66,15 +66,14 @@ class _Options:
 )
 @click.option("--priority", default=0, show_default=True, help="Default priority of the tasks.")
 @click.option("--stage", help="Default stage of a use case's tasks; without it, the first one.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@logs.level_option
+@options.json_option
+@logs.log_option
 def command(
     *,
     name: str,
     sources: tuple[str, ...],
     ledger_url: str,
     arguments: tuple[str, ...],
-    log_level: str | None,
     style: str | None,
     key: str,
     priority: int,
@@ -94,7 +93,6 @@ def command(
     without `data`, all its other fields are the data, as are the other columns of a
     CSV row.
     """
-    logs.set_up(log_level or "warning")
     options = _Options(
         style=style, key=key, priority=priority, stage=stage, callback=callback, as_json=as_json
     )

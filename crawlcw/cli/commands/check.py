@@ -13,7 +13,7 @@ from crawlcw.api.spider import Spider
 from crawlcw.checking import reading
 from crawlcw.checking.findings import Finding
 from crawlcw.checking.source import UNREADABLE
-from crawlcw.cli import loading, spider_options
+from crawlcw.cli import loading, options, spider_options
 from crawlcw.cli.exit_codes import OK, USAGE
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import SettingsError, SpiderError
@@ -24,15 +24,14 @@ from crawlcw.model.sanitize import printable
 @click.argument("spider")
 @spider_options.arguments_option
 @spider_options.settings_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@logs.level_option
+@options.json_option
+@logs.log_option
 def command(
     *,
     spider: str,
     arguments: tuple[str, ...],
     assignments: tuple[str, ...],
     as_json: bool,
-    log_level: str | None,
 ) -> int:
     """Check SPIDER for mistakes, without a request.
 
@@ -41,7 +40,6 @@ def command(
     has its line, the correct word and the section of the manual. Exit code 2 if there
     is one.
     """
-    logs.set_up(log_level or "warning")
     name, place, found = (
         (spider, spider, [*_in_folder(Path(spider))])
         if Path(spider).is_dir()

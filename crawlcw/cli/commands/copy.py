@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import click
 
-from crawlcw.cli import dropping, kept_bodies, ledger_option, loading, loop
+from crawlcw.cli import dropping, kept_bodies, ledger_option, loading, loop, options
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 @click.argument("name")
 @ledger_option.url_option("--from", "source_url", about="Ledger to copy.")
 @ledger_option.url_option("--to", "target_url", about="Target ledger, without tasks of NAME.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@options.json_option
 @logs.level_option
 def command(
     *, name: str, source_url: str, target_url: str, as_json: bool, log_level: str | None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from crawlcw.cli import access_token, extras, ledger_option, loading, loop
+from crawlcw.cli import access_token, extras, ledger_option, loading, loop, options
 from crawlcw.cli.stopping import stopped_by_signals
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
@@ -15,8 +15,7 @@ from crawlcw.ledger_opening import open_to_search, recorded_names
 @click.command("dashboard")
 @click.argument("spiders", nargs=-1, metavar="[SPIDER...]")
 @ledger_option.ledger_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True)
+@options.address_options(port=8765)
 @access_token.token_option
 @click.option(
     "--allow-host",

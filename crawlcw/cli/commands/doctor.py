@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 
 from crawlcw import doctor
-from crawlcw.cli import ledger_option, loading, loop
+from crawlcw.cli import ledger_option, loading, loop, options
 from crawlcw.cli.exit_codes import OK, VIOLATIONS
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.terminal import logs
@@ -25,28 +25,16 @@ from crawlcw.model.invariants import ADVICE
     help="Only check that the ledger answers and accepts writes, for a readiness probe.",
 )
 @click.option("--repair", is_flag=True, help="Repair the violations that are safe to repair.")
-@click.option(
-    "--max-retry",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Report tasks with more attempts.",
-)
-@click.option(
-    "--max-lost",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Report tasks with more crashed workers.",
-)
-@click.option(
+@options.number_option("--max-retry", least=1, about="Report tasks with more attempts.")
+@options.number_option("--max-lost", least=1, about="Report tasks with more crashed workers.")
+@options.number_option(
     "--examples",
-    type=click.IntRange(min=0),
+    least=0,
     default=5,
-    show_default=True,
-    metavar="N",
-    help="Number of findings shown of each kind; all are counted.",
+    about="Number of findings shown of each kind; all are counted.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@logs.level_option
+@options.json_option
+@logs.log_option
 def command(
     *,
     spider: str,
@@ -57,7 +45,6 @@ def command(
     max_lost: int | None,
     examples: int,
     as_json: bool,
-    log_level: str | None,
 ) -> int:
     """Check the invariants of the ledger of SPIDER.
 
@@ -70,7 +57,6 @@ def command(
     reached, 78 if it does not accept writes. Reads no task; on MongoDB the ledger may
     be empty.
     """
-    logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
     if ready:
         if repair:

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from crawlcw.cli import confirming, dropping, kept_bodies, ledger_option, loading, loop
+from crawlcw.cli import confirming, dropping, kept_bodies, ledger_option, loading, loop, options
 from crawlcw.cli.terminal import logs
 
 
@@ -12,16 +12,15 @@ from crawlcw.cli.terminal import logs
 @click.argument("name")
 @ledger_option.ledger_option
 @confirming.yes_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@logs.level_option
-def command(*, name: str, ledger_url: str, yes: bool, as_json: bool, log_level: str | None) -> None:
+@options.json_option
+@logs.log_option
+def command(*, name: str, ledger_url: str, yes: bool, as_json: bool) -> None:
     """Delete all data of NAME, a spider or a use case.
 
     Deletes its tasks, items, hosts and notes. Refused while workers are at work on
     it. An SQLite file keeps its size and reuses the space. Files of `keep_bodies` or
     `save_to` stay.
     """
-    logs.set_up(log_level or "warning")
     name = loading.name_of(name)
     count = loop.run(_drop(name, ledger_url, yes=yes))
     if as_json:

@@ -41,7 +41,7 @@ from crawlcw.ledger.protocol import Ledger
     is_flag=True,
     help="Keep writing new items until the crawl is drained; with -o - only.",
 )
-@logs.level_option
+@logs.log_option
 def command(
     *,
     spider: str,
@@ -53,7 +53,6 @@ def command(
     versions: bool,
     formulas: bool,
     follow: bool,
-    log_level: str | None,
 ) -> None:
     """Write the items of SPIDER, each as the spider yielded it.
 
@@ -64,7 +63,6 @@ def command(
     SPIDER is as for `crawlcw run`. The tasks of a use case have results instead of
     items: `crawlcw tasks` shows them.
     """
-    logs.set_up(log_level or "warning")
     age = None if since is None else selecting.age(since)
     names = None if fields is None else _names(fields)
     wanted = Wanted(fields=names, with_meta=with_meta, versions=versions, defuse=not formulas)

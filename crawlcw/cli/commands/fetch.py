@@ -20,7 +20,7 @@ from crawlcw.model.sanitize import printable, printable_block
 @spider_options.arguments_option
 @spider_options.settings_option
 @click.option("--headers", is_flag=True, help="Print the response headers instead of the body.")
-@logs.level_option
+@logs.log_option
 def command(
     *,
     url: str,
@@ -28,7 +28,6 @@ def command(
     arguments: tuple[str, ...],
     assignments: tuple[str, ...],
     headers: bool,
-    log_level: str | None,
 ) -> int:
     """Print the body of URL, fetched as a crawl would.
 
@@ -37,7 +36,6 @@ def command(
 
     Exit code 3: no response, or its status is not between 200 and 299.
     """
-    logs.set_up(log_level or "warning")
     return loop.run(_fetch(url, spider, arguments, assignments, headers=headers))
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import click
 
-from crawlcw.cli import ledger_option, loading, loop, steering
+from crawlcw.cli import ledger_option, loading, loop, options, steering
 from crawlcw.cli.terminal import logs
 from crawlcw.feeds import escaping
 from crawlcw.ledger.protocol import Counts, Ledger
@@ -40,25 +40,18 @@ class Row:
 @click.command("hosts")
 @click.argument("spider")
 @ledger_option.ledger_option
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=50,
-    show_default=True,
-    help="Number of hosts in the table; 0: all.",
+@options.number_option(
+    "--limit", least=0, default=50, about="Number of hosts in the table; 0: all."
 )
 @click.option("--json", "as_json", is_flag=True, help="All hosts, one JSON object a line.")
-@logs.level_option
-def command(
-    *, spider: str, ledger_url: str, limit: int, as_json: bool, log_level: str | None
-) -> None:
+@logs.log_option
+def command(*, spider: str, ledger_url: str, limit: int, as_json: bool) -> None:
     """Show the state of each host of SPIDER, and why it waits.
 
     The hosts with the most waiting tasks come first; with --json the order is by
     name. SPIDER is as for `crawlcw run`, or the name of a use case, with its stages
     instead of hosts. A name without recorded tasks is an error (exit code 2).
     """
-    logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
     loop.run(_write_json(name, ledger_url) if as_json else _write(name, ledger_url, limit=limit))
 

@@ -27,7 +27,7 @@ from crawlcw.model.transitions import WITHDRAW
 @selection_options(statuses=WITHDRAW.from_statuses)
 @dry_run_option
 @confirming.yes_option
-@logs.level_option
+@logs.log_option
 def command(
     *,
     name: str,
@@ -38,7 +38,6 @@ def command(
     dry_run: bool,
     as_json: bool,
     yes: bool,
-    log_level: str | None,
 ) -> None:
     """Withdraw waiting tasks of NAME, a use case or a spider.
 
@@ -46,7 +45,6 @@ def command(
     match all of them. Tasks that are done, or held by a worker, stay. `crawlcw reset`
     brings withdrawn tasks back.
     """
-    logs.set_up(log_level or "warning")
     check_chosen(keys, selection, everything=everything)
     spider = loading.name_of(name)
     if not keys and not dry_run:

@@ -13,13 +13,12 @@ from crawlcw.model.sanitize import printable
 
 @click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")
-@logs.level_option
-def command(*, as_json: bool, log_level: str | None) -> None:
+@logs.log_option
+def command(*, as_json: bool) -> None:
     """List the spiders in ./spiders.
 
     A line for each: its name, its file and class, the first line of its docstring.
     """
-    logs.set_up(log_level or "warning")
     found = list(loading.listed())
     spiders = sorted((s for s in found if isinstance(s, Listed)), key=lambda s: s.name)
     if as_json:

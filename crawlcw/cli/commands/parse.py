@@ -12,6 +12,7 @@ from crawlcw.cli import (
     confirming,
     ledger_option,
     loop,
+    options,
     parsed_pages,
     spider_options,
     stored_pages,
@@ -39,8 +40,8 @@ from crawlcw.model.transitions import Failed
 )
 @ledger_option.ledger_option
 @confirming.yes_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@logs.level_option
+@options.json_option
+@logs.log_option
 def command(
     *,
     spider: str,
@@ -54,7 +55,6 @@ def command(
     ledger_url: str,
     yes: bool,
     as_json: bool,
-    log_level: str | None,
 ) -> int:
     """Fetch a URL, run a callback of SPIDER on it, and show the items and requests.
 
@@ -70,7 +70,6 @@ def command(
     Exit code 3: no response, a status that no callback gets, an exception in the
     callback, or an unreadable stored page.
     """
-    logs.set_up(log_level or "warning")
     if stored:
         if context is not None:
             raise UsageError("--context is for a fetched page: a stored one has its own")

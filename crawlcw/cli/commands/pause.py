@@ -4,7 +4,7 @@ import json
 
 import click
 
-from crawlcw.cli import ledger_option, loading, loop, steering
+from crawlcw.cli import ledger_option, loading, loop, options, steering
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.control import Control, written_moment
 
@@ -12,15 +12,14 @@ from crawlcw.crawl.control import Control, written_moment
 @click.command("pause")
 @click.argument("spider")
 @ledger_option.ledger_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@logs.level_option
-def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | None) -> None:
+@options.json_option
+@logs.log_option
+def command(*, spider: str, ledger_url: str, as_json: bool) -> None:
     """Pause the crawls of SPIDER, on all machines, until `crawlcw resume`.
 
     Requests under way finish, all other tasks are released, and the processes wait.
     A crawl that starts during the pause waits as well.
     """
-    logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
     paused, known, workers = loop.run(_pause(name, ledger_url))
     if as_json:

@@ -20,20 +20,12 @@ from crawlcw.tracking import Policy, Tracker, keys
 @click.argument("assignments", nargs=-1, metavar="[NAME=VALUE]...")
 @ledger_option.ledger_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; durations in seconds.")
-@logs.level_option
-def command(
-    *,
-    use_case: str,
-    assignments: tuple[str, ...],
-    ledger_url: str,
-    as_json: bool,
-    log_level: str | None,
-) -> None:
+@logs.log_option
+def command(*, use_case: str, assignments: tuple[str, ...], ledger_url: str, as_json: bool) -> None:
     """Show the settings of USE_CASE, or change them: workers follow within half a minute.
 
     They are in the ledger, for all processes on it.
     """
-    logs.set_up(log_level or "warning")
     given = {}
     for text in assignments:
         name, equals, value = text.partition("=")

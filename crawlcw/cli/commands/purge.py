@@ -30,7 +30,7 @@ from crawlcw.model.task import Status
 @selection_options()
 @dry_run_option
 @confirming.yes_option
-@logs.level_option
+@logs.log_option
 def command(
     *,
     name: str,
@@ -40,7 +40,6 @@ def command(
     dry_run: bool,
     as_json: bool,
     yes: bool,
-    log_level: str | None,
 ) -> None:
     """Delete tasks of NAME, a use case or a spider, with their items, for good.
 
@@ -49,7 +48,6 @@ def command(
     next link adds it again, and the next run adds start URLs again. `crawlcw drop`
     deletes everything.
     """
-    logs.set_up(log_level or "warning")
     check_chosen(keys, selection, alone="")
     spider = loading.name_of(name)
     count, at_work = loop.run(_count(spider, ledger_url, keys, selection))

@@ -31,7 +31,7 @@ from crawlcw.model.transitions import REVISIT
 @selection_options(statuses=REVISIT.from_statuses)
 @dry_run_option
 @confirming.yes_option
-@logs.level_option
+@logs.log_option
 def command(
     *,
     spider: str,
@@ -42,7 +42,6 @@ def command(
     dry_run: bool,
     as_json: bool,
     yes: bool,
-    log_level: str | None,
 ) -> None:
     """Let the next run visit the finished pages of SPIDER again, or only the given URLs.
 
@@ -52,7 +51,6 @@ def command(
     --status ignored, or a --reason, it applies to ignored pages instead of finished
     ones.
     """
-    logs.set_up(log_level or "warning")
     age = None if older_than is None else selecting.age(older_than, option="--older-than")
     name = loading.name_of(spider)
     if selection.host is not None:

@@ -34,7 +34,7 @@ from crawlcw.tracking import keys as tracking_keys
 @click.option("--stage", metavar="S", help="Start again in this stage of a use case.")
 @dry_run_option
 @confirming.yes_option
-@logs.level_option
+@logs.log_option
 def command(
     *,
     name: str,
@@ -48,7 +48,6 @@ def command(
     dry_run: bool,
     as_json: bool,
     yes: bool,
-    log_level: str | None,
 ) -> None:
     """Set tasks of NAME, a use case or a spider, to todo as if never tried, even finished ones.
 
@@ -57,7 +56,6 @@ def command(
     stage, unless --stage names another one, and its data. For use cases, --host means
     the stage.
     """
-    logs.set_up(log_level or "warning")
     if stage is not None:
         tracking_keys.stage(stage)
     if sessions or state:

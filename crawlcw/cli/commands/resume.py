@@ -4,7 +4,7 @@ import json
 
 import click
 
-from crawlcw.cli import ledger_option, loading, loop, steering
+from crawlcw.cli import ledger_option, loading, loop, options, steering
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.control import Control
 
@@ -12,11 +12,10 @@ from crawlcw.crawl.control import Control
 @click.command("resume")
 @click.argument("spider")
 @ledger_option.ledger_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@logs.level_option
-def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | None) -> None:
+@options.json_option
+@logs.log_option
+def command(*, spider: str, ledger_url: str, as_json: bool) -> None:
     """Resume the crawls of SPIDER after `crawlcw pause`."""
-    logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
     was_paused, workers = loop.run(_resume(name, ledger_url))
     if as_json:

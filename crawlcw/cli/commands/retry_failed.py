@@ -29,7 +29,7 @@ def _reason(text: str) -> Reason:
 @ledger_option.ledger_option
 @selection_options(statuses=RETRY.from_statuses, reason=_reason)
 @dry_run_option
-@logs.level_option
+@logs.log_option
 def command(
     *,
     spider: str,
@@ -37,7 +37,6 @@ def command(
     selection: Selection,
     dry_run: bool,
     as_json: bool,
-    log_level: str | None,
 ) -> None:
     """Set failed tasks of SPIDER to todo again, as if never tried.
 
@@ -45,7 +44,6 @@ def command(
     that wait for another attempt and those given up, but not unwanted ones
     (robots.txt, out of scope ...). For use cases, --host means the stage.
     """
-    logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
     count, tracked = loop.run(_retry(name, ledger_url, selection, dry_run=dry_run))
     # A use case's tasks may have other workers than `crawlcw work`.

@@ -20,6 +20,7 @@ from crawlcw.cli import (
     ledger_option,
     loading,
     loop,
+    options,
     spider_options,
 )
 from crawlcw.cli.exit_codes import OK
@@ -36,24 +37,19 @@ from crawlcw.ledger.protocol import Ledger
 @click.command("run")
 @click.argument("spider")
 @ledger_option.ledger_option
-@click.option(
+@options.number_option(
     "--processes",
-    type=click.IntRange(min=0),
+    least=0,
     default=1,
-    show_default=True,
-    metavar="N",
-    help="Worker processes; 0: crawl in this process, for a debugger or stdin.",
+    about="Worker processes; 0: crawl in this process, for a debugger or stdin.",
 )
-@click.option(
-    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Fetchers in each process."
-)
+@options.number_option("--concurrency", least=1, about="Fetchers in each process.")
 @spider_options.settings_option
 @spider_options.arguments_option
-@click.option(
+@options.number_option(
     "--max-pages",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Stop after N pages in all processes together: each gets its share.",
+    least=1,
+    about="Stop after N pages in all processes together: each gets its share.",
 )
 @exporting.outputs_option(required=False, about="Write all recorded items to FILE after the crawl:")
 @click.option(

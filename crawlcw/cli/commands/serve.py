@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from crawlcw.cli import access_token, extras, ledger_option, loading_use_case, loop
+from crawlcw.cli import access_token, extras, ledger_option, loading_use_case, loop, options
 from crawlcw.cli.stopping import stopped_by_signals
 from crawlcw.cli.terminal import logs
 from crawlcw.tracking import Tracker, UseCase
@@ -17,16 +17,13 @@ _GIVE_UP = timedelta(seconds=3)
 @click.command("serve")
 @click.argument("use_case")
 @ledger_option.ledger_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8700, show_default=True)
+@options.address_options(port=8700)
 @access_token.token_option
-@click.option(
+@options.number_option(
     "--max-connections",
-    type=click.IntRange(min=1),
+    least=1,
     default=256,
-    show_default=True,
-    metavar="N",
-    help="Limit of open connections; one more closes the one that waited longest.",
+    about="Limit of open connections; one more closes the one that waited longest.",
 )
 @logs.level_option
 @logs.format_option

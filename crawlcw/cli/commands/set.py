@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from crawlcw.cli import ledger_option, loading, loop, steering
+from crawlcw.cli import ledger_option, loading, loop, options, steering
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl import descriptors
 from crawlcw.crawl.control import ADJUSTABLE, Control, check
@@ -18,8 +18,8 @@ from crawlcw.model.sanitize import printable
 @click.argument("assignments", nargs=-1, metavar="[NAME=VALUE]...")
 @ledger_option.ledger_option
 @click.option("--reset", is_flag=True, help="Undo all changes.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@logs.level_option
+@options.json_option
+@logs.log_option
 def command(
     *,
     spider: str,
@@ -27,7 +27,6 @@ def command(
     ledger_url: str,
     reset: bool,
     as_json: bool,
-    log_level: str | None,
 ) -> None:
     """Change settings of the crawls of SPIDER while they run, or show the changes.
 
@@ -35,7 +34,6 @@ def command(
     running workers follow, and crawls that start later. The spider's `limits` of
     single hosts stay.
     """
-    logs.set_up(log_level or "warning")
     given = _given(assignments)
     if reset and given:
         raise UsageError("--reset undoes all changes: give it alone")

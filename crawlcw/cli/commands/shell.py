@@ -33,20 +33,18 @@ request, spider   the page's request, and the spider
 @click.option("--spider", metavar="SPIDER", help="Use the settings and callbacks of this spider.")
 @spider_options.arguments_option
 @spider_options.settings_option
-@logs.level_option
+@logs.log_option
 def command(
     *,
     url: str | None,
     spider: str | None,
     arguments: tuple[str, ...],
     assignments: tuple[str, ...],
-    log_level: str | None,
 ) -> None:
     """Open a Python shell with URL as `response`, to try selectors.
 
     Uses IPython if it is installed. Nothing is recorded.
     """
-    logs.set_up(log_level or "warning")
     made = trying.made(spider, arguments)
     # asyncio's loop, not uvloop's: users at the prompt expect Python's own.
     with asyncio.Runner() as runner, _Session(runner, made, assignments) as session:

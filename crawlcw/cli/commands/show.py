@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import click
 
-from crawlcw.cli import ledger_option, loading, loop, selecting, task_objects
+from crawlcw.cli import ledger_option, loading, loop, options, selecting, task_objects
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.link_checks import LinkChecks, Refusal
 from crawlcw.errors import SpiderError, UsageError
@@ -24,9 +24,9 @@ from crawlcw.observing.found_on import pages_above, pages_ahead
 @click.argument("name")
 @click.argument("key", metavar="URL")
 @ledger_option.ledger_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@logs.level_option
-def command(*, name: str, key: str, ledger_url: str, as_json: bool, log_level: str | None) -> None:
+@options.json_option
+@logs.log_option
+def command(*, name: str, key: str, ledger_url: str, as_json: bool) -> None:
     """Show the history of one URL of NAME: its discovery, attempts and items.
 
     NAME is a spider, or a use case, whose tasks have keys instead of URLs. For an
@@ -34,7 +34,6 @@ def command(*, name: str, key: str, ledger_url: str, as_json: bool, log_level: s
     spider's code and the ledger tell: out of scope, a trap, refused by robots.txt,
     its host given up, dropped (exit code 2).
     """
-    logs.set_up(log_level or "warning")
     loop.run(_show(name, key, ledger_url, as_json=as_json))
 
 

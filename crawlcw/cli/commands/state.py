@@ -14,20 +14,12 @@ from crawlcw.model.sanitize import printable
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @ledger_option.ledger_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@logs.level_option
-def command(
-    *,
-    spider: str,
-    names: tuple[str, ...],
-    ledger_url: str,
-    as_json: bool,
-    log_level: str | None,
-) -> None:
+@logs.log_option
+def command(*, spider: str, names: tuple[str, ...], ledger_url: str, as_json: bool) -> None:
     """Show the `self.state` of SPIDER: each NAME, or all, with its value as JSON.
 
     It includes changes by pages that a crash interrupted, which will run again.
     """
-    logs.set_up(log_level or "warning")
     found = loop.run(_read(loading.name_of(spider), ledger_url))
     shown = {name: found[name] for name in sorted(found) if not names or name in names}
     if as_json:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import click
 
-from crawlcw.cli import ledger_option, loading, loop, selecting, watching
+from crawlcw.cli import ledger_option, loading, loop, options, selecting, watching
 from crawlcw.cli.exit_codes import OK
 from crawlcw.cli.stopping import until_stopped
 from crawlcw.cli.terminal import logs, tables
@@ -53,7 +53,7 @@ class _Numbers:
 @click.command("stats")
 @click.argument("spider")
 @ledger_option.ledger_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@options.json_option
 @click.option(
     "--by",
     "dimension",
@@ -71,7 +71,7 @@ class _Numbers:
     metavar="DURATION",
     help="Interval of --watch. Default: 2s on a terminal, else 10s.",
 )
-@logs.level_option
+@logs.log_option
 def command(
     *,
     spider: str,
@@ -81,7 +81,6 @@ def command(
     all_items: bool,
     watched: bool,
     every: str | None,
-    log_level: str | None,
 ) -> int:
     r"""Show the tasks of SPIDER by status and reason, and the workers.
 
@@ -99,7 +98,6 @@ def command(
       crawlcw stats docs --watch
       crawlcw stats docs --watch --every 60s --json >> docs.jsonl
     """
-    logs.set_up(log_level or "warning")
     if every is not None and not watched:
         raise UsageError("--every needs --watch: add it, or leave --every out")
     if all_items and (dimension is not None or watched):

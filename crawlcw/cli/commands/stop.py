@@ -6,14 +6,13 @@ from datetime import datetime, timedelta
 import anyio
 import click
 
-from crawlcw.cli import ledger_option, loading, loop, steering
+from crawlcw.cli import ledger_option, loading, loop, options, steering
 from crawlcw.cli.exit_codes import OK, STILL_AT_WORK
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.control import FOLLOWED_WITHIN, written_moment
-from crawlcw.errors import SettingsError
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.durations import duration, format_duration
+from crawlcw.model.durations import format_duration
 
 _LOOK_EVERY = 0.25
 
@@ -22,33 +21,22 @@ _LOOK_EVERY = 0.25
 @click.argument("spider")
 @ledger_option.ledger_option
 @click.option("--wait", is_flag=True, help="Return after they have ended.")
-@click.option(
+@options.duration_option(
     "--timeout",
     default="60s",
-    show_default=True,
-    metavar="DURATION",
-    help="Limit of --wait; exit code 75 if a worker is still at work then.",
+    about="Limit of --wait; exit code 75 if a worker is still at work then.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@logs.level_option
-def command(
-    *,
-    spider: str,
-    ledger_url: str,
-    wait: bool,
-    timeout: str,
-    as_json: bool,
-    log_level: str | None,
-) -> int:
+@options.json_option
+@logs.log_option
+def command(*, spider: str, ledger_url: str, wait: bool, timeout: timedelta, as_json: bool) -> int:
     """End the running crawls of SPIDER, on all machines, as by one SIGTERM.
 
     The workers read the request in the ledger. Requests under way finish within the
     crawl's `grace`, all other tasks are released. Crawls that start later are not
     affected. A killed worker on another machine counts as at work for 30 s.
     """
-    logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
-    limit = _duration(timeout) if wait else None
+    limit = timeout if wait else None
     stopped, workers, left = loop.run(_stop(name, ledger_url, limit))
     if as_json:
         told = {"spider": name, "stopped": written_moment(stopped), "workers": workers}
@@ -64,13 +52,6 @@ def command(
     else:
         click.echo(f"{name} is stopped: {counted(workers, 'worker')} ended")
     return STILL_AT_WORK if left and limit is not None else OK
-
-
-def _duration(text: str) -> timedelta:
-    try:
-        return duration(text)
-    except SettingsError as error:
-        raise click.BadParameter(str(error), param_hint="--timeout") from None
 
 
 async def _stop(name: str, ledger_url: str, limit: timedelta | None) -> tuple[datetime, int, int]:

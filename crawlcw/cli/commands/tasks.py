@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import click
 
-from crawlcw.cli import ledger_option, loading, loop, selecting, task_objects
+from crawlcw.cli import ledger_option, loading, loop, options, selecting, task_objects
 from crawlcw.cli.selection import Selection, selection_options
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
@@ -27,16 +27,10 @@ _LONGEST_KEY = 70
 @ledger_option.ledger_option
 @click.option("--key", metavar="KEY", help="Only this task: its key, or its URL in a crawl.")
 @selection_options(statuses=tuple(Status), host_names=("--host", "--stage"))
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=50,
-    show_default=True,
-    help="Limit of the list; 0: all.",
-)
+@options.number_option("--limit", least=0, default=50, about="Limit of the list; 0: all.")
 @click.option("--json", "as_json", is_flag=True, help="All fields, one JSON object a line.")
 @click.option("--items", is_flag=True, help="With --json, the items of each task as well.")
-@logs.level_option
+@logs.log_option
 def command(
     *,
     name: str,
@@ -46,10 +40,8 @@ def command(
     limit: int,
     as_json: bool,
     items: bool,
-    log_level: str | None,
 ) -> None:
     """List tasks of NAME, a use case or a spider, the last changed first."""
-    logs.set_up(log_level or "warning")
     if items and not as_json:
         raise UsageError("--items goes with --json")
     shown = _with_items if items else _object if as_json else _row

@@ -4,12 +4,10 @@ from datetime import timedelta
 
 import click
 
-from crawlcw.cli import exposing, ledger_option, loading_use_case, loop, signals
+from crawlcw.cli import exposing, ledger_option, loading_use_case, loop, options, signals
 from crawlcw.cli.exit_codes import INTERRUPTED, OK
 from crawlcw.cli.terminal import logs
-from crawlcw.errors import SettingsError
 from crawlcw.model.counters import FinishReason
-from crawlcw.model.durations import duration
 from crawlcw.model.task import Status
 from crawlcw.telemetry.meter import worked
 from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
@@ -18,34 +16,18 @@ from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
 @click.command("work")
 @click.argument("use_case", metavar="MODULE:OBJECT")
 @ledger_option.ledger_option
-@click.option(
-    "--concurrency",
-    type=click.IntRange(min=1),
-    default=50,
-    show_default=True,
-    metavar="N",
-    help="Tasks under way at once.",
-)
-@click.option(
-    "--prefetch",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Tasks claimed ahead; limit and default: --concurrency.",
+@options.number_option("--concurrency", least=1, default=50, about="Tasks under way at once.")
+@options.number_option(
+    "--prefetch", least=0, about="Tasks claimed ahead; limit and default: --concurrency."
 )
 @click.option("--drain", is_flag=True, help="End when nothing is left to do.")
-@click.option(
-    "--grace",
-    default="10s",
-    show_default=True,
-    metavar="DURATION",
-    help="Time for tasks under way to finish after a stop.",
+@options.duration_option(
+    "--grace", default="10s", about="Time for tasks under way to finish after a stop."
 )
-@click.option(
+@options.duration_option(
     "--stall-timeout",
     default="60s",
-    show_default=True,
-    metavar="DURATION",
-    help="End the process (124) if a handler blocks the event loop for longer; 0s: off.",
+    about="End the process (124) if a handler blocks the event loop for longer; 0s: off.",
 )
 @exposing.options
 @logs.level_option
@@ -58,8 +40,8 @@ def command(
     concurrency: int,
     prefetch: int | None,
     drain: bool,
-    grace: str,
-    stall_timeout: str,
+    grace: timedelta,
+    stall_timeout: timedelta,
     metrics_port: int | None,
     metrics_host: str,
     log_level: str | None,
@@ -76,8 +58,6 @@ def command(
     a second one stops at once.
     """
     logs.set_up(log_level or ("warning" if quiet else "info"), style=log_format)
-    soft = _duration(grace, "--grace")
-    longest_stall = _duration(stall_timeout, "--stall-timeout")
     return loop.run(
         _work(
             loading_use_case.find(use_case),
@@ -85,19 +65,12 @@ def command(
             concurrency=concurrency,
             prefetch=prefetch,
             drain=drain,
-            grace=soft,
-            stall_timeout=longest_stall,
+            grace=grace,
+            stall_timeout=stall_timeout,
             metrics=exposing.address(host=metrics_host, port=metrics_port),
             quiet=quiet,
         )
     )
-
-
-def _duration(text: str, option: str) -> timedelta:
-    try:
-        return duration(text)
-    except SettingsError as error:
-        raise click.BadParameter(str(error), param_hint=option) from None
 
 
 async def _work(

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
 from textwrap import indent
 from typing import IO, Any, ParamSpec, TextIO, TypeVar, cast
@@ -60,6 +61,18 @@ def level_option(command: Callable[P, R]) -> Callable[P, R]:
         type=click.Choice(LEVELS, case_sensitive=False),
         help="Lowest level to log; debug shows every page, and tracebacks.",
     )(command)
+
+
+def log_option(command: Callable[..., R]) -> Callable[..., R]:
+    """Add `--log-level` to a command, and log as it says, else only warnings."""
+
+    @level_option
+    @wraps(command)
+    def logged(*, log_level: str | None, **options: Any) -> R:
+        set_up(log_level or "warning")
+        return command(**options)
+
+    return logged
 
 
 def format_option(command: Callable[P, R]) -> Callable[P, R]:
