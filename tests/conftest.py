@@ -271,11 +271,21 @@ def durable_postgres() -> Iterator[Callable[[str], str]]:
 )
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a new ledger, on each store that processes can share in turn."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/ledger.db"
     if request.param == "postgres":
         make: Callable[[str], str] = request.getfixturevalue("durable_postgres")
         return make(f"crawlcw_test_{next(_numbers)}")
+    return _sqlite_or_mongodb(request, tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "mongodb"])
+def either_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a new ledger, on each store that quick tests have."""
+    return _sqlite_or_mongodb(request, tmp_path)
+
+
+def _sqlite_or_mongodb(request: pytest.FixtureRequest, folder: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{folder}/ledger.db"
     uri = request.getfixturevalue("mongodb_uri")
     return mongod.with_database(uri, request.getfixturevalue("database_name"))
 

@@ -42,48 +42,48 @@ class TestBookshop:
         assert self.spider.start_urls == [SHOP]
         assert scope(self.spider) == {"127.0.0.1:8000"}
 
-    def test_home_page(self):
-        items, requests = parsed(
-            self.spider.parse,
-            SHOP,
-            '<nav class="shelves"><a href="/category/fog/">Fog</a></nav>'
-            '<article class="book"><h2><a href="/book/gull/">Gull</a></h2></article>'
-            '<main><p>See <a href="/window/?week=1#top">the window</a>.</p></main>'
-            '<footer><a href="/about/">About</a> <a href="mailto:a@b.example">Write</a></footer>',
-        )
+    @pytest.mark.parametrize(
+        ("callback", "path", "body", "found"),
+        [
+            pytest.param(
+                "parse",
+                "",
+                '<nav class="shelves"><a href="/category/fog/">Fog</a></nav>'
+                '<article class="book"><h2><a href="/book/gull/">Gull</a></h2></article>'
+                '<main><p>See <a href="/window/?week=1#top">the window</a>.</p></main>'
+                '<footer><a href="/about/">About</a> '
+                '<a href="mailto:a@b.example">Write</a></footer>',
+                {
+                    "category/fog/": "parse_category",
+                    "book/gull/": "parse_book",
+                    "window/?week=1": "parse",
+                    "about/": "parse",
+                },
+                id="home page",
+            ),
+            pytest.param(
+                "parse_category",
+                "category/fog/page-2/",
+                '<article class="book"><h2><a href="/book/gull/">Gull</a></h2></article>'
+                '<a rel="prev" href="/category/fog/">Previous</a>'
+                '<a rel="next" href="/category/fog/page-3/">Next</a>',
+                {"book/gull/": "parse_book", "category/fog/page-3/": "parse_category"},
+                id="category",
+            ),
+            pytest.param(
+                "parse_author",
+                "author/ada-hum/",
+                '<article class="book"><h2><a href="/book/gull/">Gull</a></h2></article>',
+                {"book/gull/": "parse_book"},
+                id="author",
+            ),
+        ],
+    )
+    def test_a_page_of_links(self, callback: str, path: str, body: str, found: dict[str, str]):
+        items, requests = parsed(getattr(self.spider, callback), SHOP + path, body)
 
         assert items == []
-        assert requests == [
-            ("parse_category", SHOP + "category/fog/"),
-            ("parse_book", SHOP + "book/gull/"),
-            ("parse", SHOP + "window/?week=1"),
-            ("parse", SHOP + "about/"),
-        ]
-
-    def test_category(self):
-        items, requests = parsed(
-            self.spider.parse_category,
-            SHOP + "category/fog/page-2/",
-            '<article class="book"><h2><a href="/book/gull/">Gull</a></h2></article>'
-            '<a rel="prev" href="/category/fog/">Previous</a>'
-            '<a rel="next" href="/category/fog/page-3/">Next</a>',
-        )
-
-        assert items == []
-        assert requests == [
-            ("parse_book", SHOP + "book/gull/"),
-            ("parse_category", SHOP + "category/fog/page-3/"),
-        ]
-
-    def test_author(self):
-        items, requests = parsed(
-            self.spider.parse_author,
-            SHOP + "author/ada-hum/",
-            '<article class="book"><h2><a href="/book/gull/">Gull</a></h2></article>',
-        )
-
-        assert items == []
-        assert requests == [("parse_book", SHOP + "book/gull/")]
+        assert requests == [(called, SHOP + url) for url, called in found.items()]
 
     def test_book(self):
         items, requests = parsed(

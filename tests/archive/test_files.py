@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -140,20 +141,25 @@ def test_many_members_that_unpack_to_much_are_measured_piece_by_piece(
 # Disks -------------------------------------------------------------------------------
 
 
-def test_a_full_disk_leaves_what_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    warc = opened(tmp_path)
-    (first,) = warc.append([answer(1)])
-    warc.sync()
+def half_written(code: int) -> Callable[[int, memoryview], int]:
+    """Return a `write` that writes 100 bytes of a large piece, and then fails with *code*."""
     write = os.write
 
     def half(descriptor: int, data: memoryview) -> int:
         if len(data) > 100:
             return write(descriptor, data[:100])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(code, os.strerror(code))
 
+    return half
+
+
+def test_a_full_disk_leaves_what_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    warc = opened(tmp_path)
+    (first,) = warc.append([answer(1)])
+    warc.sync()
     warc.append([answer(2, size=1000)])
     with monkeypatch.context() as patched:
-        patched.setattr(os, "write", half)
+        patched.setattr(os, "write", half_written(errno.ENOSPC))
         with pytest.raises(OSError, match="No space left"):
             warc.sync()
     # Places that were assigned after the last sync have no records.
@@ -226,19 +232,13 @@ def test_a_torn_end_that_cannot_be_cut_off_is_left_to_whoever_comes_next(
     warc = opened(tmp_path)
     (first,) = warc.append([answer(1)])
     warc.sync()
-    write = os.write
-
-    def half(descriptor: int, data: memoryview) -> int:
-        if len(data) > 100:
-            return write(descriptor, data[:100])
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def broken(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     warc.append([answer(2, size=1000)])
     with monkeypatch.context() as patched:
-        patched.setattr(os, "write", half)
+        patched.setattr(os, "write", half_written(errno.EIO))
         patched.setattr(os, "ftruncate", broken)
         with pytest.raises(OSError, match="Input/output"):
             warc.sync()

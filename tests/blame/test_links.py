@@ -10,7 +10,6 @@ import pytest
 
 from tests.blame.code_site import Site, crawled, links, running, wait_until
 from tests.support.docs import REPOSITORY
-from tests.support.mongod import with_database
 
 pytestmark = pytest.mark.thorough
 
@@ -24,13 +23,10 @@ class Pages(Spider):
 """
 
 
-@pytest.fixture(params=["sqlite", "mongodb"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture
+def ledger(either_url: str) -> str:
     """The URL of a new ledger."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/ledger.db"
-    uri = request.getfixturevalue("mongodb_uri")
-    return with_database(uri, request.getfixturevalue("database_name"))
+    return either_url
 
 
 def spider(url: str, body: str) -> str:

@@ -71,13 +71,7 @@ def site() -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def star_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A site of one page that links to all others, which have no links."""
-    folder = tmp_path_factory.mktemp("star")
-    leaves = [f"{number}.html" for number in range(LEAVES)]
-    links = "".join(f'<a href="{leaf}">{leaf}</a>' for leaf in leaves)
-    (folder / "index.html").write_text(f"<title>all</title>{links}")
-    for leaf in leaves:
-        (folder / leaf).write_text(f"<title>{leaf}</title>")
-    return folder
+    return docs.star(tmp_path_factory.mktemp("star"), leaves=LEAVES)
 
 
 @pytest.fixture(scope="module")

@@ -1518,6 +1518,15 @@ class Slow(PatchedLedger):
         return await self.real.outcomes.commit(settlements)
 
 
+async def begun(ledger: SqliteLedger, **settings: Any) -> tuple[Web, Crawl, asyncio.Task[Report]]:
+    """Start a crawl of 30 pages, which the site holds back by now."""
+    web = Web(site(30), held=numbered(30))
+    crawl = crawl_of(Books(), web, ledger, concurrency=4, **settings)
+    running = asyncio.create_task(crawl.run())
+    await web.reached.wait()
+    return web, crawl, running
+
+
 async def test_stopping_lets_what_is_under_way_finish_and_gives_back_the_rest(
     ledger: SqliteLedger,
 ):
@@ -1540,10 +1549,7 @@ async def test_stopping_lets_what_is_under_way_finish_and_gives_back_the_rest(
 
 
 async def test_stopping_gives_back_at_once_what_is_not_begun_with(ledger: SqliteLedger):
-    web = Web(site(30), held=numbered(30))
-    crawl = crawl_of(Books(), web, ledger, concurrency=4, per_host_concurrency=2, grace="1h")
-    running = asyncio.create_task(crawl.run())
-    await web.reached.wait()
+    web, crawl, running = await begun(ledger, per_host_concurrency=2, grace="1h")
 
     crawl.stop()
     async with asyncio.timeout(10):
@@ -1572,10 +1578,7 @@ async def test_stopping_waits_until_what_was_fetched_is_written(path: Path):
 
 
 async def test_after_the_grace_everything_is_given_back(ledger: SqliteLedger):
-    web = Web(site(30), held=numbered(30))
-    crawl = crawl_of(Books(), web, ledger, concurrency=4, grace="20ms")
-    running = asyncio.create_task(crawl.run())
-    await web.reached.wait()
+    web, crawl, running = await begun(ledger, grace="20ms")
 
     crawl.stop()
     report = await running
@@ -1663,10 +1666,7 @@ async def test_what_was_given_back_counts_where_the_ledger_is_away_afterwards(
 
 
 async def test_stopping_at_once_waits_for_nothing(ledger: SqliteLedger):
-    web = Web(site(30), held=numbered(30))
-    crawl = crawl_of(Books(), web, ledger, concurrency=4, grace="1h")
-    running = asyncio.create_task(crawl.run())
-    await web.reached.wait()
+    _, crawl, running = await begun(ledger, grace="1h")
 
     crawl.stop()
     crawl.stop_now()
@@ -1677,10 +1677,7 @@ async def test_stopping_at_once_waits_for_nothing(ledger: SqliteLedger):
 
 
 async def test_a_crawl_that_was_stopped_is_completed_by_the_next(ledger: SqliteLedger):
-    web = Web(site(30), held=numbered(30))
-    crawl = crawl_of(Books(), web, ledger, concurrency=4)
-    running = asyncio.create_task(crawl.run())
-    await web.reached.wait()
+    _, crawl, running = await begun(ledger)
     crawl.stop_now()
     await running
 
@@ -1690,9 +1687,7 @@ async def test_a_crawl_that_was_stopped_is_completed_by_the_next(ledger: SqliteL
 
 
 async def test_a_crawl_that_is_cancelled_gives_everything_back(ledger: SqliteLedger):
-    web = Web(site(30), held=numbered(30))
-    running = asyncio.create_task(crawl_of(Books(), web, ledger, concurrency=4).run())
-    await web.reached.wait()
+    _, _, running = await begun(ledger)
 
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

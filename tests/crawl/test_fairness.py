@@ -116,6 +116,13 @@ def smallest_gap(requests: Iterable[Hit]) -> float:
     )
 
 
+def requests_of(crawls: Iterable[Process], site: Served) -> list[Hit]:
+    """Wait until all crawls are drained; return the requests that the site got."""
+    for crawl in crawls:
+        crawl.drained()
+    return site.requests()
+
+
 def processes_of_each_host(requests: Iterable[Hit]) -> Counter[int]:
     """Return the number of hosts by the number of processes that sent requests to them."""
     return Counter(len({r.agent for r in of_host}) for of_host in by_host(requests).values())
@@ -265,9 +272,7 @@ def test_hosts_that_are_handed_on_are_asked_as_politely_as_by_one(
     )
     for crawl in crawls:
         crawl.cue()
-    for crawl in crawls:
-        crawl.drained()
-    requests = site.requests()
+    requests = requests_of(crawls, site)
 
     gap = smallest_gap(requests)
     shared = processes_of_each_host(requests)
@@ -298,9 +303,7 @@ def test_four_processes_have_no_more_requests_open_at_a_host_than_one_may(
 ):
     site = serve(*(Host(address=each, pages=60, latency=0.05) for each in addresses(12)))
     crawls = start(4, store, site.urls, per_host_concurrency=2, concurrency=2)
-    for crawl in crawls:
-        crawl.drained()
-    requests = site.requests()
+    requests = requests_of(crawls, site)
 
     at_once = Counter(request.open for request in requests)
     shared = processes_of_each_host(requests)
@@ -452,9 +455,7 @@ def test_robots_txt_is_fetched_once_by_all_processes_and_obeyed_through_redirect
     crawls = start(4, store, site.urls, on_cue=True, concurrency=1)
     for crawl in crawls:
         crawl.cue()
-    for crawl in crawls:
-        crawl.drained()
-    requests = site.requests()
+    requests = requests_of(crawls, site)
 
     paths = Counter(request.path for request in requests)
     shared = processes_of_each_host(requests)

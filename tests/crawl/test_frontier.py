@@ -1091,12 +1091,18 @@ def test_pages_that_are_throttled_one_and_all_slow_their_host_down(number: int, 
     assert host.state.delay == pytest.approx(delay, rel=0.01)
 
 
-def test_a_page_that_was_under_way_while_another_doubt_ended_is_nobodys_fault_either():
+def doubted() -> tuple[Process, HeldHost, Lease, Lease]:
+    """Return a host that is doubted for the first of two pages, and answers others since."""
     process = Process(concurrency=4)
     host = well(process)
     first, second = process.claim(2)
     throttled(process, first)
     answered_since(process)
+    return process, host, first, second
+
+
+def test_a_page_that_was_under_way_while_another_doubt_ended_is_nobodys_fault_either():
+    process, host, _, second = doubted()
     assert host.phase is Phase.OPENING
 
     throttled(process, second)
@@ -1204,11 +1210,7 @@ def test_what_was_known_of_a_page_before_its_host_had_a_delay_is_asked_again():
 
 
 def test_a_page_that_pays_while_it_is_open_who_is_to_blame_for_another_slows_nobody():
-    process = Process(concurrency=4)
-    host = well(process)
-    first, second = process.claim(2)
-    throttled(process, first)
-    answered_since(process)
+    process, host, first, second = doubted()
     process.frontier.half_open()
     throttled(process, second)
 

@@ -195,6 +195,17 @@ def test_sigterm_lets_what_is_under_way_finish_and_gives_back_the_rest(
     assert site.hits() == Counter(expected.found | expected.refused)
 
 
+def assert_the_next_crawl_completes(store: Store, site: Site, start: Start) -> None:
+    """Assert that everything was given back without a trace, and crawl the rest."""
+    assert_nothing_held(store.rows())
+    assert {(row.retry, row.lost) for row in store.rows()} == {(0, 0)}
+
+    site.heal()
+    start(site).drained(within=WELL_BELOW_A_LEASE)
+
+    assert_complete(store)
+
+
 def test_sigterm_waits_no_longer_than_the_grace_for_a_server_that_hangs(
     serve: Callable[..., Site], start: Start, store: Store
 ):
@@ -210,13 +221,7 @@ def test_sigterm_waits_no_longer_than_the_grace_for_a_server_that_hangs(
     assert (code, report["finish_reason"]) == (0, "stopped")
     assert took >= 2
     assert report["released"] > 0
-    assert_nothing_held(store.rows())
-    assert {(row.retry, row.lost) for row in store.rows()} == {(0, 0)}
-
-    site.heal()
-    start(site).drained(within=WELL_BELOW_A_LEASE)
-
-    assert_complete(store)
+    assert_the_next_crawl_completes(store, site, start)
 
 
 def test_sigint_twice_ends_at_once_and_loses_nothing(
@@ -235,10 +240,4 @@ def test_sigint_twice_ends_at_once_and_loses_nothing(
     assert code == STOPPED_AT_ONCE
     assert report["finish_reason"] == "stopped-at-once"
     assert report["released"] > 0
-    assert_nothing_held(store.rows())
-    assert {(row.retry, row.lost) for row in store.rows()} == {(0, 0)}
-
-    site.heal()
-    start(site).drained(within=WELL_BELOW_A_LEASE)
-
-    assert_complete(store)
+    assert_the_next_crawl_completes(store, site, start)

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,15 +40,21 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "crawl.log"
 
 
-def crawl(server: Server, site: Site, log: Path, *, ledger_give_up: str) -> Process:
-    return Process(
+@contextmanager
+def crawled(
+    server: Server, site: Site, log: Path, *, ledger_give_up: str, pages: int
+) -> Iterator[Process]:
+    """Crawl, and enter the block when *pages* pages have been asked for."""
+    with Process(
         Store(server.uri),
         [site.start],
         log,
         on_cue=False,
         concurrency=CONCURRENCY,
         ledger_give_up=ledger_give_up,
-    )
+    ) as crawling:
+        wait_until(lambda: site.hits().total() >= pages)
+        yield crawling
 
 
 def assert_nothing_was_lost_or_failed(server: Server) -> None:
@@ -68,9 +75,7 @@ def wait_out(seconds: float) -> None:
 def test_a_crawl_waits_for_a_frozen_server_and_loses_nothing(
     pages: int, server: Server, site: Site, log: Path
 ):
-    with crawl(server, site, log, ledger_give_up="60s") as crawling:
-        wait_until(lambda: site.hits().total() >= pages)
-
+    with crawled(server, site, log, ledger_give_up="60s", pages=pages) as crawling:
         server.freeze()
         wait_out(OUTAGE)
         server.thaw()
@@ -88,9 +93,7 @@ def test_a_crawl_waits_for_a_frozen_server_and_loses_nothing(
 def test_a_crawl_waits_for_a_server_that_is_killed_and_restarted_and_loses_nothing(
     pages: int, server: Server, site: Site, log: Path
 ):
-    with crawl(server, site, log, ledger_give_up="60s") as crawling:
-        wait_until(lambda: site.hits().total() >= pages)
-
+    with crawled(server, site, log, ledger_give_up="60s", pages=pages) as crawling:
         server.kill()
         wait_until(lambda: "the ledger does not answer, trying again" in crawling.log)
         server.start()
@@ -106,9 +109,7 @@ def test_a_crawl_waits_for_a_server_that_is_killed_and_restarted_and_loses_nothi
 def test_a_crawl_whose_server_stays_away_ends_with_an_error_that_says_so(
     end, server: Server, site: Site, log: Path
 ):
-    with crawl(server, site, log, ledger_give_up="2s") as crawling:
-        wait_until(lambda: site.hits().total() >= 200)
-
+    with crawled(server, site, log, ledger_give_up="2s", pages=200) as crawling:
         end(server)
         code, report = crawling.end(within=20)
 

@@ -24,7 +24,6 @@ from tests.support.commands import invoke
 from tests.support.crawl_process import Process, Store, wait_until
 from tests.support.ledgers import PatchedFacet
 from tests.support.member_site import Members, MemberSite, Visitors, served
-from tests.support.mongod import with_database
 
 QUICK = Settings(backoff_base="0s", backoff_max="0s", lease="5s")
 
@@ -417,14 +416,6 @@ async def test_cookies_of_one_request_are_sent_with_it_alone(
 
     assert [item["user"] for item in await items(ledger_url)] == ["me"]
     assert report.failures == {"http-status": 2}, "the links of the page"
-
-
-@pytest.fixture(params=["sqlite", "mongodb"])
-def either_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/ledger.db"
-    uri = request.getfixturevalue("mongodb_uri")
-    return with_database(uri, request.getfixturevalue("database_name"))
 
 
 async def test_no_outcome_is_written_before_the_cookies_of_its_page(

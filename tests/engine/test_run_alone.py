@@ -59,6 +59,11 @@ def run_alone(ledger: CountingLedger, held: HeldLeases) -> RunAlone:
     return RunAlone(retrying(ledger, LedgerRetry(timedelta(minutes=1))), held)
 
 
+async def entered(run_alone: RunAlone, lease: Lease, answers: list[bool]) -> None:
+    """Enter, and add the answer."""
+    answers.append(await run_alone.enter(lease))
+
+
 async def held_at_two_crashes(ledger: CountingLedger, clock: FakeClock) -> list[Lease]:
     """Lease two tasks that two crashed workers held before."""
     await ledger.tasks.add(make_tasks(2))
@@ -117,12 +122,9 @@ async def test_two_quarantined_tasks_are_never_under_way_at_once(
     one, other = await held_at_two_crashes(ledger, clock)
     answers: list[bool] = []
 
-    async def enter_other() -> None:
-        answers.append(await run_alone.enter(other))
-
     assert await run_alone.enter(one)
     async with anyio.create_task_group() as group:
-        group.start_soon(enter_other)
+        group.start_soon(entered, run_alone, other, answers)
         await anyio.wait_all_tasks_blocked()
         assert answers == []
         run_alone.leave(other)
@@ -163,13 +165,10 @@ async def test_a_quarantined_task_begins_when_nothing_else_is_under_way(
         fresh = [replace(lease, token="a:1") for lease in fresh]
     answers: list[bool] = []
 
-    async def enter_one() -> None:
-        answers.append(await run_alone.enter(one))
-
     assert await run_alone.enter(fresh[0])
     assert await run_alone.enter(fresh[1])
     async with anyio.create_task_group() as group:
-        group.start_soon(enter_one)
+        group.start_soon(entered, run_alone, one, answers)
         await anyio.wait_all_tasks_blocked()
         run_alone.leave(fresh[0])
         await anyio.wait_all_tasks_blocked()
@@ -187,12 +186,9 @@ async def test_nothing_begins_beside_a_quarantined_task(
     fresh, *_ = await fresh_ones(ledger)
     answers: list[bool] = []
 
-    async def enter_fresh() -> None:
-        answers.append(await run_alone.enter(fresh))
-
     assert await run_alone.enter(one)
     async with anyio.create_task_group() as group:
-        group.start_soon(enter_fresh)
+        group.start_soon(entered, run_alone, fresh, answers)
         await anyio.wait_all_tasks_blocked()
         assert answers == []
         run_alone.leave(one)

@@ -3,7 +3,7 @@
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -74,21 +74,20 @@ async def test_an_older_file_is_taken_from_other_users_and_the_log_tells(
     assert told == [f"every user could read the ledger {path} (mode 644): now only its own can"]
 
 
-async def test_a_file_that_is_shared_with_a_group_stays_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("again", "before"),
+    [
+        pytest.param(SqliteLedger.open, 0o640, id="a file that is shared with a group"),
+        pytest.param(SqliteLedger.look, 0o644, id="any file of which a command only reads"),
+    ],
+)
+async def test_a_mode_stays(
+    again: Callable[..., Awaitable[SqliteLedger]], before: int, tmp_path: Path
+) -> None:
     path = tmp_path / "ledger.db"
     await (await SqliteLedger.open(path, "books")).close()
-    path.chmod(0o640)
+    path.chmod(before)
 
-    await (await SqliteLedger.open(path, "books")).close()
+    await (await again(path, "books")).close()
 
-    assert mode(path) == 0o640
-
-
-async def test_who_only_looks_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
-    await (await SqliteLedger.open(path, "books")).close()
-    path.chmod(0o644)
-
-    await (await SqliteLedger.look(path, "books")).close()
-
-    assert mode(path) == 0o644
+    assert mode(path) == before

@@ -19,7 +19,7 @@ from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile.catalogue import WHOLE, Endpoint, gone
 from tests.hostile.pages import PAGE, response
 from tests.hostile.server import HostileServer
-from tests.hostile.single_pages import of_section, outcome_of, settled
+from tests.hostile.single_pages import assert_ends_as_said, of_section, outcome_of
 
 #: Pages that answer correctly at the second or third attempt.
 _LATER = ("/fin-then-ok",)
@@ -36,10 +36,7 @@ async def test_a_page_ends_as_the_catalogue_says(
     downloader: AiohttpDownloader, hostile: HostileServer, endpoint: Endpoint
 ) -> None:
     """HOSTILE 1.1-1.11, 1.21: each within the deadlines of an attempt."""
-    outcome = await settled(downloader, hostile.url(endpoint.path), endpoint.outcome)
-
-    if endpoint.path not in _LATER:
-        assert outcome == endpoint.outcome
+    await assert_ends_as_said(downloader, hostile, endpoint, later=_LATER)
     # The next answer belongs to the next request.
     assert await fetched(downloader, hostile.url("/healthy?7")) == (
         b"<title>healthy page 7</title><p>healthy page 7"

@@ -1,7 +1,7 @@
 """Host state after successes and failures."""
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -287,14 +287,19 @@ def test_a_name_that_had_an_address_while_the_network_was_in_doubt_was_there():
 # --- delays
 
 
-def test_every_tenth_page_failure_in_a_row_doubles_the_delay_up_to_two_seconds():
-    host = HOST
-    delays = []
-    for _ in range(60):
-        host = page_failed(host, policy=POLICY)
-        delays.append(host.delay)
+def after_each(event: Callable[..., Host], *, times: int) -> list[Host]:
+    """Return the host after each of *times* events."""
+    hosts = [HOST]
+    for _ in range(times):
+        hosts.append(event(hosts[-1], policy=POLICY))
+    return hosts[1:]
 
-    assert delays == [0.0] * 9 + [0.5] * 10 + [1.0] * 10 + [2.0] * 31
+
+def test_every_tenth_page_failure_in_a_row_doubles_the_delay_up_to_two_seconds():
+    hosts = after_each(page_failed, times=60)
+    host = hosts[-1]
+
+    assert [each.delay for each in hosts] == [0.0] * 9 + [0.5] * 10 + [1.0] * 10 + [2.0] * 31
     assert host.failed == 60
     assert (host.failures, host.not_before, host.given_up) == (0, None, None)
 
@@ -317,13 +322,9 @@ def test_page_failures_count_in_a_row():
 
 
 def test_a_delay_doubles_from_half_a_second_to_a_minute():
-    host = HOST
-    delays = []
-    for _ in range(9):
-        host = slowed(host, policy=POLICY)
-        delays.append(host.delay)
+    hosts = after_each(slowed, times=9)
 
-    assert delays == [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
+    assert [each.delay for each in hosts] == [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
 
 
 def test_no_delay_is_longer_than_the_longest_rest():

@@ -21,6 +21,7 @@ from crawlcw.server.access import is_loopback
 from crawlcw.server.openapi import document
 from crawlcw.server.operations import OPERATIONS
 from crawlcw.server.serving import serving
+from crawlcw.tracking import Tracker
 from tests.support.servers import TOKEN, Client, ServerProcess, error_of, served
 
 
@@ -201,16 +202,22 @@ async def test_a_worker_that_waits_gets_a_task_as_soon_as_it_is_there(sqlite_url
         assert keys(await client.post("/hold_task", worker="bob", wait=0.01)) == []
 
 
+def noted(tracker: Tracker) -> asyncio.Event:
+    """Return an event that is set when a client's tasks are looked for."""
+    asked = asyncio.Event()
+    held = tracker.ledger.leases.held
+
+    async def seen(worker: str):
+        asked.set()
+        return await held(worker)
+
+    tracker.ledger.leases.held = seen  # type: ignore[method-assign]
+    return asked
+
+
 async def test_the_end_of_the_server_ends_the_waiting_and_not_the_request(sqlite_url: str):
     async with served(sqlite_url) as (client, tracker):
-        asked = asyncio.Event()
-        held = tracker.ledger.leases.held
-
-        async def seen(worker: str):
-            asked.set()
-            return await held(worker)
-
-        tracker.ledger.leases.held = seen  # type: ignore[method-assign]
+        asked = noted(tracker)
         async with serving(tracker, host="127.0.0.1", port=0, token=None) as address:
             other = Client(client.http, address)
             waiting = asyncio.create_task(other.post("/hold_task", worker="ann", wait=30))
@@ -238,14 +245,7 @@ async def test_nothing_is_handed_to_a_client_that_has_gone(
 
     monkeypatch.setattr(operations, "_is_gone", looked)
     async with served(sqlite_url) as (client, tracker):
-        asked = asyncio.Event()
-        held = tracker.ledger.leases.held
-
-        async def seen(worker: str):
-            asked.set()
-            return await held(worker)
-
-        tracker.ledger.leases.held = seen  # type: ignore[method-assign]
+        asked = noted(tracker)
         body = b'{"worker": "ann", "wait": 30}'
         _, writer = await connected(client.address, body)
         writer.write(body)

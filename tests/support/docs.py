@@ -37,6 +37,16 @@ def folder(name: str) -> Path:
     return path
 
 
+def star(folder: Path, *, leaves: int) -> Path:
+    """Write a site of one page that links to all others, which have no links."""
+    names = [f"{number}.html" for number in range(leaves)]
+    links = "".join(f'<a href="{name}">{name}</a>' for name in names)
+    (folder / "index.html").write_text(f"<title>all</title>{links}")
+    for name in names:
+        (folder / name).write_text(f"<title>{name}</title>")
+    return folder
+
+
 class DocsSpider(Spider):
     """One item for each HTML page; every link is followed."""
 

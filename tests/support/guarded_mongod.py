@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import pymongo
 
-from tests.support.mongod_server import Server, found
+from tests.support.mongod_server import Server, found, started
 
 #: A self-signed certificate of localhost and 127.0.0.1 with its key, for tests only.
 CERTIFICATE = Path(__file__).with_name("localhost.pem")
@@ -82,10 +82,5 @@ class GuardedServer(Server):
 @contextmanager
 def guarded(folder: Path) -> Iterator[GuardedServer]:
     """Yield a server with its data in a new *folder*."""
-    server = GuardedServer(folder)
-    server.start()
-    try:
-        server.await_primary()
+    with started(GuardedServer(folder)) as server:
         yield server
-    finally:
-        server.kill()

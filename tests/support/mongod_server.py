@@ -6,10 +6,13 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from tests.support import mongod, needed
+
+ServerT = TypeVar("ServerT", bound="Server")
 
 
 def found() -> mongod.Found:
@@ -82,12 +85,18 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Server]:
-    """Yield a private server with its data in a new *folder*."""
-    server = Server(found(), folder)
+def started(server: ServerT) -> Iterator[ServerT]:
+    """Run *server* within the block, which begins when it accepts writes."""
     server.start()
     try:
         server.await_primary()
         yield server
     finally:
         server.kill()
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    """Yield a private server with its data in a new *folder*."""
+    with started(Server(found(), folder)) as server:
+        yield server

@@ -70,13 +70,20 @@ async def test_the_spider_is_told_why_nothing_moves(caplog: pytest.LogCaptureFix
     assert record.standstill["hosts_resting"] == 2
 
 
-async def test_waiting_for_other_workers_is_no_stall():
+@pytest.mark.parametrize(
+    ("standstill", "stall_after", "later"),
+    [
+        pytest.param(Standstill(others=True), "1m", 600, id="others are waited for"),
+        pytest.param(Standstill(start=True), "0s", 1_000_000, id="no time is set"),
+    ],
+)
+async def test_no_standstill_is_told(standstill: Standstill, stall_after: str, later: float):
     spider = Told()
-    crawl = FakeCrawl(spider, stall_after="1m")
-    crawl.standstill = Standstill(others=True)
+    crawl = FakeCrawl(spider, stall_after=stall_after)
+    crawl.standstill = standstill
 
     await crawl.after(0)
-    await crawl.after(600)
+    await crawl.after(later)
 
     assert spider.heard == []
 
@@ -95,17 +102,6 @@ async def test_a_crawl_that_stands_still_is_told_of_once_until_it_moves(
         told.append([record.seconds for record in caplog.records])
 
     assert told == [[], [], [12], [], [], [], [10]]
-
-
-async def test_without_a_time_no_standstill_is_told():
-    spider = Told()
-    crawl = FakeCrawl(spider, stall_after="0s")
-    crawl.standstill = Standstill(start=True)
-
-    await crawl.after(0)
-    await crawl.after(1_000_000)
-
-    assert spider.heard == []
 
 
 async def rates(share: float | None, *looks: tuple[int, int]) -> list[Any]:

@@ -120,13 +120,21 @@ def test_one_signal_lets_what_is_under_way_finish_and_releases_the_rest(
     assert sorted(begun()) == sorted(tasks)
 
 
+def stopped_in_the_middle(
+    ledger_url: str, start: Start, begun: Callable[[], list[str]], *, grace: str
+) -> Working:
+    """Return a worker that was told to stop while it works on three long tasks."""
+    add(ledger_url, 3, seconds=600)
+    worker = start("--grace", grace)
+    wait_until(lambda: len(begun()) == 3)
+    worker.send(SIGTERM)
+    return worker
+
+
 def test_what_is_not_finished_within_the_grace_is_released(
     ledger_url: str, start: Start, begun: Callable[[], list[str]]
 ):
-    add(ledger_url, 3, seconds=600)
-    worker = start("--grace", "50ms")
-    wait_until(lambda: len(begun()) == 3)
-    worker.send(SIGTERM)
+    worker = stopped_in_the_middle(ledger_url, start, begun, grace="50ms")
     code, said = worker.end()
 
     assert code == 0, worker.log
@@ -137,10 +145,7 @@ def test_what_is_not_finished_within_the_grace_is_released(
 def test_a_second_signal_releases_everything_at_once(
     ledger_url: str, start: Start, begun: Callable[[], list[str]]
 ):
-    add(ledger_url, 3, seconds=600)
-    worker = start("--grace", "1h")
-    wait_until(lambda: len(begun()) == 3)
-    worker.send(SIGTERM)
+    worker = stopped_in_the_middle(ledger_url, start, begun, grace="1h")
     wait_until(lambda: "claiming nothing more" in worker.log)
     worker.send(SIGTERM)
     code, said = worker.end()
