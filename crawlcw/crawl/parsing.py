@@ -15,11 +15,11 @@ import logging
 import os
 import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from subprocess import DEVNULL, PIPE, Popen
 
 import anyio
 from anyio import to_thread
@@ -189,9 +189,11 @@ class Parsing:
 
     async def _child(self, source: bytes, *arguments: str) -> tuple[int, bytes]:
         """Run a process on a page; return its exit code, or less than 0 for a signal."""
+        # Not by the event loop: uvloop forks, and of a process with much memory that takes
+        # milliseconds, as does each page of it that is changed while the child lives.
         # -P: beside the script are modules that it must not find. Out of reach of Ctrl-C.
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-PS", parser_child.__file__, *arguments),
+        child = Popen(  # noqa: ASYNC220, S603  # it returns as soon as our own program is loaded
+            (sys.executable, "-PS", parser_child.__file__, *arguments),
             # What this process can import, wherever that was found.
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=PIPE,
@@ -200,13 +202,12 @@ class Parsing:
             start_new_session=True,
         )
         try:
-            said, _ = await child.communicate(source)
+            said, _ = await to_thread.run_sync(child.communicate, source, abandon_on_cancel=True)
         finally:
-            with suppress(ProcessLookupError):
-                child.kill()
+            child.kill()
             # A caller that is cancelled meanwhile must not leave a zombie behind.
             with anyio.CancelScope(shield=True):
-                code = await child.wait()
+                code = await to_thread.run_sync(child.wait)
         return code, said
 
 
