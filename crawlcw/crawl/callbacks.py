@@ -137,29 +137,31 @@ class Turns:
 
     def __init__(self) -> None:
         self._until = _NO_SLICE  #: the end of the slice
+        self._begun = 0  #: callbacks that have begun in the slice
         self._waiting: list[tuple[int, asyncio.Future[bool]]] = []  #: a heap, the first come first
         self._order = count()
 
     async def take(self) -> None:
         """Wait for a slice with time left, behind those that came before."""
         now = time.monotonic()
-        if now < self._until and not self._waiting:
-            return
-        loop = asyncio.get_running_loop()
         if self._until == _NO_SLICE:
             self._until = now + _SLICE_SECONDS
-            loop.call_later(_SLICE_SECONDS, self._next)
-            return
-        number, is_first = next(self._order), False
-        while not (is_first or time.monotonic() < self._until):
-            turn = loop.create_future()
-            heapq.heappush(self._waiting, (number, turn))
-            is_first = await turn
+            asyncio.get_running_loop().call_later(_SLICE_SECONDS, self._next)
+        elif now >= self._until:
+            loop = asyncio.get_running_loop()
+            number, is_first = next(self._order), False
+            while not (is_first or time.monotonic() < self._until):
+                turn = loop.create_future()
+                heapq.heappush(self._waiting, (number, turn))
+                is_first = await turn
+        self._begun += 1
 
     def _next(self) -> None:
         """Begin a slice with those that wait; end the last one where none does."""
-        self._until, woken = time.monotonic() + _SLICE_SECONDS, 0
-        while self._waiting and woken < _MOST_WOKEN:
+        # A few more than the last slice had time for: the others would be woken for nothing.
+        most = min(self._begun + self._begun // 4 + 1, _MOST_WOKEN)
+        self._until, self._begun, woken = time.monotonic() + _SLICE_SECONDS, 0, 0
+        while self._waiting and woken < most:
             turn = heapq.heappop(self._waiting)[1]
             if not turn.done():
                 # The first goes on in any case, however long all else has taken.
