@@ -50,28 +50,22 @@ class Changes:
     async def watch(self) -> AsyncGenerator[None, None]:
         """Yield when the stream is open, and then for each event."""
         with mapped():
-            async with self._watched() as stream:
-                yield
-                while stream is not None:
-                    if await _is_told(stream):
-                        yield
-
-    @asynccontextmanager
-    async def _watched(self) -> AsyncIterator[Any]:
-        """Open a change stream; None where the server has none."""
-        async with self._cancellable() as database:
-            watching = database[self._store.name].watch(
-                _PIPELINE, max_await_time_ms=round(_PATIENCE * 1000)
-            )
-            try:
-                stream = await _opened(watching)
-            except OperationFailure as error:
-                if error.code != _NO_STREAMS:
-                    raise
-                yield None
-            else:
+            async with self._cancellable() as database:
+                watching = database[self._store.name].watch(
+                    _PIPELINE, max_await_time_ms=round(_PATIENCE * 1000)
+                )
+                try:
+                    stream = await _opened(watching)
+                except OperationFailure as error:
+                    if error.code != _NO_STREAMS:
+                        raise
+                    yield
+                    return
                 async with stream:
-                    yield stream
+                    yield
+                    while True:
+                        if await _is_told(stream):
+                            yield
 
     @asynccontextmanager
     async def _cancellable(self) -> AsyncIterator[Any]:

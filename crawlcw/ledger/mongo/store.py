@@ -57,25 +57,21 @@ class MongoStore:
         self.url = url
         self.driver = driver
         self.name = spider
-        self.tasks = database.get_collection(spider, write_concern=_QUICK)
-        self.durable = database.get_collection(spider, write_concern=_DURABLE)
+
+        def part(name: str, concern: WriteConcern = _DURABLE) -> Any:
+            return database.get_collection(f"{spider}{name}", write_concern=concern)
+
+        self.tasks, self.durable = part("", _QUICK), part("")
         # All durable: a lease undone by a failover would leave a host with two owners.
         # One write covers many hosts.
-        self.hosts = database.get_collection(f"{spider}.hosts", write_concern=_DURABLE)
-        self.workers = database.get_collection(f"{spider}.workers", write_concern=_DURABLE)
+        self.hosts = part(".hosts")
+        self.workers = part(".workers")
         # Not durable: the next point replaces one that a failover undoes.
-        rates = database.get_collection(f"{spider}.rates", write_concern=_QUICK)
-        self.rates = Table(rates, key=RATE_KEY)
-        self.items = database.get_collection(f"{spider}.items", write_concern=_DURABLE)
-        sessions = database.get_collection(f"{spider}.sessions", write_concern=_DURABLE)
-        self.sessions = Table(sessions)
-        state = database.get_collection(f"{spider}.state", write_concern=_DURABLE)
-        self.state = Table(state)
-        self.bucket_name = f"{spider}.asides"
-        self.blob_files, self.blob_chunks = (
-            database.get_collection(f"{self.bucket_name}.{part}", write_concern=_DURABLE)
-            for part in ("files", "chunks")
-        )
+        self.rates = Table(part(".rates", _QUICK), key=RATE_KEY)
+        self.items = part(".items")
+        self.sessions = Table(part(".sessions"))
+        self.state = Table(part(".state"))
+        self.blob_files, self.blob_chunks = part(".asides.files"), part(".asides.chunks")
         self.schema = database.get_collection(SCHEMA, write_concern=_DURABLE)
         self.marker = Table(self.schema)
         self.unit: Unit  #: set when the ledger is assembled
@@ -187,7 +183,7 @@ class MongoStore:
 
     def bucket(self) -> Any:
         """Return the GridFS bucket of the values that are set aside."""
-        return bucket(self.database, self.bucket_name, self.blob_files.write_concern)
+        return bucket(self.database, f"{self.name}.asides", self.blob_files.write_concern)
 
     async def drop(self) -> None:
         """See `port.Store.drop`.
