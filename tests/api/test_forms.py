@@ -79,14 +79,20 @@ def sent(fields: str, *, click: Any = None, given: dict[str, Any] | None = None)
     return (form.submit(given).body or b"").decode()
 
 
-@pytest.mark.parametrize("unit", ["<fieldset disabled>", "<fieldset disabled><legend>", "<legend>"])
-def test_a_form_that_is_nested_without_end_takes_no_time(unit: str):
-    form = page(f"<form>{unit * 900}" + "<input name=a>" * 50_000).form()
+def seconds_to_submit(tags: str) -> float:
+    """Return the CPU time of submitting a form whose fields are behind these tags."""
+    form = page(f"<form>{tags}" + "<input name=a>" * 50_000).form()
     began = time.process_time()
-
     form.submit()
+    return time.process_time() - began
 
-    assert time.process_time() - began < 1
+
+@pytest.mark.parametrize("unit", ["<fieldset disabled>", "<fieldset disabled><legend>", "<legend>"])
+def test_a_form_that_is_nested_without_end_takes_no_longer_than_a_flat_one(unit: str):
+    # In turns, for a busy machine slows down one of both more at some moments.
+    assert any(
+        seconds_to_submit(unit * 900) < 4 * seconds_to_submit("<b></b>" * 900) for _ in range(5)
+    )
 
 
 @pytest.mark.parametrize("unit", ["</html ", "<!--", "<script ", "<title></titl", "</html><b>"])
