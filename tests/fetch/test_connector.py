@@ -2,14 +2,19 @@
 
 import asyncio
 import math
+import select
 import ssl
 import termios
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
 
 import pytest
+import uvloop
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -18,9 +23,11 @@ from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch import connector as connector_module
 from crawlcw.fetch.connector import CLEAN_RESTS, REST, Connector, Listener, Site
 from crawlcw.fetch.transport import AiohttpDownloader
-from tests.hostile.pages import PAGE, Exchange, page, response
+from tests.hostile import server as hostile_server
+from tests.hostile.pages import PAGE, PAGES, Exchange, page, response
 from tests.hostile.server import HostileServer
 from tests.support import needed
+from tests.support.site_threads import in_thread
 from tests.support.tls_site import make_certificate
 
 SETTINGS = Settings(timeout="2s", read_timeout="1s", connect_timeout="1s")
@@ -307,34 +314,54 @@ async def test_a_new_connection_may_be_answered_before_the_request_is_read(
     assert not spoke_unasked(downloader, server)
 
 
-async def test_all_of_this_holds_over_tls(tmp_path: Path, clock: Clock) -> None:
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_all_of_this_holds_over_tls(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+    tmp_path: Path,
+    clock: Clock,
+    processes: ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     needed.program("openssl")
     make_certificate(tmp_path / "certificate")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "certificate")
-    served = HostileServer()
-    listening = await asyncio.start_server(served.serve, "127.0.0.1", 0, ssl=context)
-    served.port = listening.sockets[0].getsockname()[1]
-    settings = replace(SETTINGS, insecure=True)
-    async with listening, AiohttpDownloader(settings, start_origins=[served.origin]) as downloader:
-        base = f"https://{served.origin}"
-        await trusted(downloader, clock, f"{base}/ok")
-        for _ in range(5):
-            await get(downloader, f"{base}/ok")
-        reused = served.connections
-        await get(downloader, f"{base}/cue")
-        clock.ahead += REST
-        (connection,) = idle(downloader)
-        assert connection.transport is not None
-        connection.transport.pause_reading()
-        connection.transport.write(b"x")
-        while not connection.holds(termios.FIONREAD):
-            await asyncio.sleep(0)
-        body = (await get(downloader, f"{base}/ok")).body
-        connection.transport.resume_reading()
-        while connection.is_connected():
-            await asyncio.sleep(0)
-        site = connector_of(downloader).site(base, None)
+    cue = threading.Event()
+    processes.callback(cue.set)
 
-    assert (reused, served.connections, body) == (1, 2, PAGE)
+    async def twice(exchange: Exchange) -> None:
+        await exchange.send(response(b"asked for"))
+        await asyncio.to_thread(cue.wait)
+        await exchange.send(response(b"POISON"))
+        await exchange.hang()
+
+    async def crawled(served: HostileServer) -> tuple[int, int, bytes, Site]:
+        settings = replace(SETTINGS, insecure=True)
+        async with AiohttpDownloader(settings, start_origins=[served.origin]) as downloader:
+            base = f"https://{served.origin}"
+            await trusted(downloader, clock, f"{base}/ok")
+            for _ in range(5):
+                await get(downloader, f"{base}/ok")
+            reused = served.connections
+            await get(downloader, f"{base}/twice")
+            clock.ahead += REST
+            (connection,) = idle(downloader)
+            assert connection.transport is not None
+            cue.set()
+            # Simulates a busy loop.
+            select.select([connection.transport.get_extra_info("socket").fileno()], [], [])
+            # A request that would not be repeated.
+            body = (await get(downloader, f"{base}/ok", method="POST", body=b"x")).body
+            while connection.is_connected():
+                await asyncio.sleep(0)
+            return reused, served.connections, body, connector_of(downloader).site(base, None)
+
+    monkeypatch.setitem(PAGES, "/twice", twice)
+    with (
+        in_thread(hostile_server.running(tls=context)) as served,
+        asyncio.Runner(loop_factory=new_loop) as runner,
+    ):
+        reused, connections, body, site = runner.run(crawled(served))
+
+    assert (reused, connections, body) == (1, 2, PAGE)
     assert math.isinf(site.least_rest)

@@ -9,6 +9,7 @@ in `endpoints`, and their expected outcomes in `catalogue`.
 import asyncio
 import contextlib
 import os
+import ssl
 import subprocess
 import sys
 from collections import Counter
@@ -99,7 +100,7 @@ class HostileServer:
 
 
 @contextlib.asynccontextmanager
-async def running() -> AsyncIterator[HostileServer]:
+async def running(*, tls: ssl.SSLContext | None = None) -> AsyncIterator[HostileServer]:
     """Run the server on a free port; at the end every connection is closed."""
     state = HostileServer()
     tasks: set[asyncio.Task[None]] = set()
@@ -112,7 +113,7 @@ async def running() -> AsyncIterator[HostileServer]:
         with contextlib.suppress(asyncio.CancelledError):
             await state.serve(reader, writer)
 
-    server = await _listening(serve)
+    server = await _listening(serve, tls)
     state.port = server.sockets[0].getsockname()[1]
     try:
         yield state
@@ -126,12 +127,13 @@ async def running() -> AsyncIterator[HostileServer]:
 
 async def _listening(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    tls: ssl.SSLContext | None,
 ) -> asyncio.Server:
     # A usual port of web servers, so that two hosts on it differ only in
     # their names.
     for port in range(8000, 9000):
         with contextlib.suppress(OSError):
-            return await asyncio.start_server(serve, "127.0.0.1", port)
+            return await asyncio.start_server(serve, "127.0.0.1", port, ssl=tls)
     raise OSError("no free port between 8000 and 8999")
 
 
