@@ -510,17 +510,19 @@ def test_a_host_of_low_priority_waits_but_not_for_ever(file: Store, serve: Serve
     assert max(later - earlier for earlier, later in pairwise([0.0, *times])) < 30.0
 
 
-def test_a_host_that_limits_its_requests_refuses_few_of_them(limited: Limited):
+def test_pages_that_a_host_with_a_limit_refuses_are_finished_without_a_failed_attempt(
+    limited: Limited,
+):
+    """How few are refused is counted in `tests.blame.test_limits`, where no machine is busy."""
     report = limited.crawl.drained(within=240)
     requests = limited.site.requests()
 
     answers = Counter(request.status for request in requests)
-    refused = answers[429] / len(requests)
     begun = requests[0].arrived
     print(
-        f"{dict(answers)} in {report['elapsed']:.0f} s: {refused:.2%} refused, after "
+        f"{dict(answers)} in {report['elapsed']:.0f} s, refused after "
         + ", ".join(f"{r.arrived - begun:.1f} s" for r in requests if r.status == 429)
     )
     rows = limited.store.rows()
     assert Counter((row.status, row.retry) for row in rows) == {(Status.FINISHED, 0): 260}
-    assert refused <= 0.02
+    assert answers[429] >= 1
