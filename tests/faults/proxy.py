@@ -66,6 +66,7 @@ class Fault:
     delay: timedelta = timedelta(
         0
     )  #: before the server gets it, even if the client no longer waits
+    until: asyncio.Event | None = None  #: before the server gets it; set by a plan
     keeps: bool = False  #: a copy of the request is kept for `Proxy.deliver`
 
 
@@ -313,6 +314,8 @@ class _Link:
             if fault is not None:
                 # The driver awaits the answer before it sends more on a connection.
                 await asyncio.sleep(fault.delay.total_seconds())
+                if fault.until is not None:
+                    await fault.until.wait()
                 if fault.loss is Loss.REQUEST:
                     self._end(fault.end)
                     continue
