@@ -183,14 +183,21 @@ def pytest_report_header() -> str:
     return f"mongodb: {found.source if found else mongod.MISSING}"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def driver_sockets_closed() -> Iterator[None]:
+    """No socket of MongoDB's driver is left to the garbage collector.
+
+    For each test: many have a server of their own, and their clients end with it.
+    """
+    with driver_sockets.closed_when_cancelled():
+        yield
+
+
 @pytest.fixture(scope="session")
 def mongodb_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real MongoDB server."""
     try:
-        with (
-            mongod.running(tmp_path_factory.mktemp("mongod")) as uri,
-            driver_sockets.closed_when_cancelled(),
-        ):
+        with mongod.running(tmp_path_factory.mktemp("mongod")) as uri:
             yield uri
     except mongod.MongodMissingError as error:
         needed.lack(str(error))
