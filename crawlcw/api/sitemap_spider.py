@@ -21,11 +21,10 @@ from urllib.parse import urlsplit
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sitemaps import SitemapEntry, entries, sitemaps_of_robots_txt
-from crawlcw.api.spider import Spider, callback_named, check_kind, entry_urls, url_list
+from crawlcw.api.spider import Spider, callback_named, check_kind, check_urls, entry_urls, url_list
 from crawlcw.api.text_pieces import LARGEST
 from crawlcw.errors import FetchError, Reason, SpiderError, XmlError
 from crawlcw.model import urls
-from crawlcw.model.sanitize import redacted
 from crawlcw.model.visits import NEVER
 
 #: What sitemaps.org allows in one file.
@@ -189,12 +188,7 @@ def _(spider: SitemapSpider) -> None:
             raise SpiderError(f"{kind}.{name} is one text: make it a list")
     if type(spider).start is SitemapSpider.start and not entry_urls(spider):
         raise SpiderError(f"{kind} has neither sitemap_urls nor start_urls")
-    for url in spider.sitemap_urls:
-        try:
-            urls.locate(url)
-        except (FetchError, AttributeError, TypeError) as error:
-            named = redacted(repr(url))
-            raise SpiderError(f"{kind}.sitemap_urls: {named} is no URL to fetch: {error}") from None
+    check_urls(spider, "sitemap_urls")
     try:
         for pattern, callback in spider.sitemap_rules:
             callback_named(spider, _name(callback))

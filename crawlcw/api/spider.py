@@ -301,13 +301,18 @@ def check(spider: Spider) -> None:
         _check_no_start(spider)
     if not inspect.isasyncgenfunction(type(spider).start):
         raise SpiderError(f"{kind}.start() must be `async def` and yield requests")
-    for url in spider.start_urls:
+    check_urls(spider, "start_urls")
+    check_kind(spider)
+
+
+def check_urls(spider: Spider, name: str) -> None:
+    """Raise `SpiderError` unless all of the attribute *name* are URLs to fetch."""
+    for url in getattr(spider, name):
         try:
             urls.locate(url)
         except (FetchError, AttributeError, TypeError) as error:
-            named = redacted(repr(url))
-            raise SpiderError(f"{kind}.start_urls: {named} is no URL to fetch: {error}") from None
-    check_kind(spider)
+            named = f"{type(spider).__name__}.{name}: {redacted(repr(url))}"
+            raise SpiderError(f"{named} is no URL to fetch: {error}") from None
 
 
 def _check_no_start(spider: Spider) -> None:

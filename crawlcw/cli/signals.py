@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import FrameType
 from typing import NoReturn, Protocol
@@ -85,42 +86,36 @@ def stopping(
             signal.signal(each, handler)
 
 
+@dataclass(slots=True, eq=False)
 class _Stop:
     """Counts the signals; each does more than the one before."""
 
-    def __init__(
-        self,
-        crawl: Stoppable,
-        grace: timedelta,
-        kill: Callable[[], None],
-        stuck: Abandonable | None,
-    ) -> None:
-        self._crawl = crawl
-        self._grace = grace
-        self._kill = kill
-        self._stuck = stuck
-        self._received = 0
-        self.ended = threading.Event()
-        self._loop = asyncio.get_running_loop()
+    crawl: Stoppable
+    grace: timedelta
+    kill: Callable[[], None]
+    stuck: Abandonable | None
+    received: int = 0
+    ended: threading.Event = field(default_factory=threading.Event)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
-        self._received += 1
-        if self._received > 2:
-            self._kill()
+        self.received += 1
+        if self.received > 2:
+            self.kill()
             # Leases that were not released run out.
             os._exit(INTERRUPTED)
         received = signal.Signals(number)
         obeyed = threading.Event()
         with suppress(RuntimeError):  # the loop has just ended
-            self._loop.call_soon_threadsafe(self._obey, self._received, received, obeyed)
+            self.loop.call_soon_threadsafe(self._obey, self.received, received, obeyed)
         waiting = threading.Thread(
-            target=self._wait, args=(self._received, received, obeyed), daemon=True
+            target=self._wait, args=(self.received, received, obeyed), daemon=True
         )
         waiting.start()
 
     def _wait(self, which: int, received: signal.Signals, obeyed: threading.Event) -> None:
         """Act if the loop is blocked, or cancelled code does not end."""
-        stuck = self._stuck
+        stuck = self.stuck
         if stuck is None:
             return
         if obeyed.wait(_OBEYED_WITHIN):
@@ -147,15 +142,15 @@ class _Stop:
                 "%s: claiming nothing more; requests under way have %s to finish, the rest is "
                 "released; once more to stop at once",
                 received.name,
-                format_duration(self._grace),
+                format_duration(self.grace),
                 extra={"event": "stop"},
             )
-            self._crawl.stop()
+            self.crawl.stop()
         else:
             logger.warning(
                 "%s again: releasing everything at once", received.name, extra={"event": "stop_now"}
             )
-            self._crawl.stop_now()
+            self.crawl.stop_now()
 
 
 @contextmanager

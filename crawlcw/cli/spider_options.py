@@ -16,24 +16,18 @@ R = TypeVar("R")
 
 def settings_option(command: Callable[P, R]) -> Callable[P, R]:
     """Add `-s` to a command."""
-    return click.option(
-        "-s",
-        "assignments",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="A setting; `crawlcw settings` lists them. May be repeated.",
-    )(command)
+    about = "A setting; `crawlcw settings` lists them. May be repeated."
+    return _pairs("-s", "assignments", about)(command)
 
 
 def arguments_option(command: Callable[P, R]) -> Callable[P, R]:
     """Add `-a` to a command."""
-    return click.option(
-        "-a",
-        "arguments",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="An argument for the spider's constructor. May be repeated.",
-    )(command)
+    about = "An argument for the spider's constructor. May be repeated."
+    return _pairs("-a", "arguments", about)(command)
+
+
+def _pairs(flag: str, name: str, about: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    return click.option(flag, name, multiple=True, metavar="NAME=VALUE", help=about)
 
 
 def settings_of(spider: Spider, assignments: Sequence[str]) -> Settings:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from crawlcw.dashboard.kept import Kept
@@ -37,12 +36,7 @@ class Crawls:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._closing.aclose()
 
     async def names(self) -> list[str]:

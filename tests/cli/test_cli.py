@@ -381,19 +381,24 @@ def test_export_leaves_an_earlier_file_alone_when_it_fails(demo, folder: Path):
     assert (folder / "out.jsonl").read_text() == "earlier\n"
 
 
-def test_a_reader_that_goes_away_is_no_error(demo):
-    place, _ = demo
+def end_without_a_reader(*arguments: str, folder: Path | None = None) -> bool:
+    """Return whether a command whose reader has gone ends as others do, without a word."""
     pipe = subprocess.Popen(
-        command("export", "bookshop", "--ledger", "sqlite:///.crawlcw/demo.db", "-o", "-"),
-        cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
+        command(*arguments),
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
     )  # fmt: skip
     assert pipe.stdout is not None
     assert pipe.stderr is not None
     pipe.stdout.close()
+    with pipe.stderr:
+        return (pipe.wait(PATIENCE), pipe.stderr.read()) == (141, b"")
 
-    assert pipe.wait(PATIENCE) == 141
-    assert pipe.stderr.read() == b""
-    pipe.stderr.close()
+
+def test_a_reader_that_goes_away_is_no_error(demo):
+    place, _ = demo
+    ledger = "sqlite:///.crawlcw/demo.db"
+
+    assert end_without_a_reader("export", "bookshop", "--ledger", ledger, "-o", "-", folder=place)
 
 
 def test_list_shows_spiders_and_what_cannot_be_loaded(folder: Path):

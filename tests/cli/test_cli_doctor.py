@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pymongo
 import pytest
@@ -42,6 +43,17 @@ async def crawl(ledger_url: str) -> None:
     assert report.drained
 
 
+async def changed(place: Path, *statements: tuple[Any, ...]) -> str:
+    """Return the URL of a ledger that was changed by hand after a crawl."""
+    url = f"sqlite:///{place}/damaged_ledger.db"
+    await crawl(url)
+    with closing(sqlite3.connect(place / "damaged_ledger.db")) as db, db:
+        for statement in statements:
+            db.execute(*statement)
+    db.close()
+    return url
+
+
 async def test_a_ledger_after_a_crawl_is_clean(ledger_url: str):
     await crawl(ledger_url)
 
@@ -57,13 +69,11 @@ async def test_a_ledger_after_a_crawl_is_clean(ledger_url: str):
 @pytest.fixture
 async def damaged_ledger(tmp_path: Path) -> str:
     """A ledger with an orphaned lock, and a URL that would clear the terminal."""
-    url = f"sqlite:///{tmp_path}/damaged_ledger.db"
-    await crawl(url)
-    with closing(sqlite3.connect(tmp_path / "damaged_ledger.db")) as db, db:
-        db.execute("UPDATE teas SET lock = 'x:1' WHERE url LIKE '%/1'")
-        db.execute("UPDATE teas SET reason = NULL, url = ? WHERE status = 70", (EVIL,))
-    db.close()
-    return url
+    return await changed(
+        tmp_path,
+        ("UPDATE teas SET lock = 'x:1' WHERE url LIKE '%/1'",),
+        ("UPDATE teas SET reason = NULL, url = ? WHERE status = 70", (EVIL,)),
+    )
 
 
 def test_what_is_found_is_told_with_what_to_do(damaged_ledger: str):
@@ -109,11 +119,7 @@ def test_a_program_gets_one_object(damaged_ledger: str):
 
 
 async def test_when_all_is_mended_it_exits_with_0(tmp_path: Path):
-    url = f"sqlite:///{tmp_path}/damaged_ledger.db"
-    await crawl(url)
-    with closing(sqlite3.connect(tmp_path / "damaged_ledger.db")) as db, db:
-        db.execute("UPDATE teas SET lock = 'x:1' WHERE status = 50")
-    db.close()
+    url = await changed(tmp_path, ("UPDATE teas SET lock = 'x:1' WHERE status = 50",))
 
     run = invoke("doctor", "teas", "--ledger", url, "--repair", "--examples", "1")
 
@@ -123,11 +129,7 @@ async def test_when_all_is_mended_it_exits_with_0(tmp_path: Path):
 
 
 async def test_the_limits_of_the_crawl_are_checked_where_they_are_named(tmp_path: Path):
-    url = f"sqlite:///{tmp_path}/x.db"
-    await crawl(url)
-    with closing(sqlite3.connect(tmp_path / "x.db")) as db, db:
-        db.execute("UPDATE teas SET retry = 2 WHERE status = 50")
-    db.close()
+    url = await changed(tmp_path, ("UPDATE teas SET retry = 2 WHERE status = 50",))
 
     assert invoke("doctor", "teas", "--ledger", url).returncode == 0
     assert invoke("doctor", "teas", "--ledger", url, "--max-retry", "2").returncode == 0

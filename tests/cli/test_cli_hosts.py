@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +18,7 @@ from crawlcw.model.hosts import Host, RobotsRecord
 from crawlcw.model.task import Status, ids_of_host
 from crawlcw.model.transitions import Succeeded
 from crawlcw.observing.host_standing import unfinished_of, why
-from tests.cli.test_cli import PATIENCE, command, environment
+from tests.cli.test_cli import end_without_a_reader
 from tests.support.commands import invoke
 from tests.support.ledgers import START, FakeClock, claimed, failure, make_task, settled
 from tests.support.mongod import with_database
@@ -263,14 +262,4 @@ async def test_a_ledger_on_mongodb_shows_the_same(
 
 
 def test_a_reader_that_goes_away_is_no_error(ledger: str):
-    pipe = subprocess.Popen(
-        command("hosts", "books", "--ledger", ledger, "--json"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
-    )  # fmt: skip
-    assert pipe.stdout is not None
-    assert pipe.stderr is not None
-    pipe.stdout.close()
-
-    assert pipe.wait(PATIENCE) == 141
-    assert pipe.stderr.read() == b""
-    pipe.stderr.close()
+    assert end_without_a_reader("hosts", "books", "--ledger", ledger, "--json")

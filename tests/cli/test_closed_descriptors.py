@@ -7,23 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gated_site import PAGES, gated_site
+from tests.support.gated_site import PAGES, SPIDER, gated_site
 from tests.support.programs import environment
 
-SPIDER = """\
-from crawlcw import Spider
-
-class Pages(Spider):
-    name = "pages"
-
-    def __init__(self, start_url="http://127.0.0.1:9/"):
-        super().__init__(start_urls=[start_url])
-
-    def parse(self, response):
-        print("a page")
-        yield {"url": response.url}
-        yield from response.follow_all("a")
-"""
+#: A spider that prints.
+PRINTING = SPIDER.replace("        yield {", '        print("a page")\n        yield {')
 CLOSED = ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")
 #: Far longer than any command here.
 ENOUGH = 120
@@ -48,7 +36,7 @@ def site() -> Iterator[str]:
 def crawled(site: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a crawl that has ended."""
     folder = tmp_path_factory.mktemp("crawled")
-    (folder / "pages.py").write_text(SPIDER)
+    (folder / "pages.py").write_text(PRINTING)
     run = crawlcw("", folder, "run", "pages.py", "-a", f"start_url={site}", "-q")
     assert run.returncode == 0, run.stderr
     return folder
@@ -65,7 +53,7 @@ def run(site: str, *options: str) -> list[str]:
 def test_a_crawl_goes_on_as_with_dev_null(
     closed: str, options: list[str], site: str, tmp_path: Path
 ):
-    (tmp_path / "pages.py").write_text(SPIDER)
+    (tmp_path / "pages.py").write_text(PRINTING)
 
     done = crawlcw(closed, tmp_path, *run(site, *options, "-o", "items.jsonl"))
 

@@ -12,22 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import needed
-from tests.support.gated_site import PAGES, gated_site
+from tests.support.gated_site import PAGES, SPIDER, gated_site
 from tests.support.programs import environment
 
-SPIDER = """\
-from crawlcw import Spider
-
-class Pages(Spider):
-    name = "pages"
-
-    def __init__(self, start_url="http://127.0.0.1:9/"):
-        super().__init__(start_urls=[start_url])
-
-    def parse(self, response):
-        yield {"url": response.url}
-        yield from response.follow_all("a")
-"""
 #: Far longer than any command here.
 ENOUGH = 120
 Crawlcw = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -239,6 +226,17 @@ def read_only_ledger(request: pytest.FixtureRequest, crawled: Path) -> Iterator[
     crawled.chmod(0o755)
 
 
+def unchanged_by(line: str, ledger: Path, crawlcw: Crawlcw) -> "subprocess.CompletedProcess[str]":
+    """Run a command; assert that the ledger and its folder stay as they were."""
+    before = ledger.read_bytes()
+
+    done = crawlcw(f"{line} --ledger sqlite:///ö/ledger.db")
+
+    assert [each.name for each in ledger.parent.glob("ledger.db*")] == ["ledger.db"]
+    assert ledger.read_bytes() == before
+    return done
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -253,15 +251,11 @@ def read_only_ledger(request: pytest.FixtureRequest, crawled: Path) -> Iterator[
 def test_a_ledger_that_is_read_only_can_be_looked_at(
     line: str, read_only_ledger: Path, crawlcw: Crawlcw
 ):
-    before = read_only_ledger.read_bytes()
-
-    done = crawlcw(f"{line} --ledger sqlite:///ö/ledger.db")
+    done = unchanged_by(line, read_only_ledger, crawlcw)
 
     assert done.returncode == 0, done.stderr
     if "export" in line:
         assert done.stdout.count("\n") == PAGES + 2
-    assert [each.name for each in read_only_ledger.parent.glob("ledger.db*")] == ["ledger.db"]
-    assert read_only_ledger.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -278,14 +272,10 @@ def test_a_ledger_that_is_read_only_can_be_looked_at(
 def test_what_changes_a_ledger_that_is_read_only_says_why_it_cannot(
     line: str, read_only_ledger: Path, crawlcw: Crawlcw
 ):
-    before = read_only_ledger.read_bytes()
-
-    done = crawlcw(f"{line} --ledger sqlite:///ö/ledger.db")
+    done = unchanged_by(line, read_only_ledger, crawlcw)
 
     assert done.returncode == 78, done.stderr
     assert "is read-only: what only looks can read it, and what changes it needs" in done.stderr
-    assert read_only_ledger.read_bytes() == before
-    assert [each.name for each in read_only_ledger.parent.glob("ledger.db*")] == ["ledger.db"]
 
 
 def test_a_name_that_a_read_only_ledger_does_not_have_is_told(

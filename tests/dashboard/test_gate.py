@@ -6,20 +6,15 @@ import aiohttp
 import pytest
 
 from crawlcw.errors import UsageError
-from crawlcw.ledger_opening import open_ledger
 from tests.support.dashboards import dashboard
-from tests.support.ledgers import make_task
+from tests.support.ledgers import url_of_one_task
 
 TASK = {"action": "retry", "selection": {}}
 
 
 @pytest.fixture
 async def url(tmp_path: Path) -> str:
-    found = f"sqlite:///{tmp_path}/ledger.db"
-    ledger = await open_ledger(found, "books")
-    await ledger.tasks.add([make_task()])
-    await ledger.close()
-    return found
+    return await url_of_one_task(tmp_path)
 
 
 @pytest.mark.parametrize(

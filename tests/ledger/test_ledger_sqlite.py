@@ -146,24 +146,21 @@ async def test_spiders_that_differ_by_case_only_are_not_mixed(path: Path):
         await SqliteLedger.open(path, "Books")
 
 
-async def test_another_schema_version_is_refused(path: Path):
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        pytest.param(99, r"ledger\.db has schema version 99", id="a later one"),
+        # Its table of workers has other columns.
+        pytest.param(1, r"version 1 for books, .* knows version 8", id="the first one"),
+    ],
+)
+async def test_another_schema_version_is_refused(version: int, said: str, path: Path):
     await (await SqliteLedger.open(path, "books")).close()
     with closing(sqlite3.connect(path)) as db, db:
-        db.execute('UPDATE "crawlcw.schema" SET version = 99')
+        db.execute('UPDATE "crawlcw.schema" SET version = ?', (version,))
     db.close()
 
-    with pytest.raises(LedgerConfigurationError, match=r"ledger\.db has schema version 99"):
-        await SqliteLedger.open(path, "books")
-
-
-async def test_a_file_of_the_first_schema_is_refused(path: Path):
-    """Its table of workers has other columns."""
-    await (await SqliteLedger.open(path, "books")).close()
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute('UPDATE "crawlcw.schema" SET version = 1')
-    db.close()
-
-    with pytest.raises(LedgerConfigurationError, match=r"version 1 for books, .* knows version 8"):
+    with pytest.raises(LedgerConfigurationError, match=said):
         await SqliteLedger.open(path, "books")
 
 

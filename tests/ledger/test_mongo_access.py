@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from crawlcw import Settings, Spider, doctor, open_ledger, run_spider
+from crawlcw import Settings, doctor, open_ledger, run_spider
 from crawlcw.cli.main import cli, exit_code
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo import MongoLedger, schema
@@ -24,23 +24,14 @@ from crawlcw.ledger_opening import open_for_inspection
 from crawlcw.model.invariants import Kind
 from crawlcw.testing import ReplayDownloader
 from crawlcw.tracking import Tracker
+from tests.cli.test_cli_doctor import START_URL, Teas
 from tests.ledger.test_ledger_mongo import make_it_version_2
 from tests.support.guarded_mongod import DATABASE, PASSWORD, GuardedServer, guarded
 from tests.support.pages import block, guide
 from tests.support.servers import served
 from tests.support.work_process import crawlcw
 
-START_URL = "https://tea.example/"
 DRIVERS = ["motor", "pymongo"]
-
-
-class Teas(Spider):
-    name = "teas"
-    start_urls = [START_URL]
-
-    def parse(self, response):
-        yield from response.follow_all("a", self.parse)
-        yield {"url": response.url}
 
 
 async def crawl(url: str, driver: str = "motor") -> None:

@@ -9,6 +9,20 @@ from tests.support.plain_site import PlainHandler
 
 PAGES = 40
 MISSING = 5
+#: A spider of the site, in a file of its own.
+SPIDER = """\
+from crawlcw import Spider
+
+class Pages(Spider):
+    name = "pages"
+
+    def __init__(self, start_url="http://127.0.0.1:9/"):
+        super().__init__(start_urls=[start_url])
+
+    def parse(self, response):
+        yield {"url": response.url}
+        yield from response.follow_all("a")
+"""
 
 
 class GatedSite(ThreadingHTTPServer):

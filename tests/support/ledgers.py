@@ -17,6 +17,7 @@ from crawlcw.ledger.port import Unit
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model import transitions, urls
 from crawlcw.model.identities import Identity
 from crawlcw.model.retry import RetryPolicy
@@ -217,6 +218,15 @@ def changed_task(url: str, *, changed: datetime) -> ChangedTask:
 def visit(**overrides: Any) -> Visit:
     """Return a visit at the clock's start."""
     return Visit(**{"time": START, "changed": START} | overrides)
+
+
+async def url_of_one_task(folder: Path) -> str:
+    """Return the URL of a new ledger in a file, with a task of the spider `books`."""
+    url = f"sqlite:///{folder}/ledger.db"
+    ledger = await open_ledger(url, "books")
+    await ledger.tasks.add([make_task()])
+    await ledger.close()
+    return url
 
 
 def make_tasks(number: int, **overrides: Any) -> list[Task]:

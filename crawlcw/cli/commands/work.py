@@ -1,6 +1,8 @@
 """`crawlcw work`: work on the tasks of a use case."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import click
 
@@ -58,43 +60,31 @@ def command(
     a second one stops at once.
     """
     logs.set_up(log_level or ("warning" if quiet else "info"), style=log_format)
-    return loop.run(
-        _work(
-            loading_use_case.find(use_case),
-            ledger_url,
-            concurrency=concurrency,
-            prefetch=prefetch,
-            drain=drain,
-            grace=grace,
-            stall_timeout=stall_timeout,
-            metrics=exposing.address(host=metrics_host, port=metrics_port),
-            quiet=quiet,
-        )
+    worker = partial(
+        Worker,
+        concurrency=concurrency,
+        prefetch=prefetch,
+        drain=drain,
+        grace=grace,
+        stall_timeout=stall_timeout,
     )
+    metrics = exposing.address(host=metrics_host, port=metrics_port)
+    found = loading_use_case.find(use_case)
+    return loop.run(_work(found, ledger_url, worker, grace=grace, metrics=metrics, quiet=quiet))
 
 
 async def _work(
     use_case: UseCase,
     ledger_url: str,
+    worker_on: Callable[[Tracker], Worker],
     *,
-    concurrency: int,
-    prefetch: int | None,
-    drain: bool,
     grace: timedelta,
-    stall_timeout: timedelta,
     metrics: exposing.Address | None,
     quiet: bool,
 ) -> int:
     tracker = await Tracker.open(ledger_url, use_case)
     try:
-        worker = Worker(
-            tracker,
-            concurrency=concurrency,
-            prefetch=prefetch,
-            drain=drain,
-            grace=grace,
-            stall_timeout=stall_timeout,
-        )
+        worker = worker_on(tracker)
     except BaseException:
         await tracker.close()
         raise
