@@ -2,6 +2,9 @@
 
 import asyncio
 import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -74,13 +77,20 @@ async def test_while_there_is_work_nobody_waits_for_a_timer(
     assert (report.finish_reason, report.done, done) == ("drained", TASKS, TASKS)
 
 
+@contextmanager
+def at_work_on_two_of_eight(commands: Commands) -> Iterator["subprocess.Popen[str]"]:
+    """Enter the block when a worker has begun with two tasks, which wait for the door."""
+    commands.add(*(f'{{"key": "order-{n}", "data": {{"waits": true}}}}' for n in range(8)))
+    with commands.work("--concurrency", "2") as working:
+        wait_until(lambda: len(commands.worked()) == 2)
+        yield working
+
+
 @pytest.mark.seed("0.24")
 def test_a_worker_that_is_stopped_finishes_what_is_under_way_and_leaves_no_lock(
     commands: Commands, use_cases: UseCases
 ):
-    commands.add(*(f'{{"key": "order-{n}", "data": {{"waits": true}}}}' for n in range(8)))
-    with commands.work("--concurrency", "2") as working:
-        wait_until(lambda: len(commands.worked()) == 2)
+    with at_work_on_two_of_eight(commands) as working:
         during = use_cases.documents(commands.use_case)
         working.send_signal(signal.SIGTERM)
         commands.door.touch()
@@ -96,9 +106,7 @@ def test_a_worker_that_is_stopped_finishes_what_is_under_way_and_leaves_no_lock(
 def test_a_worker_that_is_stopped_twice_gives_everything_back_at_once(
     commands: Commands, use_cases: UseCases
 ):
-    commands.add(*(f'{{"key": "order-{n}", "data": {{"waits": true}}}}' for n in range(8)))
-    with commands.work("--concurrency", "2") as working:
-        wait_until(lambda: len(commands.worked()) == 2)
+    with at_work_on_two_of_eight(commands) as working:
         working.send_signal(signal.SIGTERM)
         assert working.stderr is not None
         assert "SIGTERM: claiming nothing more" in working.stderr.readline()

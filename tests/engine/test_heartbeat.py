@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import anyio
@@ -51,11 +50,7 @@ class BeatenLedger(PatchedLedger):
         self.written.put_nowait(hungry)
 
 
-@pytest.fixture
-async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[BeatenLedger]:
-    ledger = await BeatenLedger.open(tmp_path / "ledger.db", "books", clock=clock)
-    yield ledger
-    await ledger.close()
+LEDGER = BeatenLedger
 
 
 @pytest.fixture

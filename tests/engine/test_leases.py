@@ -5,10 +5,9 @@ import dataclasses
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 import anyio
 import pytest
@@ -57,11 +56,7 @@ class RenewingLedger(PatchedLedger):
         return lost
 
 
-@pytest.fixture
-async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[RenewingLedger]:
-    ledger = await RenewingLedger.open(tmp_path / "ledger.db", "books", clock=clock)
-    yield ledger
-    await ledger.close()
+LEDGER = RenewingLedger
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """Tasks of crashed workers run alone, and the ledger records their start."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import anyio
 import pytest
@@ -42,11 +42,7 @@ class CountingLedger(PatchedLedger):
         return await self.real.leases.begin(lease)
 
 
-@pytest.fixture
-async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[CountingLedger]:
-    ledger = await CountingLedger.open(tmp_path / "ledger.db", "books", clock=clock)
-    yield ledger
-    await ledger.close()
+LEDGER = CountingLedger
 
 
 @pytest.fixture
@@ -59,9 +55,18 @@ def run_alone(ledger: CountingLedger, held: HeldLeases) -> RunAlone:
     return RunAlone(retrying(ledger, LedgerRetry(timedelta(minutes=1))), held)
 
 
-async def entered(run_alone: RunAlone, lease: Lease, answers: list[bool]) -> None:
-    """Enter, and add the answer."""
-    answers.append(await run_alone.enter(lease))
+@asynccontextmanager
+async def waiting(run_alone: RunAlone, lease: Lease) -> AsyncIterator[list[bool]]:
+    """Let a task wait for its turn; yield its answers, which are complete after the block."""
+    answers: list[bool] = []
+
+    async def enter() -> None:
+        answers.append(await run_alone.enter(lease))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(enter)
+        await anyio.wait_all_tasks_blocked()
+        yield answers
 
 
 async def held_at_two_crashes(ledger: CountingLedger, clock: FakeClock) -> list[Lease]:
@@ -120,12 +125,8 @@ async def test_two_quarantined_tasks_are_never_under_way_at_once(
     ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
 ):
     one, other = await held_at_two_crashes(ledger, clock)
-    answers: list[bool] = []
-
     assert await run_alone.enter(one)
-    async with anyio.create_task_group() as group:
-        group.start_soon(entered, run_alone, other, answers)
-        await anyio.wait_all_tasks_blocked()
+    async with waiting(run_alone, other) as answers:
         assert answers == []
         run_alone.leave(other)
         await checkpoint()
@@ -163,13 +164,9 @@ async def test_a_quarantined_task_begins_when_nothing_else_is_under_way(
     if together:
         # Tasks that are claimed in a batch have one token.
         fresh = [replace(lease, token="a:1") for lease in fresh]
-    answers: list[bool] = []
-
     assert await run_alone.enter(fresh[0])
     assert await run_alone.enter(fresh[1])
-    async with anyio.create_task_group() as group:
-        group.start_soon(entered, run_alone, one, answers)
-        await anyio.wait_all_tasks_blocked()
+    async with waiting(run_alone, one) as answers:
         run_alone.leave(fresh[0])
         await anyio.wait_all_tasks_blocked()
         assert answers == []
@@ -184,12 +181,8 @@ async def test_nothing_begins_beside_a_quarantined_task(
 ):
     one, _ = await held_at_two_crashes(ledger, clock)
     fresh, *_ = await fresh_ones(ledger)
-    answers: list[bool] = []
-
     assert await run_alone.enter(one)
-    async with anyio.create_task_group() as group:
-        group.start_soon(entered, run_alone, fresh, answers)
-        await anyio.wait_all_tasks_blocked()
+    async with waiting(run_alone, fresh) as answers:
         assert answers == []
         run_alone.leave(one)
 

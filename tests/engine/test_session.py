@@ -1,10 +1,8 @@
 """Session of a worker on a ledger: it joins, sends heartbeats, renews its leases, and leaves."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -21,11 +19,7 @@ pytestmark = pytest.mark.quick
 SHORT = timedelta(milliseconds=30)
 
 
-@pytest.fixture
-async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteLedger]:
-    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "books", clock=clock)
-    yield ledger
-    await ledger.close()
+LEDGER = SqliteLedger
 
 
 def session_on(ledger: SqliteLedger, *, lease: timedelta = LEASE) -> Session:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -274,22 +274,26 @@ def crawled(
     assert repeated <= number * HELD
 
 
+def replaced(members: ReplicaSet, fault: Callable[[int], object]) -> int:
+    """Let *fault* happen to the primary; return it when the others have elected another one."""
+    primary = members.primary()
+    fault(primary)
+    members.await_other_primary(primary)
+    return primary
+
+
 def test_a_primary_that_steps_down_is_replaced(
     members: ReplicaSet, store: Store, site: Site, tmp_path: Path, expected_items: bytes
 ):
     with crawled(store, site, tmp_path, expected_items, "step-down"):
-        primary = members.primary()
-        members.step_down(primary)
-        members.await_other_primary(primary)
+        replaced(members, members.step_down)
 
 
 def test_a_primary_that_is_killed_is_replaced_and_comes_back(
     members: ReplicaSet, store: Store, site: Site, tmp_path: Path, expected_items: bytes
 ):
     with crawled(store, site, tmp_path, expected_items, "kill -9"):
-        primary = members.primary()
-        members.kill(primary)
-        members.await_other_primary(primary)
+        primary = replaced(members, members.kill)
         asked_for_more(site, 50)
         members.servers[primary].start()
 
@@ -298,9 +302,7 @@ def test_a_primary_that_is_frozen_is_replaced_and_comes_back_as_a_stale_one(
     members: ReplicaSet, store: Store, site: Site, tmp_path: Path, expected_items: bytes
 ):
     with crawled(store, site, tmp_path, expected_items, "SIGSTOP"):
-        primary = members.primary()
-        members.servers[primary].freeze()
-        members.await_other_primary(primary)
+        primary = replaced(members, lambda member: members.servers[member].freeze())
         asked_for_more(site, 50)
         members.servers[primary].thaw()
 
@@ -317,9 +319,7 @@ def test_a_primary_that_is_cut_off_from_the_others_is_replaced(
     """If clients still reach it, it accepts their claims until it steps down."""
     what = "cut off from members" + clients * " and clients"
     with crawled(store, site, tmp_path, expected_items, what):
-        primary = members.primary()
-        members.isolate(primary, clients=clients, members=True)
-        members.await_other_primary(primary)
+        replaced(members, lambda member: members.isolate(member, clients=clients, members=True))
         asked_for_more(site, 50)
         members.network.mend()
 

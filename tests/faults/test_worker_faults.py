@@ -6,8 +6,11 @@ Kills and stops at random moments are in `test_random_signals`.
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,24 +72,24 @@ def test_a_process_that_was_frozen_past_its_leases_records_nothing_twice(
     assert "Traceback" not in crew.log
 
 
+@contextmanager
+def crew_at_a_slow_site(store: Store, folder: Path, **settings: Any) -> Iterator[tuple[Crew, Site]]:
+    with (
+        docs.served(docs.folder("postgresql"), latency=20) as site,
+        Crew(store, site, folder / "crew.log", concurrency=20, **settings) as crew,
+    ):
+        yield crew, site
+
+
 @pytest.mark.parametrize("leases", [2, 5])
 def test_a_process_that_stood_still_in_a_callback_goes_on_and_has_lost_nothing(
     leases: int, store: Store, expected_items: bytes, tmp_path: Path
 ):
     marks = tmp_path / "marks"
     blocking = {"pages": "/tutorial-sql.html", "seconds": 2 * leases, "marks": marks}
-    with (
-        docs.served(docs.folder("postgresql"), latency=20) as site,
-        Crew(
-            store,
-            site,
-            tmp_path / "crew.log",
-            spider="blocking",
-            arguments=blocking,
-            concurrency=20,
-            lease="2s",
-        ) as crew,
-    ):
+    with crew_at_a_slow_site(
+        store, tmp_path, spider="blocking", arguments=blocking, lease="2s"
+    ) as (crew, site):
         crew.join(crew.spare(), crew.spare())
         wait_until(lambda: marked_by(marks))
         (pid,) = marked_by(marks)
@@ -121,20 +124,15 @@ def test_a_page_that_kills_its_process_is_ignored_and_all_others_are_recorded(
     pages: tuple[str, ...], processes: int, store: Store, expected_items: bytes, tmp_path: Path
 ):
     marks = tmp_path / "marks"
-    with (
-        docs.served(docs.folder("postgresql"), latency=20) as site,
-        Crew(
-            store,
-            site,
-            tmp_path / "crew.log",
-            spider="deadly",
-            arguments={"pages": ",".join(pages), "marks": marks},
-            concurrency=20,
-            # Leases do not run out, and workers check for dead neighbours only at their start.
-            lease="10m",
-            max_lost=3,
-        ) as crew,
-    ):
+    with crew_at_a_slow_site(
+        store,
+        tmp_path,
+        spider="deadly",
+        arguments={"pages": ",".join(pages), "marks": marks},
+        # Leases do not run out, and workers check for dead neighbours only at their start.
+        lease="10m",
+        max_lost=3,
+    ) as (crew, site):
         for _ in range(processes):
             crew.start()
         # The second death quarantines the page.

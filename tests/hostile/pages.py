@@ -109,24 +109,14 @@ def fixed(
     _register(path, send)
 
 
-def hanging(path: str, data: bytes) -> None:
-    """Register a page that sends *data* and then hangs."""
+def hanging(path: str, data: bytes, *more: bytes) -> None:
+    """Register a page that sends *data*, and *more* as segments of their own, and then hangs."""
 
     async def send(exchange: Exchange) -> object:
         await exchange.send(data)
-        await exchange.hang()
-        return None
-
-    _register(path, send)
-
-
-def in_two(path: str, first: bytes, second: bytes) -> None:
-    """Register a page that sends two segments and hangs."""
-
-    async def send(exchange: Exchange) -> object:
-        await exchange.send(first)
-        await exchange.taken()
-        await exchange.send(second)
+        for segment in more:
+            await exchange.taken()
+            await exchange.send(segment)
         await exchange.hang()
         return None
 

@@ -10,7 +10,6 @@ from tests.hostile.pages import (
     endless,
     fixed,
     hanging,
-    in_two,
     page,
     response,
     unasked,
@@ -48,8 +47,8 @@ hanging("/silent-after-continue", b"HTTP/1.1 100 Continue\r\n\r\n")
 hanging(
     "/switching", b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"
 )
-in_two("/malformed-chunk-later", _CHUNKED + b"4\r\nhalf\r\n", b"zzz\r\nnot a chunk\r\n")
-in_two("/204-and-a-body-later", b"HTTP/1.1 204 No Content\r\n\r\n", b"surprise")
+hanging("/malformed-chunk-later", _CHUNKED + b"4\r\nhalf\r\n", b"zzz\r\nnot a chunk\r\n")
+hanging("/204-and-a-body-later", b"HTTP/1.1 204 No Content\r\n\r\n", b"surprise")
 endless("/endless-continue", b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
 endless("/endless-hints", b"", b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" * 500)
 endless("/endless-noise", b"", b"\x00\xff\x17noise" * 1000)
