@@ -19,7 +19,7 @@ from collections.abc import (
     Iterator,
 )
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import count
 from traceback import FrameSummary
@@ -173,38 +173,28 @@ class Turns:
             self._until = _NO_SLICE
 
 
+@dataclass(slots=True)
 class Runner:
     """Runs the methods of one spider."""
 
-    def __init__(
-        self,
-        spider: Spider,
-        *,
-        scope: Scope,
-        seen: Container[bytes],
-        now: Callable[[], datetime],
-        watch: Watchdog,
-        parsing: Parsing,
-        state: KeptState,
-        write: WriteLinks | None,
-    ) -> None:
-        """Links to the tasks *seen* are left out, for the ledger has them.
+    spider: Spider
+    _: KW_ONLY
+    scope: Scope
+    seen: Container[bytes]  #: tasks whose links are left out, for the ledger has them
+    now: Callable[[], datetime]
+    watch: Watchdog
+    parsing: Parsing
+    state: KeptState
+    write: WriteLinks | None  #: for callbacks that read a list of URLs; None: these are as others
+    turns: Turns = field(default_factory=Turns)
+    hook: Hook | None = field(init=False)  #: the spider's own `item`
+    hook_waits: bool = field(init=False)  #: whether that may wait, by its form
 
-        *write* adds the links of callbacks that read a list of URLs; None: these are as others.
-        """
-        self.spider = spider
-        self.scope = scope
-        self.seen = seen
-        self.now = now
-        self.watch = watch
-        self.state = state
-        self.write = write
-        self.turns = Turns()
-        #: The spider's own `item`, and whether it may wait, by its form.
-        self.hook: Hook | None = spider.item if type(spider).item is not Spider.item else None
+    def __post_init__(self) -> None:
+        spider = self.spider
+        self.hook = spider.item if type(spider).item is not Spider.item else None
         is_async = inspect.iscoroutinefunction, inspect.isasyncgenfunction
         self.hook_waits = any(each(self.hook) for each in is_async)
-        self._parsing = parsing
 
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
         """Return the products of the spider's method named *callback* for *arguments*.
@@ -224,7 +214,7 @@ class Runner:
             # The base class's `on_error` looks at nothing.
             looks = getattr(method, "__func__", None) is not Spider.on_error
             if isinstance(response, Response) and looks:
-                async with self._parsing.ready(response) as run.response:
+                async with self.parsing.ready(response) as run.response:
                     if isinstance(given, FetchError):
                         given.response = run.response
                     else:

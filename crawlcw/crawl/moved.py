@@ -4,7 +4,7 @@ A redirect ends its task, and its target is a task of its own: a process that di
 hops has recorded the target before the end of the task that led there.
 """
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 
 import anyio
@@ -29,26 +29,16 @@ _REDIRECTING = timedelta(seconds=5)
 _LONGEST_LOOP = 100
 
 
+@dataclass(frozen=True, slots=True)
 class MovedPages:
     """Ends tasks whose pages are elsewhere."""
 
-    def __init__(
-        self,
-        session: Session,
-        outcomes: Outcomes,
-        *,
-        adder: TaskAdder,
-        robots: Robots,
-        scope: Scope,
-    ) -> None:
-        """Add the targets by *adder*; *robots* and *scope* say which may be asked for."""
-        self._ledger = session.ledger
-        self._held = session.held
-        self._worker = session.worker
-        self._outcomes = outcomes
-        self._adder = adder
-        self._robots = robots
-        self._scope = scope
+    session: Session
+    outcomes: Outcomes
+    _: KW_ONLY
+    adder: TaskAdder  #: adds the targets
+    robots: Robots
+    scope: Scope
 
     def follows(self, attempt: PageAttempt, url: str) -> bool:
         """Return whether an attempt without a session itself asks for the target of a redirect.
@@ -65,20 +55,20 @@ class MovedPages:
         location = urls.locate(url)
         if task_id(location) == task.id:
             return True
-        proxies = self._outcomes.causes.proxies
+        proxies = self.outcomes.causes.proxies
         return location.host == task.host and proxies.asks_for(request.url)
 
     async def redirected(self, attempt: PageAttempt, response: Response) -> Done:
         """End a task whose page is elsewhere; the target is asked for by the owner of its host."""
         lease = attempt.lease
-        await self._outcomes.keep(attempt)
+        await self.outcomes.keep(attempt)
         try:
             target, known = await self._target(lease, onward(attempt.request, response))
             if known is not None and await self._leads_back(lease.task, known):
                 raise FetchError(Reason.REDIRECT_LOOP, loop_message(lease.task.url))
         except FetchError as error:
             error.response = response
-            return await self._outcomes.failed(attempt, error)
+            return await self.outcomes.failed(attempt, error)
         return self._moved(lease, response, target)
 
     async def refreshed(self, attempt: PageAttempt, response: Response) -> Done | None:
@@ -99,7 +89,7 @@ class MovedPages:
         # Its own child is what an earlier attempt handed on, and crashed before it ended.
         if known is not None and known.task.parent != lease.task.id:
             return None
-        await self._outcomes.keep(attempt)
+        await self.outcomes.keep(attempt)
         return self._moved(lease, response, target)
 
     async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
@@ -113,22 +103,22 @@ class MovedPages:
         target = self._at(lease.task, there, hops=0)
         if target.id == lease.task.id or not _is_page(attempt):
             # The same resource by another spelling, or a `dont_filter` request.
-            return await self._outcomes.parsed(attempt, response)
+            return await self.outcomes.parsed(attempt, response)
         home = await self._claim(target)
         if home is None:
             if attempt.exchanges:
                 del attempt.exchanges[-1]  # the page is another task's
-            await self._outcomes.keep(attempt)
+            await self.outcomes.keep(attempt)
             return self._moved(lease, response)
         at_home = replace(attempt, lease=home, request=Request.of(home.task))
         # Its origin may be another one than that of the task which led here.
-        self._outcomes.answered(at_home, response)
+        self.outcomes.answered(at_home, response)
         try:
-            page = await self._outcomes.parsed(at_home, response)
+            page = await self.outcomes.parsed(at_home, response)
         except BaseException:
             # Only the lease of the task that led here is known to be lost.
-            self._outcomes.state.undo(home)
-            self._held.orphans.append(home)
+            self.outcomes.state.undo(home)
+            self.session.held.orphans.append(home)
             raise
         moved = self._moved(lease, response)
         return replace(page, settlements=(*page.settlements, *moved.settlements))
@@ -137,19 +127,19 @@ class MovedPages:
         """Add the task of a page in hand and lease it, unless it is leased or done."""
         # A cancelled claim would leave a lease that no process knows of.
         with anyio.CancelScope(shield=True):
-            await self._adder.put({target.id: target})
-            self._adder.seen.add([target.id])
-            record = await self._ledger.tasks.get(target.id)
+            await self.adder.put({target.id: target})
+            self.adder.seen.add([target.id])
+            record = await self.session.ledger.tasks.get(target.id)
             if record is None or record.task.status not in WAITING or is_quarantined(record.task):
                 return None
-            settings = self._outcomes.settings
-            claimed = await self._ledger.leases.claim(
+            settings = self.outcomes.settings
+            claimed = await self.session.ledger.leases.claim(
                 [record.task],
-                worker=self._worker,
+                worker=self.session.worker,
                 lease=settings.lease,
                 max_lost=settings.max_lost,
             )
-            self._held.add(claimed.leases)
+            self.session.held.add(claimed.leases)
         return next(iter(claimed.leases), None)
 
     async def _target(self, lease: Lease, home: Request) -> tuple[Task, Record | None]:
@@ -157,8 +147,8 @@ class MovedPages:
 
         Raises `FetchError` where it may not be asked for.
         """
-        settings = self._outcomes.settings
-        self._scope.admit_url(home.url)
+        settings = self.outcomes.settings
+        self.scope.admit_url(home.url)
         target = self._at(lease.task, home, hops=lease.task.hops + 1)
         if target.host == lease.task.host:
             # The rules of another host are its owner's to read: the outcome of a page is
@@ -169,7 +159,7 @@ class MovedPages:
             deepest = settings.max_depth
         if deepest is not None and target.depth > max(deepest, lease.task.depth):
             raise FetchError(Reason.REFUSED_DEPTH, f"the redirect to {home.url} is too deep")
-        known, most = await self._ledger.tasks.get(target.id), settings.max_redirects
+        known, most = await self.session.ledger.tasks.get(target.id), settings.max_redirects
         # Pages that lead to one another for ever have no other end than this number.
         if known is None and target.hops > most:
             message = f"more than {most} redirects, the last one to {target.url}"
@@ -178,7 +168,7 @@ class MovedPages:
 
     def _check_robots(self, url: str) -> None:
         """Raise `FetchError` for a URL that the rules disallow, where they are known here."""
-        rules = self._robots.known(url)
+        rules = self.robots.known(url)
         if rules is not None and not rules.allows(url):
             raise FetchError(Reason.REFUSED_ROBOTS, f"robots.txt disallows {url}")
 
@@ -190,7 +180,7 @@ class MovedPages:
         is when its own time has come.
         """
         home.changed = EACH_RUN if task.settled and task.visit is None else None
-        now = self._outcomes.now()
+        now = self.outcomes.now()
         target = home.task(now=now, depth=task.depth, parent=task.id, hops=hops)
         due = now if task.due is None else min(now, task.due)
         return replace(target, due=due, depth=task.depth + (target.host != task.host))
@@ -213,17 +203,17 @@ class MovedPages:
             following = record.leads_to
             if following is None or following == task.id:
                 return following is not None
-            record = await self._ledger.tasks.get(following)
+            record = await self.session.ledger.tasks.get(following)
         return False
 
     def _moved(self, lease: Lease, response: Response, target: Task | None = None) -> Done:
         """Return the end of a task whose page is that of *target*, or of the response's URL."""
-        visit, revisit = self._outcomes.revisits.of_alias(lease.task, now=self._outcomes.now())
+        visit, revisit = self.outcomes.revisits.of_alias(lease.task, now=self.outcomes.now())
         final_url = response.url if target is None else target.url
         info = replace(info_of(response), final_url=final_url)
         outcome = Moved(response=info, visit=visit, revisit=revisit)
         return Done(
-            settlements=(self._outcomes.settled(lease, outcome),),
+            settlements=(self.outcomes.settled(lease, outcome),),
             produced=Produced(tasks=[] if target is None else [target]),
         )
 

@@ -38,8 +38,8 @@ async def run_callback(
         parsing=Parsing(Settings()),
         state=KeptState(spider, None),
         write=None,
+        turns=turns or Turns(),
     )
-    runner.turns = turns or Turns()
     run = CallbackRun(runner, method, name=name, task=task)
     if arguments and isinstance(arguments[0], Response):
         run.response = run.page = arguments[0]
