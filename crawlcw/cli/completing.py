@@ -6,7 +6,24 @@ import click
 from click.shell_completion import CompletionItem
 
 
-class SpiderName(click.ParamType[str]):
+class _Completed(click.ParamType[str]):
+    """A text that the shell completes; none is refused here."""
+
+    def completed(self, incomplete: str) -> list[CompletionItem]:
+        """Return what *incomplete* may become."""
+        raise NotImplementedError
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002  # click's signature
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        """See `completed`."""
+        return self.completed(incomplete)
+
+
+class SpiderName(_Completed):
     """A spider: the names of the files in ./spiders, or any file."""
 
     name = "spider"
@@ -14,12 +31,7 @@ class SpiderName(click.ParamType[str]):
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
         """Return None: click then shows the argument's own name."""
 
-    def shell_complete(
-        self,
-        ctx: click.Context,  # noqa: ARG002  # click's signature
-        param: click.Parameter,  # noqa: ARG002
-        incomplete: str,
-    ) -> list[CompletionItem]:
+    def completed(self, incomplete: str) -> list[CompletionItem]:
         """Return the names with this prefix; without any, let the shell complete files."""
         folder = Path("spiders")
         names = sorted(each.stem for each in folder.glob("*.py")) if folder.is_dir() else []
@@ -27,17 +39,12 @@ class SpiderName(click.ParamType[str]):
         return found or [CompletionItem(incomplete, type="file")]
 
 
-class SettingAssignment(click.ParamType[str]):
+class SettingAssignment(_Completed):
     """`NAME=VALUE` of a setting."""
 
     name = "setting"
 
-    def shell_complete(
-        self,
-        ctx: click.Context,  # noqa: ARG002  # click's signature
-        param: click.Parameter,  # noqa: ARG002
-        incomplete: str,
-    ) -> list[CompletionItem]:
+    def completed(self, incomplete: str) -> list[CompletionItem]:
         """Return the settings with this prefix, each with its description."""
         from crawlcw.api.settings import described  # slow to load, and `--help` does not need it
 

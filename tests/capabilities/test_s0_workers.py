@@ -15,9 +15,8 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Status
 from crawlcw.testing import ReplayDownloader
 from crawlcw.tracking import Tracker
-from tests.capabilities.use_cases import UseCases, due_keys, finish, task_of
+from tests.capabilities.use_cases import UseCases, due_keys, finish, task_of, that_may_be_cut_off
 from tests.capabilities.worker_process import cue, line, process
-from tests.faults.proxy import proxied
 
 PROCESSES = 4
 TASKS = 60
@@ -119,9 +118,7 @@ async def test_without_any_sign_of_its_holder_a_lock_lapses_at_the_end_of_its_le
 async def test_a_lock_that_could_not_be_released_lapses(on_mongodb: UseCases):
     other = await on_mongodb.open()
     await other.add("order-1")
-    with proxied(on_mongodb.url) as (network, url):
-        tracker = await on_mongodb.open(url=f"{url}&timeoutMS=1000")
-        tracker.session.retry.shorten(tracker.session.policy.lease * 0)
+    async with that_may_be_cut_off(on_mongodb) as (network, tracker):
         with pytest.raises(KeyboardInterrupt):
             async with tracker.start("order-1"):
                 network.cut()
@@ -129,8 +126,6 @@ async def test_a_lock_that_could_not_be_released_lapses(on_mongodb: UseCases):
         locked = await task_of(other, "order-1")
         on_mongodb.clock.advance(seconds=60)
         await finish(other, "order-1")
-        network.mend()
-        await tracker.close()
 
     assert locked.status is Status.PROCESSING
     assert (await other.get("order-1")).status is Status.FINISHED

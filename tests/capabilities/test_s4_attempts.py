@@ -9,7 +9,15 @@ from crawlcw.errors import LedgerUnavailableError, Reason, TaskIgnoredError
 from crawlcw.model.task import Status
 from crawlcw.tracking import Tracker
 from tests.capabilities.journal import Journal
-from tests.capabilities.use_cases import DeclinedError, UseCases, due_keys, fail, finish, task_of
+from tests.capabilities.use_cases import (
+    DeclinedError,
+    UseCases,
+    due_keys,
+    fail,
+    finish,
+    task_of,
+    that_may_be_cut_off,
+)
 from tests.capabilities.worker_process import line, process
 from tests.faults.proxy import At, End, Fault, Loss, proxied
 from tests.support.ledgers import FakeClock
@@ -173,13 +181,9 @@ async def test_a_reply_that_is_lost_is_asked_for_until_it_is_known_what_was_done
 async def test_what_cannot_be_known_to_be_recorded_is_no_success(on_mongodb: UseCases):
     other = await on_mongodb.open()
     await other.add("order-1")
-    with proxied(on_mongodb.url) as (network, url):
-        tracker = await on_mongodb.open(url=f"{url}&timeoutMS=1000")
-        tracker.session.retry.shorten(timedelta(0))
+    async with that_may_be_cut_off(on_mongodb) as (network, tracker):
         with pytest.raises(LedgerUnavailableError):
             async with tracker.start("order-1"):
                 network.cut()
-        network.mend()
-        await tracker.close()
 
     assert (await other.get("order-1")).status is not Status.FINISHED

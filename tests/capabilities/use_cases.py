@@ -2,7 +2,8 @@
 
 import itertools
 import sqlite3
-from contextlib import AsyncExitStack, closing
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Task, key_id
 from crawlcw.tracking import Policy, Tracker, UseCase
 from crawlcw.tracking.policy import written
+from tests.faults.proxy import Proxy, proxied
 from tests.support.ledgers import FakeClock
 
 _numbers = itertools.count()
@@ -111,3 +113,14 @@ async def fail(tracker: Tracker, *keys: str, times: int = 1) -> None:
                     raise DeclinedError("the card was declined")
             except DeclinedError:
                 pass
+
+
+@asynccontextmanager
+async def that_may_be_cut_off(use_cases: UseCases) -> AsyncIterator[tuple[Proxy, Tracker]]:
+    """A tracker that gives up at once, and the network between it and its server."""
+    with proxied(use_cases.url) as (network, url):
+        tracker = await use_cases.open(url=f"{url}&timeoutMS=1000")
+        tracker.session.retry.shorten(timedelta(0))
+        yield network, tracker
+        network.mend()
+        await tracker.close()

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -253,7 +255,7 @@ class Harness:
         return reason
 
 
-def quickly(
+def run_quickly(
     main: Callable[[CountingLedger], Awaitable[None]], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run *main* on a `QuickLoop`, with the coordinator's clock on it."""
@@ -272,150 +274,148 @@ def quickly(
         runner.run(run())
 
 
+def quickly(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Have a test with a ledger run on a `QuickLoop`, see `run_quickly`."""
+    needed = ("tmp_path", "monkeypatch")
+    asked = [name for name in signature(test).parameters if name != "ledger"]
+
+    @wraps(test)
+    def run(**given: Any) -> None:
+        chosen = {name: given[name] for name in asked}
+        run_quickly(lambda ledger: test(ledger, **chosen), *(given[name] for name in needed))
+
+    names = dict.fromkeys([*needed, *asked])
+    parameters = [Parameter(name, Parameter.KEYWORD_ONLY) for name in names]
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # what pytest reads
+    return run
+
+
 class _LoopTime:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.monotonic = loop.time
 
 
-def test_an_empty_ledger_is_drained_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def main(ledger: CountingLedger) -> None:
-        assert await Harness(ledger).until_it_ends() == "drained"
-        assert [what for what, _ in ledger.asked] == ["lease", "horizon"]
-
-    quickly(main, tmp_path, monkeypatch)
+@quickly
+async def test_an_empty_ledger_is_drained_at_once(ledger: CountingLedger) -> None:
+    assert await Harness(ledger).until_it_ends() == "drained"
+    assert [what for what, _ in ledger.asked] == ["lease", "horizon"]
 
 
-def test_all_that_is_due_is_handed_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(make_tasks(300))
-        harness = Harness(ledger, concurrency=20)
+@quickly
+async def test_all_that_is_due_is_handed_out_once(ledger: CountingLedger) -> None:
+    await ledger.tasks.add(make_tasks(300))
+    harness = Harness(ledger, concurrency=20)
 
-        assert await harness.until_it_ends(seconds=0.1) == "drained"
+    assert await harness.until_it_ends(seconds=0.1) == "drained"
 
-        assert sorted(url for _, url in harness.starts) == sorted(
-            task.url for task in make_tasks(300)
-        )
-
-    quickly(main, tmp_path, monkeypatch)
+    assert sorted(url for _, url in harness.starts) == sorted(task.url for task in make_tasks(300))
 
 
-def test_a_hosts_slot_is_freed_once_for_each_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(make_tasks(2))
-        harness = Harness(ledger, concurrency=2)
-        coordinator = harness.coordinator
-        running = asyncio.create_task(coordinator.run())
-        first = await coordinator.pool.get()
-        slots = harness.frontier.hosts[first.task.host].queue
+@quickly
+async def test_a_hosts_slot_is_freed_once_for_each_page(ledger: CountingLedger) -> None:
+    await ledger.tasks.add(make_tasks(2))
+    harness = Harness(ledger, concurrency=2)
+    coordinator = harness.coordinator
+    running = asyncio.create_task(coordinator.run())
+    first = await coordinator.pool.get()
+    slots = harness.frontier.hosts[first.task.host].queue
 
-        for _ in range(2):
-            coordinator.fetched(first)
-        coordinator.done(first)
+    for _ in range(2):
+        coordinator.fetched(first)
+    coordinator.done(first)
 
-        second = await coordinator.pool.get()
-        assert slots.active == 1
-        coordinator.done(second)
-        assert slots.active == 0, "done frees the slot if the page did not"
-        coordinator.stop()
-        await running
-
-    quickly(main, tmp_path, monkeypatch)
+    second = await coordinator.pool.get()
+    assert slots.active == 1
+    coordinator.done(second)
+    assert slots.active == 0, "done frees the slot if the page did not"
+    coordinator.stop()
+    await running
 
 
 @pytest.mark.thorough
 @pytest.mark.representative("[7-8")
 @pytest.mark.parametrize("per_host", [0, 1, 8])
 @pytest.mark.parametrize("concurrency", [1, 7, 20])
-def test_no_more_is_claimed_than_is_worked_on_and_twice_that_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_host: int, concurrency: int
-):
+@quickly
+async def test_no_more_is_claimed_than_is_worked_on_and_twice_that_ahead(
+    ledger: CountingLedger, per_host: int, concurrency: int
+) -> None:
     """HOSTILE 8.3."""
 
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(make_tasks(100))
-        await ledger.tasks.add([make_task(f"http://other.example/{n}") for n in range(100)])
-        harness = Harness(ledger, concurrency=concurrency, per_host_concurrency=per_host)
+    await ledger.tasks.add(make_tasks(100))
+    await ledger.tasks.add([make_task(f"http://other.example/{n}") for n in range(100)])
+    harness = Harness(ledger, concurrency=concurrency, per_host_concurrency=per_host)
 
-        await harness.until_it_ends(seconds=0.1)
+    await harness.until_it_ends(seconds=0.1)
 
-        assert len(harness.starts) == 200
-        assert ledger.most <= concurrency + 2 * concurrency
-
-    quickly(main, tmp_path, monkeypatch)
+    assert len(harness.starts) == 200
+    assert ledger.most <= concurrency + 2 * concurrency
 
 
-def test_a_host_that_asks_for_it_is_served_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(make_tasks(10))
-        harness = Harness(ledger, robots=Replay(body="User-agent: *\nCrawl-delay: 5\n"))
+@quickly
+async def test_a_host_that_asks_for_it_is_served_slowly(ledger: CountingLedger) -> None:
+    await ledger.tasks.add(make_tasks(10))
+    harness = Harness(ledger, robots=Replay(body="User-agent: *\nCrawl-delay: 5\n"))
 
-        await harness.until_it_ends()
+    await harness.until_it_ends()
 
-        times = [time for time, _ in harness.starts]
-        waits = [later - earlier for earlier, later in pairwise(times)]
-        assert len(times) == 10
-        # The loop's clock and the ledger's threads are real in between.
-        assert all(4.99 <= wait < 5.5 for wait in waits), waits
-
-    quickly(main, tmp_path, monkeypatch)
+    times = [time for time, _ in harness.starts]
+    waits = [later - earlier for earlier, later in pairwise(times)]
+    assert len(times) == 10
+    # The loop's clock and the ledger's threads are real in between.
+    assert all(4.99 <= wait < 5.5 for wait in waits), waits
 
 
-def test_a_turn_is_not_lost_to_a_timer_that_is_early(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@quickly
+async def test_a_turn_is_not_lost_to_a_timer_that_is_early(
+    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As uvloop's timers are: they have whole milliseconds."""
 
-    async def main(ledger: CountingLedger) -> None:
-        loop = asyncio.get_running_loop()
-        exact = loop.call_later
-        monkeypatch.setattr(
-            loop, "call_later", lambda delay, *call, **more: exact(delay - 0.0005, *call, **more)
-        )
-        await ledger.tasks.add(make_tasks(20))
-        harness = Harness(ledger, delay="100ms")
+    loop = asyncio.get_running_loop()
+    exact = loop.call_later
+    monkeypatch.setattr(
+        loop, "call_later", lambda delay, *call, **more: exact(delay - 0.0005, *call, **more)
+    )
+    await ledger.tasks.add(make_tasks(20))
+    harness = Harness(ledger, delay="100ms")
 
-        await harness.until_it_ends()
+    await harness.until_it_ends()
 
-        times = [time for time, _ in harness.starts]
-        waits = [later - earlier for earlier, later in pairwise(times)]
-        assert len(waits) == 19
-        # A turn that is lost comes with the next look at the ledger, after up to a second.
-        assert max(waits) < 0.5, waits
-
-    quickly(main, tmp_path, monkeypatch)
+    times = [time for time, _ in harness.starts]
+    waits = [later - earlier for earlier, later in pairwise(times)]
+    assert len(waits) == 19
+    # A turn that is lost comes with the next look at the ledger, after up to a second.
+    assert max(waits) < 0.5, waits
 
 
 @pytest.mark.thorough
-def test_a_slow_host_does_not_hold_up_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(make_tasks(200))
-        await ledger.tasks.add([make_task(f"http://quick.example/{n}") for n in range(200)])
-        harness = Harness(
-            ledger, concurrency=10, robots=Replay(body="User-agent: *\nCrawl-delay: 60\n")
-        )
+@quickly
+async def test_a_slow_host_does_not_hold_up_another(ledger: CountingLedger) -> None:
+    await ledger.tasks.add(make_tasks(200))
+    await ledger.tasks.add([make_task(f"http://quick.example/{n}") for n in range(200)])
+    harness = Harness(
+        ledger, concurrency=10, robots=Replay(body="User-agent: *\nCrawl-delay: 60\n")
+    )
 
-        await harness.stopped_after(20, work=0.1)
+    await harness.stopped_after(20, work=0.1)
 
-        # 8 at once, 0.1 s each: 2.5 s are possible.
-        assert sum(url.startswith("http://quick.") for _, url in harness.starts) == 200
-
-    quickly(main, tmp_path, monkeypatch)
+    # 8 at once, 0.1 s each: 2.5 s are possible.
+    assert sum(url.startswith("http://quick.") for _, url in harness.starts) == 200
 
 
-def test_many_slow_hosts_are_served_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def main(ledger: CountingLedger) -> None:
-        for host in range(20):
-            await ledger.tasks.add([make_task(f"http://h{host}.example/{n}") for n in range(20)])
-        harness = Harness(ledger, concurrency=20, delay="1s")
-        began = asyncio.get_running_loop().time()
+@quickly
+async def test_many_slow_hosts_are_served_side_by_side(ledger: CountingLedger) -> None:
+    for host in range(20):
+        await ledger.tasks.add([make_task(f"http://h{host}.example/{n}") for n in range(20)])
+    harness = Harness(ledger, concurrency=20, delay="1s")
+    began = asyncio.get_running_loop().time()
 
-        assert await harness.until_it_ends(seconds=0.1) == "drained"
+    assert await harness.until_it_ends(seconds=0.1) == "drained"
 
-        # 20 hosts at one page a second: 20 s is the least, and 400 s one after the other.
-        assert len(harness.starts) == 400
-        assert asyncio.get_running_loop().time() - began < 60
-
-    quickly(main, tmp_path, monkeypatch)
+    # 20 hosts at one page a second: 20 s is the least, and 400 s one after the other.
+    assert len(harness.starts) == 400
+    assert asyncio.get_running_loop().time() - began < 60
 
 
 def test_between_two_looks_at_many_hosts_there_is_a_pause_and_each_gets_its_turns(
@@ -446,7 +446,7 @@ def test_between_two_looks_at_many_hosts_there_is_a_pause_and_each_gets_its_turn
         assert len(gaps) == 3 * 150
         assert max(gaps) < 2
 
-    quickly(main, tmp_path, monkeypatch)
+    run_quickly(main, tmp_path, monkeypatch)
     pauses = [
         (begun - ended, held * coordinator._PAUSE_A_HOST)
         for (_, ended, held), (begun, _, _) in pairwise(looks)
@@ -460,186 +460,164 @@ def _of_hosts(number: int, *, each: int) -> list[Task]:
     return [make_task(f"http://h{n}.example/{m}") for n in range(number) for m in range(each)]
 
 
-def test_many_hosts_with_many_tasks_each_are_fed_by_one_question(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(_of_hosts(80, each=20))
-        harness = Harness(ledger, concurrency=100, delay="5s")
+@quickly
+async def test_many_hosts_with_many_tasks_each_are_fed_by_one_question(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(_of_hosts(80, each=20))
+    harness = Harness(ledger, concurrency=100, delay="5s")
 
-        await harness.stopped_after(42, work=0.1)
+    await harness.stopped_after(42, work=0.1)
 
-        asked = Counter(url.split("/")[2] for _, url in harness.starts)
-        assert len(asked) == 80
-        assert min(asked.values()) >= 8, "one every 5 s"
-        questions = [name for name, _ in ledger.asked if name in ("page", "page_each")]
-        assert len(questions) < 200, "640 if each host is read by itself"
-
-    quickly(main, tmp_path, monkeypatch)
+    asked = Counter(url.split("/")[2] for _, url in harness.starts)
+    assert len(asked) == 80
+    assert min(asked.values()) >= 8, "one every 5 s"
+    questions = [name for name, _ in ledger.asked if name in ("page", "page_each")]
+    assert len(questions) < 200, "640 if each host is read by itself"
 
 
-def test_for_a_host_no_more_is_claimed_than_two_turns_of_what_it_may_be_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(_of_hosts(60, each=20))
-        harness = Harness(ledger, concurrency=20, obey_robots=False)
+@quickly
+async def test_for_a_host_no_more_is_claimed_than_two_turns_of_what_it_may_be_asked_for(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(_of_hosts(60, each=20))
+    harness = Harness(ledger, concurrency=20, obey_robots=False)
 
-        # Pages take longer than this run: no host has answered yet.
-        await harness.stopped_after(5, work=60)
+    # Pages take longer than this run: no host has answered yet.
+    await harness.stopped_after(5, work=60)
 
-        hosts = Counter(lease.task.host for lease in harness.held.all())
-        assert len(harness.starts) == 20
-        assert max(hosts.values()) <= 2
-        assert len(hosts) >= 30
-
-    quickly(main, tmp_path, monkeypatch)
+    hosts = Counter(lease.task.host for lease in harness.held.all())
+    assert len(harness.starts) == 20
+    assert max(hosts.values()) <= 2
+    assert len(hosts) >= 30
 
 
-def test_a_host_with_a_delay_gets_its_turns_beside_many_that_keep_all_fetchers_busy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(make_tasks(50))
-        await ledger.tasks.add(_of_hosts(110, each=20))
-        robots = Replay(body="User-agent: *\nCrawl-delay: 2\n")
-        harness = Harness(ledger, robots=robots, concurrency=30)
+@quickly
+async def test_a_host_with_a_delay_gets_its_turns_beside_many_that_keep_all_fetchers_busy(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(50))
+    await ledger.tasks.add(_of_hosts(110, each=20))
+    robots = Replay(body="User-agent: *\nCrawl-delay: 2\n")
+    harness = Harness(ledger, robots=robots, concurrency=30)
 
-        await harness.stopped_after(60, work=2)
+    await harness.stopped_after(60, work=2)
 
-        delayed = [time for time, url in harness.starts if url.startswith("http://example.com/")]
-        # Each of the other hosts gets one request in 10 s.
-        assert len(harness.starts) > 500
-        assert len(delayed) >= 15
-
-    quickly(main, tmp_path, monkeypatch)
+    delayed = [time for time, url in harness.starts if url.startswith("http://example.com/")]
+    # Each of the other hosts gets one request in 10 s.
+    assert len(harness.starts) > 500
+    assert len(delayed) >= 15
 
 
-def test_where_there_is_no_room_for_all_hosts_a_priority_counts_like_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(make_tasks(5))
-        await ledger.tasks.add(
-            [replace(task, priority=10) for task in _of_hosts(6, each=100)],
-        )
-        harness = Harness(ledger, concurrency=1, obey_robots=False)
+@quickly
+async def test_where_there_is_no_room_for_all_hosts_a_priority_counts_like_waiting(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(5))
+    await ledger.tasks.add(
+        [replace(task, priority=10) for task in _of_hosts(6, each=100)],
+    )
+    harness = Harness(ledger, concurrency=1, obey_robots=False)
 
-        await harness.stopped_after(45, work=0.1)
+    await harness.stopped_after(45, work=0.1)
 
-        low = [time for time, url in harness.starts if url.startswith("http://example.com/")]
-        since = [low[0] - harness.starts[0][0], *(b - a for a, b in pairwise(low))]
-        assert len(harness.starts) > 300
-        # It waits ten seconds for the claim, and ten for its turn.
-        assert 10 <= since[0] <= 25
-        assert all(each >= 5 for each in since)
-        assert len(low) >= 2
-
-    quickly(main, tmp_path, monkeypatch)
+    low = [time for time, url in harness.starts if url.startswith("http://example.com/")]
+    since = [low[0] - harness.starts[0][0], *(b - a for a, b in pairwise(low))]
+    assert len(harness.starts) > 300
+    # It waits ten seconds for the claim, and ten for its turn.
+    assert 10 <= since[0] <= 25
+    assert all(each >= 5 for each in since)
+    assert len(low) >= 2
 
 
-def test_a_task_that_is_due_later_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add([make_task(due=START + timedelta(seconds=100))])
-        harness = Harness(ledger)
+@quickly
+async def test_a_task_that_is_due_later_is_waited_for(ledger: CountingLedger) -> None:
+    await ledger.tasks.add([make_task(due=START + timedelta(seconds=100))])
+    harness = Harness(ledger)
 
-        assert await harness.until_it_ends() == "drained"
+    assert await harness.until_it_ends() == "drained"
 
-        ((time, _),) = harness.starts
-        assert 99.99 <= time - ledger.began <= 102
-
-    quickly(main, tmp_path, monkeypatch)
+    ((time, _),) = harness.starts
+    assert 99.99 <= time - ledger.began <= 102
 
 
-def test_while_there_is_nothing_to_do_the_ledger_is_seldom_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def main(ledger: CountingLedger) -> None:
-        # The task is due tomorrow: the crawl would wait for it.
-        await ledger.tasks.add([make_task(due=START + timedelta(days=1))])
-        began = asyncio.get_running_loop().time()
+@quickly
+async def test_while_there_is_nothing_to_do_the_ledger_is_seldom_asked(
+    ledger: CountingLedger,
+) -> None:
+    # The task is due tomorrow: the crawl would wait for it.
+    await ledger.tasks.add([make_task(due=START + timedelta(days=1))])
+    began = asyncio.get_running_loop().time()
 
-        await Harness(ledger).stopped_after(660)
+    await Harness(ledger).stopped_after(660)
 
-        asked = [time - began for _, time in ledger.asked]
-        assert sum(time < 60 for time in asked) <= 40, "it looks more often in the first minute"
-        assert sum(time >= 600 for time in asked) <= 20
-
-    quickly(main, tmp_path, monkeypatch)
+    asked = [time - began for _, time in ledger.asked]
+    assert sum(time < 60 for time in asked) <= 40, "it looks more often in the first minute"
+    assert sum(time >= 600 for time in asked) <= 20
 
 
-def test_a_ledger_of_hosts_that_have_no_room_is_seldom_asked_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@quickly
+async def test_a_ledger_of_hosts_that_have_no_room_is_seldom_asked_too(
+    ledger: CountingLedger,
+) -> None:
     """One slow host with far more tasks than it can serve: only time makes room."""
 
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(make_tasks(1000))
-        harness = Harness(ledger, concurrency=10, delay="10s")
+    await ledger.tasks.add(make_tasks(1000))
+    harness = Harness(ledger, concurrency=10, delay="10s")
 
-        await harness.stopped_after(60)
+    await harness.stopped_after(60)
 
-        asked = [what for what, _ in ledger.asked]
-        assert len(harness.starts) <= 7
-        assert asked.count("page_each") <= 60, "at most one a second"
-
-    quickly(main, tmp_path, monkeypatch)
+    asked = [what for what, _ in ledger.asked]
+    assert len(harness.starts) <= 7
+    assert asked.count("page_each") <= 60, "at most one a second"
 
 
-def test_it_does_not_end_before_the_seeds_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def main(ledger: CountingLedger) -> None:
-        harness = Harness(ledger)
-        running = asyncio.create_task(harness.coordinator.run())
+@quickly
+async def test_it_does_not_end_before_the_seeds_are_in(ledger: CountingLedger) -> None:
+    harness = Harness(ledger)
+    running = asyncio.create_task(harness.coordinator.run())
 
-        await asyncio.sleep(30)
-        assert not running.done()
-        harness.coordinator.seeded()
+    await asyncio.sleep(30)
+    assert not running.done()
+    harness.coordinator.seeded()
 
-        assert await running == "drained"
-
-    quickly(main, tmp_path, monkeypatch)
+    assert await running == "drained"
 
 
-def test_it_does_not_end_while_another_process_has_a_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add([make_task()])
-        (lease,) = (
-            await ledger.leases.claim(
-                await ledger.tasks.page(limit=1), worker="b", lease=timedelta(hours=1), max_lost=3
-            )
-        ).leases
-        harness = Harness(ledger)
-        running = asyncio.create_task(harness.until_it_ends())
-
-        await asyncio.sleep(30)
-        assert not running.done()
-        await ledger.outcomes.commit([success(ledger, lease)])
-
-        assert await running == "drained"
-        assert harness.starts == []
-
-    quickly(main, tmp_path, monkeypatch)
-
-
-def test_a_dead_workers_task_is_taken_when_its_lease_has_run_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add([make_task()])
+@quickly
+async def test_it_does_not_end_while_another_process_has_a_task(ledger: CountingLedger) -> None:
+    await ledger.tasks.add([make_task()])
+    (lease,) = (
         await ledger.leases.claim(
-            await ledger.tasks.page(limit=1), worker="b", lease=timedelta(seconds=60), max_lost=3
+            await ledger.tasks.page(limit=1), worker="b", lease=timedelta(hours=1), max_lost=3
         )
-        harness = Harness(ledger)
-        began = asyncio.get_running_loop().time()
+    ).leases
+    harness = Harness(ledger)
+    running = asyncio.create_task(harness.until_it_ends())
 
-        assert await harness.until_it_ends() == "drained"
+    await asyncio.sleep(30)
+    assert not running.done()
+    await ledger.outcomes.commit([success(ledger, lease)])
 
-        ((time, _),) = harness.starts
-        assert 59 <= time - began <= 90, "within one and a half leases"
+    assert await running == "drained"
+    assert harness.starts == []
 
-    quickly(main, tmp_path, monkeypatch)
+
+@quickly
+async def test_a_dead_workers_task_is_taken_when_its_lease_has_run_out(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add([make_task()])
+    await ledger.leases.claim(
+        await ledger.tasks.page(limit=1), worker="b", lease=timedelta(seconds=60), max_lost=3
+    )
+    harness = Harness(ledger)
+    began = asyncio.get_running_loop().time()
+
+    assert await harness.until_it_ends() == "drained"
+
+    ((time, _),) = harness.starts
+    assert 59 <= time - began <= 90, "within one and a half leases"
 
 
 @pytest.fixture
@@ -686,7 +664,7 @@ def outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dic
             assert asked["page"] + asked["page_each"] <= 60, "at most a few times a second"
             assert asked["claim"] <= 11
 
-        quickly(main, tmp_path, monkeypatch)
+        run_quickly(main, tmp_path, monkeypatch)
         return begun
 
     return outage
@@ -725,193 +703,171 @@ def test_leases_that_ran_out_before_an_outage_are_taken_over_at_its_end(
     assert all(80 <= time < 86 for time in begun.values()), begun
 
 
-def test_a_lease_of_a_host_that_came_late_is_waited_for_until_it_is_renewed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@quickly
+async def test_a_lease_of_a_host_that_came_late_is_waited_for_until_it_is_renewed(
+    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The lease arrives too late to be sure that it still holds."""
 
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(make_tasks(10))
-        leased = ledger.host_leases.lease
+    await ledger.tasks.add(make_tasks(10))
+    leased = ledger.host_leases.lease
 
-        async def leased_slowly(**options: Any) -> list[HostLease]:
-            leases = await leased(**options)
-            # The renewal comes 5 s later, when the next third of a lease is over.
-            await asyncio.sleep(55 - (asyncio.get_running_loop().time() - ledger.began))
-            return leases
+    async def leased_slowly(**options: Any) -> list[HostLease]:
+        leases = await leased(**options)
+        # The renewal comes 5 s later, when the next third of a lease is over.
+        await asyncio.sleep(55 - (asyncio.get_running_loop().time() - ledger.began))
+        return leases
 
-        monkeypatch.setattr(ledger.host_leases, "lease", leased_slowly)
+    monkeypatch.setattr(ledger.host_leases, "lease", leased_slowly)
 
-        assert await Harness(ledger).until_it_ends() == "drained"
+    assert await Harness(ledger).until_it_ends() == "drained"
 
-        asked = Counter(name for name, _ in ledger.asked)
-        assert asked["page"] + asked["page_each"] <= 20, "10,000 if it polls without a pause"
-
-    quickly(main, tmp_path, monkeypatch)
+    asked = Counter(name for name, _ in ledger.asked)
+    assert asked["page"] + asked["page_each"] <= 20, "10,000 if it polls without a pause"
 
 
-def test_a_host_that_is_leased_after_an_outage_is_asked_when_the_renewals_have_had_their_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(make_tasks(10))
-        ledger.away = (0, 100)
-        harness = Harness(ledger)
+@quickly
+async def test_a_host_that_is_leased_after_an_outage_is_asked_when_the_renewals_have_had_their_time(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(10))
+    ledger.away = (0, 100)
+    harness = Harness(ledger)
 
-        assert await harness.until_it_ends() == "drained"
+    assert await harness.until_it_ends() == "drained"
 
-        # It notices the end of the outage within 5 s, and claims nothing for 10 s.
-        assert all(110 <= time - ledger.began < 119 for time, _ in harness.starts)
-
-    quickly(main, tmp_path, monkeypatch)
+    # It notices the end of the outage within 5 s, and claims nothing for 10 s.
+    assert all(110 <= time - ledger.began < 119 for time, _ in harness.starts)
 
 
-def test_what_is_not_begun_with_is_given_back_when_it_stops(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(make_tasks(100))
-        harness = Harness(ledger, concurrency=10, per_host_concurrency=3)
-        running = asyncio.create_task(harness.coordinator.run())
-        await asyncio.sleep(1)
+@quickly
+async def test_what_is_not_begun_with_is_given_back_when_it_stops(ledger: CountingLedger) -> None:
+    await ledger.tasks.add(make_tasks(100))
+    harness = Harness(ledger, concurrency=10, per_host_concurrency=3)
+    running = asyncio.create_task(harness.coordinator.run())
+    await asyncio.sleep(1)
 
-        harness.coordinator.stop()
+    harness.coordinator.stop()
 
-        assert await running == "stopped"
-        assert {lease.task.id for lease in harness.held.all()} == ledger.claimed
-        assert await harness.coordinator.give_back_undispatched() == len(ledger.claimed)
-        assert await harness.coordinator.give_back_undispatched() == 0
-        assert harness.coordinator.pool.dispatched == 0
-        assert (await ledger.queries.counts())[Status.TODO] == 100
-
-    quickly(main, tmp_path, monkeypatch)
+    assert await running == "stopped"
+    assert {lease.task.id for lease in harness.held.all()} == ledger.claimed
+    assert await harness.coordinator.give_back_undispatched() == len(ledger.claimed)
+    assert await harness.coordinator.give_back_undispatched() == 0
+    assert harness.coordinator.pool.dispatched == 0
+    assert (await ledger.queries.counts())[Status.TODO] == 100
 
 
-def test_while_it_is_paused_it_holds_nothing_and_asks_the_ledger_for_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(make_tasks(100))
-        harness = Harness(ledger, concurrency=10, per_host_concurrency=3)
-        running = asyncio.create_task(harness.until_it_ends(seconds=1))
-        await asyncio.sleep(5.5)
-        begun = len(harness.starts)
+@quickly
+async def test_while_it_is_paused_it_holds_nothing_and_asks_the_ledger_for_nothing(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(100))
+    harness = Harness(ledger, concurrency=10, per_host_concurrency=3)
+    running = asyncio.create_task(harness.until_it_ends(seconds=1))
+    await asyncio.sleep(5.5)
+    begun = len(harness.starts)
 
-        harness.coordinator.follow(paused=ledger.now(), concurrency=10)
-        await asyncio.sleep(10)
-        asked = len(ledger.asked)
-        await asyncio.sleep(600)
+    harness.coordinator.follow(paused=ledger.now(), concurrency=10)
+    await asyncio.sleep(10)
+    asked = len(ledger.asked)
+    await asyncio.sleep(600)
 
-        assert 0 < begun == len(harness.starts) < 100
-        assert (len(harness.held), harness.frontier.leased, len(ledger.asked)) == (0, {}, asked)
-        standstill = harness.coordinator.standstill()
-        assert standstill is not None
-        assert standstill.paused_since is not None
-        assert standstill.sentence().startswith("paused since ")
-        assert await ledger.queries.count(TaskFilter(statuses=[Status.PROCESSING])) == 0
-        harness.coordinator.follow(paused=None, concurrency=20)
-        assert await running == "drained"
-        assert len(harness.starts) == 100
-
-    quickly(main, tmp_path, monkeypatch)
+    assert 0 < begun == len(harness.starts) < 100
+    assert (len(harness.held), harness.frontier.leased, len(ledger.asked)) == (0, {}, asked)
+    standstill = harness.coordinator.standstill()
+    assert standstill is not None
+    assert standstill.paused_since is not None
+    assert standstill.sentence().startswith("paused since ")
+    assert await ledger.queries.count(TaskFilter(statuses=[Status.PROCESSING])) == 0
+    harness.coordinator.follow(paused=None, concurrency=20)
+    assert await running == "drained"
+    assert len(harness.starts) == 100
 
 
-def test_lost_leases_are_not_handed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add([replace(task, priority=-n) for n, task in enumerate(make_tasks(4))])
-        harness = Harness(ledger, concurrency=4, per_host_concurrency=1)
-        running = asyncio.create_task(harness.coordinator.run())
-        first = await harness.coordinator.pool.get()
-        lost = {make_task("http://example.com/1").id, make_task("http://example.com/3").id}
+@quickly
+async def test_lost_leases_are_not_handed_out(ledger: CountingLedger) -> None:
+    await ledger.tasks.add([replace(task, priority=-n) for n, task in enumerate(make_tasks(4))])
+    harness = Harness(ledger, concurrency=4, per_host_concurrency=1)
+    running = asyncio.create_task(harness.coordinator.run())
+    first = await harness.coordinator.pool.get()
+    lost = {make_task("http://example.com/1").id, make_task("http://example.com/3").id}
 
-        harness.coordinator.lost(lost)
-        harness.coordinator.fetched(first)
-        harness.coordinator.done(first)
-        second = await harness.coordinator.pool.get()
-        harness.coordinator.fetched(second)
-        harness.coordinator.done(second)
+    harness.coordinator.lost(lost)
+    harness.coordinator.fetched(first)
+    harness.coordinator.done(first)
+    second = await harness.coordinator.pool.get()
+    harness.coordinator.fetched(second)
+    harness.coordinator.done(second)
 
-        assert [lease.task.url[-1] for lease in (first, second)] == ["0", "2"]
-        await asyncio.sleep(5)
-        assert not harness.coordinator.pool.waiting
-        harness.coordinator.stop()
-        await running
-
-    quickly(main, tmp_path, monkeypatch)
+    assert [lease.task.url[-1] for lease in (first, second)] == ["0", "2"]
+    await asyncio.sleep(5)
+    assert not harness.coordinator.pool.waiting
+    harness.coordinator.stop()
+    await running
 
 
-def test_hosts_whose_wake_up_was_lost_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@quickly
+async def test_hosts_whose_wake_up_was_lost_are_found(ledger: CountingLedger) -> None:
     """A process was killed between adding tasks and waking their hosts."""
 
-    async def main(ledger: CountingLedger) -> None:
-        for host in range(60):
-            tasks = [make_task(f"http://h{host:02}.example/{n}") for n in range(2)]
-            await ledger.real.tasks.add(tasks)
-        harness = Harness(ledger)
-        began = asyncio.get_running_loop().time()
+    for host in range(60):
+        tasks = [make_task(f"http://h{host:02}.example/{n}") for n in range(2)]
+        await ledger.real.tasks.add(tasks)
+    harness = Harness(ledger)
+    began = asyncio.get_running_loop().time()
 
-        assert await harness.until_it_ends() == "drained"
+    assert await harness.until_it_ends() == "drained"
 
-        assert len(harness.starts) == 120
-        # 25 hosts a look, and at most 8 s between looks.
-        assert asyncio.get_running_loop().time() - began < 60
-
-    quickly(main, tmp_path, monkeypatch)
+    assert len(harness.starts) == 120
+    # 25 hosts a look, and at most 8 s between looks.
+    assert asyncio.get_running_loop().time() - began < 60
 
 
 @pytest.mark.thorough
-def test_a_giant_host_does_not_hold_up_small_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add([make_task(f"http://giant.example/{n}") for n in range(5000)])
-        for host in range(30):
-            await ledger.tasks.add([make_task(f"http://small{host}.example/{n}") for n in range(5)])
-        harness = Harness(ledger, concurrency=20)
+@quickly
+async def test_a_giant_host_does_not_hold_up_small_ones(ledger: CountingLedger) -> None:
+    await ledger.tasks.add([make_task(f"http://giant.example/{n}") for n in range(5000)])
+    for host in range(30):
+        await ledger.tasks.add([make_task(f"http://small{host}.example/{n}") for n in range(5)])
+    harness = Harness(ledger, concurrency=20)
 
-        await harness.stopped_after(15, work=0.1)
+    await harness.stopped_after(15, work=0.1)
 
-        small = [time for time, url in harness.starts if "small" in url]
-        assert len(small) == 150
-        assert max(small) - harness.starts[0][0] < 5
-
-    quickly(main, tmp_path, monkeypatch)
+    small = [time for time, url in harness.starts if "small" in url]
+    assert len(small) == 150
+    assert max(small) - harness.starts[0][0] < 5
 
 
 @pytest.mark.thorough
-def test_hosts_that_cannot_be_held_all_at_once_take_turns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def main(ledger: CountingLedger) -> None:
-        for host in range(40):
-            tasks = [make_task(f"http://h{host}.example/{n}") for n in range(100)]
-            await ledger.tasks.add(tasks)
-        harness = Harness(ledger, concurrency=2, delay="100ms")
+@quickly
+async def test_hosts_that_cannot_be_held_all_at_once_take_turns(ledger: CountingLedger) -> None:
+    for host in range(40):
+        tasks = [make_task(f"http://h{host}.example/{n}") for n in range(100)]
+        await ledger.tasks.add(tasks)
+    harness = Harness(ledger, concurrency=2, delay="100ms")
 
-        await harness.stopped_after(40, work=0.01)
+    await harness.stopped_after(40, work=0.01)
 
-        served = {url.split("/")[2] for _, url in harness.starts}
-        assert len(served) == 40, "8 hosts are held at once, each for 20 pages"
-
-    quickly(main, tmp_path, monkeypatch)
+    served = {url.split("/")[2] for _, url in harness.starts}
+    assert len(served) == 40, "8 hosts are held at once, each for 20 pages"
 
 
-def test_a_host_that_fails_rests_and_others_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add([make_task(f"http://quick.example/{n}") for n in range(50)])
-        await ledger.tasks.add(make_tasks(20))
-        failing = FetchError(Reason.CONNECT, "refused")
-        harness = Harness(ledger, robots=failing)
+@quickly
+async def test_a_host_that_fails_rests_and_others_do_not(ledger: CountingLedger) -> None:
+    await ledger.tasks.add([make_task(f"http://quick.example/{n}") for n in range(50)])
+    await ledger.tasks.add(make_tasks(20))
+    failing = FetchError(Reason.CONNECT, "refused")
+    harness = Harness(ledger, robots=failing)
 
-        assert await harness.until_it_ends() == "drained"
+    assert await harness.until_it_ends() == "drained"
 
-        assert len(harness.starts) == 50
-        assert await ledger.queries.reasons() == {"host-unreachable": 20}
-        asked = [time for what, time in harness.failures]
-        rests = [later - earlier for earlier, later in pairwise(asked)]
-        assert len(asked) == 5
-        for rest, least in zip(rests, (10, 20, 40, 80), strict=True):
-            assert least <= rest < 1.1 * least + 9, rests
-
-    quickly(main, tmp_path, monkeypatch)
+    assert len(harness.starts) == 50
+    assert await ledger.queries.reasons() == {"host-unreachable": 20}
+    asked = [time for what, time in harness.failures]
+    rests = [later - earlier for earlier, later in pairwise(asked)]
+    assert len(asked) == 5
+    for rest, least in zip(rests, (10, 20, 40, 80), strict=True):
+        assert least <= rest < 1.1 * least + 9, rests
 
 
 def refusing() -> FetchError:
@@ -920,117 +876,105 @@ def refusing() -> FetchError:
     return error
 
 
-def test_a_port_that_refuses_is_given_up_in_seconds_where_nothing_else_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(make_tasks(20))
-        harness = Harness(ledger, robots=refusing())
+@quickly
+async def test_a_port_that_refuses_is_given_up_in_seconds_where_nothing_else_waits(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(20))
+    harness = Harness(ledger, robots=refusing())
 
-        assert await harness.until_it_ends() == "drained"
+    assert await harness.until_it_ends() == "drained"
 
-        assert await ledger.queries.reasons() == {"host-unreachable": 20}
-        asked = [time for _, time in harness.failures]
-        rests = [later - earlier for earlier, later in pairwise(asked)]
-        assert len(asked) == 5
-        for rest, least in zip(rests, (0.5, 1, 2, 4), strict=True):
-            assert least <= rest < 1.1 * least + 0.5, rests
-
-    quickly(main, tmp_path, monkeypatch)
+    assert await ledger.queries.reasons() == {"host-unreachable": 20}
+    asked = [time for _, time in harness.failures]
+    rests = [later - earlier for earlier, later in pairwise(asked)]
+    assert len(asked) == 5
+    for rest, least in zip(rests, (0.5, 1, 2, 4), strict=True):
+        assert least <= rest < 1.1 * least + 0.5, rests
 
 
-def test_a_port_that_refuses_has_its_long_rests_while_another_host_has_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add([make_task(f"http://slow.example/{n}") for n in range(8)])
-        await ledger.tasks.add(make_tasks(20))
-        harness = Harness(ledger, robots=refusing(), concurrency=1)
+@quickly
+async def test_a_port_that_refuses_has_its_long_rests_while_another_host_has_work(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add([make_task(f"http://slow.example/{n}") for n in range(8)])
+    await ledger.tasks.add(make_tasks(20))
+    harness = Harness(ledger, robots=refusing(), concurrency=1)
 
-        assert await harness.until_it_ends(seconds=5) == "drained"
+    assert await harness.until_it_ends(seconds=5) == "drained"
 
-        asked = [time for _, time in harness.failures]
-        busy_until = harness.starts[-1][0]
-        assert len(asked) == 5
-        for number, (failed, again) in enumerate(pairwise(asked)):
-            assert again - failed >= 10 * 2**number or failed > busy_until, (asked, busy_until)
-        assert asked[1] < busy_until
-        assert asked[-1] - busy_until < 60, "a rest that has begun is kept; later ones are short"
-
-    quickly(main, tmp_path, monkeypatch)
+    asked = [time for _, time in harness.failures]
+    busy_until = harness.starts[-1][0]
+    assert len(asked) == 5
+    for number, (failed, again) in enumerate(pairwise(asked)):
+        assert again - failed >= 10 * 2**number or failed > busy_until, (asked, busy_until)
+    assert asked[1] < busy_until
+    assert asked[-1] - busy_until < 60, "a rest that has begun is kept; later ones are short"
 
 
-def test_while_the_last_pages_are_under_way_it_sleeps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async def main(ledger: CountingLedger) -> None:
-        await ledger.tasks.add(make_tasks(100))
-        harness = Harness(ledger, concurrency=10, per_host_concurrency=0, max_pages=5)
-        rounds = 0
-        waiting = harness.frontier.queues.next_turn
+@quickly
+async def test_while_the_last_pages_are_under_way_it_sleeps(
+    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ledger.tasks.add(make_tasks(100))
+    harness = Harness(ledger, concurrency=10, per_host_concurrency=0, max_pages=5)
+    rounds = 0
+    waiting = harness.frontier.queues.next_turn
 
-        def next_turn() -> float | None:
-            nonlocal rounds
-            rounds += 1
-            return waiting()
+    def next_turn() -> float | None:
+        nonlocal rounds
+        rounds += 1
+        return waiting()
 
-        monkeypatch.setattr(harness.frontier.queues, "next_turn", next_turn)
+    monkeypatch.setattr(harness.frontier.queues, "next_turn", next_turn)
 
-        assert await harness.until_it_ends(seconds=5) == "max-pages"
+    assert await harness.until_it_ends(seconds=5) == "max-pages"
 
-        assert len(harness.starts) == 5
-        assert rounds < 200, "290,000 if each turn wakes it"
-
-    quickly(main, tmp_path, monkeypatch)
+    assert len(harness.starts) == 5
+    assert rounds < 200, "290,000 if each turn wakes it"
 
 
 @pytest.mark.thorough
-def test_a_worker_without_hosts_is_left_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@quickly
+async def test_a_worker_without_hosts_is_left_its_share(ledger: CountingLedger) -> None:
     """Each added page wakes the worker that holds the hosts, which has idle fetchers."""
 
-    async def main(ledger: CountingLedger) -> None:
-        for host in range(40):
-            await ledger.tasks.add([make_task(f"http://h{host}.example/{n}") for n in range(200)])
-        harness = Harness(ledger, concurrency=100, delay="100ms")
-        for name in ("a", "b"):
-            worker = replace(this_worker(now=ledger.now()), name=name)
-            await ledger.workers.join(worker)
-        running = asyncio.create_task(harness.stopped_after(10, work=0.01))
-        await asyncio.sleep(2)
-        assert len(harness.frontier.leased) == 40
+    for host in range(40):
+        await ledger.tasks.add([make_task(f"http://h{host}.example/{n}") for n in range(200)])
+    harness = Harness(ledger, concurrency=100, delay="100ms")
+    for name in ("a", "b"):
+        worker = replace(this_worker(now=ledger.now()), name=name)
+        await ledger.workers.join(worker)
+    running = asyncio.create_task(harness.stopped_after(10, work=0.01))
+    await asyncio.sleep(2)
+    assert len(harness.frontier.leased) == 40
 
-        await ledger.workers.beat("b", Counters(), hungry=True)
-        taken: list[HostLease] = []
-        for tenth in range(40):
-            await asyncio.sleep(0.1)
-            harness.coordinator.wake()
-            if tenth % 12:
-                continue  # a worker that found nothing pauses before its next look
-            taken += await ledger.host_leases.lease(
-                worker="b", limit=99, lease=timedelta(minutes=1)
-            )
-            await ledger.workers.beat("b", Counters(), hungry=not taken)
+    await ledger.workers.beat("b", Counters(), hungry=True)
+    taken: list[HostLease] = []
+    for tenth in range(40):
+        await asyncio.sleep(0.1)
+        harness.coordinator.wake()
+        if tenth % 12:
+            continue  # a worker that found nothing pauses before its next look
+        taken += await ledger.host_leases.lease(worker="b", limit=99, lease=timedelta(minutes=1))
+        await ledger.workers.beat("b", Counters(), hungry=not taken)
 
-        assert len(taken) == 20
-        await running
-        assert len(harness.frontier.leased) == 20
-
-    quickly(main, tmp_path, monkeypatch)
+    assert len(taken) == 20
+    await running
+    assert len(harness.frontier.leased) == 20
 
 
-def test_while_all_that_it_may_hold_waits_the_ledger_is_seldom_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@quickly
+async def test_while_all_that_it_may_hold_waits_the_ledger_is_seldom_asked(
+    ledger: CountingLedger,
+) -> None:
     """Other hosts are ready, but the worker has no room for them."""
 
-    async def main(ledger: CountingLedger) -> None:
-        for host in range(8):
-            await ledger.tasks.add([make_task(f"http://h{host}.example/{n}") for n in range(3)])
-        harness = Harness(ledger, concurrency=1, delay="60s")
+    for host in range(8):
+        await ledger.tasks.add([make_task(f"http://h{host}.example/{n}") for n in range(3)])
+    harness = Harness(ledger, concurrency=1, delay="60s")
 
-        await harness.stopped_after(25)
+    await harness.stopped_after(25)
 
-        assert len(harness.frontier.leased) == 4
-        assert len(ledger.asked) <= 5 * 25
-
-    quickly(main, tmp_path, monkeypatch)
+    assert len(harness.frontier.leased) == 4
+    assert len(ledger.asked) <= 5 * 25

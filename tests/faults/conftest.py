@@ -9,6 +9,7 @@ import pytest
 from tests.faults import scenario
 from tests.faults.world import World, quick
 from tests.support import docs
+from tests.support.crawl_process import Store
 
 #: Pages that the star links to: one process holds all of them.
 LEAVES = 40
@@ -36,6 +37,12 @@ def one_world(mongodb_uri: str, short_waits: None) -> Iterator[World]:
     name = f"crawlcw_test_{os.getpid()}_one_world"
     with World(mongodb_uri, name, "motor").opened() as opened:
         yield opened
+
+
+@pytest.fixture
+def store(ledger_url: str) -> Store:
+    """A new ledger for crawls in processes of their own, on each store."""
+    return Store(ledger_url)
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,8 @@ shows the purpose of the write concern.
 """
 
 import asyncio
-import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -33,9 +31,10 @@ from tests.faults.replica_set import SETTINGS, ReplicaSet, replica_set
 from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
 from tests.support import docs
 from tests.support.crawl_process import LEDGER_UNAVAILABLE, Store, wait_until
-from tests.support.docs import REPOSITORY, DocsSpider, Site
+from tests.support.docs import DocsSpider, Site
 from tests.support.ledgers import make_tasks, success
 from tests.support.mongod_server import Server, serving
+from tests.support.programs import Program, environment
 
 pytestmark = pytest.mark.thorough
 
@@ -232,27 +231,18 @@ def test_a_supervisor_and_its_workers_give_up_a_server_that_stays_away(
     store = Store(server.uri, DocsSpider.name)
     command = [sys.executable, "-m", "crawlcw", "run", "docs.py", "--processes", "2"]
     command += ["--ledger", server.uri, "-s", "ledger_give_up=2s", "-s", "concurrency=10"]
-    with subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as crawl:
-        try:
-            wait_until(lambda: site.hits().total() >= 50)
-            wait_until(lambda: len({str(row.lock).split(":")[0] for row in store.held_by()}) == 2)
-            server.kill()
-            output, errors = crawl.communicate(timeout=20)
-        finally:
-            crawl.kill()
+    log = tmp_path / "crawl.log"
+    with Program(command, log, folder=tmp_path, environment=environment()) as crawl:
+        wait_until(lambda: site.hits().total() >= 50)
+        wait_until(lambda: len({str(row.lock).split(":")[0] for row in store.held_by()}) == 2)
+        server.kill()
+        output, _ = crawl.process.communicate(timeout=20)
 
-    assert crawl.returncode == LEDGER_UNAVAILABLE
-    told = [line for line in errors.splitlines() if line.startswith("crawlcw: ")]
+    assert crawl.process.returncode == LEDGER_UNAVAILABLE
+    told = [line for line in crawl.log.splitlines() if line.startswith("crawlcw: ")]
     assert len(told) == 2, "one message from each worker"
     assert all("the ledger has not answered for 2.0 s" in line for line in told), told
-    assert "Traceback" not in output + errors
+    assert "Traceback" not in output + crawl.log
 
 
 # --- three servers

@@ -25,11 +25,6 @@ CONCURRENCY = 6
 MOST_LOST = 30
 
 
-@pytest.fixture
-def store(ledger_url: str) -> Store:
-    return Store(ledger_url)
-
-
 def is_under_way(store: Store) -> bool:
     unfinished = (Status.TODO, Status.FAILED, Status.PROCESSING)
     return any(row.status in unfinished for row in store.rows())

@@ -34,11 +34,6 @@ pytestmark = pytest.mark.thorough
 DEADLY = ("/sql-select.html", "/sql-selectinto.html", "/app-psql.html")
 
 
-@pytest.fixture
-def store(ledger_url: str) -> Store:
-    return Store(ledger_url)
-
-
 def marked_by(marks: Path) -> list[int]:
     """Return the process of each line in the file of marks."""
     return [int(line) for line in marks.read_text().split()] if marks.exists() else []
