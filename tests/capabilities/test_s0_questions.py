@@ -22,7 +22,8 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Status, Task
 from crawlcw.tracking import Tracker
 from tests.capabilities.use_cases import UseCases, due_keys, fail, finish
-from tests.ledger.test_ledger_plans import CommandLog, check_plans
+from tests.ledger.test_ledger_plans import check_plans
+from tests.support.command_log import CommandLog
 from tests.support.docs import REPOSITORY
 from tests.support.ledgers import START, make_task
 

@@ -14,7 +14,8 @@ from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.task import Status
 from crawlcw.tracking import Tracker, UseCase
 from tests.capabilities.use_cases import UseCases, fail, finish
-from tests.ledger.test_ledger_plans import CommandLog, examined, explained, stages
+from tests.ledger.test_ledger_plans import examined, explained, stages
+from tests.support.command_log import CommandLog
 from tests.support.ledgers import FakeClock
 
 DAY = timedelta(days=1)

@@ -16,13 +16,13 @@ import pytest
 from crawlcw.errors import Reason
 from crawlcw.ledger.mongo import MongoLedger, groups
 from crawlcw.ledger.mongo.groups import commands
-from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Dimension, Group, ItemCount, Ledger, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Record, Status
-from tests.ledger.test_ledger_plans import CommandLog, explained, stages
+from tests.ledger.test_ledger_plans import explained, stages
 from tests.support import bulk_ledgers
 from tests.support.bulk_ledgers import task_documents
+from tests.support.command_log import CommandLog, logged
 from tests.support.ledgers import FakeClock, claimed, failure, make_task, success
 from tests.support.mongod import with_database
 
@@ -163,20 +163,12 @@ def test_two_groups_are_added_up_under_the_first_ones_value():
 
 
 @pytest.fixture
-def command_log() -> CommandLog:
-    return CommandLog()
-
-
-@pytest.fixture
 async def on_server(
     mongodb_uri: str, database_name: str, command_log: CommandLog
 ) -> AsyncIterator[MongoLedger]:
     """A ledger with a log of its commands."""
-    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[command_log])
-    ledger = MongoLedger(MongoStore(client[database_name], "books", clock=FakeClock()))
-    await ledger.inspection.prepare()
-    yield ledger
-    await client.close()
+    async with logged(mongodb_uri, database_name, command_log) as ledger:
+        yield ledger
 
 
 def check(mongodb_uri: str, database_name: str, commands: list[dict[str, Any]]) -> None:

@@ -18,7 +18,8 @@ from crawlcw.ledger.protocol import Counters
 from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.task import Status, task_id
 from crawlcw.model.urls import locate
-from tests.ledger.test_ledger_plans import CommandLog, check_plans, explained, stages
+from tests.ledger.test_ledger_plans import check_plans, explained, stages
+from tests.support.command_log import CommandLog, logged
 from tests.support.ledgers import (
     LEASE,
     START,
@@ -72,23 +73,15 @@ def large_database(mongodb_uri: str) -> Iterator[pymongo.database.Database]:
 
 
 @pytest.fixture
-def command_log() -> CommandLog:
-    return CommandLog()
-
-
-@pytest.fixture
 async def ledger(
     mongodb_uri: str, large_database: pymongo.database.Database, command_log: CommandLog
 ) -> AsyncIterator[MongoLedger]:
-    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[command_log])
-    ledger = MongoLedger(MongoStore(client[large_database.name], "books", clock=FakeClock()))
-    await ledger.inspection.prepare()
-    if not large_database["books.hosts"].estimated_document_count():
-        large_database["books.hosts"].insert_many(crowd(), ordered=False)
-        large_database["books"].insert_many(tasks(), ordered=False)
-    command_log.commands.clear()
-    yield ledger
-    await client.close()
+    async with logged(mongodb_uri, large_database.name, command_log) as ledger:
+        if not large_database["books.hosts"].estimated_document_count():
+            large_database["books.hosts"].insert_many(crowd(), ordered=False)
+            large_database["books"].insert_many(tasks(), ordered=False)
+        command_log.commands.clear()
+        yield ledger
 
 
 def sent(command_log: CommandLog) -> Counter[str]:

@@ -3,23 +3,16 @@
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-import pymongo
 import pytest
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.mongo import MongoLedger
-from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import TaskFilter
-from tests.ledger.test_ledger_plans import CommandLog
+from tests.support.command_log import CommandLog, logged
 from tests.support.ledgers import LEASE, FakeClock, claimed, failure, make_tasks
 
 DURABLE = {"w": "majority", "j": True}
 QUICK = {"w": 1}
-
-
-@pytest.fixture
-def command_log() -> CommandLog:
-    return CommandLog()
 
 
 @pytest.fixture
@@ -31,11 +24,8 @@ def clock() -> FakeClock:
 async def ledger(
     mongodb_uri: str, database_name: str, command_log: CommandLog, clock: FakeClock
 ) -> AsyncIterator[MongoLedger]:
-    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[command_log])
-    ledger = MongoLedger(MongoStore(client[database_name], "books", clock=clock))
-    await ledger.inspection.prepare()
-    yield ledger
-    await client.close()
+    async with logged(mongodb_uri, database_name, command_log, clock=clock) as ledger:
+        yield ledger
 
 
 async def test_claims_are_quick_and_outcomes_durable(

@@ -26,8 +26,9 @@ from crawlcw.model.task import Payload, ResponseInfo, Status
 from crawlcw.model.transitions import Failed, Progress, Succeeded
 from tests.faults.proxy import End, Fault, Loss, proxied
 from tests.ledger.test_hosts_mongo import Losing
-from tests.ledger.test_ledger_plans import CommandLog, check_plans
+from tests.ledger.test_ledger_plans import check_plans
 from tests.support import mongod_server
+from tests.support.command_log import CommandLog, logged
 from tests.support.ledgers import (
     LEASE,
     START,
@@ -166,23 +167,12 @@ async def test_a_server_that_is_too_old_is_refused_by_its_version(
 
 
 @pytest.fixture
-def command_log() -> CommandLog:
-    return CommandLog()
-
-
-@pytest.fixture
 async def ledger(
     mongodb_uri: str, database_name: str, command_log: CommandLog
 ) -> AsyncIterator[MongoLedger]:
-    client: Any = pymongo.AsyncMongoClient(
-        mongodb_uri, tz_aware=True, event_listeners=[command_log]
-    )
-    ledger = MongoLedger(
-        MongoStore(client[database_name], "books", clock=FakeClock(), kind=LedgerKind.USE_CASE)
-    )
-    await ledger.inspection.prepare()
-    yield ledger
-    await client.close()
+    kind = LedgerKind.USE_CASE
+    async with logged(mongodb_uri, database_name, command_log, kind=kind) as ledger:
+        yield ledger
 
 
 async def test_the_indexes_of_a_collection_are_made_by_one_command(

@@ -12,18 +12,17 @@ from typing import Any
 import pymongo
 import pytest
 from bson.codec_options import CodecOptions, DatetimeConversion
-from pymongo.monitoring import CommandListener
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.mongo.indexes import BY_HOST, IS_REDIRECT
-from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.queries import Wanted
 from crawlcw.model.task import Status, task_id
 from crawlcw.model.urls import locate
-from tests.support.ledgers import START, FakeClock, make_task
+from tests.support.command_log import CommandLog, logged
+from tests.support.ledgers import START, make_task
 
 TASKS = 20_000
 HOSTS = 40
@@ -34,22 +33,6 @@ LIMITED = ("LIMIT", "PROJECTION_SIMPLE")
 ENVELOPE = ("lsid", "$db", "$clusterTime", "$readPreference", "txnNumber", "maxTimeMS")
 #: Plans contain the smallest and largest times of MongoDB, which Python cannot represent.
 _OF_PLANS = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
-
-
-class CommandLog(CommandListener):
-    """The commands of one client, as they were sent."""
-
-    def __init__(self) -> None:
-        self.commands: list[dict[str, Any]] = []
-
-    def started(self, event) -> None:
-        self.commands.append(dict(event.command))
-
-    def succeeded(self, event) -> None:
-        pass
-
-    def failed(self, event) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -88,23 +71,15 @@ def crowd() -> Iterator[documents.Document]:
 
 
 @pytest.fixture
-def command_log() -> CommandLog:
-    return CommandLog()
-
-
-@pytest.fixture
 async def ledger(
     mongodb_uri: str, large_database: pymongo.database.Database, command_log: CommandLog
 ) -> AsyncIterator[MongoLedger]:
-    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[command_log])
-    ledger = MongoLedger(MongoStore(client[large_database.name], "books", clock=FakeClock()))
-    await ledger.inspection.prepare()
-    if not large_database["books"].estimated_document_count():
-        large_database["books"].insert_many(crowd(), ordered=False)
-    # Forget the commands of the preparation.
-    command_log.commands.clear()
-    yield ledger
-    await client.close()
+    async with logged(mongodb_uri, large_database.name, command_log) as ledger:
+        if not large_database["books"].estimated_document_count():
+            large_database["books"].insert_many(crowd(), ordered=False)
+        # Forget the commands of the preparation.
+        command_log.commands.clear()
+        yield ledger
 
 
 def explained(database, command: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from crawlcw.model.hosts import Calls
 from crawlcw.model.task import Status
 from crawlcw.testing import ReplayDownloader
 from tests.ledger.test_copying import filled
-from tests.ledger.test_ledger_plans import CommandLog
+from tests.support.command_log import CommandLog
 from tests.support.ledgers import (
     LEASE,
     changed_task,
@@ -99,11 +99,6 @@ def web(text: str) -> ReplayDownloader:
             answers[f"http://h{host}.example/{page}"] = links
     failure = FetchError(Reason.CONNECT, "refused")
     return ReplayDownloader(answers | {GONE: failure, f"{GONE}robots.txt": failure})
-
-
-@pytest.fixture
-def command_log() -> CommandLog:
-    return CommandLog()
 
 
 @pytest.fixture
