@@ -262,4 +262,6 @@ async def test_a_ledger_on_mongodb_shows_the_same(
 
 
 def test_a_reader_that_goes_away_is_no_error(ledger: str):
-    assert end_without_a_reader("hosts", "books", "--ledger", ledger, "--json")
+    line = ("hosts", "books", "--ledger", ledger, "--json")
+
+    assert end_without_a_reader(*line) == (141, b"")
