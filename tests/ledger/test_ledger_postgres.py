@@ -495,6 +495,36 @@ def frozen(server: postgres.Server) -> Iterator[None]:
             os.kill(process, signal.SIGCONT)
 
 
+async def test_the_time_of_an_operation_begins_with_its_work_on_the_thread(
+    ledger: PostgresLedger, emptied_postgres: str, monkeypatch: pytest.MonkeyPatch
+):
+    """It waits for its turn until its first timer has fired."""
+    time_of_clock, answer = 0.0, 0.01
+    monkeypatch.setattr(connection, "monotonic", lambda: time_of_clock)
+    monkeypatch.setattr(connection, "_ANSWER", answer)
+    writer = ledger.store.writer
+
+    async def a_timer_of_the_operation() -> None:
+        # Of two timers with one delay the one that was started later fires later.
+        await asyncio.sleep(answer)
+
+    with writer._lock:
+        asleep = asyncio.create_task(
+            writer.run(lambda db: db.execute(f"SELECT pg_sleep({ENOUGH})"))
+        )
+        await asyncio.sleep(0)
+        await a_timer_of_the_operation()
+        time_of_clock += answer
+    await until_asleep(emptied_postgres)
+    await a_timer_of_the_operation()
+    await until_asleep(emptied_postgres)
+    assert not asleep.done()
+
+    time_of_clock += answer
+    with pytest.raises(LedgerUnavailableError):
+        await asyncio.wait_for(asleep, ENOUGH)
+
+
 @pytest.mark.thorough
 async def test_the_first_operation_after_a_restart_connects_anew(server: postgres.Server):
     async with opened(server.url("ledgers"), "restart") as ledger:
@@ -518,16 +548,21 @@ async def test_a_restart_during_an_operation_ends_it(server: postgres.Server):
         asleep = asyncio.create_task(
             ledger.store.writer.run(lambda db: db.execute(f"SELECT pg_sleep({ENOUGH})"))
         )
-        with psycopg.connect(server.url("ledgers"), autocommit=True) as db:
-            is_asleep = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
-            while not db.execute(is_asleep).fetchone():
-                await asyncio.sleep(0.01)
+        await until_asleep(server.url("ledgers"))
         await asyncio.to_thread(server.stop, "immediate")
         with pytest.raises(LedgerUnavailableError):
             await asyncio.wait_for(asleep, ENOUGH)
         server.start()
 
         assert (await ledger.tasks.add(make_tasks(1))).new == 1
+
+
+async def until_asleep(url: str) -> None:
+    """Wait until an operation is at work on the server."""
+    with psycopg.connect(url, autocommit=True) as db:
+        is_asleep = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+        while not db.execute(is_asleep).fetchone():
+            await asyncio.sleep(0.01)
 
 
 # --- packages

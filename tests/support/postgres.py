@@ -5,7 +5,7 @@ import pwd
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support import needed
@@ -75,6 +75,17 @@ class Server:
     def pid(self) -> int:
         """Return the id of the server's main process."""
         return int((self._data / "postmaster.pid").read_text().split()[0])
+
+    def cpu(self) -> float:
+        """Return the seconds of CPU of all its processes, also of those that have ended."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        ticks = 0
+        for pid in (self.pid, *map(int, children)):
+            with suppress(FileNotFoundError):
+                # proc(5): the name in parentheses may have spaces; utime is the 14th field.
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += sum(map(int, fields[11 : 15 if pid == self.pid else 13]))
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def _control(self) -> list[str]:
         return [*self._as_user, _binary("pg_ctl"), "-D", str(self._data), "-w"]

@@ -5,15 +5,15 @@ import os
 import re
 import select
 import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from itertools import count
+from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 from psycopg import errors
 from psycopg.adapt import Loader
 from psycopg.pq import Format, TransactionStatus
@@ -22,6 +22,7 @@ from psycopg.types.string import StrDumperUnknown
 
 from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError
 from crawlcw.ledger.postgres.dialect import in_order, translated
+from crawlcw.ledger.sql import database
 from crawlcw.ledger.sql.database import Values
 
 _P = ParamSpec("_P")
@@ -247,18 +248,14 @@ class Database:
         self._db.close()
 
 
-class Connection:
-    """A connection to the server, opened at its first use and used by one thread at a time."""
+class Connection(database.Connection):
+    """A connection to the server."""
 
     def __init__(self, url: str, *, begun: Callable[[Database], None] | None = None) -> None:
         """Call *begun* before each operation."""
+        super().__init__()
         self._url = url
         self._begun = begun
-        self._limiter = CapacityLimiter(1)
-        # As in `sqlite.connection`: for a call that was cancelled, whose thread still works.
-        self._lock = threading.Lock()
-        self._db: Database | None = None
-        self._closed = False
 
     async def run(
         self,
@@ -266,14 +263,16 @@ class Connection:
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _T:
-        """See `sql.database.Connection.run`."""
-        at_work: list[Database] = []
+        """See `sql.database.Connection.run`: an operation that lasts for 60 s is ended."""
+        loop = asyncio.get_running_loop()
+        at_work: list[tuple[Database, float]] = []
+        timer: asyncio.TimerHandle
 
         def locked() -> _T:
             with self._lock:
                 try:
                     db = self._usable()
-                    at_work.append(db)
+                    at_work.append((db, monotonic()))
                     if self._begun is not None:
                         self._begun(db)
                     return _done(db, work, *args, **kwargs)
@@ -282,11 +281,18 @@ class Connection:
                 finally:
                     at_work.clear()
 
-        def cut() -> None:
-            for db in at_work:
-                db.cut()
+        def cut_late() -> None:
+            nonlocal timer
+            left = _ANSWER
+            for db, began in at_work:
+                left += began - monotonic()
+                if left <= 0:
+                    db.cut()
+                    return
+            # It began after this timer, for it waited for its turn.
+            timer = loop.call_later(left, cut_late)
 
-        timer = asyncio.get_running_loop().call_later(_ANSWER, cut)
+        timer = loop.call_later(_ANSWER, cut_late)
         try:
             return await to_thread.run_sync(locked, limiter=self._limiter)
         finally:
@@ -300,19 +306,8 @@ class Connection:
             self._db = None
         if self._db is None:
             self._db = Database(self._url)
-        return self._db
-
-    async def close(self) -> None:
-        """See `sql.database.Connection.close`."""
-
-        def locked() -> None:
-            with self._lock:
-                self._closed = True
-                if self._db is not None:
-                    self._db.close()
-                    self._db = None
-
-        await to_thread.run_sync(locked, limiter=self._limiter)
+        db: Database = self._db
+        return db
 
 
 def _done(

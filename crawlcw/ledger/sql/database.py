@@ -3,9 +3,13 @@
 The statements are SQLite's, with `?` or `:name` for each value; `postgres.dialect` translates them.
 """
 
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from anyio import CapacityLimiter, to_thread
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -68,9 +72,18 @@ class Database(Protocol):
         """Read all that is read inside as of one moment."""
 
 
-class Connection(Protocol):
-    """A connection that is used from the event loop."""
+class Connection(ABC):
+    """A connection for the event loop, opened at its first use and used by one thread at a time."""
 
+    def __init__(self) -> None:
+        self._limiter = CapacityLimiter(1)
+        # The limiter makes calls wait without a thread. The lock is for a call
+        # that was cancelled: it leaves the limiter while its thread still works.
+        self._lock = threading.Lock()
+        self._db: Any = None
+        self._closed = False
+
+    @abstractmethod
     async def run(
         self, work: Callable[Concatenate[Any, _P], _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
@@ -81,6 +94,15 @@ class Connection(Protocol):
 
     async def close(self) -> None:
         """Close it after the operation under way."""
+
+        def locked() -> None:
+            with self._lock:
+                self._closed = True
+                if self._db is not None:
+                    self._db.close()
+                    self._db = None
+
+        await to_thread.run_sync(locked, limiter=self._limiter)
 
 
 def number_of(db: Database, statement: str, values: Mapping[str, Any]) -> int:

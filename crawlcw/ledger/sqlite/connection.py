@@ -7,7 +7,6 @@ way, and 6-12 ms at a hop a statement).
 
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from crawlcw.errors import (
     LedgerGoneError,
     LedgerUnavailableError,
 )
+from crawlcw.ledger.sql import database
 from crawlcw.ledger.sqlite.file_modes import is_still, make_private
 
 _P = ParamSpec("_P")
@@ -104,26 +104,21 @@ class Database(sqlite3.Connection):
                 self.execute("COMMIT")
 
 
-class Connection:
-    """A connection to the file, opened at its first use and used by one thread at a time."""
+class Connection(database.Connection):
+    """A connection to the file."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._path = path
         # A spider may go to another folder.
         self._file = path.absolute()
         self._identity: tuple[int, int] | None = None
-        self._limiter = CapacityLimiter(1)
-        # The limiter makes calls wait without a thread. The lock is for a call
-        # that was cancelled: it leaves the limiter while its thread still works.
-        self._lock = threading.Lock()
-        self._db: Database | None = None
         self._wal: int | None = None
         self._syncing = CapacityLimiter(1)
         self._turn_to_sync = Lock()
         #: Durable transactions, numbered as they were committed, and which of them are synced.
         self._committed = 0
         self._synced = 0
-        self._closed = False
 
     async def run(
         self,
@@ -131,10 +126,9 @@ class Connection:
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _T:
-        """Return *work(connection, ...)*, done on a worker thread; raises `LedgerError`.
+        """See `sql.database.Connection.run`.
 
-        A durable write is on the disk when this returns. A file that was removed or
-        replaced is a `LedgerGoneError`.
+        A file that was removed or replaced is a `LedgerGoneError`.
         """
 
         def locked() -> tuple[_T, int]:
@@ -194,7 +188,7 @@ class Connection:
         # as read-only as the file, which would stay so when that has become writable.
         still = is_still(self._path)
         name = f"file:{quote(bytes(self._file))}?immutable=1" if still else self._path
-        self._db = sqlite3.connect(
+        db = sqlite3.connect(
             name,
             uri=still,
             timeout=_BUSY_TIMEOUT,
@@ -202,9 +196,10 @@ class Connection:
             check_same_thread=False,
             factory=Database,
         )
-        self._db.row_factory = sqlite3.Row
+        db.row_factory = sqlite3.Row
+        self._db = db
         self._identity = _identity(self._file)
-        return self._db
+        return db
 
     def _gone(self) -> LedgerGoneError:
         if _identity(self._file) is None:
@@ -219,16 +214,8 @@ class Connection:
         )
 
     async def close(self) -> None:
-        """Close it after the operation under way."""
-
-        def locked() -> None:
-            with self._lock:
-                self._closed = True
-                if self._db is not None:
-                    self._db.close()
-                    self._db = None
-
-        await to_thread.run_sync(locked, limiter=self._limiter)
+        """See `sql.database.Connection.close`."""
+        await super().close()
         async with self._turn_to_sync:
             if self._wal is not None:
                 os.close(self._wal)
