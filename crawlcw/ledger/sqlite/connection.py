@@ -9,7 +9,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
@@ -93,15 +93,11 @@ class Database(sqlite3.Connection):
         self.execute("ROLLBACK")
         self.execute("BEGIN IMMEDIATE")
 
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
+    def snapshot(self) -> AbstractContextManager[Any]:
         """See `sql.database.Database.snapshot`."""
         self.execute("BEGIN")
-        try:
-            yield
-        finally:
-            if self.in_transaction:
-                self.execute("COMMIT")
+        # At its end sqlite3 ends the transaction.
+        return self
 
 
 class Connection(database.Connection):
