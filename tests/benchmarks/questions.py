@@ -1,12 +1,13 @@
 """Time of every query of an operator, on a ledger of many tasks.
 
-    python -m tests.benchmarks.questions [--mongodb URI] [--tasks 1000000] [--keep FOLDER]
+    python -m tests.benchmarks.questions [--postgres] [--mongodb URI] [--tasks 1000000]
 
 The tasks are those of 1,000 hosts: 5 of 8 are finished, each with an answer and an item, and one
 each is waiting, failed and ignored. They are written straight into the store. Prints, for each
 query, the median of three in seconds: on a clock, of the CPU of this process (on SQLite, all of
-it), and of the CPU of the MongoDB server, which must have no other work. `--keep` leaves the
-ledgers for the next run.
+it), and of the CPU of the server, which must have no other work. `--postgres` starts a server for
+one run, and vacuums it after the tasks are written, as autovacuum does later. `--keep FOLDER`
+leaves the other ledgers for the next run.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from crawlcw.ledger.protocol import Dimension, Ledger, TaskFilter
 from crawlcw.ledger_opening import open_ledger, open_to_search
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REOPEN, WITHDRAW
-from tests.support import bulk_ledgers
+from tests.support import bulk_ledgers, postgres
 from tests.support.dashboards import Page, dashboard
 from tests.support.ledgers import START
 from tests.support.mongod import with_database
@@ -194,7 +195,7 @@ def shown(found: dict[str, dict[str, Took]]) -> Iterator[str]:
     """Yield a table: a line a question, three columns a store."""
     names = list(next(iter(found.values())))
     width = max(map(len, names))
-    yield " " * width + "".join(f"  {store:>8}   CPU  server" for store in found)
+    yield " " * width + "".join(f"  {store[:8]:>8}   CPU  server" for store in found)
     for name in names:
         cells = (
             f"  {took[name].elapsed:8.3f} {took[name].cpu:5.2f}  {took[name].served:6.2f}"
@@ -203,13 +204,23 @@ def shown(found: dict[str, dict[str, Took]]) -> Iterator[str]:
         yield f"{name:{width}}" + "".join(cells)
 
 
-async def measured(mongodb: str | None, *, tasks: int, folder: Path, keep: bool, only: str) -> None:
+async def measured(
+    mongodb: str | None, *, own_postgres: bool, tasks: int, folder: Path, keep: bool, only: str
+) -> None:
     """Fill the stores, run the queries, and print the times."""
     path = folder / "questions.db"
     database = f"crawlcw_questions_{tasks}"
     found = {}
     await prepared(f"sqlite:///{path}", lambda: bulk_ledgers.fill_sqlite(path, NAME, _tasks(tasks)))
     found["SQLite"] = await asked(f"sqlite:///{path}", served=lambda: 0.0, only=only)
+    if own_postgres:
+        with (
+            tempfile.TemporaryDirectory() as place,
+            postgres.server(Path(place) / "server") as server,
+        ):
+            url = server.database(NAME)
+            await prepared(url, lambda: bulk_ledgers.fill_postgres(url, NAME, _tasks(tasks)))
+            found["PostgreSQL"] = await asked(url, served=server.cpu, only=only)
     if mongodb:
         url = with_database(mongodb, database)
         try:
@@ -227,6 +238,7 @@ async def measured(mongodb: str | None, *, tasks: int, folder: Path, keep: bool,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--postgres", action="store_true")
     parser.add_argument("--mongodb", metavar="URI")
     parser.add_argument("--tasks", type=int, default=1_000_000)
     parser.add_argument("--keep", type=Path, metavar="FOLDER")
@@ -237,6 +249,7 @@ def main() -> None:
         asyncio.run(
             measured(
                 given.mongodb,
+                own_postgres=given.postgres,
                 tasks=given.tasks,
                 folder=folder,
                 keep=bool(given.keep),

@@ -1,11 +1,11 @@
 """Cost of a ledger by its size, and tracked tasks beside job queues, with a null job.
 
-    python -m tests.benchmarks.queues sizes [--mongodb URI] [--sizes 10000 1000000] [--json FILE]
+    python -m tests.benchmarks.queues sizes [--postgres | --mongodb URI] [--sizes 10000 1000000]
     python -m tests.benchmarks.queues peers --peers-python PATH [--mongodb URI] [--json FILE]
 
-`sizes`: the ledger alone, on SQLite or on a MongoDB. One ledger of each size; in turns, tasks
-are added, listed, claimed, committed and counted. Prints medians, and their ratios to the
-first size. `--sizes 10000 1000000 5000000` needs some GB.
+`sizes`: the ledger alone, on SQLite, on a PostgreSQL of its own or on a MongoDB. One ledger of
+each size; in turns, tasks are added, listed, claimed, committed and counted. Prints medians, and
+their ratios to the first size. `--sizes 10000 1000000 5000000` needs some GB.
 
 `peers`: a worker beside those of SAQ and arq (Redis) and of pgqueuer and procrastinate
 (PostgreSQL), with the same number of jobs at once; each in a process of its own, in turns, on a
@@ -26,6 +26,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 
 from crawlcw.cli.loop import run
@@ -39,15 +40,22 @@ _PACKAGES = ("saq", "arq", "pgqueuer", "procrastinate", "redis", "asyncpg", "psy
 Contender = Callable[[ExitStack, Path], list[str]]
 
 
-def sizes(mongodb: str | None, of: list[int], rounds: int) -> dict[str, dict[str, float]]:
+def sizes(
+    mongodb: str | None, of: list[int], rounds: int, *, on_postgres: bool
+) -> dict[str, dict[str, float]]:
     """Measure the ledger alone; return seconds by step and size."""
     with ExitStack() as stack:
-        if mongodb is None:
-            fresh = stack.enter_context(tracking.files())
+        if on_postgres:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            database = stack.enter_context(postgres.running(folder / "postgres"))
+            numbers = count()
+            store, fresh = "PostgreSQL", lambda: database(f"sizes_{next(numbers)}")
+        elif mongodb is None:
+            store, fresh = "SQLite", stack.enter_context(tracking.files())
         else:
-            fresh = stack.enter_context(tracking.databases(mongodb))
+            store, fresh = "MongoDB", stack.enter_context(tracking.databases(mongodb))
         found = run(queue_ledger.measured([(size, fresh()) for size in of], rounds=rounds))
-    print(f"{'MongoDB' if mongodb else 'SQLite'}, ms for {queue_ledger.SOME} tasks:")
+    print(f"{store}, ms for {queue_ledger.SOME} tasks:")
     print(f"{'':10}" + "".join(f"{size:>22,}" for size in of))
     for step, seconds in found.items():
         shown = [f"{s * 1000:13,.1f} {s / seconds[of[0]]:7.2f}x" for s in seconds.values()]
@@ -141,6 +149,7 @@ def main() -> None:
     )
     parser.add_argument("what", choices=["sizes", "peers"])
     parser.add_argument("--mongodb", metavar="URI")
+    parser.add_argument("--postgres", action="store_true", help="sizes: on a server of its own")
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 1_000_000])
     parser.add_argument("--peers-python", metavar="PATH", help="a Python that has the peers")
     parser.add_argument("--jobs", type=int, default=10_000)
@@ -154,15 +163,18 @@ def main() -> None:
     told = {"machine": machine.described()}
     if arguments.mongodb:
         told["machine"]["MongoDB"] = replica_set.version(arguments.mongodb)
+    if arguments.postgres or arguments.what == "peers":
+        told["machine"]["PostgreSQL"] = postgres.version()
     if arguments.what == "peers":
         if arguments.peers_python is None:
             parser.error("name a Python that has the peers by --peers-python, see above")
         told["machine"] |= machine.installed(arguments.peers_python, _PACKAGES)
         told["machine"]["Redis"] = queue_servers.redis_version()
-        told["machine"]["PostgreSQL"] = postgres.version()
     print(*(f"{name} {value}" for name, value in told["machine"].items()), sep="; ")
     if arguments.what == "sizes":
-        result = sizes(arguments.mongodb, arguments.sizes, arguments.rounds)
+        result = sizes(
+            arguments.mongodb, arguments.sizes, arguments.rounds, on_postgres=arguments.postgres
+        )
     else:
         result = rates(
             arguments.peers_python,

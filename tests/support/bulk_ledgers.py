@@ -6,6 +6,7 @@ from contextlib import closing
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pymongo
 
@@ -19,6 +20,7 @@ from tests.support.ledgers import START, make_task
 
 HOSTS = 1_000
 _AT_ONCE = 10_000
+_COLUMNS = ", ".join(COLUMNS)
 _OF_EIGHT = {0: Status.TODO, 1: Status.FAILED, 2: Status.IGNORED}
 
 
@@ -62,21 +64,37 @@ def task_documents(
 
 def fill_sqlite(path: Path, name: str, tasks: Iterator[documents.Document]) -> None:
     """Write the tasks into the tables of a ledger, and an item of each that is finished."""
-    empty = dict.fromkeys(COLUMNS)
-    columns = ", ".join(COLUMNS)
     values = ", ".join(f":{column}" for column in COLUMNS)
-    # Items have a table of their own.
-    rows = (
-        {**empty, **row_of({field: each[field] for field in each if field != "items"})}
-        for each in tasks
-    )
     with closing(sqlite3.connect(path)) as db, db:
-        db.executemany(f'INSERT INTO "{name}" ({columns}) VALUES ({values})', rows)
+        db.executemany(f'INSERT INTO "{name}" ({_COLUMNS}) VALUES ({values})', _rows(tasks))
         db.execute(
             f"INSERT INTO \"{name}.items\" SELECT id, 0, '{{}}', url, update_time "
             f'FROM "{name}" WHERE status = {Status.FINISHED:d}'
         )
     db.close()
+
+
+def _rows(tasks: Iterator[documents.Document]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of tasks; items have a table of their own."""
+    empty = dict.fromkeys(COLUMNS)
+    for each in tasks:
+        yield {**empty, **row_of({field: each[field] for field in each if field != "items"})}
+
+
+def fill_postgres(url: str, name: str, tasks: Iterator[documents.Document]) -> None:
+    """Do the same on PostgreSQL, and vacuum the tables."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(f'SET search_path = "crawlcw.{name}"'.encode())
+        with db.cursor().copy(f"COPY tasks ({_COLUMNS}) FROM STDIN".encode()) as copy:
+            for row in _rows(tasks):
+                copy.write_row([*row.values()])
+        db.execute(
+            "INSERT INTO items SELECT id, 0, '{}', url, update_time "
+            f"FROM tasks WHERE status = {Status.FINISHED:d}".encode()
+        )
+        db.execute("VACUUM ANALYZE tasks, items, hosts")
 
 
 def fill_mongodb(uri: str, database: str, name: str, tasks: Iterator[documents.Document]) -> None:
