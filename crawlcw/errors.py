@@ -2,6 +2,7 @@
 
     CrawlcwError
     ├── UsageError                     the user's mistake; exit 2
+    │   ├── UnknownNameError           nothing is recorded of this spider or use case
     │   ├── SettingsError
     │   └── SpiderError
     │       └── InvalidItemError       an item has a value that no ledger can store
@@ -128,6 +129,13 @@ class CrawlcwError(Exception):
 
 class UsageError(CrawlcwError):
     """A mistake of the user; the message names a remedy."""
+
+
+class UnknownNameError(UsageError):
+    """A ledger was opened to be read, and it has nothing of this spider or use case."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"nothing is recorded of {name!r}")
 
 
 class SettingsError(UsageError):

@@ -32,8 +32,14 @@ DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
 class Opener(Protocol):
     """The class of a store's ledgers, as an entry point offers it."""
 
-    async def open(self, url: str, name: str, *, kind: LedgerKind | None) -> CopiedLedger:
-        """Return the ledger of *name*, and make it if it is missing; see `open_ledger`."""
+    async def open(
+        self, url: str, name: str, *, kind: LedgerKind | None, create: bool
+    ) -> CopiedLedger:
+        """Return the ledger of *name*; see `open_ledger`.
+
+        Without *create* one that is missing is an `UnknownNameError`, and a user who may only
+        read can open the others.
+        """
 
     async def look(self, url: str, name: str) -> CopiedLedger:
         """Return the ledger of *name* as it is; see `open_for_inspection`."""
@@ -55,8 +61,8 @@ async def open_ledger(
     *url* is `sqlite:///relative/path`, `sqlite:////absolute/path`,
     `mongodb://host/database`, `mongodb+srv://...` or `postgresql://host/database`; or
     `sqlite:///:memory:`, a new temporary ledger. *kind* says whether *name* is a spider or a
-    use case; None: either. Without *create* a missing embedded ledger is a `UsageError`, a
-    read-only one can be read, and nothing is created on MongoDB. Raises
+    use case; None: either. Without *create* nothing is created, and read access suffices: a
+    name of which nothing is recorded is a `UsageError`, on MongoDB an empty ledger. Raises
     `LedgerConfigurationError` or `LedgerUnavailableError`.
     """
     settings = settings or Settings()
@@ -82,11 +88,9 @@ async def open_tracked(
     )
 
 
-async def open_to_copy(
-    url: str, name: str, *, kind: LedgerKind | None, create: bool
-) -> CopiedLedger:
-    """Return a ledger to copy from or to; see `open_ledger`."""
-    return await _open(url, name, driver="pymongo", claims="each", create=create, kind=kind)
+async def open_to_copy(url: str, name: str, *, kind: LedgerKind) -> CopiedLedger:
+    """Return a ledger to copy to; see `open_ledger`."""
+    return await _open(url, name, driver="pymongo", claims="each", create=True, kind=kind)
 
 
 def load(url: str) -> None:
@@ -103,7 +107,7 @@ async def _open(
     url: str, name: str, *, driver: str, claims: str, create: bool, kind: LedgerKind | None
 ) -> "CopiedLedger | MongoLedger | SqliteLedger":
     if (offered := _offered(url)) is not None:
-        return await offered.open(url, name, kind=kind)
+        return await offered.open(url, name, kind=kind, create=create)
     path = _path(url)
     if path is None:
         from crawlcw.ledger.mongo import MongoLedger  # the drivers take 0.2 s to load
@@ -122,10 +126,10 @@ async def _open(
             if name not in await recorded_names(url):
                 raise UsageError(f"nothing is recorded of {name!r} in the read-only ledger {path}")
             return await SqliteLedger.look(path, name, kind=kind)
-    return await SqliteLedger.open(path, name, kind=kind)
+    return await SqliteLedger.open(path, name, kind=kind, create=create)
 
 
-async def open_to_search(url: str, name: str, *, settings: Settings | None = None) -> Ledger:
+async def open_to_search(url: str, name: str, *, settings: Settings | None = None) -> CopiedLedger:
     """Return the ledger of the spider or use case named *name* at *url*, without creating it.
 
     The arguments and errors are those of `open_ledger` without *create*.

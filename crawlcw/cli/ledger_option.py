@@ -15,9 +15,9 @@ import click
 
 from crawlcw.api.settings import Settings, layered, project_settings
 from crawlcw.api.spider import Spider
-from crawlcw.errors import LedgerKindError, UsageError
-from crawlcw.ledger.protocol import Ledger
-from crawlcw.ledger_opening import DEFAULT_LEDGER, is_known, open_ledger, recorded_names
+from crawlcw.errors import LedgerKindError, UnknownNameError, UsageError
+from crawlcw.ledger.copying import CopiedLedger
+from crawlcw.ledger_opening import DEFAULT_LEDGER, is_known, open_to_search, recorded_names
 from crawlcw.model.task import Status
 
 P = ParamSpec("P")
@@ -57,13 +57,16 @@ def passes(url: str) -> bool:
 
 
 @asynccontextmanager
-async def opened(url: str, name: str) -> AsyncIterator[Ledger]:
+async def opened(url: str, name: str) -> AsyncIterator[CopiedLedger]:
     """Open the ledger of a spider or use case that has tasks, and close it afterwards.
 
     Raises `UsageError` if it has none: a misspelt name must not look like an empty crawl.
     """
-    # Settings are read for the driver only.
-    ledger = await open_ledger(url, name, settings=own_settings(), create=False, kind=None)
+    try:
+        # Settings are read for the driver only.
+        ledger = await open_to_search(url, name, settings=own_settings())
+    except UnknownNameError:
+        raise UsageError(await nothing_of(name, url)) from None
     try:
         if not await ledger.queries.has(tuple(Status)):
             raise UsageError(await nothing_of(name, url))

@@ -3,6 +3,8 @@
 from enum import Enum
 from typing import Self
 
+from crawlcw.errors import LedgerKindError
+
 
 class LedgerKind(Enum):
     """Kind of a ledger's tasks; the value is the word of `--json` for the name's owner."""
@@ -23,3 +25,22 @@ class LedgerKind(Enum):
     def __str__(self) -> str:
         """Return the kind as sentences call it."""
         return self.value.replace("_", " ")
+
+
+def check_kind(
+    there: LedgerKind,
+    wanted: LedgerKind,
+    name: str,
+    *,
+    ledger: str = "the database",
+    other: str = "another database",
+) -> None:
+    """Raise `LedgerKindError` where the tasks of *name* are not of the kind *wanted*.
+
+    *ledger* and *other* are for the message: the ledger, and one where the name is free.
+    """
+    if there is not wanted:
+        raise LedgerKindError(
+            f"{ledger} holds a {there} named {name}, not a {wanted}: give the {wanted} another "
+            f"name, or use {other}"
+        )

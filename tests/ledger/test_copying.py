@@ -48,7 +48,7 @@ class Opened:
 
     async def __call__(self, store: str, *, kind: LedgerKind = LedgerKind.SPIDER) -> CopiedLedger:
         url = self._mongodb if store == "mongodb" else f"sqlite:///{self._folder}/{store}.db"
-        ledger = await open_to_copy(url, "books", kind=kind, create=True)
+        ledger = await open_to_copy(url, "books", kind=kind)
         self._stack.push_async_callback(ledger.close)
         return ledger
 

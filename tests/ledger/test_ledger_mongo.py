@@ -108,7 +108,7 @@ async def test_what_another_crawlcw_or_another_kind_has_written_is_refused(
 ):
     first = await MongoLedger.open(url, "books", driver=driver, kind=LedgerKind.SPIDER)
     await first.close()
-    with pytest.raises(LedgerConfigurationError, match="the ledger of books is that of a spider"):
+    with pytest.raises(LedgerConfigurationError, match="the database holds a spider named books"):
         await MongoLedger.open(url, "books", driver=driver, kind=LedgerKind.USE_CASE)
     with pymongo.MongoClient(mongodb_uri) as client:
         markers = client[database_name]["crawlcw.schema"]

@@ -47,6 +47,17 @@ from crawlcw.ledger.postgres import PostgresLedger, connection  # noqa: E402  # 
 
 SECRET = "se-cret"
 CLAIMERS = 16
+#: Commands, without the name, that only look at a ledger.
+LOOKS = (
+    ("stats",),
+    ("hosts",),
+    ("tasks",),
+    ("export", "-o", "-"),
+    ("state",),
+    ("set",),
+    ("doctor",),
+    ("retry-failed", "--dry-run"),
+)
 #: Far longer than any step here.
 ENOUGH = 30
 
@@ -313,9 +324,35 @@ async def test_a_name_that_is_too_long_is_refused(postgres_url: str):
         await PostgresLedger.open(postgres_url, "a" * 56)
 
 
+async def test_a_look_at_an_unknown_name_makes_nothing(postgres_url: str):
+    def everything() -> list[Any]:
+        with psycopg.connect(postgres_url) as db:
+            return db.execute(
+                "SELECT nspname, relname FROM pg_namespace LEFT JOIN pg_class "
+                "ON relnamespace = pg_namespace.oid ORDER BY 1, 2"
+            ).fetchall()
+
+    def look(name: str) -> None:
+        for command in LOOKS:
+            looked = invoke(*command, name, "--ledger", postgres_url)
+            assert looked.returncode == 2, command
+            assert "nothing is recorded for a spider or use case named" in looked.stderr
+        assert invoke("policy", name, "--ledger", postgres_url).returncode == 0
+
+    before = everything()
+    look("books")
+    assert everything() == before
+
+    async with opened(postgres_url, "books", kind=LedgerKind.SPIDER) as ledger:
+        await ledger.tasks.add(make_tasks(1))
+    before = everything()
+    look("boks")
+    assert everything() == before
+
+
 async def test_a_name_is_of_one_kind(postgres_url: str):
     async with opened(postgres_url, kind=LedgerKind.SPIDER):
-        with pytest.raises(LedgerKindError, match="is that of a spider"):
+        with pytest.raises(LedgerKindError, match="the database holds a spider named books"):
             await PostgresLedger.open(postgres_url, "books", kind=LedgerKind.USE_CASE)
 
 
@@ -431,6 +468,21 @@ async def test_rights_to_read_suffice_to_look_and_not_to_crawl(server: postgres.
         db.execute('GRANT USAGE ON SCHEMA crawlcw, "crawlcw.read" TO reader')
         db.execute('GRANT SELECT ON ALL TABLES IN SCHEMA crawlcw, "crawlcw.read" TO reader')
 
+    for command in (
+        ("stats", "read"),
+        ("hosts", "read"),
+        ("tasks", "read"),
+        ("export", "read", "-o", "-"),
+        ("retry-failed", "read", "--dry-run"),
+        ("show", "read", make_tasks(1)[0].url),
+        ("set", "read"),
+        ("state", "read"),
+        ("policy", "new"),
+    ):
+        looked = invoke(*command, "--ledger", reader)
+        assert (looked.returncode, looked.stderr) == (0, ""), command
+    unknown = invoke("stats", "raed", "--ledger", reader)
+    assert (unknown.returncode, unknown.stderr.count("did you mean read?")) == (2, 1)
     told = invoke("stats", "read", "--ledger", reader, "--json")
     refused = invoke("retry-failed", "read", "--ledger", reader)
     assert (told.returncode, json.loads(told.stdout)["counts"]["todo"]) == (0, 3)
@@ -584,8 +636,8 @@ from crawlcw.ledger.sqlite import SqliteLedger
 
 class Store:
     @staticmethod
-    async def open(url, name, *, kind):
-        return await SqliteLedger.open(url.partition("://")[2], name, kind=kind)
+    async def open(url, name, *, kind, create):
+        return await SqliteLedger.open(url.partition("://")[2], name, kind=kind, create=create)
 
     @staticmethod
     async def look(url, name):

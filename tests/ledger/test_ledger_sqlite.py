@@ -31,6 +31,7 @@ from crawlcw.ledger.sql import outcomes, rows, task_table
 from crawlcw.ledger.sqlite import SqliteLedger, connection
 from crawlcw.ledger.sqlite.connection import Database
 from crawlcw.model.task import Status
+from tests.support.commands import invoke
 from tests.support.ledgers import (
     LEASE,
     START,
@@ -137,6 +138,26 @@ async def test_spiders_share_a_file_and_nothing_else(path: Path):
     assert await films.queries.item_count() == 0
     await books.close()
     await films.close()
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+async def test_a_look_at_an_unknown_name_makes_nothing(path: Path, is_empty: bool):
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    if not is_empty:
+        ledger = await SqliteLedger.open(path, "books")
+        await ledger.tasks.add([make_task()])
+        await ledger.close()
+    before = path.read_bytes()
+
+    for command in ("stats", "hosts", "tasks", "state", "set", "doctor", "retry-failed"):
+        looked = invoke(command, "boks", "--ledger", f"sqlite:///{path}")
+        assert looked.returncode == 2, command
+        assert "nothing is recorded for a spider or use case named 'boks'" in looked.stderr
+        assert ("did you mean books?" in looked.stderr) is not is_empty
+    assert invoke("policy", "boks", "--ledger", f"sqlite:///{path}").returncode == 0
+
+    assert path.read_bytes() == before
 
 
 async def test_spiders_that_differ_by_case_only_are_not_mixed(path: Path):

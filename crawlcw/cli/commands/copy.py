@@ -55,14 +55,12 @@ def command(
 
 
 async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Digest]:
-    async with _opened(source_url, name, kind=None, create=False) as source:
-        if not await source.queries.has(tuple(Status)):
-            raise UsageError(await ledger_option.nothing_of(name, source_url))
+    async with ledger_option.opened(source_url, name) as source:
         if (await source.notes.state()).get(UNFINISHED):
             raise UsageError("the ledger to copy is itself an interrupted copy")
         await dropping.check_idle(source, name)
         kind = source.kind
-        async with _opened(target_url, name, kind=kind, create=True) as target:
+        async with _target(target_url, name, kind) as target:
             if not (await target.notes.state()).get(UNFINISHED):
                 if await target.queries.has(tuple(Status)):
                     raise UsageError(
@@ -71,15 +69,13 @@ async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Diges
                     )
                 return await copy(source, target, told=_tell)
             await target.admin.drop()
-        async with _opened(target_url, name, kind=kind, create=True) as target:
+        async with _target(target_url, name, kind) as target:
             return await copy(source, target, told=_tell)
 
 
 @asynccontextmanager
-async def _opened(
-    url: str, name: str, *, kind: LedgerKind | None, create: bool
-) -> AsyncIterator[CopiedLedger]:
-    ledger = await open_to_copy(url, name, kind=kind, create=create)
+async def _target(url: str, name: str, kind: LedgerKind) -> AsyncIterator[CopiedLedger]:
+    ledger = await open_to_copy(url, name, kind=kind)
     try:
         yield ledger
     finally:

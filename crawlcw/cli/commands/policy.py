@@ -9,7 +9,7 @@ import click
 
 from crawlcw.cli import ledger_option, loop
 from crawlcw.cli.terminal import logs
-from crawlcw.errors import UsageError
+from crawlcw.errors import UnknownNameError, UsageError
 from crawlcw.ledger_opening import open_tracked
 from crawlcw.model.durations import format_duration
 from crawlcw.tracking import Policy, Tracker, keys
@@ -54,7 +54,10 @@ async def _policy(name: str, ledger_url: str, given: dict[str, str]) -> Policy:
 
 async def _written(name: str, ledger_url: str) -> Policy:
     """Return the recorded policy without writing: read access is enough."""
-    ledger = await open_tracked(ledger_url, name, create=False)
+    try:
+        ledger = await open_tracked(ledger_url, name, create=False)
+    except UnknownNameError:
+        return Policy()
     try:
         return Policy.of(await ledger.notes.policy())
     finally:

@@ -9,10 +9,9 @@ from pymongo.errors import CollectionInvalid, OperationFailure
 from crawlcw.errors import (
     LedgerConfigurationError,
     LedgerError,
-    LedgerKindError,
     LedgerUnavailableError,
 )
-from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.kind import LedgerKind, check_kind
 from crawlcw.ledger.mongo.connection import FIRST_ANSWER, mapped
 from crawlcw.ledger.mongo.diagnosis import misconfiguration
 from crawlcw.ledger.mongo.indexes import (
@@ -211,11 +210,7 @@ class Schema:
                 f"the ledger of {name} has schema version {version!r}, and this crawlcw knows "
                 f"version {SCHEMA_VERSION}: use the crawlcw that wrote it, or another database"
             )
-        if (there := _kind_in(marker)) is not (kind := self._store.kind):
-            raise LedgerKindError(
-                f"the ledger of {name} is that of a {there}: give the {kind} another name, or use "
-                "another database"
-            )
+        check_kind(_kind_in(marker), self._store.kind, name)
 
     async def check_server(self) -> None:
         """Ask the server for its version and its time; raise where it will not do."""

@@ -30,17 +30,19 @@ class PostgresLedger(Facets):
         *,
         clock: Callable[[], datetime] | None = None,
         kind: LedgerKind | None = None,
+        create: bool = True,
     ) -> Self:
         """Connect to *url* and make the tables of *name* where they are missing.
 
         *url* is libpq's, such as `postgresql://user@host/database`. *kind* is the kind of the
-        tasks; None: as recorded, or a spider's. Raises `LedgerUnavailableError` or
+        tasks; None: as recorded, or a spider's. Without *create* a missing name is an
+        `UnknownNameError`, and a complete ledger is not written. Raises `LedgerUnavailableError` or
         `LedgerConfigurationError`.
         """
         store = PostgresStore(url, name, clock=clock)
         ledger = cls(store)
         try:
-            await store.prepare(kind=kind)
+            await store.prepare(kind=kind, create=create)
         except BaseException:
             await ledger.close()
             raise

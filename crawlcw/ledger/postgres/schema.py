@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from crawlcw.errors import LedgerConfigurationError, LedgerKindError
-from crawlcw.ledger.kind import LedgerKind
+from crawlcw.errors import LedgerConfigurationError, UnknownNameError
+from crawlcw.ledger.kind import LedgerKind, check_kind
 from crawlcw.ledger.postgres.connection import Connection, Database
 from crawlcw.ledger.postgres.dialect import DIALECT, types
 from crawlcw.ledger.sql import schema
@@ -75,17 +75,22 @@ class Tables(schema.Tables):
         return [name for name in names if name not in there]
 
 
-def prepare(db: Database, tables: Tables, name: str, *, kind: LedgerKind | None) -> LedgerKind:
+def prepare(
+    db: Database, tables: Tables, name: str, *, kind: LedgerKind | None, create: bool
+) -> LedgerKind:
     """Make the tables of *name* where they are missing; return the kind of its tasks.
 
-    *kind* is the expected kind, None: any. Raises `LedgerConfigurationError`.
+    *kind* is the expected kind, None: any. Without *create* a name without tables is an
+    `UnknownNameError`. Raises `LedgerConfigurationError` as well.
     """
     marker = marker_of(db, name)
-    _check(marker, name, kind=kind)
+    there = _checked(marker, name, kind=kind)
+    missing = tables.missing(db)
+    if not create and (marker is None or "tasks" in missing):
+        raise UnknownNameError(name)
     is_decided = marker is not None and (kind is None or marker["tracked"] is not None)
-    if is_decided and not tables.missing(db):
-        assert marker is not None
-        return LedgerKind.of(marker["tracked"])
+    if not missing and (is_decided or not create):
+        return there
     with db.transaction(durable=True):
         db.execute("SELECT pg_advisory_xact_lock(?)", (_MAKERS,))
         for statement in () if _has_marker(db) else _MAKE_MARKER:
@@ -94,7 +99,7 @@ def prepare(db: Database, tables: Tables, name: str, *, kind: LedgerKind | None)
             f"INSERT INTO {_MARKER} (spider, version) VALUES (?, ?) ON CONFLICT DO NOTHING",
             (name, SCHEMA_VERSION),
         )
-        _check(marker_of(db, name), name, kind=kind)
+        _checked(marker_of(db, name), name, kind=kind)
         db.execute(
             f"UPDATE {_MARKER} SET tracked = ? WHERE spider = ? AND tracked IS NULL",
             (None if kind is None else int(kind.tracked), name),
@@ -117,26 +122,23 @@ def prepare(db: Database, tables: Tables, name: str, *, kind: LedgerKind | None)
 
 def found_kind(db: Database, name: str, *, kind: LedgerKind | None) -> LedgerKind:
     """Return the kind of a ledger that is only looked at; raises `LedgerConfigurationError`."""
-    marker = marker_of(db, name)
-    _check(marker, name, kind=kind)
-    return LedgerKind.of(marker["tracked"]) if marker else kind or LedgerKind.SPIDER
+    return _checked(marker_of(db, name), name, kind=kind)
 
 
-def _check(marker: Mapping[str, Any] | None, name: str, *, kind: LedgerKind | None) -> None:
-    """Raise where the tables of *name* are of another version or kind."""
+def _checked(marker: Mapping[str, Any] | None, name: str, *, kind: LedgerKind | None) -> LedgerKind:
+    """Return the kind of the tables of *name*; raise where it or their version is another one."""
     if marker is None:
-        return
+        return kind or LedgerKind.SPIDER
     if marker["version"] != SCHEMA_VERSION:
         raise LedgerConfigurationError(
             f"the ledger of {name} has schema version {marker['version']!r}, and this crawlcw "
             f"knows version {SCHEMA_VERSION}: use the crawlcw that wrote it, or another database"
         )
+    if marker["tracked"] is None:
+        return kind or LedgerKind.SPIDER
     there = LedgerKind.of(marker["tracked"])
-    if kind is not None and marker["tracked"] is not None and there is not kind:
-        raise LedgerKindError(
-            f"the ledger of {name} is that of a {there}: give the {kind} another name, or use "
-            "another database"
-        )
+    check_kind(there, kind or there, name)
+    return there
 
 
 def marker_of(db: Database, name: str) -> Mapping[str, Any] | None:

@@ -47,9 +47,11 @@ class PostgresStore(SqlStore):
         self.clock.set(time, asked=asked, answered=answered)
         self._clock_checked = answered
 
-    async def prepare(self, *, kind: LedgerKind | None) -> None:
+    async def prepare(self, *, kind: LedgerKind | None, create: bool = True) -> None:
         """Create missing tables; see `schema.prepare`."""
-        self.kind = await self.writer.run(schema.prepare, self.tables, self.name, kind=kind)
+        self.kind = await self.writer.run(
+            schema.prepare, self.tables, self.name, kind=kind, create=create
+        )
 
     async def drop(self) -> None:
         """See `port.Store.drop`."""

@@ -40,17 +40,19 @@ class SqliteLedger(Facets):
         *,
         clock: Callable[[], datetime] | None = None,
         kind: LedgerKind | None = None,
+        create: bool = True,
     ) -> Self:
         """Return the ledger of *name* in the file at *path*, both made where they do not exist.
 
         *kind* says whether the tasks are a use case's or a spider's; None: as recorded, or a
-        spider's. Raises `LedgerConfigurationError` for a file that is not such a ledger.
+        spider's. Without *create* a missing name is an `UnknownNameError`. Raises
+        `LedgerConfigurationError` for a file that is not such a ledger.
         """
         machine = LedgerClock(time_of_day=partial(datetime.now, UTC))
         store = SqliteStore(Path(path), name, clock=clock or machine.now)
         ledger = cls(store)
         try:
-            await store.prepare(kind=kind)
+            await store.prepare(kind=kind, create=create)
             await store.reader.run(restrict_to_reading)
             await ledger._go_on_from_the_latest(machine)
         except BaseException:

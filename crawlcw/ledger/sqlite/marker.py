@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from crawlcw.errors import LedgerConfigurationError, LedgerKindError
-from crawlcw.ledger.kind import LedgerKind
+from crawlcw.errors import LedgerConfigurationError, UnknownNameError
+from crawlcw.ledger.kind import LedgerKind, check_kind
 from crawlcw.ledger.sql.schema import quoted
 from crawlcw.ledger.sqlite.connection import MISCONFIGURED, Connection, Database, enter_wal_mode
 from crawlcw.ledger.sqlite.schema import MARKER, SCHEMA_VERSION, Tables
@@ -31,12 +31,13 @@ _NEWER = {
 _FIRST_WITH_KINDS = 4
 
 
-def create(
-    db: Database, tables: Tables, name: str, path: Path, *, kind: LedgerKind | None
+def prepare(
+    db: Database, tables: Tables, name: str, path: Path, *, kind: LedgerKind | None, create: bool
 ) -> LedgerKind:
-    """Make the tables of *name*, or find out that the file is not one of ours.
+    """Make or update the tables of *name*, or find out that the file is not one of ours.
 
-    *kind* is the expected kind of the tasks, None: any. Return the kind found.
+    *kind* is the expected kind of the tasks, None: any. Return the kind found. Without *create*
+    a name without tables is an `UnknownNameError`.
     """
     if path.exists() and not os.access(path, os.W_OK):
         raise LedgerConfigurationError(
@@ -44,6 +45,8 @@ def create(
         )
     # Before anything is changed, for the mode is written into the file.
     check_marker(db, name, path, kind=kind, upgrades=tables.upgrades)
+    if not create and name not in names_in(db):
+        raise UnknownNameError(name)
     enter_wal_mode(db)
     # Synced when the WAL is folded into the file; otherwise by the connection itself.
     db.execute("PRAGMA synchronous = NORMAL")
@@ -122,11 +125,8 @@ def check_marker(
             f"from {name}: rename the spider, or use another file."
         )
     there = LedgerKind.of(marker["tracked"])
-    if kind is not None and marker["tracked"] is not None and there is not kind:
-        raise LedgerKindError(
-            f"The ledger {path} holds a {there} named {name}, not a {kind}: "
-            f"give the {kind} another name, or use another file."
-        )
+    if kind is not None and marker["tracked"] is not None:
+        check_kind(there, kind, name, ledger=f"The ledger {path}", other="another file")
     return there
 
 

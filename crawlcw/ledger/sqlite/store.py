@@ -12,7 +12,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.ledger.sqlite.connection import Connection, Database
 from crawlcw.ledger.sqlite.file_modes import shut_out_others
-from crawlcw.ledger.sqlite.marker import create, forget
+from crawlcw.ledger.sqlite.marker import forget, prepare
 from crawlcw.ledger.sqlite.schema import Tables
 
 
@@ -36,12 +36,14 @@ class SqliteStore(SqlStore):
             reader=Connection(path),
         )
 
-    async def prepare(self, *, kind: LedgerKind | None) -> None:
-        """Create missing tables and indexes, and check existing ones.
+    async def prepare(self, *, kind: LedgerKind | None, create: bool = True) -> None:
+        """Create missing tables and indexes, and check existing ones; see `marker.prepare`.
 
         Removes other users' access to a file of an older version.
         """
-        self.kind = await self.writer.run(create, self.tables, self.name, self.path, kind=kind)
+        self.kind = await self.writer.run(
+            prepare, self.tables, self.name, self.path, kind=kind, create=create
+        )
         # Not before: until then it may be another program's.
         shut_out_others(self.path)
 
