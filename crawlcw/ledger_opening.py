@@ -61,7 +61,7 @@ async def open_ledger(
     *url* is `sqlite:///relative/path`, `sqlite:////absolute/path`,
     `mongodb://host/database`, `mongodb+srv://...` or `postgresql://host/database`; or
     `sqlite:///:memory:`, a new temporary ledger. *kind* says whether *name* is a spider or a
-    use case; None: either. Without *create* nothing is created, and read access suffices: a
+    use case; None: either. Without *create* no ledger is made, and read access suffices: a
     name of which nothing is recorded is a `UsageError`, on MongoDB an empty ledger. Raises
     `LedgerConfigurationError` or `LedgerUnavailableError`.
     """
