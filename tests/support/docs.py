@@ -78,6 +78,10 @@ class Site:
         del hits["/robots.txt"]
         return hits
 
+    def answer(self, paths: int) -> None:
+        """Answer requests for the first *paths* paths; others wait, see `static_site`."""
+        _get(f"{self.origin}/__answered__/{paths}")
+
     def heal(self) -> None:
         """Make the site answer every request at once from now on."""
         _get(f"{self.origin}/__heal__")

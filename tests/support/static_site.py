@@ -5,16 +5,20 @@
 Prints its port and serves until it is ended. `/__hits__` returns the number of requests
 by path, and `/__seen__` the numbers and times of connections and pages.
 `--fail-every N` answers 503 to every Nth page, `--stall-after N` stops answering after
-N requests, and `--latency MS` delays every answer; all three end with a request for
-`/__heal__`.
+N requests, `--latency MS` delays every answer, and `--answered N` lets requests for more
+than N paths wait, until a request for `/__answered__/M` allows M paths. All four end with
+a request for `/__heal__`.
 """
 
 import argparse
 import asyncio
 import json
+import math
 import mimetypes
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -32,9 +36,12 @@ class Site:
         fail_every: int = 0,
         stall_after: int = 0,
         latency: float = 0.0,
+        answered: int = 0,
     ) -> None:
         self.hits: Counter[str] = Counter()
         self.latency = latency
+        self._answered = answered or math.inf
+        self._waiting: list[Callable[[], None]] = []
         self._stall_after = stall_after
         self._requests = 0
         self.connections = 0
@@ -65,7 +72,11 @@ class Site:
             self._failing.clear()
             self._stall_after = 0
             self.latency = 0.0
+            self._allow(math.inf)
             return _answer(200, b"", "healed.txt")
+        if path.startswith("/__answered__/"):
+            self._allow(int(path.rpartition("/")[2]))
+            return _answer(200, b"", "answered.txt")
         self.hits[path] += 1
         self._last = time.time()
         if len(self._times) < 100:
@@ -76,6 +87,21 @@ class Site:
         if path in self._failing:
             return _answer(503, b"busy", "busy.txt")
         return self._pages.get(path) or _answer(404, b"not here", "missing.txt")
+
+    def is_waited_for(self, target: str, again: Callable[[], None]) -> bool:
+        """Return whether a request has to wait; *again* is called when it may be answered."""
+        path = unquote(target.partition("?")[0])
+        is_known = path in self.hits or path.startswith("/__")
+        if is_known or len(self.hits) < self._answered:
+            return False
+        self._waiting.append(again)
+        return True
+
+    def _allow(self, answered: float) -> None:
+        self._answered = answered
+        waiting, self._waiting = self._waiting, []
+        for again in waiting:
+            again()
 
     def _seen(self) -> dict[str, float]:
         """Return the numbers of a crawl; times in seconds of the system's clock."""
@@ -120,15 +146,22 @@ class Connection(asyncio.Protocol):
         self._buffer += data
         while b"\r\n\r\n" in self._buffer:
             head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
-            target = head.split(b" ", 2)[1].decode("latin-1")
-            answer = self._site.answer(target)
-            if answer is None:
-                continue
-            if self._site.latency and not target.startswith("/__"):
-                loop = asyncio.get_running_loop()
-                loop.call_later(self._site.latency, self._write, answer)
-            else:
-                self._transport.write(answer)
+            self._respond(head.split(b" ", 2)[1].decode("latin-1"))
+
+    def _respond(self, target: str) -> None:
+        # The client of a request that has waited may have left.
+        if self._transport.is_closing():
+            return
+        if self._site.is_waited_for(target, partial(self._respond, target)):
+            return
+        answer = self._site.answer(target)
+        if answer is None:
+            return
+        if self._site.latency and not target.startswith("/__"):
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._site.latency, self._write, answer)
+        else:
+            self._transport.write(answer)
 
     def _write(self, answer: bytes) -> None:
         # The client may have left by now.
@@ -152,6 +185,7 @@ def main() -> None:
     parser.add_argument("--fail-every", type=int, default=0)
     parser.add_argument("--stall-after", type=int, default=0)
     parser.add_argument("--latency", type=int, default=0, help="milliseconds")
+    parser.add_argument("--answered", type=int, default=0, help="paths; 0: all")
     arguments = parser.parse_args()
     site = Site(
         arguments.folders,
@@ -159,6 +193,7 @@ def main() -> None:
         fail_every=arguments.fail_every,
         stall_after=arguments.stall_after,
         latency=arguments.latency / 1000,
+        answered=arguments.answered,
     )
     uvloop.run(serve(site))
 
