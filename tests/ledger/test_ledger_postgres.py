@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -177,6 +178,34 @@ async def test_a_wake_up_beside_a_release_is_not_lost(
         await ledger.host_leases.release([(lease, replace(lease.host, ready_at=None))])
 
     assert await ledger.host_leases.lease(worker="b", limit=1, lease=LEASE)
+
+
+async def test_a_process_that_is_silent_within_a_transaction_keeps_no_rows(
+    ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch
+):
+    await ledger.tasks.add(make_tasks(1))
+    (lease,) = await claimed(ledger)
+    settings = ["SET idle_in_transaction_session_timeout = '200ms'"]
+    is_locked, is_renewed = threading.Event(), threading.Event()
+
+    def stand_still(db: connection.Database) -> None:
+        with db.transaction():
+            db.execute(f"SELECT id FROM {ledger.store.tables.tasks} FOR UPDATE")
+            is_locked.set()
+            assert is_renewed.wait(ENOUGH)
+            db.execute("SELECT 1")
+
+    async with several(ledger, 1) as (silent,):
+        monkeypatch.setattr(connection, "_SETTINGS", settings)
+        standing = asyncio.create_task(silent.store.writer.run(stand_still))
+        assert await asyncio.to_thread(is_locked.wait, ENOUGH)
+
+        lost = await ledger.leases.renew([lease], lease=LEASE)
+        is_renewed.set()
+        with pytest.raises(LedgerUnavailableError, match="idle-in-transaction"):
+            await standing
+
+    assert lost == set()
 
 
 # --- durability

@@ -31,6 +31,9 @@ _T = TypeVar("_T")
 #: Seconds until a server that does not answer is given up.
 _FIRST_ANSWER = 5
 _ANSWER = 60.0
+#: Seconds until the server ends a transaction whose client is silent, and with it the locks on
+#: its rows. The network may have lost the client, which TCP finds out after hours.
+_SILENCE = 15.0
 #: Attempts at a transaction that the server ends for a deadlock; rows are locked in one order.
 _TRIES = 5
 _SETTINGS = (
@@ -38,6 +41,7 @@ _SETTINGS = (
     "SET enable_seqscan = off",
     "SET jit = off",
     f"SET statement_timeout = '{_ANSWER:.0f}s'",
+    f"SET idle_in_transaction_session_timeout = '{_SILENCE:.0f}s'",
     (
         "SELECT set_config('synchronous_commit', 'on', false) "
         "WHERE current_setting('synchronous_commit') = 'off'"
@@ -52,6 +56,7 @@ _MISCONFIGURED = (
     errors.InvalidSchemaName,
     errors.UndefinedTable,
 )
+_UNAVAILABLE = (errors.ReadOnlySqlTransaction, errors.IdleInTransactionSessionTimeout)
 #: A text of a URL, in which these characters are written as `%` and their number.
 _TEXT = r"(?:[^\s:/?@%\[\]]|%[0-9A-Fa-f]{2})*"
 _HOST = rf"(?:\[[^\s/?@\[\]]+\]|{_TEXT})(?::\d{{1,5}})?"
@@ -146,6 +151,7 @@ class Database:
         check(url)
         self.unsynced = False
         self.unit: Any = None
+        self.is_set_up = False
         self._streams = count()
         self._db: Any = psycopg.connect(
             url,
@@ -162,7 +168,11 @@ class Database:
         self._db.adapters.register_dumper(bool, _BoolDumper)
         self._db.adapters.register_dumper(str, _TextDumper)
         self._db.adapters.register_loader("text", _TextLoader)
+
+    def set_up(self) -> None:
+        """Change the settings of a new connection."""
         self._db.execute("; ".join(_SETTINGS))
+        self.is_set_up = True
 
     @property
     def in_transaction(self) -> bool:
@@ -273,6 +283,9 @@ class Connection(database.Connection):
                 try:
                     db = self._usable()
                     at_work.append((db, monotonic()))
+                    # Only now: a server that does not answer is given up.
+                    if not db.is_set_up:
+                        db.set_up()
                     if self._begun is not None:
                         self._begun(db)
                     return _done(db, work, *args, **kwargs)
@@ -346,7 +359,7 @@ def translated_error(error: psycopg.Error) -> LedgerError:
         if error.sqlstate is None and _advice(error):
             return LedgerConfigurationError(said)
         return LedgerUnavailableError(said)
-    if isinstance(error, psycopg.InterfaceError | errors.ReadOnlySqlTransaction):
+    if isinstance(error, (psycopg.InterfaceError, *_UNAVAILABLE)):
         return LedgerUnavailableError(said)
     return LedgerError(said)
 
