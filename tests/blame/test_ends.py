@@ -15,8 +15,8 @@ import pytest
 
 from tests.blame.code_site import crawled, running, wait_until
 from tests.blame.crawl_command import children_of
-from tests.faults.proxy import Command as Sent
 from tests.faults.proxy import Fault, proxied
+from tests.faults.wires import Command as Sent
 from tests.support.mongod import with_database
 from tests.support.plain_site import PlainHandler, PlainSite
 from tests.support.work_process import Working, crawlcw

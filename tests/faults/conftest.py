@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults import scenario
-from tests.faults.world import World, quick
+from tests.faults.world import MongoWorld, World, quick
 from tests.support import docs
 from tests.support.crawl_process import Store
+from tests.support.mongod import with_database
 
 #: Pages that the star links to: one process holds all of them.
 LEAVES = 40
@@ -22,20 +23,17 @@ def short_waits() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=["motor", "pymongo"])
-def world(request: pytest.FixtureRequest, mongodb_uri: str, short_waits: None) -> Iterator[World]:
+@pytest.fixture(scope="module", params=["motor", "pymongo", "postgres"])
+def world(request: pytest.FixtureRequest, short_waits: None) -> Iterator[World]:
     """A world behind each driver in turn, in a database of this module's own."""
-    module = request.module.__name__.rpartition(".")[2]
-    name = f"crawlcw_test_{os.getpid()}_{module}_{request.param}"
-    with World(mongodb_uri, name, request.param).opened() as opened:
+    with on_driver(request, request.param).opened() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def one_world(mongodb_uri: str, short_waits: None) -> Iterator[World]:
-    """A world for tests that do not depend on the driver."""
-    name = f"crawlcw_test_{os.getpid()}_one_world"
-    with World(mongodb_uri, name, "motor").opened() as opened:
+def one_world(request: pytest.FixtureRequest, short_waits: None) -> Iterator[World]:
+    """A world for tests that need MongoDB, and do not depend on the driver."""
+    with on_driver(request, "motor").opened() as opened:
         yield opened
 
 
@@ -43,6 +41,32 @@ def one_world(mongodb_uri: str, short_waits: None) -> Iterator[World]:
 def store(ledger_url: str) -> Store:
     """A new ledger for crawls in processes of their own, on each store."""
     return Store(ledger_url)
+
+
+@pytest.fixture(scope="module")
+def postgres_world(request: pytest.FixtureRequest, short_waits: None) -> Iterator[World]:
+    """A world on PostgreSQL."""
+    with on_driver(request, "postgres").opened() as opened:
+        yield opened
+
+
+@pytest.fixture(params=["one_world", "postgres_world"], ids=["mongodb", "postgres"])
+def either_world(request: pytest.FixtureRequest) -> World:
+    """A world on each server in turn, for tests that do not depend on the driver."""
+    opened: World = request.getfixturevalue(request.param)
+    return opened
+
+
+def on_driver(request: pytest.FixtureRequest, driver: str) -> World:
+    module = request.module.__name__.rpartition(".")[2]
+    name = f"crawlcw_test_{os.getpid()}_{module}_{request.fixturename}_{driver}"
+    if driver == "postgres":
+        make = request.getfixturevalue("postgres_databases")
+        # Only tests of this store need its driver.
+        from tests.faults.postgres_world import PostgresWorld
+
+        return PostgresWorld(make(name), driver)
+    return MongoWorld(with_database(request.getfixturevalue("mongodb_uri"), name), driver)
 
 
 @pytest.fixture(scope="session")

@@ -96,7 +96,8 @@ MUTANTS = [
         edits=(_without("mine", '"lock": lease.token,', '"fence": lease.fence,', module=_UPDATES),),
         caught_by=(
             _CONTRACT + "a_stale_commit_writes_nothing_and_is_named[motor]",
-            _OPERATIONS + "an_operation_that_is_sent_again_too_late_changes_nothing[commit]",
+            _OPERATIONS
+            + "an_operation_that_is_sent_again_too_late_changes_nothing[mongodb-commit]",
         ),
     ),
     Mutant(
@@ -134,7 +135,7 @@ MUTANTS = [
                 "Items.whole", '"fence": source_of(found)["fence"], ', module=f"{_MONGO}.items"
             ),
         ),
-        caught_by=(_OPERATIONS + "a_large_item_that_comes_too_late_is_not_seen",),
+        caught_by=(_OPERATIONS + "a_large_item_that_comes_too_late_is_not_seen[mongodb]",),
     ),
     Mutant(
         name="claim-ignores-due",

@@ -1,9 +1,8 @@
-"""A network between crawlcw and mongod with losses, delays, repeats and breaks for tests.
+"""A network between crawlcw and its server with losses, delays, repeats and breaks for tests.
 
-It is a TCP proxy in a thread of its own, and reads the necessary parts of MongoDB's
-wire protocol: the bounds of a message, the request of a reply, and the command of a
-request. A `Plan` chooses a `Fault` for a command. Besides, the whole network can be
-cut and frozen, until it is mended.
+It is a TCP proxy in a thread of its own, and reads the necessary parts of the server's
+protocol, see `wires`. A `Plan` chooses a `Fault` for a command. Besides, the whole network
+can be cut and frozen, until it is mended.
 
 It forwards messages byte for byte.
 """
@@ -21,22 +20,13 @@ from enum import StrEnum
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-import bson
-
+from tests.faults.wires import OWN, Command, MongoWire, PostgresWire, Wire
 from tests.support.listeners import closed
 
 T = TypeVar("T")
 
-#: messageLength, requestID, responseTo, opCode.
-_HEADER = struct.Struct("<iiii")
-_OP_MSG = 2013
-_FLAGS_SIZE = 4
-_BODY = 0
-_MORE_TO_COME = 1 << 1
 #: A linger time of zero makes `close` send a reset.
 _NO_LINGER = struct.pack("ii", 1, 0)
-#: Commands of the driver itself, not of an operation.
-_OWN = frozenset({"hello", "ismaster", "isMaster", "ping", "endSessions", "killCursors"})
 _ANSWERS_WITHIN = 20.0
 
 
@@ -70,15 +60,6 @@ class Fault:
     keeps: bool = False  #: a copy of the request is kept for `Proxy.deliver`
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A request, as the proxy reads it."""
-
-    name: str
-    target: str  #: the collection, if the command has one
-    body: dict[str, Any]
-
-
 #: Returns the fault of a command, or None. Called once for each, in the order of arrival.
 Plan = Callable[[Command], Fault | None]
 
@@ -108,7 +89,7 @@ class At:
     def _is_meant(self, command: Command) -> bool:
         if self._target not in (None, command.target):
             return False
-        return command.name not in _OWN if self._name is None else command.name == self._name
+        return command.name not in OWN if self._name is None else command.name == self._name
 
 
 class ByChance:
@@ -124,7 +105,7 @@ class ByChance:
         self._random = random.Random(seed)
 
     def __call__(self, command: Command) -> Fault | None:
-        meant = command.name in self._names if self._names else command.name not in _OWN
+        meant = command.name in self._names if self._names else command.name not in OWN
         if not meant or self._random.random() >= self._rate:
             return None
         return self._random.choice(self._faults)
@@ -133,9 +114,10 @@ class ByChance:
 class Proxy:
     """The network, for use by a test. Its methods may be called in any thread."""
 
-    def __init__(self, host: str, port: int) -> None:
-        """Prepare a proxy for the server at *host* and *port*."""
+    def __init__(self, host: str, port: int, wire: Callable[[], Wire]) -> None:
+        """Prepare a proxy for the server at *host* and *port*, which speaks as *wire*."""
         self._server = (host, port)
+        self.wire = wire
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault proxy")
         self._links: set[_Link] = set()
@@ -160,15 +142,15 @@ class Proxy:
         self._loop.close()
 
     def plan(self, plan: Plan | None) -> None:
-        """Use *plan* from now on, and clear `commands`."""
+        """Use *plan* from now on, clear `commands`, and end half-open connections."""
         self._call(self._set_plan(plan))
 
     def commands(self) -> list[Command]:
         """Return the commands since the last call of `plan`, without the driver's own."""
-        return [each for each in self._commands if each.name not in _OWN]
+        return [each for each in self._commands if each.name not in OWN]
 
     def deliver(self) -> list[dict[str, Any]]:
-        """Send the kept requests to the server, each on its own connection; return the replies."""
+        """Send the kept requests to a MongoDB, each on its own connection; return the replies."""
         return self._call(self._deliver())
 
     def cut(self) -> None:
@@ -198,6 +180,9 @@ class Proxy:
         self._plan = plan
         self._commands = []
         self._kept = []
+        for link in list(self._links):
+            if link.is_abandoned:
+                link.stop()
 
     async def _cut(self) -> None:
         self._is_cut = True
@@ -217,9 +202,10 @@ class Proxy:
 
     async def _exchange(self, message: bytes) -> dict[str, Any]:
         reader, writer = await asyncio.open_connection(*self._server)
+        wire = MongoWire()
         try:
             writer.write(message)
-            return _body(await _message(reader))
+            return wire.body(await wire.reply(reader))
         finally:
             writer.close()
             await writer.wait_closed()
@@ -238,9 +224,8 @@ class Proxy:
 
     # --- calls of a link
 
-    def fate(self, message: bytes) -> Fault | None:
+    def fate(self, command: Command, message: bytes) -> Fault | None:
         """Record a request and return its fault."""
-        command = _command(message)
         self._commands.append(command)
         fault = self._plan(command) if self._plan is not None else None
         if fault is not None and fault.keeps:
@@ -261,9 +246,12 @@ class _Link:
         self._proxy = proxy
         self._reader = reader
         self._writer = writer
+        self._wire = proxy.wire()
         self._task = asyncio.current_task()
         self._is_mute = False
-        #: The fault of each request without a reply yet, by its requestID.
+        self._is_half_open = False
+        self.is_abandoned = False  #: the client has left, which the server does not know
+        #: The fault of each request without a reply yet, by its number.
         self._waiting: dict[int, Fault | None] = {}
         self._answered = asyncio.Event()
         self.ended = asyncio.Event()
@@ -280,6 +268,9 @@ class _Link:
                 while self._waiting and not replies.done():
                     self._answered.clear()
                     await self._answered.wait()
+                if self._is_half_open:
+                    self.is_abandoned = True
+                    await replies
             finally:
                 replies.cancel()
                 await asyncio.gather(replies, return_exceptions=True)
@@ -303,14 +294,14 @@ class _Link:
 
     async def _pass_requests(self, server: asyncio.StreamWriter) -> None:
         while True:
-            message = await _message(self._reader, or_end=True)
+            message = await self._wire.request(self._reader)
             if not message:
                 return
             await self._proxy.flowing()
             if self._is_mute:
                 continue
-            _, request_id, _, opcode = _HEADER.unpack_from(message)
-            fault = self._proxy.fate(message) if opcode == _OP_MSG else None
+            command = self._wire.command(message)
+            fault = self._proxy.fate(command, message) if command is not None else None
             if fault is not None:
                 # The driver awaits the answer before it sends more on a connection.
                 await asyncio.sleep(fault.delay.total_seconds())
@@ -319,12 +310,12 @@ class _Link:
                 if fault.loss is Loss.REQUEST:
                     self._end(fault.end)
                     continue
-            self._waiting[request_id] = fault
+            self._waiting[self._wire.number(message)] = fault
             server.write(message)
 
     async def _pass_replies(self, reader: asyncio.StreamReader) -> None:
         try:
-            while message := await _message(reader, or_end=True):
+            while message := await self._wire.reply(reader):
                 await self._proxy.flowing()
                 self._pass_reply(message)
                 self._answered.set()
@@ -334,10 +325,10 @@ class _Link:
             self._writer.close()
 
     def _pass_reply(self, message: bytes) -> None:
-        _, _, response_to, _ = _HEADER.unpack_from(message)
-        fault = self._waiting.get(response_to)
-        if not _has_more(message):
-            self._waiting.pop(response_to, None)
+        number, has_more = self._wire.answered(message)
+        fault = self._waiting.get(number)
+        if not has_more:
+            self._waiting.pop(number, None)
         if self._is_mute:
             return
         if fault is None or fault.loss is Loss.NOTHING:
@@ -351,7 +342,7 @@ class _Link:
         self._is_mute = True
         match end:
             case End.SILENCE:
-                pass
+                self._is_half_open = True
             case End.CLOSE:
                 self._writer.close()
             case End.RESET:
@@ -365,52 +356,19 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-async def _message(reader: asyncio.StreamReader, *, or_end: bool = False) -> bytes:
-    """Return the next whole message, or nothing if the stream ends before it."""
-    try:
-        header = await reader.readexactly(_HEADER.size)
-    except asyncio.IncompleteReadError:
-        if or_end:
-            return b""
-        raise
-    length: int = _HEADER.unpack(header)[0]
-    return header + await reader.readexactly(length - _HEADER.size)
-
-
-def _has_more(message: bytes) -> bool:
-    """Return whether the server sends further replies by itself, as for the driver's monitor."""
-    opcode: int = _HEADER.unpack_from(message)[3]
-    flags: int = struct.unpack_from("<I", message, _HEADER.size)[0]
-    return opcode == _OP_MSG and bool(flags & _MORE_TO_COME)
-
-
-def _body(message: bytes) -> dict[str, Any]:
-    """Return the document of an OP_MSG, a command or a reply."""
-    at = _HEADER.size + _FLAGS_SIZE
-    while message[at] != _BODY:
-        # A sequence of documents, which begins with its size.
-        at += 1 + int(struct.unpack_from("<i", message, at + 1)[0])
-    size: int = struct.unpack_from("<i", message, at + 1)[0]
-    return bson.decode(message[at + 1 : at + 1 + size])
-
-
-def _command(message: bytes) -> Command:
-    body = _body(message)
-    name = next(iter(body))
-    target = body[name]
-    return Command(name=name, target=target if isinstance(target, str) else "", body=body)
-
-
 @contextmanager
 def proxied(uri: str) -> Iterator[tuple[Proxy, str]]:
     """Yield a proxy to the only server of *uri*, and the URI through the proxy."""
     parts = urlsplit(uri)
     assert parts.hostname is not None
-    proxy = Proxy(parts.hostname, parts.port or 27017)
+    is_postgres = parts.scheme == "postgresql"
+    wire: Callable[[], Wire] = PostgresWire if is_postgres else MongoWire
+    proxy = Proxy(parts.hostname, parts.port or 27017, wire)
     proxy.start()
     try:
         credentials, at, _ = parts.netloc.rpartition("@")
         netloc = f"{credentials}{at}127.0.0.1:{proxy.port}"
-        yield proxy, urlunsplit(parts._replace(netloc=netloc))
+        query = "sslmode=disable&gssencmode=disable" if is_postgres else parts.query
+        yield proxy, urlunsplit(parts._replace(netloc=netloc, query=query))
     finally:
         proxy.stop()

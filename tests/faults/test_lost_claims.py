@@ -8,25 +8,35 @@ import pytest
 
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.model.task import Lease, Task
-from tests.faults.proxy import At, Command, End, Fault, Loss
+from tests.faults.proxy import At, End, Fault, Loss
+from tests.faults.wires import Command
 from tests.faults.world import World
 from tests.support.ledgers import LEASE
 
 pytestmark = pytest.mark.thorough
 
 REPLY_LOST = Fault(loss=Loss.REPLY, end=End.RESET)
-COMMAND = {"each": "findAndModify", "batch": "update"}
+#: The command that claims, and the one that looks for a claim whose reply was lost.
+COMMANDS = {
+    "each": ("findAndModify", "find"),
+    "batch": ("update", "find"),
+    "postgres": ("COMMIT", "UPDATE"),
+}
 
 
-@pytest.fixture(params=COMMAND)
-def world(request: pytest.FixtureRequest, one_world: World) -> World:
-    """A process that claims one task at a time, or batches."""
-    one_world.begin(claims=request.param)
-    return one_world
+@pytest.fixture(params=COMMANDS)
+def world(request: pytest.FixtureRequest) -> World:
+    """A process that claims one task at a time, or batches, or on PostgreSQL."""
+    of_postgres = request.param == "postgres"
+    world: World = request.getfixturevalue("postgres_world" if of_postgres else "one_world")
+    world.begin(claims=request.param)
+    return world
 
 
-def reply_lost(world: World) -> At:
-    return At(REPLY_LOST, name=COMMAND[world.claims], target="books")
+def lost(world: World, fault: Fault = REPLY_LOST, *, looking: bool = False) -> At:
+    """Return the fault of a claim, or of the look for one."""
+    name = COMMANDS[world.claims][looking]
+    return At(fault, name=name, target="" if world.driver == "postgres" else "books")
 
 
 async def claim(world: World, tasks: Sequence[Task]) -> list[Lease]:
@@ -38,7 +48,7 @@ async def claim(world: World, tasks: Sequence[Task]) -> list[Lease]:
 
 async def claim_in_vain(world: World, tasks: Sequence[Task]) -> None:
     """Claim once; the server applies the claim, and its reply is lost."""
-    plan = reply_lost(world)
+    plan = lost(world)
     world.proxy.plan(plan)
     # On a busy machine, a claim may exceed its timeout before it is sent.
     while not plan.struck.is_set():
@@ -95,10 +105,9 @@ def test_two_who_claim_the_same_and_both_are_not_answered_get_it_once(world: Wor
     (todo,) = world.setting.todo
     # Both claims are under way before the first one fails.
     both_sent = asyncio.Event()
-    first, second = (
-        At(fault, name=COMMAND[world.claims], target="books")
-        for fault in (replace(REPLY_LOST, until=both_sent), REPLY_LOST)
-    )
+    # PostgreSQL gets one transaction of a process at a time.
+    until = None if world.driver == "postgres" else both_sent
+    first, second = (lost(world, fault) for fault in (replace(REPLY_LOST, until=until), REPLY_LOST))
 
     def plan(command: Command) -> Fault | None:
         fault = first(command) or second(command)
@@ -133,7 +142,7 @@ def test_who_claims_another_task_gets_no_lease_of_the_first(world: World):
 def test_a_reply_that_is_lost_again_while_it_is_looked_for_is_looked_for_again(world: World):
     (todo,) = world.setting.todo
     world.run(claim_in_vain(world, [todo]))
-    world.proxy.plan(At(REPLY_LOST, name="find", target="books"))
+    world.proxy.plan(lost(world, looking=True))
 
     leases = world.run(claim(world, [todo]))
 

@@ -18,7 +18,8 @@ import pytest
 from pymongo.collection import Collection
 from pymongo.errors import AutoReconnect, ConnectionFailure, NetworkTimeout
 
-from tests.faults.proxy import At, ByChance, Command, End, Fault, Loss, Proxy, proxied
+from tests.faults.proxy import At, ByChance, End, Fault, Loss, Proxy, proxied
+from tests.faults.wires import Command
 from tests.support.mongod import with_database
 
 #: Seconds until a client with a short timeout gives up.

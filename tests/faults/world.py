@@ -3,8 +3,9 @@
 import asyncio
 import copy
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -35,18 +36,9 @@ from tests.support.ledgers import (
     success,
     visit,
 )
-from tests.support.mongod import with_database
 
 T = TypeVar("T")
 
-COLLECTIONS = (
-    *("books", "books.hosts", "books.workers", "books.rates", "books.items"),
-    "crawlcw.schema",
-)
-#: Timeout of one command, set in the driver.
-TIMEOUT = timedelta(seconds=0.3)
-#: In streaming mode, the driver's monitor takes half a second to see an error.
-_OPTIONS = f"timeoutMS={round(TIMEOUT.total_seconds() * 1000)}&serverMonitoringMode=poll"
 #: Limit for one call, with the driver's wait for the server and a margin for a busy machine.
 BOUND = timedelta(seconds=3)
 NOW = START + timedelta(seconds=10)
@@ -66,43 +58,31 @@ class Setting:
     other_hosts: list[HostLease]
 
 
-class World:
+class World(ABC):
     """One database, with a ledger behind the proxy, and one that connects directly."""
 
-    def __init__(self, uri: str, database: str, driver: str) -> None:
+    def __init__(self, url: str, driver: str) -> None:
         self.clock = FakeClock()
         self.driver = driver
-        self._uri = uri
-        self._name = database
+        self.url = url
         self._runner = asyncio.Runner()
         self._sender = LedgerRetry(timedelta(seconds=20))
 
     @contextmanager
     def opened(self) -> Iterator["World"]:
-        url = with_database(self._uri, self._name)
-        with (
-            self._runner,
-            pymongo.MongoClient(self._uri, tz_aware=True) as client,
-            proxied(url) as (self.proxy, near),
-        ):
-            self._database = client[self._name]
-            self.far: MongoLedger = self.run(MongoLedger.open(url, "books", clock=self.clock))
-            near += ("&" if "?" in near else "?") + _OPTIONS
-            # The short timeout is for the faults; on a busy server, opening may take longer.
-            opened = self.run(
-                self._sender.insist(lambda: MongoLedger.open(near, "books", driver=self.driver))
-            )
-            self._near = opened.store.database
-            self.setting = self.run(self._arrange())
-            self.before = self.documents()
+        with self._runner, proxied(self.url) as (self.proxy, near), self._connected(near):
             try:
+                self.setting = self.run(self._arrange())
+                self.before = self.documents()
+                self._keep()
                 yield self
             finally:
-                self.run(opened.close())
                 self.run(self.far.close())
-                client.drop_database(self._name)
 
     proxy: Proxy
+    far: Any  #: the ledger that connects directly
+    near: Any  #: the ledger behind the proxy
+    late: timedelta  #: for a message whose client has given up, on PostgreSQL
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(coroutine)
@@ -110,26 +90,31 @@ class World:
     def begin(self, *, claims: str = "each") -> None:
         """Restore the setting, and start a new process behind the proxy."""
         self.proxy.plan(None)
-        for name in COLLECTIONS:
-            collection = self._database[name]
-            collection.delete_many({})
-            if before := self.before[name]:
-                collection.insert_many(copy.deepcopy(list(before.values())))
+        self._restore()
         self.clock.time = NOW
         self.claims = claims
         self.sendings = 0
-        store = MongoStore(self._near, "books", claims=claims, clock=self.clock)
-        self.near = MongoLedger(store)
+        self.near = self._process()
 
+    @abstractmethod
+    def _connected(self, near: str) -> AbstractContextManager[None]:
+        """Open the ledger `far`; *near* is the URL through the proxy."""
+
+    @abstractmethod
+    def _process(self) -> Any:
+        """Return the ledger of a new process behind the proxy."""
+
+    @abstractmethod
     def documents(self) -> Documents:
         """Return all documents on the server."""
-        return {
-            name: {
-                str(each["_id"]) if isinstance(each["_id"], dict) else each["_id"]: each
-                for each in self._database[name].find()
-            }
-            for name in COLLECTIONS
-        }
+
+    @abstractmethod
+    def _keep(self) -> None:
+        """Keep the present documents for `_restore`."""
+
+    @abstractmethod
+    def _restore(self) -> None:
+        """Restore the documents of `_keep`."""
 
     async def send(self, operation: Callable[[], Awaitable[T]]) -> T:
         """Repeat an operation until it is answered, as every caller in a crawl does."""
@@ -220,6 +205,59 @@ class World:
             hosts=hosts,
             other_hosts=[lease for lease in owned if lease.host.name not in known],
         )
+
+
+class MongoWorld(World):
+    """The same on MongoDB."""
+
+    _COLLECTIONS = (
+        *("books", "books.hosts", "books.workers", "books.rates", "books.items"),
+        "crawlcw.schema",
+    )
+    #: Timeout of one command, set in the driver.
+    _TIMEOUT = timedelta(seconds=0.3)
+    #: In streaming mode, the driver's monitor takes half a second to see an error.
+    _OPTIONS = f"timeoutMS={round(_TIMEOUT.total_seconds() * 1000)}&serverMonitoringMode=poll"
+
+    @contextmanager
+    def _connected(self, near: str) -> Iterator[None]:
+        near += ("&" if "?" in near else "?") + self._OPTIONS
+        with pymongo.MongoClient(self.url, tz_aware=True) as client:
+            self._database = client.get_default_database()
+            self.far = self.run(MongoLedger.open(self.url, "books", clock=self.clock))
+            # The short timeout is for the faults; on a busy server, opening may take longer.
+            opened = self.run(
+                self._sender.insist(lambda: MongoLedger.open(near, "books", driver=self.driver))
+            )
+            self._near = opened.store.database
+            try:
+                yield
+            finally:
+                self.run(opened.close())
+                client.drop_database(self._database.name)
+
+    def _process(self) -> MongoLedger:
+        return MongoLedger(MongoStore(self._near, "books", claims=self.claims, clock=self.clock))
+
+    def documents(self) -> Documents:
+        """See `World.documents`."""
+        return {
+            name: {
+                str(each["_id"]) if isinstance(each["_id"], dict) else each["_id"]: each
+                for each in self._database[name].find()
+            }
+            for name in self._COLLECTIONS
+        }
+
+    def _keep(self) -> None:
+        """Do nothing: the documents are kept already."""
+
+    def _restore(self) -> None:
+        for name in self._COLLECTIONS:
+            collection = self._database[name]
+            collection.delete_many({})
+            if before := self.before[name]:
+                collection.insert_many(copy.deepcopy(list(before.values())))
 
 
 def worker(name: str, *, started: datetime = NOW) -> Worker:

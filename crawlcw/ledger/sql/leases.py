@@ -1,11 +1,16 @@
-"""Claims of tasks and renewal of leases on SQLite."""
+"""Claims of tasks and renewal of leases in a database of SQL.
+
+After a lost reply, the worker may hold a task without knowing it: such leases are kept, and
+looked up when the claim is repeated.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Claimed
@@ -25,21 +30,39 @@ class Leases:
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
+        #: Leases of claims whose reply was lost, by task: they may or may not be ours.
+        self._unsure: dict[bytes, list[Lease]] = {}
 
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
     ) -> Claimed:
         """See `protocol.Leases.claim`."""
         now = self._store.now()
+        adopted: list[Lease] = []
+        if self._unsure:
+            adopted = await self._resolve_unsure(tasks, now + lease)
+            ours = {each.task.id for each in adopted}
+            tasks = [task for task in tasks if task.id not in ours]
         decided: list[tuple[Task, Change]] = []
         for task in tasks:
             token = f"{worker}:{next(self._store.numbers)}"
             change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
             if change is not None:
                 decided.append((task, change))
-        leases, others = await self._store.writer.run(self._claim, decided, milliseconds(now))
+        try:
+            leases, others = await self._store.writer.run(self._claim, decided, milliseconds(now))
+        except LedgerUnavailableError:
+            self._doubt(adopted)
+            self._doubt(
+                [
+                    Lease(task=task, token=change.lock, fence=change.fence, expires=now + lease)
+                    for task, change in decided
+                    if change.lock is not None
+                ]
+            )
+            raise
         return Claimed(
-            leases=tuple(leases),
+            leases=(*adopted, *leases),
             missed=len(tasks) - len(leases) - others.total(),
             abandoned=others[Event.ABANDON],
             put_off=others[Event.LOSE],
@@ -55,8 +78,9 @@ class Leases:
         for task, change in decided:
             guard = {"id": task.id, "status": int(task.status), "fence": task.fence, "due": now}
             writes.append((written(task, change), guard))
-            # To give a task up is an outcome: the crawl may be at its end with it.
-            is_outcome = is_outcome or change.event is Event.ABANDON
+            # To give a task up is an outcome, with which the crawl may be at its end, and so is
+            # to put it off: no worker would count that crash again.
+            is_outcome = is_outcome or change.lock is None
         with db.transaction(durable=is_outcome):
             applied = apply_each(db, self._store.sql, writes)
             for (task, change), is_ours in zip(decided, applied, strict=True):
@@ -70,6 +94,38 @@ class Leases:
             if self._store.kind is LedgerKind.USE_CASE:
                 leases = self._with_payloads(db, leases)
         return leases, others
+
+    def _doubt(self, leases: Sequence[Lease]) -> None:
+        # Two may claim a task at once, and either of them may have got it.
+        for lease in leases:
+            self._unsure.setdefault(lease.task.id, []).append(lease)
+
+    async def _resolve_unsure(self, tasks: Sequence[Task], end: datetime) -> list[Lease]:
+        """Return the leases of earlier claims of *tasks* that were committed, which go on to *end*.
+
+        They may have run out while the ledger was away, and would cost the task a `lost`.
+        """
+        unsure = [lease for task in tasks for lease in self._unsure.pop(task.id, ())]
+        if not unsure:
+            return []
+        leases = [replace(each, expires=end) for each in unsure]
+        try:
+            return await self._store.writer.run(self._adopt, leases)
+        except BaseException:
+            # The next caller is to look.
+            self._doubt(unsure)
+            raise
+
+    def _adopt(self, db: Database, leases: Sequence[Lease]) -> list[Lease]:
+        held: list[Lease] = []
+        with db.transaction():
+            for each in sorted(leases, key=lambda lease: lease.task.id):
+                # A commit that is on its way is waited for.
+                db.execute(self._store.sql.lock_task, (each.task.id,))
+                renewed = {**mine(each), "due": milliseconds(each.expires)}
+                if db.execute(self._store.sql.renew, renewed).rowcount:
+                    held.append(each)
+            return self._with_payloads(db, held) if self._store.kind.tracked else held
 
     def _with_payloads(self, db: Database, leases: Sequence[Lease]) -> list[Lease]:
         payloads: dict[bytes, Payload] = {}

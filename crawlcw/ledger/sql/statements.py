@@ -71,6 +71,7 @@ class Statements:
         mine = "id = :id AND lock = :lock AND fence = :fence AND status = :status"
         self.begin = f"UPDATE {tasks} SET begun = fence WHERE {mine}"
         self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
+        self.lock_task = f"SELECT 1 FROM {tasks} WHERE id = ?{tables.dialect.for_update}"
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
         carried = ", ".join(documents.CARRIED_FIELDS)
         later = "CASE WHEN due > :due THEN due ELSE :due END"
@@ -141,6 +142,10 @@ class Statements:
             "ORDER BY ready_at LIMIT :limit"
         )
         self.take_ready_hosts = f"{self.ready_hosts}{tables.dialect.skipping_held}"
+        self.lock_ready_hosts = f"{self.ready_hosts}{tables.dialect.for_update}"
+        self.owned_hosts = (
+            f"SELECT * FROM {hosts} INDEXED BY {tables.owned} WHERE owner = ? ORDER BY id"
+        )
         self.lease_host = (
             f"UPDATE {hosts} SET owner = :owner, epoch = epoch + 1, ready_at = :end WHERE id = :id"
         )
