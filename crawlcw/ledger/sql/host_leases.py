@@ -110,10 +110,16 @@ class HostLeases:
             for lease, state, values in writes:
                 name = lease.host.name
                 mine = {**values, **_my_host(lease)}
-                if not db.execute(self._store.sql.release_host, mine).rowcount:
-                    # Unless it was sent before, and only the reply was lost.
-                    if not db.execute(self._store.sql.host_was_released, mine).fetchone():
-                        lost.add(name)
+                is_released = (
+                    db.execute(self._store.sql.release_host, mine).rowcount
+                    or db.execute(
+                        # It was sent before, and a reply was lost: its wake-up may be missing.
+                        self._store.sql.host_was_released,
+                        mine,
+                    ).fetchone()
+                )
+                if not is_released:
+                    lost.add(name)
                     continue
                 rest = max(now, milliseconds(state.not_before) if state.not_before else now)
                 if values["ready_at"] is None or values["ready_at"] > rest:
