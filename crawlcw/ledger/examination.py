@@ -1,14 +1,19 @@
-"""Raw documents of a ledger and guarded repairs, for `doctor`.
+"""Raw documents of a ledger, for `doctor`.
 
 A crawl needs none of this. The documents are raw: one with wrong
 values cannot be read as a task or a host.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
+from crawlcw.ledger import documents
+from crawlcw.ledger.choosing import resumed
+from crawlcw.ledger.documents import Document
+from crawlcw.ledger.port import Part, Store, Unit
 from crawlcw.model.invariants import Violation
 
 #: The fields of a task that a mend may change, and those it repeats as a condition.
@@ -18,6 +23,8 @@ TASK_STATE = (
 )
 #: Likewise of a host.
 HOST_STATE = ("ready_at", "owner", "epoch", "released")
+#: Ids in one read.
+_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,38 +38,107 @@ class Health:
     """How far the store's clock is ahead of this machine's; None: it is this machine's."""
 
 
-class Inspection(Protocol):
-    """What `doctor` reads and mends."""
+class Inspection(ABC):
+    """What `doctor` reads."""
 
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @abstractmethod
     async def prepare(self) -> None:
         """Make missing tables and indexes, as the opening of a crawl does."""
 
+    @abstractmethod
     async def write_refusal(self) -> str | None:
         """Try a write that changes nothing; return why it is not taken, None where it is.
 
         Reads no task: it takes as long however many there are. Raises `LedgerUnavailableError`.
         """
 
+    @abstractmethod
     async def health(self) -> Health:
         """Look at the store; writes nothing."""
 
-    def examine(self, *, only: Collection[bytes] | None = None) -> AsyncIterator[Mapping[str, Any]]:
+    async def examine(
+        self, *, only: Collection[Any] | None = None
+    ) -> AsyncIterator[Mapping[str, Any]]:
         """Yield every task, or *only* those of the ids, as `invariants.of_task` takes it.
 
         In flat memory, without what grows with the results. Each task is of one
         moment; tasks that are added meanwhile may or may not be among them. A document that is no
         task may have an `_id` of any type.
         """
+        for part in (Part.TASKS, Part.UNOWNED_ITEMS):
+            async for found in self._walk(part, only):
+                yield found
 
     def examine_hosts(
-        self, *, only: Collection[str] | None = None
+        self, *, only: Collection[Any] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Yield every host, or *only* those of the names, without its robots.txt."""
+        return self._walk(Part.HOSTS, only)
 
     def unreferenced_blobs(
-        self, *, only: Collection[str] | None = None
+        self, *, only: Collection[Any] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Yield the values set aside that their task does not refer to, or *only* some of them.
 
         Each has `_id`, `task_id` and `create_time`. Only tracked tasks have such values.
         """
+        return self._walk(Part.BLOBS, only)
+
+    async def _walk(
+        self, part: Part, only: Collection[Any] | None
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        for some in [None] if only is None else _batches(only):
+            after = None
+            while True:
+                found, after = await resumed(self._store, _read, part, after, some)
+                for each in found:
+                    yield each
+                if after is None:
+                    break
+
+
+async def _read(
+    unit: Unit, part: Part, after: Any, only: Collection[Any] | None
+) -> tuple[Sequence[Document], Any]:
+    """Return the next documents of a part, and their place."""
+    found, place = await unit.raw.read(part, after=after, only=only)
+    if part is Part.TASKS:
+        return await _with_lost_blobs(unit, found), place
+    return await _unreferenced(unit, found) if part is Part.BLOBS else found, place
+
+
+async def _with_lost_blobs(unit: Unit, tasks: Sequence[Document]) -> Sequence[Document]:
+    wanted = {blob for task in tasks for blob in _blobs(task)}
+    if not wanted:
+        return tasks
+    there = {each["_id"] async for each in _of(unit, Part.BLOBS, wanted)}
+    for task in tasks:
+        if lost := [blob for blob in _blobs(task) if blob not in there]:
+            task["asides_lost"] = lost
+    return tasks
+
+
+async def _unreferenced(unit: Unit, blobs: Sequence[Document]) -> Sequence[Document]:
+    tasks = _of(unit, Part.TASKS, {each["task_id"] for each in blobs})
+    referred = {(task["_id"], blob) async for task in tasks for blob in _blobs(task)}
+    return [each for each in blobs if (each["task_id"], each["_id"]) not in referred]
+
+
+async def _of(unit: Unit, part: Part, ids: Collection[Any]) -> AsyncIterator[Document]:
+    for some in _batches(ids):
+        found, _ = await unit.raw.read(part, only=some)
+        for each in found:
+            yield each
+
+
+def _batches(ids: Collection[Any]) -> Iterator[Sequence[Any]]:
+    given = list(ids)
+    return (given[start : start + _AT_ONCE] for start in range(0, len(given), _AT_ONCE))
+
+
+def _blobs(task: Document) -> list[str]:
+    # A reference that is no text was not written by a ledger.
+    return [blob for blob in documents.blobs(task) if isinstance(blob, str)]

@@ -262,6 +262,32 @@ class Groups(Protocol):
         """Return how many tasks there are of each host and status, see `hosts.Hosts.counts`."""
 
 
+class Part(StrEnum):
+    """Parts of a ledger that `doctor` reads."""
+
+    TASKS = "tasks"
+    UNOWNED_ITEMS = "items of no task"
+    HOSTS = "hosts"
+    BLOBS = "values set aside"
+
+
+class Raw(Protocol):
+    """Documents as they are stored: their values may be of any types."""
+
+    async def read(
+        self, part: Part, *, after: Any = None, only: Collection[Any] | None = None
+    ) -> tuple[Sequence[Document], Any]:
+        """Return some documents behind a place, and the last one's place; None: nothing is left.
+
+        The first ones behind None, or all of *only* those ids. They are few enough for the
+        memory, and without what grows with the results. A task has the number of its `items`,
+        those that are not there as `items_lost`, and its references to values set aside.
+        Items of no task are the number of them, by the id of the task; they are no finding
+        where a store deletes them later. A host has no robots.txt, a value set aside
+        has `task_id` and `create_time` alone.
+        """
+
+
 #: The fields that are the key of a point of a worker.
 RATE_KEY = ("kept", "minute", "worker")
 
@@ -304,6 +330,10 @@ class Unit(Protocol):
     @property
     def results(self) -> Results:
         """The items of the tasks."""
+
+    @property
+    def raw(self) -> Raw:
+        """The documents as they are stored, for `doctor`."""
 
 
 #: A unit of work: a coroutine that awaits nothing but the tables of its unit.

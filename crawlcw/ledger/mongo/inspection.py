@@ -1,7 +1,6 @@
-"""Examining the ledger for `doctor`: how the store is, raw documents, and their mending."""
+"""Examining the ledger for `doctor`: the server, and its collections."""
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,71 +13,23 @@ from pymongo.errors import (
     WTimeoutError,
 )
 
-from crawlcw.ledger.examination import TASK_STATE, Health
+from crawlcw.ledger import examination
+from crawlcw.ledger.examination import Health
 from crawlcw.ledger.mongo.connection import ACCESS_CODES, FIRST_ANSWER, mapped, sentence
 from crawlcw.ledger.mongo.indexes import Indexes
 from crawlcw.ledger.mongo.privileges import WRITING, lacking_sentence
 from crawlcw.ledger.mongo.schema import SCHEMA_VERSION, Schema, is_as_designed
-from crawlcw.ledger.mongo.store import MongoStore, all_of
+from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.invariants import Kind, Violation
 
-#: What `examine` reads: of the results how many there are, and which are elsewhere.
-_EXAMINED: Mapping[str, Any] = {
-    **dict.fromkeys((*TASK_STATE, "url", "host", "method", "body", "callback"), 1),
-    **dict.fromkeys(("depth", "priority", "options", "update_time", "create_time"), 1),
-    **dict.fromkeys(("revisit", "items_from"), 1),
-    "items": {"$cond": [{"$isArray": "$items"}, {"$size": "$items"}, "$$REMOVE"]},
-    "items_aside": {
-        "$cond": [
-            {"$isArray": "$items"},
-            {
-                "$filter": {
-                    "input": {"$range": [0, {"$size": "$items"}]},
-                    "as": "n",
-                    "cond": {"$eq": [{"$arrayElemAt": ["$items", "$$n"]}, None]},
-                }
-            },
-            "$$REMOVE",
-        ]
-    },
-}
-#: Of tracked tasks, the ids of the values set aside that they refer to: no other
-#: key begins like this.
-_BLOBS: Mapping[str, Any] = {
-    "asides": {
-        "$filter": {
-            "input": {
-                "$concatArrays": [
-                    ["$context.%aside", "$data.%aside"],
-                    {
-                        "$map": {
-                            "input": {
-                                "$objectToArray": {
-                                    "$cond": [
-                                        {"$eq": [{"$type": "$results"}, "object"]},
-                                        "$results",
-                                        {"$literal": {}},
-                                    ]
-                                }
-                            },
-                            "in": "$$this.v.%aside",
-                        }
-                    },
-                ]
-            },
-            "cond": {"$eq": [{"$type": "$$this"}, "string"]},
-        }
-    },
-}
-#: So many tasks come in one reply at most.
-_AT_ONCE = 2_000
 
+class Inspection(examination.Inspection):
+    """The server as well."""
 
-class Inspection:
-    """What `doctor` reads of the store."""
+    _store: MongoStore
 
     def __init__(self, store: MongoStore, schema: Schema) -> None:
-        self._store = store
+        super().__init__(store)
         self._schema = schema
 
     async def prepare(self) -> None:
@@ -146,76 +97,6 @@ class Inspection:
             return sentence(error)
         return None
 
-    async def examine(
-        self, *, only: Collection[bytes] | None = None
-    ) -> AsyncIterator[Mapping[str, Any]]:
-        """Stream the tasks, their results left with the server."""
-        chosen = _of_ids(only)
-        fields = {**_EXAMINED, **_BLOBS} if self._store.kind.tracked else _EXAMINED
-        stream = self._store.stream(
-            self._store.tasks, chosen, fields, self._with_what_is_lost, at_once=_AT_ONCE
-        )
-        async with aclosing(stream):
-            async for found in stream:
-                yield found
-
-    async def _with_what_is_lost(self, found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """Add what of the task's large items and values is not where it was set aside."""
-        if not found.get("items_aside") and not found.get("asides"):
-            return [found]
-        lost: dict[str, Any] = {}
-        if found.get("items_aside"):
-            lost["items_lost"] = await self._items_lost(found)
-        if found.get("asides"):
-            lost["asides_lost"] = await self._blobs_lost(found["asides"])
-        return [{**found, **lost}]
-
-    async def _items_lost(self, found: Mapping[str, Any]) -> list[int]:
-        blob = found["items_aside"]
-        source = found.get("items_from")
-        fence = source["fence"] if isinstance(source, Mapping) else found.get("settled")
-        places = [{"task": found["_id"], "fence": fence, "n": number} for number in blob]
-        cursor = self._store.items.find({"_id": {"$in": places}}, {"_id": 1}).hint("_id_")
-        there = {each["_id"]["n"] for each in await all_of(cursor, len(places))}
-        return [number for number in blob if number not in there]
-
-    async def _blobs_lost(self, wanted: Sequence[str]) -> list[str]:
-        cursor = self._store.blob_files.find({"_id": {"$in": list(wanted)}}, {"_id": 1}).hint(
-            "_id_"
-        )
-        there = {each["_id"] for each in await all_of(cursor, len(wanted))}
-        return [each for each in wanted if each not in there]
-
-    async def unreferenced_blobs(
-        self, *, only: Collection[str] | None = None
-    ) -> AsyncIterator[Mapping[str, Any]]:
-        """Stream the files of values that were set aside, and look at the task of each."""
-        fields = {"metadata": 1, "uploadDate": 1}
-        stream = self._store.stream(
-            self._store.blob_files, _of_ids(only), fields, self._if_unreferred
-        )
-        async with aclosing(stream):
-            async for found in stream:
-                yield found
-
-    async def _if_unreferred(self, found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        identity = bytes(found["metadata"]["task"])
-        with mapped():
-            task = await self._store.tasks.find_one({"_id": identity}, _BLOBS, hint="_id_")
-        if task is not None and found["_id"] in task["asides"]:
-            return []
-        return [{"_id": found["_id"], "task_id": identity, "create_time": found["uploadDate"]}]
-
-    async def examine_hosts(
-        self, *, only: Collection[str] | None = None
-    ) -> AsyncIterator[Mapping[str, Any]]:
-        """Stream the hosts without their robots.txt."""
-        chosen = _of_ids(only)
-        stream = self._store.stream(self._store.hosts, chosen, {"robots": 0}, _as_it_is)
-        async with aclosing(stream):
-            async for found in stream:
-                yield found
-
 
 def _index_violations(
     collection: str, found: Mapping[str, Any], indexes: Indexes
@@ -238,12 +119,3 @@ def topology_of(hello: Mapping[str, Any]) -> tuple[str, list[Violation]]:
     members = len(hello.get("hosts", ())) + len(hello.get("passives", ()))
     number = "1 member" if members == 1 else f"{members} members"
     return f"replica set {hello['setName']} of {number}", []
-
-
-def _of_ids(only: Collection[Any] | None) -> dict[str, Any]:
-    # Under `$and`, for where a stream breaks it goes on with an `_id` of its own.
-    return {} if only is None else {"$and": [{"_id": {"$in": list(only)}}]}
-
-
-async def _as_it_is(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [found]

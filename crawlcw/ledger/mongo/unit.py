@@ -4,6 +4,7 @@ from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.groups import Groups
 from crawlcw.ledger.mongo.indexes import BY_LEFT, BY_OWNER, BY_READY, LONG_AGO
 from crawlcw.ledger.mongo.items import Items
+from crawlcw.ledger.mongo.raw import Raw
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.table import Index, Table
 from crawlcw.ledger.mongo.task_table import Results, TaskTable
@@ -31,3 +32,4 @@ class Unit:
         self.tasks = TaskTable(store, blobs)
         self.groups = Groups(store)
         self.results = Results(store, self.tasks, items)
+        self.raw = Raw(store)

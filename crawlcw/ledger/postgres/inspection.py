@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from crawlcw.ledger import examination
 from crawlcw.ledger.examination import Health
 from crawlcw.ledger.postgres.connection import Database
 from crawlcw.ledger.postgres.schema import SCHEMA_VERSION, Tables, has_tasks, marker_of
 from crawlcw.ledger.postgres.store import PostgresStore
-from crawlcw.ledger.sql.examining import Examining
 from crawlcw.model.invariants import Kind, Violation
 
 
-class Inspection(Examining):
+class Inspection(examination.Inspection):
     """The server as well."""
 
     _store: PostgresStore

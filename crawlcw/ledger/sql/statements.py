@@ -7,6 +7,7 @@ from collections.abc import Collection
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.examination import TASK_STATE
+from crawlcw.ledger.port import Part
 from crawlcw.ledger.protocol import Dimension
 from crawlcw.ledger.sql.schema import (
     ANSWERED,
@@ -217,43 +218,27 @@ class Statements:
         )
 
     def _of_examination(self, tables: Tables) -> None:
-        """Those of what `doctor` looks at, and mends."""
-        tasks, items, hosts, blobs = tables.tasks, tables.items, tables.hosts, tables.blobs
-        position = tables.dialect.position
+        """Those of what `doctor` looks at."""
+        tasks, items, position = tables.tasks, tables.items, tables.dialect.position
         self.any_task = f"SELECT 1 FROM {tasks} LIMIT 1"
         unchanging = "id, url, host, method, body, callback, depth, priority, options"
         examined = f"{unchanging}, revisit, update_time, create_time, {', '.join(TASK_STATE)}"
-        examine = (
-            f"SELECT {tasks}.{position} AS row, {examined}, nullif((SELECT count(*) FROM {items} "
-            f"WHERE task_id = {tasks}.id), 0) AS items FROM {tasks}"
-        )
         # What begins so stands for a value: in other keys and in text it is escaped.
         pointer = """'{"%aside":'"""
-        places = ("context", "data", "results")
-        self.pointers = "SELECT {} FROM {} WHERE id = ?".format(
-            ", ".join(f"CASE WHEN instr({p}, {pointer}) > 0 THEN {p} END AS {p}" for p in places),
-            tasks,
+        pointing = ", ".join(
+            f"CASE WHEN instr({name}, {pointer}) > 0 THEN {name} END AS {name}"
+            for name in ("context", "data", "results")
         )
-        self.has_blob = f"SELECT 1 FROM {blobs} WHERE id = ?"
-        referred = " OR ".join(
-            f"instr(t.{p}, {pointer} || '\"' || a.id || '\"') > 0" for p in places
-        )
-        self.unreferenced_blobs, self.unreferenced_blob = (
-            f"SELECT a.id, a.task_id, a.create_time FROM {blobs} AS a WHERE a.id {bound} "
-            f"AND NOT EXISTS (SELECT 1 FROM {tasks} AS t WHERE t.id = a.task_id "
-            f"AND ({referred})) ORDER BY a.id"
-            for bound in ("> ?", "= ?")
-        )
-        self.examine = f"{examine} WHERE {tasks}.{position} > ? ORDER BY {tasks}.{position}"
-        self.examine_one = f"{examine} WHERE id = ?"
-        self.items_of_no_such_task, self.items_of_no_task = (
-            f"SELECT task_id AS id, count(*) AS items FROM {items} WHERE task_id {bound} "
-            f"AND task_id NOT IN (SELECT id FROM {tasks}) GROUP BY task_id ORDER BY task_id"
-            for bound in ("= ?", "> ?")
+        number = f"nullif((SELECT count(*) FROM {items} WHERE task_id = {tasks}.id), 0) AS items"
+        unowned = (
+            f"SELECT task_id AS id, count(*) AS items FROM {items} "
+            f"WHERE task_id NOT IN (SELECT id FROM {tasks}) GROUP BY task_id"
         )
         of_host = ", ".join(name for name in HOST_COLUMNS if name != "robots")
-        self.examine_hosts = (
-            f"SELECT {position} AS row, {of_host} FROM {hosts} WHERE {position} > ? "
-            f"ORDER BY {position}"
-        )
-        self.examine_host = f"SELECT {position} AS row, {of_host} FROM {hosts} WHERE id = ?"
+        #: Of each part what is read, and the column of its order.
+        self.raw = {
+            Part.TASKS: (f"{examined}, {pointing}, {number} FROM {tasks}", position),
+            Part.UNOWNED_ITEMS: (f"id, items FROM ({unowned}) AS unowned", "id"),
+            Part.HOSTS: (f"{of_host} FROM {tables.hosts}", position),
+            Part.BLOBS: (f"id, task_id, create_time FROM {tables.blobs}", "id"),
+        }

@@ -3,6 +3,7 @@
 from crawlcw.ledger.port import RATE_KEY, Path
 from crawlcw.ledger.sql.database import Database
 from crawlcw.ledger.sql.groups import Groups
+from crawlcw.ledger.sql.raw import Raw
 from crawlcw.ledger.sql.state_table import StateTable
 from crawlcw.ledger.sql.statements import Statements
 from crawlcw.ledger.sql.table import Index, Table
@@ -33,3 +34,4 @@ class Unit:
         self.tasks = TaskTable(db, sql)
         self.groups = Groups(db, sql)
         self.results = Results(db, sql)
+        self.raw = Raw(db, sql)

@@ -1,12 +1,12 @@
-"""Examining the ledger for `doctor`: how the store is, raw rows, and their mending."""
+"""Examining the ledger for `doctor`: how the file is."""
 
 import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+from crawlcw.ledger import examination
 from crawlcw.ledger.examination import Health
-from crawlcw.ledger.sql.examining import Examining
 from crawlcw.ledger.sqlite.connection import Database
 from crawlcw.ledger.sqlite.file_modes import is_still
 from crawlcw.ledger.sqlite.marker import marker_of, names_in
@@ -18,7 +18,7 @@ from crawlcw.model.invariants import Kind, Violation
 _DAMAGES = 10
 
 
-class Inspection(Examining):
+class Inspection(examination.Inspection):
     """The file as well."""
 
     _store: SqliteStore

@@ -1,0 +1,98 @@
+"""Documents of a ledger as they are, for `doctor`."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from crawlcw.ledger.documents import Document
+from crawlcw.ledger.examination import TASK_STATE
+from crawlcw.ledger.mongo.connection import mapped
+from crawlcw.ledger.mongo.store import MongoStore, all_of
+from crawlcw.ledger.port import Part
+
+#: Documents in one reply of the server, which has 16 MiB at most.
+_AT_ONCE = 2_000
+#: Of a task's items which of them are elsewhere; of its values the references to those set aside.
+_TASK: Mapping[str, Any] = {
+    **dict.fromkeys((*TASK_STATE, "url", "host", "method", "body", "callback"), 1),
+    **dict.fromkeys(("depth", "priority", "options", "update_time", "create_time"), 1),
+    **dict.fromkeys(("revisit", "items_from", "context.%aside", "data.%aside"), 1),
+    "results": {
+        "$cond": [
+            {"$eq": [{"$type": "$results"}, "object"]},
+            {
+                "$arrayToObject": {
+                    "$map": {
+                        "input": {"$objectToArray": "$results"},
+                        "in": {"k": "$$this.k", "v": {"%aside": "$$this.v.%aside"}},
+                    }
+                }
+            },
+            "$$REMOVE",
+        ]
+    },
+    "items": {
+        "$cond": [
+            {"$isArray": "$items"},
+            {"$map": {"input": "$items", "in": {"$eq": ["$$this", None]}}},
+            "$$REMOVE",
+        ]
+    },
+}
+
+
+class Raw:
+    """Documents whose values may be of any types."""
+
+    def __init__(self, store: MongoStore) -> None:
+        self._store = store
+
+    async def read(
+        self, part: Part, *, after: Any = None, only: Collection[Any] | None = None
+    ) -> tuple[list[Document], Any]:
+        """See `port.Raw.read`."""
+        match part:
+            case Part.TASKS:
+                found, place = await self._some(self._store.tasks, _TASK, after, only)
+                return [await self._with_lost_items(each) for each in found], place
+            case Part.HOSTS:
+                return await self._some(self._store.hosts, {"robots": 0}, after, only)
+            case Part.BLOBS:
+                fields = {"task_id": "$metadata.task", "create_time": "$uploadDate"}
+                return await self._some(self._store.blob_files, fields, after, only)
+            case Part.UNOWNED_ITEMS:
+                # The next deletion of tasks deletes them.
+                return [], None
+
+    async def _some(
+        self, collection: Any, fields: Mapping[str, Any], after: Any, only: Collection[Any] | None
+    ) -> tuple[list[Document], Any]:
+        chosen = {} if only is None else {"_id": {"$in": list(only)}}
+        cursor = collection.find(chosen, fields).sort([("_id", 1)]).hint("_id_")
+        if only is None:
+            # A negative limit: the server closes the cursor after its first reply.
+            cursor = cursor.limit(-_AT_ONCE)
+        if after is not None:
+            # Unlike `$gt`, it goes on to ids of other types.
+            cursor = cursor.min([("_id", after)])
+        with mapped():
+            found = await all_of(cursor, _AT_ONCE)
+        # The last one itself, if it is still there. NaN does not equal itself.
+        if after is not None and found and repr(found[0]["_id"]) == repr(after):
+            del found[0]
+        return found, found[-1]["_id"] if found and only is None else None
+
+    async def _with_lost_items(self, task: Document) -> Document:
+        """Return a task with the number of its items, and those that are nowhere."""
+        if "items" not in task:
+            return task
+        aside = [number for number, is_aside in enumerate(task["items"]) if is_aside]
+        task = {**task, "items": len(task["items"]), "items_lost": []}
+        if aside:
+            source = task.get("items_from")
+            fence = source["fence"] if isinstance(source, Mapping) else task.get("settled")
+            places = [{"task": task["_id"], "fence": fence, "n": number} for number in aside]
+            with mapped():
+                cursor = self._store.items.find({"_id": {"$in": places}}, {"_id": 1})
+                there = {each["_id"]["n"] for each in await all_of(cursor.hint("_id_"), len(aside))}
+            task["items_lost"] = [number for number in aside if number not in there]
+        return task
