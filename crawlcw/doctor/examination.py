@@ -5,10 +5,19 @@ moment later, and reported only if they persist. Every repair has the finding as
 condition, so documents that changed meanwhile stay.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 import anyio
 
@@ -35,10 +44,7 @@ _PREPARED = (Kind.STORE_INCOMPLETE, Kind.NOT_WAL)
 #: Violations that prevent reading the rest.
 _UNREADABLE = (Kind.STORE_INCOMPLETE, Kind.STORE_DIFFERENT)
 
-T = TypeVar("T")
 Found = Mapping[str, Any]
-#: The id of a document, and the token of an orphaned lease.
-_Candidate = tuple[Any, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +144,20 @@ async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair
     return not any(each.kind in _UNREADABLE for each in left)
 
 
+class _Candidate(NamedTuple):
+    """A document with violations; they are reported if it is one at the second check as well."""
+
+    key: Any
+    where: Mapping[str, str]
+    violations: Sequence[Violation]
+    repair: Callable[[], Awaitable[object]]  #: mends what can be mended; False: it has changed
+    token: str = ""  #: of its orphaned lease, which may be of another worker a moment later
+
+
+#: Finds the candidates among all documents, or among *only* those of some keys.
+_Check = Callable[[Sequence[Any] | None], AsyncIterator[_Candidate]]
+
+
 class _Examination:
     """One pass over tasks, hosts and workers."""
 
@@ -156,192 +176,146 @@ class _Examination:
         self._limits = limits
         self._second_look = second_look
         self._at_work: dict[str, Worker] = {}
-        #: Dead workers with leases.
+        #: Workers with leases that are not on the list.
         self._absent: set[str] = set()
 
     async def run(self) -> None:
-        ledger = self._ledger
         await self._read_workers()
         self._report.workers = len(self._at_work)
-        await self._twice(self._candidate_tasks(), self._look_at_tasks)
-        await self._twice(self._candidate_hosts(), self._look_at_hosts)
+        await self._twice(self._tasks)
+        await self._twice(self._hosts)
         for name in self._absent:
             # At the end: it releases all leases of the worker.
-            await ledger.workers.leave(name)
+            await self._ledger.workers.leave(name)
         malformed = self._report.findings.get(Kind.MALFORMED)
-        if ledger.kind.tracked:
+        if self._ledger.kind.tracked:
             # A use case has stages instead of hosts, which never sleep.
-            blobs = (each["_id"] async for each in ledger.inspection.unreferenced_blobs())
-            await self._twice(blobs, self._look_at_blobs)
+            await self._twice(self._blobs)
         # Not with an invalid `due` left, by which tasks could not be sorted.
         elif malformed is None or malformed.mended == malformed.count:
-            await self._twice(self._candidate_sleepers(), self._look_at_sleepers)
-        await self._look_at_workers()
+            await self._twice(self._sleepers)
+        await self._twice(self._workers)
 
-    async def _twice(
-        self, first: AsyncIterator[T], again: Callable[[list[T]], Awaitable[None]]
-    ) -> None:
-        """Check the candidates of the *first* check again, a moment later."""
-        candidates: list[T] = []
+    async def _twice(self, check: _Check) -> None:
+        """Report the candidates of a check that still are some a moment later."""
+        # By the text of their keys, which may be of any type.
+        first: dict[tuple[str, str], Any] = {}
+        async for candidate in check(None):
+            first[repr(candidate.key), candidate.token] = candidate.key
+            if len(first) >= _CANDIDATES:
+                await self._look_again(check, first)
+                first.clear()
+        if first:
+            await self._look_again(check, first)
 
-        async def look_again() -> None:
-            if candidates:
-                await anyio.sleep(self._second_look.total_seconds())
-                await again(candidates)
-                candidates.clear()
-
-        async for each in first:
-            candidates.append(each)
-            if len(candidates) >= _CANDIDATES:
-                await look_again()
-        await look_again()
+    async def _look_again(self, check: _Check, first: Mapping[tuple[str, str], Any]) -> None:
+        await anyio.sleep(self._second_look.total_seconds())
+        # A worker with a lease at the first check joined before it.
+        await self._read_workers()
+        async for candidate in check([*{text: key for (text, _), key in first.items()}.values()]):
+            if (repr(candidate.key), candidate.token) not in first:
+                continue
+            mendable = [each for each in candidate.violations if each.mend is not None]
+            repairs = self._repair and bool(mendable)
+            repaired = repairs and await candidate.repair() is not False
+            for violation in candidate.violations:
+                mended = repaired and violation.mend is not None
+                self._report.add(violation, candidate.where, mended=mended)
 
     async def _read_workers(self) -> None:
         self._at_work = {worker.name: worker for worker in await self._ledger.workers.all()}
 
-    async def _candidate_tasks(self) -> AsyncIterator[_Candidate]:
-        async for found in self._ledger.inspection.examine():
-            self._report.tasks += 1
-            token = self._orphan(found, found.get("lock"))
-            if token or any(self._of_task(found)):
-                yield found["_id"], token
-
-    async def _candidate_hosts(self) -> AsyncIterator[_Candidate]:
-        async for found in self._ledger.inspection.examine_hosts():
-            self._report.hosts += 1
-            token = self._orphan(found, found.get("owner"))
-            if token or any(self._of_host(found)):
-                yield found["_id"], token
-
-    def _of_task(self, found: Found) -> Iterator[Violation]:
-        now, tracked = self._ledger.now(), self._ledger.kind.tracked
-        return invariants.of_task(found, now=now, tracked=tracked, **self._limits)
-
-    def _of_host(self, found: Found) -> Iterator[Violation]:
-        return invariants.of_host(found, now=self._ledger.now())
-
-    def _orphan(self, found: Found, token: Any) -> str | None:
-        """Return the token of an orphaned lease."""
-        holder = invariants.holder(found, now=self._ledger.now())
-        return None if holder is None or holder in self._at_work else str(token)
-
-    async def _tokens(self, candidates: list[_Candidate]) -> dict[str, str | None]:
-        """Return the tokens by the text of their ids, which may be of any type."""
-        # Read again: a worker with a lease at the first check joined before it.
-        await self._read_workers()
-        return {repr(identity): token for identity, token in candidates}
-
-    async def _look_at_tasks(self, candidates: list[_Candidate]) -> None:
-        tokens = await self._tokens(candidates)
-        only = [identity for identity, _ in candidates]
-        mend, tracked = self._ledger.admin.mend, self._ledger.kind.tracked
+    async def _tasks(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
+        now, tracked = self._ledger.now, self._ledger.kind.tracked
         async for found in self._ledger.inspection.examine(only=only):
-            where, violations = _where(found), list(self._of_task(found))
-            change = await self._report_all(found, violations, where, mend)
-            due = change.get("due")
-            if isinstance(due, datetime) and not tracked:
-                await self._ledger.hosts.wake({found["host"]: due})
-            self._report_orphan(found, found.get("lock"), tokens[repr(found["_id"])], where)
+            self._report.tasks += only is None
+            violations = invariants.of_task(found, now=now(), tracked=tracked, **self._limits)
+            for candidate in self._candidates(found, _where(found), violations):
+                yield candidate
 
-    async def _look_at_hosts(self, candidates: list[_Candidate]) -> None:
-        tokens = await self._tokens(candidates)
-        only = [name for name, _ in candidates]
-        mend = self._ledger.admin.mend_host
+    async def _hosts(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
         async for found in self._ledger.inspection.examine_hosts(only=only):
-            where = {"host": str(found["_id"])}
-            await self._report_all(found, list(self._of_host(found)), where, mend)
-            self._report_orphan(found, found.get("owner"), tokens[repr(found["_id"])], where)
+            self._report.hosts += only is None
+            violations = invariants.of_host(found, now=self._ledger.now())
+            for candidate in self._candidates(found, {"host": str(found["_id"])}, violations):
+                yield candidate
 
-    async def _report_all(
-        self,
-        found: Found,
-        violations: list[Violation],
-        where: Mapping[str, str],
-        mend: Callable[[Found, dict[str, Any]], Awaitable[bool]],
-    ) -> dict[str, Any]:
-        """Report the violations of one document; return the repair, empty if there was none.
+    def _candidates(
+        self, found: Found, where: Mapping[str, str], violations: Iterable[Violation]
+    ) -> Iterator[_Candidate]:
+        """Yield a task or a host, if it has violations, and once more for an orphaned lease."""
+        if violations := list(violations):
+            yield _Candidate(
+                found["_id"], where, violations, partial(self._mend, found, violations)
+            )
+        holder = invariants.holder(found, now=self._ledger.now())
+        if holder is not None and holder not in self._at_work:
+            token, ends = ("lock", "due") if "status" in found else ("owner", "ready_at")
+            detail = f"held by {holder} until {found[ends]}"
+            orphaned = [Violation(kind=Kind.LEASE_ORPHANED, detail=detail, mend={})]
+            release = partial(self._release_later, holder)
+            yield _Candidate(found["_id"], where, orphaned, release, found[token])
+
+    async def _mend(self, found: Found, violations: Iterable[Violation]) -> bool:
+        """Mend a task or a host if it has not changed; return whether it was mended.
 
         If two repairs set the same field, the later one wins.
         """
         change: dict[str, Any] = {}
-        for violation in violations if self._repair else ():
-            change |= violation.mend or {}
-        if change and not await mend(found, change):
-            change = {}
         for violation in violations:
-            mended = bool(change) and violation.mend is not None
-            self._report.add(violation, where, mended=mended)
-        return change
+            change |= violation.mend or {}
+        if "url" not in found:
+            return await self._ledger.admin.mend_host(found, change)
+        mended = await self._ledger.admin.mend(found, change)
+        due = change.get("due")
+        if mended and isinstance(due, datetime) and not self._ledger.kind.tracked:
+            await self._ledger.hosts.wake({found["host"]: due})
+        return mended
 
-    def _report_orphan(
-        self, found: Found, token: Any, first: str | None, where: Mapping[str, str]
-    ) -> None:
-        """Report an orphaned lease that had the token *first* at the first check as well."""
-        if first is None or self._orphan(found, token) != first:
-            return
-        ends = found.get("due") or found.get("ready_at")
-        worker = str(invariants.holder(found, now=self._ledger.now()))
-        if self._repair:
-            self._absent.add(worker)
-        violation = Violation(kind=Kind.LEASE_ORPHANED, detail=f"held by {worker} until {ends}")
-        self._report.add(violation, where, mended=self._repair)
+    async def _release_later(self, worker: str) -> None:
+        self._absent.add(worker)
 
-    async def _candidate_sleepers(self) -> AsyncIterator[str]:
+    async def _sleepers(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield the hosts that sleep longer than the due time of their tasks."""
-        after = ""
-        while names := await self._ledger.hosts.due(after=after, limit=_HOSTS):
-            after = names[-1]
-            async for name, _, _ in self._sleepers(names):
-                yield name
-
-    async def _look_at_sleepers(self, names: list[str]) -> None:
-        async for name, due, violation in self._sleepers(names):
-            if self._repair:
-                await self._ledger.hosts.wake({name: due})
-            self._report.add(violation, {"host": name}, mended=self._repair)
-
-    async def _sleepers(self, names: list[str]) -> AsyncIterator[tuple[str, datetime, Violation]]:
-        found = {
-            host["_id"]: host async for host in self._ledger.inspection.examine_hosts(only=names)
-        }
-        now = self._ledger.now()
-        for name in names:
-            host = found.get(name)
+        if only is None:
+            after = ""
+            while names := await self._ledger.hosts.due(after=after, limit=_HOSTS):
+                after = names[-1]
+                async for candidate in self._sleepers(names):
+                    yield candidate
+            return
+        read = self._ledger.inspection.examine_hosts(only=only)
+        hosts, now = {host["_id"]: host async for host in read}, self._ledger.now()
+        for name in only:
+            host = hosts.get(name)
             if host is not None and (
-                invariants.is_awake(host, now=now) or any(self._of_host(host))
+                invariants.is_awake(host, now=now) or any(invariants.of_host(host, now=now))
             ):
                 continue
             due = await self._ledger.hosts.earliest_due(name)
-            if due is None:
-                continue
-            for violation in invariants.of_wake_up(host, due=due):
-                yield name, due, violation
+            if due is not None and (violations := [*invariants.of_wake_up(host, due=due)]):
+                wake = partial(self._ledger.hosts.wake, {name: due})
+                yield _Candidate(name, {"host": name}, violations, wake)
 
-    async def _look_at_blobs(self, candidates: list[Any]) -> None:
-        """Report large values without a task that refers to them."""
-        async for found in self._ledger.inspection.unreferenced_blobs(only=candidates):
+    async def _blobs(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
+        """Yield large values without a task that refers to them."""
+        async for found in self._ledger.inspection.unreferenced_blobs(only=only):
             identity, made = found["_id"], found["create_time"]
-            old = made <= self._ledger.now() - _REFERRED_WITHIN
-            if self._repair and old:
-                await self._ledger.blobs.drop([BlobRef(id=identity, size=0)])
-            violation = Violation(kind=Kind.BLOB_LEFT, detail=f"{identity} of {made}")
-            where = {"task": found["task_id"].hex()}
-            self._report.add(violation, where, mended=self._repair and old)
+            detail, is_old = f"{identity} of {made}", made <= self._ledger.now() - _REFERRED_WITHIN
+            left = Violation(kind=Kind.BLOB_LEFT, detail=detail, mend={} if is_old else None)
+            drop = partial(self._ledger.blobs.drop, [BlobRef(id=identity, size=0)])
+            yield _Candidate(identity, {"task": found["task_id"].hex()}, [left], drop)
 
-    async def _look_at_workers(self) -> None:
-        first = self._dead()
-        await self._read_workers()
-        for name in sorted(first & self._dead()):
-            if self._repair:
-                await self._ledger.workers.leave(name)
-            worker = self._at_work[name]
-            detail = f"process {worker.pid} on {worker.host}, last heard of {worker.heartbeat}"
-            violation = Violation(kind=Kind.WORKER_DEAD, detail=detail)
-            self._report.add(violation, {"worker": name}, mended=self._repair)
-
-    def _dead(self) -> set[str]:
+    async def _workers(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
+        """Yield the dead workers."""
         now = self._ledger.now()
-        return {n for n, w in self._at_work.items() if is_dead(w) or is_gone(w, now=now)}
+        for name in sorted(self._at_work) if only is None else only:
+            worker = self._at_work.get(name)
+            if worker is not None and (is_dead(worker) or is_gone(worker, now=now)):
+                detail = f"process {worker.pid} on {worker.host}, last heard of {worker.heartbeat}"
+                dead = Violation(kind=Kind.WORKER_DEAD, detail=detail, mend={})
+                leave = partial(self._ledger.workers.leave, name)
+                yield _Candidate(name, {"worker": name}, [dead], leave)
 
 
 def _where(found: Found) -> dict[str, str]:

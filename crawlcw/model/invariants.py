@@ -94,7 +94,10 @@ class Violation:
     kind: Kind
     detail: str  #: may hold text of the ledger
     mend: Mapping[str, Any] | None = None
-    """The fields that mend it, None for absent; None where no write would do so safely."""
+    """The fields that mend it, None for absent; no field if another write does.
+
+    None where no write would do so safely.
+    """
 
 
 _LOOK = "look at it in the database: crawlcw writes no such document"
@@ -559,12 +562,14 @@ def of_wake_up(found: Mapping[str, Any] | None, *, due: datetime) -> Iterator[Vi
     other case: its next owner ignores the tasks that have come since.
     """
     if found is None:
-        yield Violation(kind=Kind.HOST_ASLEEP, detail=f"a task is due at {due}, it is not known")
+        detail = f"a task is due at {due}, it is not known"
+        yield Violation(kind=Kind.HOST_ASLEEP, detail=detail, mend={"ready_at": due})
         return
     ready_at = found.get("ready_at")
     if ready_at is None or ready_at > max(due, found.get("not_before") or due):
         when = "never ready" if ready_at is None else f"ready at {ready_at}"
-        yield Violation(kind=Kind.HOST_ASLEEP, detail=f"a task is due at {due}, it is {when}")
+        detail = f"a task is due at {due}, it is {when}"
+        yield Violation(kind=Kind.HOST_ASLEEP, detail=detail, mend={"ready_at": due})
 
 
 def of_clock(offset: timedelta) -> Iterator[Violation]:
