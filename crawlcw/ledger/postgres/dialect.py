@@ -36,10 +36,6 @@ class PostgresDialect(Dialect):
     for_update = " FOR UPDATE"
     skipping_held = " FOR UPDATE SKIP LOCKED"
 
-    def before_first(self, key: type) -> Any:
-        """See `Dialect.before_first`."""
-        return key()
-
     def cast(self, column: str) -> str:
         """See `Dialect.cast`."""
         return _CASTS[COLUMNS[column].split()[1]]

@@ -34,7 +34,7 @@ class Contents:
 
     async def read(self, part: Part) -> AsyncGenerator[Sequence[Document], None]:
         """See `copying.Contents.read`."""
-        last = self._store.tables.dialect.before_first(bytes if part is Part.TASKS else str)
+        last = None
         while True:
             last, documents = await self._store.reader.run(self._some, part, last)
             if not documents:
@@ -44,16 +44,17 @@ class Contents:
     def _some(self, db: Database, part: Part, last: Any) -> tuple[Any, list[Document]]:
         """Return the next documents, and the number of the last one's row."""
         table, position = self._tables[part], self._store.tables.dialect.position
-        statement = f"SELECT {position} AS row, * FROM {table} WHERE {position} > ? ORDER BY 1"
+        behind, values = ("", []) if last is None else (f"WHERE {position} > ?", [last])
+        statement = f"SELECT {position} AS row, * FROM {table} {behind} ORDER BY 1"
         found: list[Document] = []
         size = 0
         # All of one moment: a task's items are those of its outcome.
         with db.snapshot():
-            for row in db.stream(statement, (last,)):
-                values = dict(row)
-                last = values.pop("row")
-                size += sum(len(values.get(name) or "") for name in _LARGE)
-                found.append(self._document(db, part, values))
+            for row in db.stream(statement, values):
+                columns = dict(row)
+                last = columns.pop("row")
+                size += sum(len(columns.get(name) or "") for name in _LARGE)
+                found.append(self._document(db, part, columns))
                 size += len(found[-1].get("items", ())) * 100
                 if len(found) >= ITEM_ROWS or size >= ITEM_CHARACTERS:
                     break

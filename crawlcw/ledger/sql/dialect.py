@@ -2,10 +2,6 @@
 
 # ruff: noqa: S608  # all parts are statements' own
 
-from typing import Any
-
-_LEAST = -(1 << 63)
-
 
 class Dialect:
     """SQLite's SQL, which all statements are written in."""
@@ -16,10 +12,6 @@ class Dialect:
     #: What follows a SELECT of rows that its transaction is to write.
     for_update = ""
     skipping_held = ""
-
-    def before_first(self, key: type) -> Any:  # noqa: ARG002  # all tables have numbers
-        """Return a value before every `position`, in a table with such keys."""
-        return _LEAST
 
     def cast(self, column: str) -> str:  # noqa: ARG002  # a value has its own type
         """Return what gives a parameter the type of a task's column."""
