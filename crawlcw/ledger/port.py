@@ -280,11 +280,10 @@ class Raw(Protocol):
         """Return some documents behind a place, and the last one's place; None: nothing is left.
 
         The first ones behind None, or all of *only* those ids. They are few enough for the
-        memory, and without what grows with the results. A task has the number of its `items`,
+        memory, and without what grows with the results: a task has the number of its `items`,
         those that are not there as `items_lost`, and its references to values set aside.
-        Items of no task are the number of them, by the id of the task; they are no finding
-        where a store deletes them later. A host has no robots.txt, a value set aside
-        has `task_id` and `create_time` alone.
+        Items of no task are their number, by the id of the task; none where the store deletes
+        them later. A host has no robots.txt, a value set aside `task_id` and `create_time` alone.
         """
 
 

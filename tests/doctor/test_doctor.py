@@ -732,6 +732,16 @@ async def test_documents_of_another_kind_are_found_on_the_server(served: OnMongo
     assert found[Kind.ITEM_WITHOUT_TASK] == (2, 0)
 
 
+async def test_documents_of_another_kind_end_no_walk(
+    served: OnMongodb, monkeypatch: pytest.MonkeyPatch
+):
+    odd: list[Any] = [{"_id": 7}, {"_id": "x"}, {"_id": {"a": 1}}, {"_id": float("nan")}]
+    served.database["books"].insert_many(odd)
+    monkeypatch.setattr(store, "_IN_REPLY", 1)
+
+    assert (await served.examined()).tasks == 5 + len(odd)
+
+
 @pytest.mark.parametrize(
     ("collection", "index"),
     [("books", "priority_due"), ("books.hosts", "ready_at"), ("books.workers", "left")],

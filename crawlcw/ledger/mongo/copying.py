@@ -1,22 +1,22 @@
 """Tasks with their results, and values set aside, read and written as they are to copy them."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import bson
 
+from crawlcw.ledger.choosing import resumed
 from crawlcw.ledger.copying import Part
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.items import Items, source_of
-from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.ledger.mongo.store import MongoStore, some
+from crawlcw.ledger.port import Unit
 from crawlcw.model.task import BlobRef
 
-#: So much at a time.
-_DOCUMENTS = 500
-_BYTES = 4 << 20
+#: Bytes at a time, offloaded items included.
+_BYTES = 8 << 20
 #: What only this store writes down, and for its own use.
 _OWN = ("woken",)
 
@@ -31,21 +31,30 @@ class Contents:
 
     async def read(self, part: Part) -> AsyncGenerator[Sequence[Document], None]:
         """See `copying.Contents.read`."""
+        after = None
+        while True:
+            found, after = await resumed(self._store, self._next, part, after)
+            if found:
+                yield found
+            if after is None:
+                return
+
+    async def _next(self, _unit: Unit, part: Part, after: Any) -> tuple[list[Document], Any]:
+        """Return the next documents, and the last one's id; None: nothing is left."""
         of_tasks, of_blobs = (self._store.durable, self._task), (self._store.blob_files, self._blob)
         collection, whole = of_tasks if part is Part.TASKS else of_blobs
-        some: list[Document] = []
+        found, last = await some(collection, None, after=after)
+        documents: list[Document] = []
         size = 0
-        async with aclosing(self._store.stream(collection, {}, None, whole)) as all_:
-            async for found in all_:
-                some.append(found)
-                size += len(bson.encode(found))
-                if len(some) >= _DOCUMENTS or size >= _BYTES:
-                    yield some
-                    some, size = [], 0
-        if some:
-            yield some
+        for each in found:
+            with mapped():
+                documents.append(await whole(each))
+            size += len(bson.encode(documents[-1]))
+            if size >= _BYTES:
+                return documents, each["_id"]
+        return documents, last
 
-    async def _task(self, found: Mapping[str, Any]) -> Sequence[Document]:
+    async def _task(self, found: Document) -> Document:
         task = {name: value for name, value in found.items() if name not in _OWN}
         if "items" in task:
             task["items"] = await self._items.whole(found)
@@ -57,11 +66,11 @@ class Contents:
                 {**source, "items": await self._items.of_version(found["_id"], source["fence"])}
                 for source in task["versions"]
             ]
-        return [task]
+        return task
 
-    async def _blob(self, found: Mapping[str, Any]) -> Sequence[Document]:
+    async def _blob(self, found: Document) -> Document:
         value = await self._blobs.escaped(BlobRef(id=found["_id"], size=found["length"]))
-        return [{"_id": found["_id"], "task_id": found["metadata"]["task"], "value": value}]
+        return {"_id": found["_id"], "task_id": found["metadata"]["task"], "value": value}
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
         """See `copying.Contents.write`."""

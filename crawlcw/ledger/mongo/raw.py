@@ -6,11 +6,9 @@ from typing import Any
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.examination import TASK_STATE
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.store import MongoStore, all_of
+from crawlcw.ledger.mongo.store import MongoStore, all_of, some
 from crawlcw.ledger.port import Part
 
-#: Documents in one reply of the server, which has 16 MiB at most.
-_AT_ONCE = 2_000
 #: Of a task's items which of them are elsewhere; of its values the references to those set aside.
 _TASK: Mapping[str, Any] = {
     **dict.fromkeys((*TASK_STATE, "url", "host", "method", "body", "callback"), 1),
@@ -52,34 +50,16 @@ class Raw:
         """See `port.Raw.read`."""
         match part:
             case Part.TASKS:
-                found, place = await self._some(self._store.tasks, _TASK, after, only)
+                found, place = await some(self._store.tasks, _TASK, after=after, only=only)
                 return [await self._with_lost_items(each) for each in found], place
             case Part.HOSTS:
-                return await self._some(self._store.hosts, {"robots": 0}, after, only)
+                return await some(self._store.hosts, {"robots": 0}, after=after, only=only)
             case Part.BLOBS:
                 fields = {"task_id": "$metadata.task", "create_time": "$uploadDate"}
-                return await self._some(self._store.blob_files, fields, after, only)
+                return await some(self._store.blob_files, fields, after=after, only=only)
             case Part.UNOWNED_ITEMS:
                 # The next deletion of tasks deletes them.
                 return [], None
-
-    async def _some(
-        self, collection: Any, fields: Mapping[str, Any], after: Any, only: Collection[Any] | None
-    ) -> tuple[list[Document], Any]:
-        chosen = {} if only is None else {"_id": {"$in": list(only)}}
-        cursor = collection.find(chosen, fields).sort([("_id", 1)]).hint("_id_")
-        if only is None:
-            # A negative limit: the server closes the cursor after its first reply.
-            cursor = cursor.limit(-_AT_ONCE)
-        if after is not None:
-            # Unlike `$gt`, it goes on to ids of other types.
-            cursor = cursor.min([("_id", after)])
-        with mapped():
-            found = await all_of(cursor, _AT_ONCE)
-        # The last one itself, if it is still there. NaN does not equal itself.
-        if after is not None and found and repr(found[0]["_id"]) == repr(after):
-            del found[0]
-        return found, found[-1]["_id"] if found and only is None else None
 
     async def _with_lost_items(self, task: Document) -> Document:
         """Return a task with the number of its items, and those that are nowhere."""

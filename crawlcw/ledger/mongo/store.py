@@ -1,14 +1,13 @@
 """MongoDB collections of a ledger, the server's time, and helpers for large reads."""
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from pymongo import WriteConcern
 from pymongo.errors import OperationFailure
 
-from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.connection import bucket, closed, mapped
@@ -25,8 +24,8 @@ _QUICK = WriteConcern(w=1)
 SCHEMA = "crawlcw.schema"
 #: The server's BadValue: nothing else in a look for a task can be one.
 _NO_SUCH_INDEX = 2
-_ITEM_BATCH = 200
-_RESUMES = 5
+#: Documents in a reply of the server.
+_IN_REPLY = 2_000
 #: Number of tasks given up, hosts woken, or workers deleted by one command.
 BATCH = 5_000
 
@@ -150,37 +149,6 @@ class MongoStore:
         number: int = answer["n"]
         return number
 
-    async def stream(
-        self,
-        collection: Any,
-        chosen: documents.Document,
-        fields: Mapping[str, Any] | None,
-        read: Callable[[Mapping[str, Any]], Awaitable[Sequence[T]]],
-        *,
-        at_once: int | None = None,
-    ) -> AsyncGenerator[T, None]:
-        """Stream the results of *read* for each document by `_id`; resume after a broken cursor.
-
-        A reply of the server has *at_once* documents at most, and 16 MiB; None: 200.
-        """
-        behind: documents.Document = {}
-        resumes = 0
-        while True:
-            cursor = collection.find(chosen | behind, fields)
-            cursor = cursor.sort([("_id", 1)]).hint("_id_").batch_size(at_once or _ITEM_BATCH)
-            try:
-                with mapped():
-                    async for found in cursor:
-                        for row in await read(found):
-                            yield row
-                        behind, resumes = {"_id": {"$gt": found["_id"]}}, 0
-            except LedgerUnavailableError:
-                resumes += 1
-                if resumes > _RESUMES:
-                    raise
-                continue
-            return
-
     def bucket(self) -> Any:
         """Return the GridFS bucket of the values that are set aside."""
         return bucket(self.database, f"{self.name}.asides", self.blob_files.write_concern)
@@ -223,3 +191,30 @@ def united(collection: str, pipelines: Iterable[list[dict[str, Any]]]) -> list[d
     """Return a pipeline over a collection that has the results of some, one after the other."""
     first, *others = pipelines
     return [*first, *({"$unionWith": {"coll": collection, "pipeline": p}} for p in others)]
+
+
+async def some(
+    collection: Any,
+    fields: Mapping[str, Any] | None,
+    *,
+    after: Any = None,
+    only: Collection[Any] | None = None,
+) -> tuple[list[dict[str, Any]], Any]:
+    """Return the documents of one reply of the server, 16 MiB at most, and the last one's id.
+
+    They are the first ones behind an id, of any type; None: nothing is left. With *only* all of
+    those ids are returned.
+    """
+    chosen: dict[str, Any] = {} if only is None else {"_id": {"$in": list(only)}}
+    if after is not None:
+        chosen = {"_id": {"$ne": after}}
+    cursor = collection.find(chosen, fields).sort([("_id", 1)]).hint("_id_")
+    if only is None:
+        # A negative limit: the server closes the cursor after its first reply.
+        cursor = cursor.limit(-_IN_REPLY)
+    if after is not None:
+        # Unlike `$gt`, it goes on to ids of other types.
+        cursor = cursor.min([("_id", after)])
+    with mapped():
+        found = await all_of(cursor, _IN_REPLY)
+    return found, found[-1]["_id"] if found and only is None else None

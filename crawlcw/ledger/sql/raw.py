@@ -1,7 +1,5 @@
 """Rows of a ledger as they are, for `doctor`."""
 
-# the tables' names are quoted; every value is a parameter
-
 import json
 from collections.abc import Collection
 from contextlib import suppress

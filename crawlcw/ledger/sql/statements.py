@@ -235,7 +235,7 @@ class Statements:
             f"WHERE task_id NOT IN (SELECT id FROM {tasks}) GROUP BY task_id"
         )
         of_host = ", ".join(name for name in HOST_COLUMNS if name != "robots")
-        #: Of each part what is read, and the column of its order.
+        #: The columns of each part and their table, and the column of the order.
         self.raw = {
             Part.TASKS: (f"{examined}, {pointing}, {number} FROM {tasks}", position),
             Part.UNOWNED_ITEMS: (f"id, items FROM ({unowned}) AS unowned", "id"),
