@@ -1,6 +1,6 @@
-"""Crawls into an SQLite file on a disk that is full or read-only.
+"""Crawls into a ledger on a disk that is full or read-only.
 
-There are two ways to make a disk full:
+There are three ways to make a disk full:
 
 - `limit`: the kernel refuses writes of a process beyond a file size (RLIMIT_FSIZE).
   The limit can be set and removed for a running process without special rights.
@@ -8,6 +8,8 @@ There are two ways to make a disk full:
 - `tmpfs`: a file system without free space, the real error (ENOSPC). It needs the
   right to mount, which many containers lack; the test is skipped there. The limit
   covers the same code of the crawl.
+- `postgres`: the same for a tablespace of PostgreSQL, which reports SQLSTATE 53100. Its
+  log of writes is elsewhere: a server stops that has no room for that.
 
 A file that becomes read-only in the middle of a crawl is a limit of 0 bytes. The file
 is open for writing already, so its mode has no effect. A file system that a faulty
@@ -16,16 +18,18 @@ device makes read-only refuses the next write, which SQLite reports as an I/O er
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
-from tests.support import docs
+from tests.support import docs, needed, postgres
 from tests.support.crawl_process import (
     LEDGER_NOT_USABLE,
     LEDGER_UNAVAILABLE,
@@ -57,7 +61,8 @@ class Limited:
     """A disk that is full for chosen processes, by a limit on their file sizes."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.url = f"sqlite:///{folder}/ledger.db"
+        self.complaint = str(folder / "ledger.db")
         self._full_for: set[int] = set()
 
     def fill(self, worker: Process) -> None:
@@ -78,8 +83,9 @@ class Limited:
 class Mounted:
     """A disk that is full for all processes, by a large file beside the ledger."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, url: str, complaint: str) -> None:
+        self.url = url
+        self.complaint = complaint  #: part of the message about a full disk
         self._filler = folder / "filler"
 
     def fill(self, worker: Process) -> None:  # the signature of `Limited`
@@ -94,33 +100,54 @@ class Mounted:
         self._filler.unlink(missing_ok=True)
 
 
-def _mount(folder: Path) -> bool:
+@contextmanager
+def mounted(folder: Path) -> Iterator[None]:
+    """Mount a small file system in memory at *folder*."""
+    folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "crawlcw", str(folder)]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not mount a tmpfs (CAP_SYS_ADMIN)")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 Disk = Limited | Mounted
 
 
-@pytest.fixture(params=["limit", "tmpfs"])
+@pytest.fixture(params=["limit", "tmpfs", "postgres"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
-    """A disk of each kind in turn, with the ledger in its folder."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if request.param == "limit":
-        yield Limited(folder)
+    """A disk of each kind in turn, with a ledger on it."""
+    if request.param == "postgres":
+        # Only their owner may enter the folders of pytest, and the server has another user.
+        with tempfile.TemporaryDirectory() as folder:
+            yield from _with_tablespace(Path(folder))
         return
-    if not _mount(folder):
-        pytest.skip("this user may not mount a tmpfs (CAP_SYS_ADMIN)")
-    try:
-        yield Mounted(folder)
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    folder = tmp_path / "disk"
+    limited = Limited(folder)
+    if request.param == "limit":
+        folder.mkdir()
+        yield limited
+        return
+    with mounted(folder):
+        yield Mounted(folder, limited.url, limited.complaint)
+
+
+def _with_tablespace(folder: Path) -> Iterator[Mounted]:
+    psycopg = needed.module("psycopg", extra="postgres")
+    space = folder / "disk"
+    with mounted(space), postgres.server(folder / "server") as server:
+        shutil.chown(space, server.user)
+        with psycopg.connect(server.url("postgres"), autocommit=True) as db:
+            db.execute(f"CREATE TABLESPACE small LOCATION '{space}'")
+            db.execute("CREATE DATABASE crawl TABLESPACE small")
+        yield Mounted(space, server.url("crawl"), "No space left on device")
 
 
 @pytest.fixture
 def store(disk: Disk) -> Store:
-    return Store(f"sqlite:///{disk.folder}/ledger.db")
+    return Store(disk.url)
 
 
 @pytest.fixture
@@ -183,7 +210,7 @@ def test_a_crawl_gives_up_where_nobody_makes_room_and_the_next_one_completes(
 
     assert code == LEDGER_UNAVAILABLE
     assert "the ledger has not answered for" in last
-    assert str(disk.folder / "ledger.db") in last
+    assert disk.complaint in last
     assert fetched_again(site) <= held
     assert_as_without_faults(store, expected_items)
     assert "Traceback" not in workers.log
