@@ -1,8 +1,8 @@
 """A model of whole crawls: thousands of schedules of faults, in virtual time.
 
 The processes, the network, the server and the clocks are models. The code in them
-is that of the product: every process has a `MongoLedger`, a `Committer`,
-`HeldLeases`, a `RunAlone` and a `LedgerClock`, and decides by `transitions`.
+is that of the product: every process has a `MongoLedger` or the facets of SQL, a
+`Committer`, `HeldLeases`, a `RunAlone` and a `LedgerClock`, and decides by `transitions`.
 
 A schedule follows from its seed alone. It has a small site whose pages link to one
 another and fail in all ways, up to four processes that crawl it, and faults until
@@ -10,8 +10,8 @@ some moment. Requests and replies are lost, delayed or repeated an hour later.
 Processes are killed, paused past their leases or wrongly believed dead. Clocks are
 wrong by up to an hour. Then the faults stop, and the crawl must end.
 
-    python -m tests.faults.model SEED          what happens in one schedule
-    python -m tests.faults.model FIRST LAST    looks for a schedule that fails
+    python -m tests.faults.model STORE SEED          what happens in one schedule
+    python -m tests.faults.model STORE FIRST LAST    looks for a schedule that fails
 
 `Checker` has the invariants. It sees every document before and after each write,
 and the replies to every process.
@@ -46,12 +46,14 @@ from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.mongo import leases as mongo_leases
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Claimed, Committed, TaskFilter
+from crawlcw.ledger.sql.facets import Facets
 from crawlcw.model import invariants, transitions
 from crawlcw.model.clock import LedgerClock
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded
 from tests.faults.fake_server import CALM, Command, Database, Document, Network, Server, Weather
+from tests.faults.fake_sql import SqlModelStore, SqlNetwork, SqlServer, Transaction
 from tests.faults.virtual import Process, Signal, Thread, Timeline, virtual
 from tests.support.ledgers import START, PatchedFacet, make_task
 
@@ -218,7 +220,7 @@ class Checker:
 
     def written(
         self,
-        command: Command,
+        command: Command | Transaction,
         before: Document | None,
         after: Document,
         tasks: dict[bytes, Document],
@@ -495,18 +497,22 @@ def _reason(found: Document) -> Reason | None:
     return Reason(found["reason"]) if "reason" in found else None
 
 
-class WatchedLedger(MongoLedger):
-    """The ledger, with checks of its replies to the process."""
+#: A ledger of SQL in `fake_sql`, or one on MongoDB in `fake_server`.
+STORES = ("mongodb", "sql")
 
-    def __init__(
-        self, store: MongoStore, checker: Checker, documents: dict[bytes, Document]
-    ) -> None:
-        super().__init__(store)
-        self.real = MongoLedger(store)
-        self.leases = PatchedFacet(self.leases, claim=self.claim, renew=self.renew)
-        self.outcomes = PatchedFacet(self.outcomes, commit=self.commit)
+
+class WatchedLedger:
+    """A ledger with checks of its replies to the process."""
+
+    def __init__(self, ledger: Any, checker: Checker, documents: dict[bytes, Document]) -> None:
+        self.real = ledger
+        self.leases = PatchedFacet(ledger.leases, claim=self.claim, renew=self.renew)
+        self.outcomes = PatchedFacet(ledger.outcomes, commit=self.commit)
         self._checker = checker
         self._documents = documents
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
 
     async def claim(self, tasks: Sequence[Task], **more: Any) -> Claimed:
         claimed = await self.real.leases.claim(tasks, **more)
@@ -554,13 +560,9 @@ class Worker(Process):
         self.schedule = schedule
         self.clock = LedgerClock(monotonic=lambda: schedule.timeline.now)
         self.set_clock(0.0)
-        store = MongoStore(
-            Database(schedule.network, self),
-            "books",
-            claims=chance.choice(("each", "batch")),
-            clock=self.clock.now,
-        )
-        self.ledger = WatchedLedger(store, schedule.checker, schedule.tasks)
+        claims = chance.choice(("each", "batch"))
+        ledger = schedule.ledger(self, clock=self.clock.now, claims=claims)
+        self.ledger: Any = WatchedLedger(ledger, schedule.checker, schedule.tasks)
         self.drained_from: float | None = None
         self.stopping = False
         self._chance = chance
@@ -757,7 +759,7 @@ class Worker(Process):
 class Schedule:
     """One run of all processes and faults, from a seed."""
 
-    def __init__(self, seed: int, *, tracing: bool = False) -> None:
+    def __init__(self, seed: int, *, store: str = "mongodb", tracing: bool = False) -> None:
         self.seed = seed
         self.chance = Random(seed)
         self.plan = planned(self.chance)
@@ -766,12 +768,22 @@ class Schedule:
         self.events: list[str] = []
         self.known_dead: set[str] = set()
         self._tracing = tracing
-        self._server = Server(self._written)
+        self._server: Any = (SqlServer if store == "sql" else Server)(self._written)
         self.tasks: dict[bytes, Document] = self._server.documents("books")
-        self.network = Network(self.timeline, self._server, chance=self.chance, trace=self.trace)
+        network = SqlNetwork if store == "sql" else Network
+        self.network = network(self.timeline, self._server, chance=self.chance, trace=self.trace)
         self._workers: list[Worker] = []
         self._processes: list[Process] = []
         self._failovers = self.plan.failovers
+
+    def ledger(
+        self, process: Process, *, clock: Callable[[], datetime], claims: str = "each"
+    ) -> Any:
+        """Return the ledger of a process."""
+        if isinstance(self.network, SqlNetwork):
+            return Facets(SqlModelStore(self.network, process, clock))
+        database = Database(self.network, process)
+        return MongoLedger(MongoStore(database, "books", claims=claims, clock=clock))
 
     def trace(self, actor: str, what: str, subject: object) -> None:
         """Record an event, if tracing is on."""
@@ -906,8 +918,7 @@ class Schedule:
     def _retry_failed(self) -> None:
         operator = Process(self.timeline, "op")
         self._processes.append(operator)
-        database = Database(self.network, operator)
-        ledger = MongoLedger(MongoStore(database, "books", clock=self.checker.moment))
+        ledger = self.ledger(operator, clock=self.checker.moment)
 
         async def work() -> None:
             await Insistence(operator).insist(lambda: ledger.admin.retry_failed(TaskFilter()))
@@ -917,7 +928,9 @@ class Schedule:
 
     # --- writes
 
-    def _written(self, command: Command, before: Document | None, after: Document) -> None:
+    def _written(
+        self, command: Command | Transaction, before: Document | None, after: Document
+    ) -> None:
         if command.collection != "books":
             return
         if not command.durable and self._failovers and self.chance.random() < 0.1:
@@ -949,6 +962,8 @@ def shown(value: object) -> str:
             return f"page {number_of(value)}"
         case datetime():
             return f"{(value - START).total_seconds():.1f}s"
+        case Transaction():
+            return value.name
         case Command():
             parts = [f"{shown(s.wanted)} {shown(s.update)}" for s in value.statements] or [
                 shown(value.wanted)
@@ -974,39 +989,40 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def failure(seed: int) -> str | None:
+def failure(seed: int, store: str = "mongodb") -> str | None:
     """Run one schedule; return the trace of its failure, or None."""
     with quiet():
         try:
-            Schedule(seed).run()
+            Schedule(seed, store=store).run()
         except AssertionError:
-            return traced(seed)
+            return traced(seed, store)
     return None
 
 
-def traced(seed: int) -> str:
+def traced(seed: int, store: str = "mongodb") -> str:
     """Run one schedule; return its trace, with the failure at the end."""
-    schedule = Schedule(seed, tracing=True)
+    schedule = Schedule(seed, store=store, tracing=True)
     end = "everything holds"
     with quiet():
         try:
             schedule.run()
         except AssertionError as error:
             end = f"{type(error).__name__}: {error}"
-    again = f"again: python -m tests.faults.model {seed}"
+    again = f"again: python -m tests.faults.model {store} {seed}"
     return "\n".join((f"seed {seed}: {schedule.plan}", *schedule.events, end, again))
 
 
-def first_failure(seeds: Iterable[int]) -> str | None:
+def first_failure(seeds: Iterable[int], store: str = "mongodb") -> str | None:
     """Run schedules until one fails; return its trace."""
-    return next((found for seed in seeds if (found := failure(seed)) is not None), None)
+    return next((found for seed in seeds if (found := failure(seed, store)) is not None), None)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        print(traced(int(sys.argv[1])))
+    store, first, *last = sys.argv[1:]
+    if not last:
+        print(traced(int(first), store))
     else:
         began = time.monotonic()
-        seeds = range(int(sys.argv[1]), int(sys.argv[2]))
-        print(first_failure(seeds) or f"{len(seeds)} schedules: everything holds")
+        seeds = range(int(first), int(last[0]))
+        print(first_failure(seeds, store) or f"{len(seeds)} schedules: everything holds")
         print(f"{time.monotonic() - began:.1f} s")

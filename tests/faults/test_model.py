@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.faults import model
-from tests.faults.model import Schedule
+from tests.faults.model import STORES, Schedule
 from tests.faults.mutants import MUTANTS, Edit
 from tests.support.docs import REPOSITORY
 
@@ -149,12 +149,55 @@ WITHOUT |= {
     )
 }
 
+#: Protections above the ledgers.
+_ABOVE = [
+    name
+    for name, edits in WITHOUT.items()
+    if not any(edit.module.startswith(_LEDGER) for edit in edits)
+]
+_SQL = "crawlcw.ledger.sql"
+_HELD = "id = :id AND lock = :lock AND fence = :fence AND status = :status"
+#: The model has no hosts, and its transactions come one after the other.
+WITHOUT_SQL = {
+    name: (Edit(f"{_SQL}.{module}", function, *changes),)
+    for name, module, function, *changes in (
+        (
+            "sql-commit-by-id-only",
+            "outcomes",
+            "Outcomes._commit",
+            ("(write, mine(lease))", '(write, {"id": lease.task.id})'),
+        ),
+        ("sql-renewal-by-id-only", "statements", "Statements._of_leases", (_HELD, "id = :id")),
+        ("sql-claim-ignores-due", "leases", "Leases._claim", (', "due": now', "")),
+        ("sql-claim-ignores-the-fence", "leases", "Leases._claim", ('"fence": task.fence, ', "")),
+        (
+            "sql-claim-ignores-the-status",
+            "leases",
+            "Leases._claim",
+            ('"status": int(task.status), ', ""),
+        ),
+        (
+            "sql-commit-sent-twice-was-lost",
+            "outcomes",
+            "Outcomes._was_settled",
+            ('row["settled"] == lease.fence', "False"),
+        ),
+        (
+            "sql-claim-not-answered-is-forgotten",
+            "leases",
+            "Leases._doubt",
+            ("for lease in leases", "for lease in ()"),
+        ),
+    )
+}
+WITHOUT_SQL |= {name: WITHOUT[name] for name in _ABOVE}
+
 
 @contextmanager
 def without(protection: str) -> Iterator[None]:
     """Remove a protection for the block."""
     with pytest.MonkeyPatch.context() as patch:
-        for edit in WITHOUT[protection]:
+        for edit in (WITHOUT | WITHOUT_SQL)[protection]:
             owner, name = edit.place(importlib.import_module(edit.module))
             function = getattr(owner, name)
             # The context restores the function at its end.
@@ -163,22 +206,28 @@ def without(protection: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.representative("[0]")
+@pytest.mark.representative("-0]")
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_the_protocol_holds_in_every_schedule(request: pytest.FixtureRequest, shard: int):
+@pytest.mark.parametrize("store", STORES)
+def test_the_protocol_holds_in_every_schedule(
+    request: pytest.FixtureRequest, store: str, shard: int
+):
     soak = request.config.getoption("--soak", default=False)
     schedules = SCHEDULES_OF_A_SOAK if soak else SCHEDULES
 
-    failure = model.first_failure(range(shard, schedules, SHARDS))
+    failure = model.first_failure(range(shard, schedules, SHARDS), store)
 
     assert failure is None, failure
 
 
-@pytest.mark.parametrize("protection", WITHOUT)
-def test_without_a_protection_it_does_not_hold(protection: str):
+@pytest.mark.parametrize(
+    ("store", "protection"),
+    [*(("mongodb", name) for name in WITHOUT), *(("sql", name) for name in WITHOUT_SQL)],
+)
+def test_without_a_protection_it_does_not_hold(store: str, protection: str):
     with without(protection):
-        assert model.first_failure(range(ENOUGH)) is not None
+        assert model.first_failure(range(ENOUGH), store) is not None
 
 
 def test_a_schedule_that_fails_says_how_it_came_to_it():
@@ -189,17 +238,18 @@ def test_a_schedule_that_fails_says_how_it_came_to_it():
     first, *events, end, again = failure.splitlines()
     seed = again.rpartition(" ")[2]
     assert first.startswith(f"seed {seed}: Plan(pages=(Content(")
-    assert again == f"again: python -m tests.faults.model {seed}"
+    assert again == f"again: python -m tests.faults.model mongodb {seed}"
     assert any("w1 sends update books {_id: page 0" in event for event in events)
     assert end.startswith("ProtocolError: ")
 
 
-def test_a_seed_is_the_same_schedule_in_every_process():
+@pytest.mark.parametrize("store", STORES)
+def test_a_seed_is_the_same_schedule_in_every_process(store: str):
     seed = 7  # a schedule with many processes and faults
 
     def told(hashing: str) -> str:
         return subprocess.run(
-            [sys.executable, "-m", "tests.faults.model", str(seed)],
+            [sys.executable, "-m", "tests.faults.model", store, str(seed)],
             cwd=REPOSITORY,
             env=os.environ | {"PYTHONHASHSEED": hashing},
             capture_output=True,
@@ -213,13 +263,14 @@ def test_a_seed_is_the_same_schedule_in_every_process():
     assert "everything holds" in one
 
 
-def test_the_schedules_have_something_of_everything():
+@pytest.mark.parametrize("store", STORES)
+def test_the_schedules_have_something_of_everything(store: str):
     """Otherwise the model would prove nothing."""
     happened: Counter[str] = Counter()
     schedules = 300
     with model.quiet():
         for seed in range(schedules):
-            schedule = Schedule(seed)
+            schedule = Schedule(seed, store=store)
             schedule.run()
             checker = schedule.checker
             happened["faultless"] += schedule.plan.faultless
