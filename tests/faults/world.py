@@ -18,7 +18,7 @@ from crawlcw.engine import ledger_retry
 from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents, hosts
-from crawlcw.ledger.mongo import MongoLedger, items, store
+from crawlcw.ledger.mongo import MongoLedger, items
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Counters, Worker
 from crawlcw.model.hosts import Host, HostLease
@@ -281,6 +281,5 @@ def quick() -> Iterator[None]:
         patch.setattr(common, "MIN_HEARTBEAT_INTERVAL", 0.01)
         patch.setattr(ledger_retry, "_FIRST_WAIT", 0.01)
         patch.setattr(items, "_ASIDE", len(LARGE))
-        patch.setattr(store, "_ITEM_BATCH", 2)
         patch.setattr(hosts, "_AT_ONCE", 2)
         yield
