@@ -17,6 +17,7 @@ from hashlib import blake2b
 from typing import Any, Self
 
 from crawlcw.errors import Reason
+from crawlcw.model.page_value import page_value
 from crawlcw.model.urls import Location, locate
 from crawlcw.model.visits import Visit
 
@@ -130,7 +131,7 @@ class StoredPage:
         return {"file": self.file, "offset": self.offset, "length": self.length}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@page_value(frozen=True, slots=True, kw_only=True)
 class Task:
     """A document of the ledger as a coordinator sees it, without its results."""
 
@@ -169,7 +170,7 @@ class Task:
     carried: Payload | None = None  #: of a tracked task; `page` does not read it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@page_value(frozen=True, slots=True, kw_only=True)
 class ChangedTask(Task):
     """A task to be added that was not done well enough where it was done before it *changed*.
 
@@ -183,7 +184,7 @@ class ChangedTask(Task):
         return self if self.changed <= moment else replace(self, changed=moment)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@page_value(frozen=True, slots=True, kw_only=True)
 class Lease:
     """The right to work on one task until `expires`."""
 
@@ -216,7 +217,7 @@ class AttemptRecord:
     event: str  #: `finish`, `advance`, `fail` or `give up`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@page_value(frozen=True, slots=True, kw_only=True)
 class ResponseInfo:
     """The part of a response that is remembered."""
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, assert_never
 
 from crawlcw.errors import FAILURE_REASONS, Reason
+from crawlcw.model.page_value import page_value
 from crawlcw.model.retry import KEPT_ERRORS, RetryPolicy, backoff
 from crawlcw.model.sanitize import printable, printable_block
 from crawlcw.model.task import (
@@ -119,7 +120,7 @@ class Progress:
     results: Mapping[str, Any] = field(default_factory=dict)  #: by stage; added to those there
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@page_value(frozen=True, slots=True, kw_only=True)
 class Succeeded:
     """The page was fetched and its callback ran to the end."""
 
@@ -188,7 +189,7 @@ class Next:
     context: Mapping[str, Any] | BlobRef | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@page_value(frozen=True, slots=True, kw_only=True)
 class Change:
     """The new fields of a task."""
 
@@ -218,7 +219,7 @@ class Change:
     next: Next | None = None  #: None keeps stage and context
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@page_value(frozen=True, slots=True, kw_only=True)
 class Settlement:
     """A lease and what its task becomes at its end."""
 

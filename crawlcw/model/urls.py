@@ -20,6 +20,7 @@ import ada_url
 import yarl
 
 from crawlcw.errors import FetchError, Reason
+from crawlcw.model.page_value import page_value
 from crawlcw.model.sanitize import redacted
 
 #: What everybody should take (RFC 9110, section 4.1), for the sake of the parser.
@@ -79,7 +80,7 @@ _ENCODED_IN_QUERY = re.compile(rb"[^!$&(-;=?-~]")
 _SENT_AS_UTF8 = ("utf-8", "utf-16-le", "utf-16-be")
 
 
-@dataclass(frozen=True, slots=True)
+@page_value(frozen=True, slots=True)
 class Location:
     """A URL that can be fetched."""
 

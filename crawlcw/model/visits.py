@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from crawlcw.errors import SettingsError
 from crawlcw.model.durations import duration
+from crawlcw.model.page_value import page_value
 
 #: As often as the page changes.
 ADAPTIVE = "adaptive"
@@ -23,7 +24,7 @@ _FIRST = timedelta(days=1)
 _GROWTH = 1.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@page_value(frozen=True, slots=True, kw_only=True)
 class Visit:
     """The state of a page when it was last answered well."""
 
