@@ -1,4 +1,4 @@
-"""A fetcher whose lease is lost while its result waits for room in the committer."""
+"""A fetcher between its result and the commit: a lease that is lost, a page that runs alone."""
 
 import asyncio
 from pathlib import Path
@@ -45,3 +45,34 @@ async def test_of_a_result_that_finds_no_room_no_other_lease_is_held_for_ever(
     await ledger.close()
 
     assert held.orphans == [in_hand]
+
+
+async def test_a_page_that_ran_alone_keeps_others_out_until_its_outcome_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Until then, a crash by another page would count against it."""
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "pages")
+    crawl = assemble(Pages(), ledger, ReplayDownloader({}), Pages.settings)
+    held, fetcher = crawl._session.held, crawl._parts.fetcher
+    await ledger.tasks.add(make_tasks(1))
+    (lease,) = await claimed(ledger)
+    held.add([lease])
+    done = asyncio.Queue[Done]()
+
+    async def work(lease: Lease) -> Done:
+        fetcher._run_alone.alone = lease
+        return Done(settlements=(success(ledger, lease),))
+
+    monkeypatch.setattr(fetcher, "_work", work)
+    crawl._parts.coordinator.pool.put(lease)
+    fetching = asyncio.create_task(fetcher.run(done))
+    await done.get()
+    await asyncio.sleep(0)
+    before_the_commit = fetcher._run_alone.alone
+    held.end([lease])
+    while fetcher._run_alone.alone is not None:
+        await asyncio.sleep(0)
+    fetching.cancel()
+    await ledger.close()
+
+    assert before_the_commit is lease
