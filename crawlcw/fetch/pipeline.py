@@ -83,8 +83,10 @@ def layers(
         default.cache,
         # With `wire`: all that leaves for the network, its secrets included, before a proxy.
         *wire,
-        # It may ask more than once: another proxy when one fails.
+        # The session's proxy, or one of the pool. It may ask more than once: another proxy when
+        # one fails.
         default.proxies,
+        # Adds the cookies: the session's, or those of the crawl.
         Transport(default.client),
     ]
     default.ways = ways(below_own)
@@ -105,7 +107,7 @@ def layers(
         Record() if keeps_bodies else None,
         # The parts of a rendered page go through all layers below.
         render,
-        # Below all that the spider sees.
+        # Secrets of settings, start URLs and session, below all that the spider sees.
         credentials,
         None if streams else SaveFile(settings),
         default.own,
