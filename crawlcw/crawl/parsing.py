@@ -201,14 +201,16 @@ class Parsing:
             stderr=DEVNULL,
             start_new_session=True,
         )
+        # In a thread at once, that closes the pipes whatever becomes of the caller.
+        told = asyncio.get_running_loop().run_in_executor(None, child.communicate, source)
         try:
-            said, _ = await to_thread.run_sync(child.communicate, source, abandon_on_cancel=True)
+            said, _ = await asyncio.shield(told)
         finally:
             child.kill()
             # A caller that is cancelled meanwhile must not leave a zombie behind.
             with anyio.CancelScope(shield=True):
-                code = await to_thread.run_sync(child.wait)
-        return code, said
+                await told
+        return child.returncode, said
 
 
 def _how(code: int) -> str:

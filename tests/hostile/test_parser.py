@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from time import monotonic, thread_time
+from typing import Any
 
 import anyio
 import pytest
@@ -270,6 +271,26 @@ async def test_cancellation_ends_the_process_that_is_at_work(parsing: Parsing):
             pytest.fail("it cannot be ready")
 
     assert (pids(), parsing.held) == ([], 0)
+
+
+async def test_a_process_whose_page_is_cancelled_as_it_starts_leaves_no_pipe_open(
+    parsing: Parsing, monkeypatch: pytest.MonkeyPatch
+):
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        begun.append(subprocess.Popen(*arguments, **options))
+        scope.cancel()
+        return begun[0]
+
+    monkeypatch.setattr(parsing_module, "Popen", start)
+    with anyio.CancelScope() as scope:
+        async with ready(parsing, page(HANGS)):
+            pytest.fail("it cannot be ready")
+
+    (child,) = begun
+    assert child.returncode == -signal.SIGKILL
+    assert [pipe is None or pipe.closed for pipe in (child.stdin, child.stdout)] == [True, True]
 
 
 async def test_where_no_process_can_be_started_odd_pages_are_refused_by_their_look(
