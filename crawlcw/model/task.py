@@ -131,7 +131,7 @@ class StoredPage:
         return {"file": self.file, "offset": self.offset, "length": self.length}
 
 
-@page_value(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A document of the ledger as a coordinator sees it, without its results."""
 
@@ -170,7 +170,7 @@ class Task:
     carried: Payload | None = None  #: of a tracked task; `page` does not read it
 
 
-@page_value(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedTask(Task):
     """A task to be added that was not done well enough where it was done before it *changed*.
 
@@ -184,7 +184,7 @@ class ChangedTask(Task):
         return self if self.changed <= moment else replace(self, changed=moment)
 
 
-@page_value(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """The right to work on one task until `expires`."""
 

@@ -106,6 +106,7 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
     with monkeypatch.context() as patch:
         patch.setattr(time, "monotonic", clock.monotonic)
         patch.setattr("crawlcw.ledger.sqlite.connection.to_thread", _InTheLoop)
+        patch.setattr("crawlcw.ledger.sql.database.to_thread", _InTheLoop)
         patch.setattr("crawlcw.ledger.sqlite.connection._sync_file", lambda _: None)
         # The watchdog's thread runs in real time, in which a virtual loop never stalls.
         patch.setattr(Watchdog, "__aenter__", _unwatched)
