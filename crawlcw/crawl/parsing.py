@@ -201,7 +201,7 @@ class Parsing:
             stderr=DEVNULL,
             start_new_session=True,
         )
-        # In a thread at once, that closes the pipes whatever becomes of the caller.
+        # In a thread at once, which closes the pipes though the caller be cancelled.
         told = asyncio.get_running_loop().run_in_executor(None, child.communicate, source)
         try:
             said, _ = await asyncio.shield(told)
