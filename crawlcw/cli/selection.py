@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import wraps
@@ -10,7 +11,7 @@ from urllib.parse import quote
 
 import click
 
-from crawlcw.cli import selecting
+from crawlcw.cli import ledger_option, loading, selecting
 from crawlcw.cli.held_tasks import said_at_work
 from crawlcw.errors import FetchError, Reason, UsageError
 from crawlcw.ledger.protocol import Ledger, TaskFilter
@@ -127,6 +128,74 @@ def selection_options(
     return add
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The tasks that a command changes: those of some keys, or those of a selection."""
+
+    name: str  #: of the spider or use case
+    ledger_url: str
+    keys: tuple[str, ...]
+    selection: Selection
+    everything: bool | None  #: whether `--all` was given; None: the command has no such option
+
+    @property
+    def is_given(self) -> bool:
+        """Whether tasks are chosen in any way."""
+        return bool(self.keys or self.selection or self.everything)
+
+    def check(self) -> None:
+        """Raise `UsageError` unless tasks are chosen in exactly one way."""
+        if sum([bool(self.keys), bool(self.selection), bool(self.everything)]) != 1:
+            raise UsageError(
+                "say which tasks: either KEYs, or --host, --url-prefix, --callback, --reason, "
+                f"--since and --status{'' if self.everything is None else ', or --all'}"
+            )
+
+    def opened(self) -> AbstractAsyncContextManager[Ledger]:
+        """Open the ledger, see `ledger_option.opened`."""
+        return ledger_option.opened(self.ledger_url, self.name)
+
+    def filter(self, ledger: Ledger, *, until: datetime | None = None) -> TaskFilter:
+        """Return the filter for the keys, or, without keys, for the selection."""
+        if self.keys:
+            return TaskFilter(
+                ids={selecting.task_of(ledger, key) for key in self.keys}, until=until
+            )
+        return self.selection.filter(ledger, until=until)
+
+
+def choice_options(
+    *, statuses: Collection[Status] = UNHELD, everything: str | None = None
+) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Return a decorator that adds NAME, KEYs, `--ledger` and the options which choose tasks.
+
+    The command gets them as `choice`. *everything* is the help of `--all`; None: no such option.
+    """
+
+    def add(command: Callable[..., R]) -> Callable[..., R]:
+        @wraps(command)
+        def chosen(
+            name: str, keys: tuple[str, ...], ledger_url: str, selection: Selection, **given: Any
+        ) -> R:
+            choice = Choice(
+                name=loading.name_of(name),
+                ledger_url=ledger_url,
+                keys=keys,
+                selection=selection,
+                everything=given.pop("everything", None),
+            )
+            return command(choice=choice, **given)
+
+        added = selection_options(statuses=statuses)(chosen)
+        if everything is not None:
+            added = click.option("--all", "everything", is_flag=True, help=everything)(added)
+        added = ledger_option.ledger_option(added)
+        added = click.argument("keys", nargs=-1, metavar="[KEY...]")(added)
+        return click.argument("name")(added)
+
+    return add
+
+
 def dry_run_option(command: Callable[..., R]) -> Callable[..., R]:
     """Add `--dry-run` and `--json` to a command."""
     command = click.option("--json", "as_json", is_flag=True, help=_JSON)(command)
@@ -153,30 +222,6 @@ def tell_changed(
     of = f" of {len(set(keys)):,}" if keys else ""
     said = f"{count:,}{of} {'would be ' if dry_run else ''}{what}"
     tell_count(count, said, dry_run=dry_run, as_json=as_json, at_work=at_work)
-
-
-def check_chosen(
-    keys: Sequence[str],
-    selection: Selection,
-    *,
-    everything: bool = False,
-    alone: str = ", or --all",
-) -> None:
-    """Raise `UsageError` unless tasks are chosen in exactly one way."""
-    if sum([bool(keys), bool(selection), everything]) != 1:
-        raise UsageError(
-            "say which tasks: either KEYs, or --host, --url-prefix, --callback, --reason, --since "
-            f"and --status{alone}"
-        )
-
-
-def chosen_tasks(
-    ledger: Ledger, keys: Sequence[str], selection: Selection, *, until: datetime | None = None
-) -> TaskFilter:
-    """Return the filter for these keys, or, without keys, for the selection."""
-    if keys:
-        return TaskFilter(ids={selecting.task_of(ledger, key) for key in keys}, until=until)
-    return selection.filter(ledger, until=until)
 
 
 def from_now(ledger: Ledger) -> datetime:

@@ -10,7 +10,6 @@ from crawlcw.cli import confirming, ledger_option, loading, loop, selecting
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.selection import (
     Selection,
-    chosen_tasks,
     dry_run_option,
     from_now,
     selection_options,
@@ -105,8 +104,6 @@ async def _recrawl(
 def _chosen(
     ledger: Ledger, urls: Sequence[str], selection: Selection, until: datetime | None
 ) -> TaskFilter:
-    if not urls:
-        return selection.filter(ledger, until=until).among(_statuses(selection))
+    chosen = selection.filter(ledger, until=until).among(_statuses(selection))
     # The other options narrow the named URLs.
-    named = chosen_tasks(ledger, urls, selection)
-    return replace(selection.filter(ledger, until=until).among(_statuses(selection)), ids=named.ids)
+    return replace(chosen, ids={selecting.task_of(ledger, url) for url in urls} or None)
