@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from crawlcw.errors import FetchError, LedgerUnavailableError
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.port import (
+    After,
     Among,
     AtMost,
     Edit,
@@ -82,6 +83,11 @@ def edit_of(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = 
 def until(chosen: TaskFilter, now: datetime) -> TaskFilter:
     """Return the same, without what changes after *now* unless an end is given."""
     return replace(chosen, until=now + _MOMENT) if chosen.until is None else chosen
+
+
+def behind(key: str | None) -> Where:
+    """Return the test of the documents behind a key; None: of all."""
+    return {} if key is None else {"_id": After(key)}
 
 
 class Reading(Protocol):

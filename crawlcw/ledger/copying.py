@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Protocol
 
 from crawlcw.errors import LedgerError
-from crawlcw.ledger.choosing import resumed
+from crawlcw.ledger.choosing import behind, resumed
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import Store, Table, Unit
 from crawlcw.ledger.protocol import Ledger
@@ -91,7 +91,7 @@ async def _next(unit: Unit, part: Part, after: str | None) -> Sequence[Document]
     """Return the next documents of a part behind a key."""
     if part is Part.STATE:
         return [*(await unit.state.read([STATE_ID])).values()] if after is None else []
-    return await _table(unit, part).scan({}, limit=_AT_ONCE[part], after=after)
+    return await _table(unit, part).scan(behind(after), limit=_AT_ONCE[part])
 
 
 async def _insert(unit: Unit, part: Part, documents: Sequence[Document]) -> int:

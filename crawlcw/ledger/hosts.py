@@ -7,7 +7,7 @@ from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.choosing import earliest, edit_of, resumed
+from crawlcw.ledger.choosing import behind, earliest, edit_of, resumed
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import (
     After,
@@ -169,8 +169,8 @@ class Hosts(ABC):
 async def _wake_next(unit: Unit, first: str, now: datetime) -> tuple[int, str | None]:
     """Wake the next hosts; return how many, and the first one behind them."""
     rest = {"_id": Within(first, None)}
-    behind = await unit.hosts.scan(rest, skip=BATCH, limit=1, fields=("_id",))
-    end = behind[0]["_id"] if behind else None
+    found = await unit.hosts.scan(rest, limit=BATCH + 1, fields=("_id",))
+    end = found[BATCH]["_id"] if len(found) > BATCH else None
     free = {"_id": Within(first, end), "owner": None}
     awake = {"ready_at": now, **_AWAKE}
     # A rest without a failure is the gap after the last request, and is kept.
@@ -201,7 +201,7 @@ async def _change_next(
 
 
 async def _some(unit: Unit, after: str | None) -> Sequence[Document]:
-    return await unit.hosts.scan({}, limit=_AT_ONCE, after=after)
+    return await unit.hosts.scan(behind(after), limit=_AT_ONCE)
 
 
 async def _busiest(unit: Unit, limit: int) -> tuple[Sequence[Document], Sequence[Document]]:
@@ -223,8 +223,8 @@ async def _next_ready(unit: Unit) -> datetime | None:
 async def _due(unit: Unit, after: str, limit: int) -> list[str]:
     names: dict[str, None] = {}
     while len(names) < limit:
-        behind = {"host": After(after)}
-        found = await unit.tasks.scan(behind, by=Path.HOST_DUE, limit=_LOOKED_AT, fields=("host",))
+        later = {"host": After(after)}
+        found = await unit.tasks.scan(later, by=Path.HOST_DUE, limit=_LOOKED_AT, fields=("host",))
         if not found:
             break
         # A host with more tasks than were read is skipped by the next look.

@@ -162,18 +162,10 @@ class Ordered(Documents, Protocol):
     """Documents of one kind, in the order of their keys or of an index."""
 
     async def scan(
-        self,
-        where: Where,
-        *,
-        by: Path = Path.KEY,
-        limit: int,
-        after: Key | None = None,
-        skip: int = 0,
-        fields: Collection[str] = (),
+        self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
         """Return the first *limit* documents of an index that pass, with those fields or all.
 
-        By keys, the first behind *after*, which is a key that passes. Without the first *skip*.
         All documents of that stretch of the index are read.
         """
 

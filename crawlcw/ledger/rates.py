@@ -16,7 +16,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import RATE_KEY, AtMost, Edit, Store, Unit, Within, Write
+from crawlcw.ledger.port import RATE_KEY, AtMost, Edit, Key, Store, Unit, Within, Write
 from crawlcw.model.rates import (
     COARSE,
     EVERY,
@@ -80,16 +80,17 @@ async def _record(unit: Unit, point: Point) -> None:
 
 
 async def _between(unit: Unit, since: datetime, until: datetime, kept: list[int]) -> list[Point]:
-    points: list[Point] = []
+    points: dict[Key, Point] = {}
     for days in kept:
-        first, end = (minute_of(moment) for moment in (first_read(since), until + EVERY))
-        minutes = {"_id": Within((days, first), (days, end))}
-        some = await unit.rates.scan(minutes, limit=_READ)
-        points += map(_point, some)
-        while len(some) == _READ:
-            some = await unit.rates.scan(minutes, limit=_READ, after=_key(some[-1]))
-            points += map(_point, some)
-    return points
+        first: Key = (days, minute_of(first_read(since)))
+        end = (days, minute_of(until + EVERY))
+        while some := await unit.rates.scan({"_id": Within(first, end)}, limit=_READ):
+            points |= {_key(each): _point(each) for each in some}
+            if len(some) < _READ:
+                break
+            # It is read once more: a range begins with a key.
+            first = _key(some[-1])
+    return [*points.values()]
 
 
 def _point(found: Document) -> Point:

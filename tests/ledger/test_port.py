@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from crawlcw.errors import LedgerError
 from crawlcw.ledger import documents
-from crawlcw.ledger.choosing import beginning_with
+from crawlcw.ledger.choosing import beginning_with, behind
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import (
     OR,
@@ -97,9 +97,11 @@ def changes(table: str, *writes: st.SearchStrategy[Write]) -> st.SearchStrategy[
 
 some_minute = st.integers(-2, 2).map(lambda n: START + n * MINUTE)
 some_place = st.tuples(st.sampled_from([1, 7]), some_minute, st.sampled_from(["a", "b c"]))
-some_stretch = st.tuples(some_place, some_place).map(
-    lambda ends: Within(ends[0][:2], ends[1][:2])
-) | some_place.map(lambda end: Within(end[:1], end[:2]))
+some_stretch = (
+    st.tuples(some_place, some_place).map(lambda ends: Within(ends[0][:2], ends[1][:2]))
+    | st.tuples(some_place, some_place).map(lambda ends: Within(ends[0], ends[1][:2]))
+    | some_place.map(lambda end: Within(end[:1], end[:2]))
+)
 some_point = st.builds(
     lambda place, time, count: {
         **dict(zip(RATE_KEY, place, strict=True)),
@@ -126,14 +128,11 @@ rates = (
         of_point(lambda key, new: Write(key, {"started": START}, Edit(set={"time": new["time"]}))),
         of_point(lambda key, new: Write(key, {"time": new["time"]}, Edit(set={"vitals": {}}))),
     ),
-    some_stretch.flatmap(
-        lambda stretch: called(
-            "rates",
-            "scan",
-            st.just({"_id": stretch}),
-            limit=st.integers(1, 3),
-            after=st.none() | some_place.filter(lambda key: stretch.first <= key < stretch.end),
-        )
+    called(
+        "rates",
+        "scan",
+        some_stretch.map(lambda stretch: {"_id": stretch}),
+        limit=st.integers(1, 3),
     ),
     called("rates", "delete", some_stretch.map(lambda stretch: {"_id": stretch})),
 )
@@ -213,7 +212,7 @@ sessions = (
         ),
     ),
     some_reading,
-    called("sessions", "scan", st.just({}), limit=st.integers(1, 2), after=st.none() | some_name),
+    called("sessions", "scan", (st.none() | some_name).map(behind), limit=st.integers(1, 2)),
     called("sessions", "delete", st.just({})),
 )
 
@@ -335,10 +334,8 @@ hosts = (
     called(
         "hosts",
         "scan",
-        st.just({}),
+        (st.none() | some_host).map(behind),
         limit=some_number_of_documents,
-        after=st.none() | some_host,
-        skip=st.integers(0, 2),
         fields=st.just(["_id", "owner"]),
     ),
 )
@@ -484,7 +481,7 @@ CONTROL_CHARACTERS = [
         Call("sessions", "insert", ([{"_id": name, "fence": 1, "state": "ready", "score": 0}],), {})
         for name in _CONTROLS
     ),
-    *(Call("sessions", "scan", ({},), {"limit": 9, "after": name}) for name in _CONTROLS),
+    *(Call("sessions", "scan", (behind(name),), {"limit": 9}) for name in _CONTROLS),
     Call(
         "tasks",
         "insert",

@@ -2,6 +2,9 @@
 
 from datetime import datetime, timedelta
 
+import pytest
+
+from crawlcw.ledger import rates
 from crawlcw.ledger.protocol import Counters, Ledger, Worker
 from crawlcw.model.rates import Point, Vitals
 from tests.support.ledgers import START, LedgerFactory
@@ -58,6 +61,18 @@ async def test_only_what_ended_in_the_time_asked_for_is_read(store: LedgerFactor
         (START + MINUTE, START + 2 * MINUTE),
         (START + 2 * MINUTE, START + 3 * MINUTE),
     ]
+
+
+async def test_many_points_are_read_some_at_a_time(
+    store: LedgerFactory, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(rates, "_READ", 3)
+    ledger = await store.open()
+    for minute in range(1, 5):
+        for worker in ("a", "a b"):
+            await ledger.rates.record(point(START + minute * MINUTE, minute, worker=worker))
+
+    assert await minutes_kept(ledger, until=START + DAY) == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
 async def test_a_worker_has_one_point_a_minute_the_latest(store: LedgerFactory):

@@ -58,22 +58,14 @@ class DictTable:
         return {key: deepcopy(self._documents[key]) for key in keys if key in matching}
 
     async def scan(
-        self,
-        where: Where,
-        *,
-        by: Path = Path.KEY,
-        limit: int,
-        after: Key | None = None,
-        skip: int = 0,
-        fields: Collection[str] = (),
+        self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
         """See `port.Ordered.scan`; all fields are returned."""
-        keys = [key for key in self._matching(where) if after is None or key > after]
-        found = [deepcopy(self._documents[key]) for key in keys]
+        found = [deepcopy(self._documents[key]) for key in self._matching(where)]
         if by in ORDERS:
             index, order = ORDERS[by]
             found = sorted((each for each in found if each.get(index) is not None), key=order)
-        return found[skip:][:limit]
+        return found[:limit]
 
     async def change(self, writes: Sequence[Write]) -> int:
         """See `port.Documents.change`."""

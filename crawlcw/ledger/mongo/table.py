@@ -121,14 +121,7 @@ class Table:
         return {each["_id"]: each for each in found}
 
     async def scan(
-        self,
-        where: Where,
-        *,
-        by: Path = Path.KEY,
-        limit: int,
-        after: Key | None = None,
-        skip: int = 0,
-        fields: Collection[str] = (),
+        self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
         """See `port.Ordered.scan`: one stretch of an index."""
         shown = dict.fromkeys(fields, 1)
@@ -136,22 +129,21 @@ class Table:
         if "_id" not in (fields or self._key):
             shown["_id"] = 0
         index = self._indexes[by]
-        chosen = self._stretch(index, where, after)
-        return await self._found(chosen, shown, index, limit=limit, skip=skip)
+        chosen = self._stretch(index, where)
+        return await self._found(chosen, shown, index, limit=limit)
 
-    def _stretch(self, index: Index, where: Where, after: Key | None) -> Document:
+    def _stretch(self, index: Index, where: Where) -> Document:
         """Return the filter of documents in an index that pass all tests."""
-        return index.condition | self.filter(where, after)
+        return index.condition | self.filter(where)
 
     async def _found(
-        self, chosen: Document, shown: Document, index: Index, *, limit: int, skip: int = 0
+        self, chosen: Document, shown: Document, index: Index, *, limit: int
     ) -> list[Document]:
         with mapped():
             cursor = self.collection.find(chosen, shown or None).sort(index.order).hint(index.name)
             # The server's first reply is of 101 documents if it is not told.
-            found: list[Document] = await (
-                cursor.skip(skip).limit(limit).batch_size(limit + 1).to_list(None)
-            )
+            cursor = cursor.limit(limit).batch_size(limit + 1)
+            found: list[Document] = await cursor.to_list(None)
         return found
 
     async def change(self, writes: Sequence[Write]) -> int:
@@ -185,17 +177,16 @@ class Table:
             deleted = await self.collection.delete_many(self.filter(where), hint="_id_")
         return int(deleted.deleted_count)
 
-    def filter(self, where: Where, after: Key | None = None) -> Document:
+    def filter(self, where: Where) -> Document:
         """Return the filter of documents that pass all tests."""
         found: Document = {}
-        if after is not None:
-            found["_id"] = {"$gt": self._value("_id", after)}
         for name, test in where.items():
             match test:
                 case Within(first, end):
                     ends = {"$gte": first, "$lt": end}
-                    kept = {o: self._value(name, v) for o, v in ends.items() if v is not None}
-                    found[name] = kept | found.get(name, {})
+                    found[name] = {
+                        o: self._value(name, v) for o, v in ends.items() if v is not None
+                    }
                 case AtMost(value) | After(value) | Not(value):
                     found[name] = {_OPERATORS[type(test)]: value}
                 case Among(values):

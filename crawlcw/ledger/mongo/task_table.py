@@ -88,8 +88,8 @@ class TaskTable(Table):
         #: Tasks that may have been deleted without their data.
         self._half_deleted: set[bytes] = set()
 
-    def _stretch(self, index: Index, where: Where, after: Key | None) -> Document:
-        chosen = super()._stretch(index, where, after)
+    def _stretch(self, index: Index, where: Where) -> Document:
+        chosen = super()._stretch(index, where)
         host = where.get("host")
         if index.name == BY_HOST and isinstance(host, str):
             chosen |= of_host(host, self._store.kind)

@@ -122,21 +122,14 @@ class Table:
         return ", ".join(names) or "*"
 
     async def scan(
-        self,
-        where: Where,
-        *,
-        by: Path = Path.KEY,
-        limit: int,
-        after: Key | None = None,
-        skip: int = 0,
-        fields: Collection[str] = (),
+        self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
         """See `port.Ordered.scan`: one stretch of an index."""
-        tests, values = self._tests(where, after)
+        tests, values = self._tests(where)
         index = self._indexes[by]
         statement = f"SELECT {self._shown(fields)} FROM {self._name} {index.of} WHERE {tests}"
-        order = f"{index.condition} ORDER BY {index.order} LIMIT ? OFFSET ?"
-        return self._documents(f"{statement} {order}", [*values, limit, skip])
+        order = f"{index.condition} ORDER BY {index.order} LIMIT ?"
+        return self._documents(f"{statement} {order}", [*values, limit])
 
     def _documents(self, statement: str, values: Sequence[Any]) -> list[Document]:
         rows = self._db.execute(statement, values)
@@ -231,23 +224,22 @@ class Table:
         self._db.unsynced |= self._durable
         return self._db.execute(statement, values).rowcount
 
-    def _tests(self, where: Where, after: Key | None = None) -> tuple[str, list[Any]]:
+    def _tests(self, where: Where) -> tuple[str, list[Any]]:
         """Return the condition of rows that pass all tests, and its values."""
         texts, values = ["TRUE"], list[Any]()
-        for text, compared in self._compared(where, after):
+        for text, compared in self._compared(where):
             texts.append(text)
             values += compared
         return " AND ".join(texts), values
 
-    def _compared(self, where: Where, after: Key | None) -> Iterator[tuple[str, Iterable[Any]]]:
+    def _compared(self, where: Where) -> Iterator[tuple[str, Iterable[Any]]]:
         """Yield each comparison, and the values that columns are compared with."""
         for name, test in where.items():
             match test:
                 case Within(first, end):
-                    bounds = ((">=", None if after is not None else first), ("<", end))
                     yield from (
                         _compared(comparison, self._row(name, bound))
-                        for comparison, bound in bounds
+                        for comparison, bound in ((">=", first), ("<", end))
                         if bound is not None
                     )
                 case None | AsFound(None):
@@ -266,14 +258,12 @@ class Table:
                     yield f"{self._column(name)} = ?", (milliseconds(value) if is_time else value,)
                 case Containing(text, within):
                     yield f"instr({self._column(name)}, ?) > 0", (text,)
-                    yield from self._compared({name: within}, None)
+                    yield from self._compared({name: within})
                 case alternatives if name == OR:
                     texts, tested = zip(*map(self._tests, alternatives), strict=True)
                     yield f"({' OR '.join(texts)})", chain.from_iterable(tested)
                 case _:
                     yield _compared("=", self._row(name, test))
-        if after is not None:
-            yield _compared(">", self._keyed(after))
 
     def _among(self, name: str, values: Collection[Any]) -> tuple[str, Iterable[Any]]:
         if not values:
