@@ -283,48 +283,20 @@ class Raw(Protocol):
 RATE_KEY = ("kept", "minute", "worker")
 
 
-class Unit(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
     """The tables of one ledger, during one unit of work."""
 
-    @property
-    def marker(self) -> Documents:
-        """The document that is named as the ledger: the kind of the ledger, and notes."""
-
-    @property
-    def state(self) -> Documents:
-        """The state of a spider, which is one document."""
-
-    @property
-    def hosts(self) -> Table:
-        """The hosts."""
-
-    @property
-    def workers(self) -> Table:
-        """The workers."""
-
-    @property
-    def sessions(self) -> Table:
-        """The sessions that pages are asked for with."""
-
-    @property
-    def rates(self) -> Table:
-        """The points of workers, whose key is `RATE_KEY`; not durable."""
-
-    @property
-    def tasks(self) -> Tasks:
-        """The tasks."""
-
-    @property
-    def groups(self) -> Groups:
-        """The numbers of tasks by a common value."""
-
-    @property
-    def results(self) -> Results:
-        """The items of the tasks."""
-
-    @property
-    def raw(self) -> Raw:
-        """The documents as they are stored, for `doctor`."""
+    marker: Documents  #: the document that is named as the ledger: its kind, and notes
+    state: Documents  #: the state of a spider, which is one document
+    hosts: Table
+    workers: Table
+    sessions: Table  #: those that pages are asked for with
+    rates: Table  #: the points of workers, whose key is `RATE_KEY`; not durable
+    tasks: Tasks
+    groups: Groups  #: the numbers of tasks by a common value
+    results: Results  #: the items of the tasks
+    raw: Raw  #: the documents as they are stored, for `doctor`
 
 
 #: A unit of work: a coroutine that awaits nothing but the tables of its unit.

@@ -21,7 +21,7 @@ from crawlcw.ledger.mongo.outcomes import Outcomes
 from crawlcw.ledger.mongo.schema import Schema
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.tasks import Tasks
-from crawlcw.ledger.mongo.unit import Unit
+from crawlcw.ledger.mongo.unit import unit_on
 from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.queries import Groups, Queries, Search
 from crawlcw.ledger.rates import Rates
@@ -37,7 +37,7 @@ class MongoLedger:
         """Put the facets together; call `inspection.prepare` before use."""
         self.store = store
         items, blobs, hosts = Items(store), Blobs(store), MongoHosts(store)
-        store.unit = Unit(store, items, blobs)
+        store.unit = unit_on(store, items, blobs)
         self.hosts: protocol.Hosts = hosts
         self._schema = Schema(store)
         self.tasks: protocol.Tasks = Tasks(store, items)

@@ -8,7 +8,7 @@ from crawlcw.ledger.mongo.raw import Raw
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.table import Index, Table
 from crawlcw.ledger.mongo.task_table import Results, TaskTable
-from crawlcw.ledger.port import Path
+from crawlcw.ledger.port import Path, Unit
 
 _IS_READY = {"ready_at": {"$gt": LONG_AGO}}
 _OF_HOSTS = {
@@ -19,17 +19,18 @@ _OF_HOSTS = {
 _OF_WORKERS = {Path.LEFT: Index(BY_LEFT, [("left", 1), ("_id", 1)])}
 
 
-class Unit:
-    """The tables of one ledger."""
-
-    def __init__(self, store: MongoStore, items: Items, blobs: Blobs) -> None:
-        self.marker = store.marker
-        self.state = store.state
-        self.sessions = store.sessions
-        self.hosts = Table(store.hosts, null=("owner",), indexes=_OF_HOSTS)
-        self.workers = Table(store.workers, null=("left",), indexes=_OF_WORKERS)
-        self.rates = store.rates
-        self.tasks = TaskTable(store, blobs)
-        self.groups = Groups(store)
-        self.results = Results(store, self.tasks, items)
-        self.raw = Raw(store)
+def unit_on(store: MongoStore, items: Items, blobs: Blobs) -> Unit:
+    """Return the tables of one ledger."""
+    tasks = TaskTable(store, blobs)
+    return Unit(
+        marker=store.marker,
+        state=store.state,
+        hosts=Table(store.hosts, null=("owner",), indexes=_OF_HOSTS),
+        workers=Table(store.workers, null=("left",), indexes=_OF_WORKERS),
+        sessions=store.sessions,
+        rates=store.rates,
+        tasks=tasks,
+        groups=Groups(store),
+        results=Results(store, tasks, items),
+        raw=Raw(store),
+    )

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.port import P, T, Work
+from crawlcw.ledger.port import P, T, Unit, Work
 from crawlcw.ledger.sql.database import Connection, Database
 from crawlcw.ledger.sql.rows import refusing, to_json
 from crawlcw.ledger.sql.schema import Tables
@@ -15,7 +15,7 @@ from crawlcw.ledger.sql.statements import Statements
 from crawlcw.ledger.sql.table import driven
 from crawlcw.ledger.sql.task_table import ITEM_CHARACTERS as ITEM_CHARACTERS
 from crawlcw.ledger.sql.task_table import ITEM_ROWS as ITEM_ROWS
-from crawlcw.ledger.sql.unit import Unit
+from crawlcw.ledger.sql.unit import unit_on
 
 
 class SqlStore(ABC):
@@ -71,7 +71,7 @@ class SqlStore(ABC):
 
     def _unit(self, db: Database) -> Unit:
         if db.unit is None:
-            db.unit = Unit(db, self.sql)
+            db.unit = unit_on(db, self.sql)
         unit: Unit = db.unit
         return unit
 
