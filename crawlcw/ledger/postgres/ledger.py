@@ -16,9 +16,10 @@ from crawlcw.ledger.sql.facets import Facets
 class PostgresLedger(Facets):
     """The tasks of one spider or use case in a PostgreSQL database."""
 
+    store: PostgresStore
+
     def __init__(self, store: PostgresStore) -> None:
         super().__init__(store)
-        self.store = store
         self.changes: protocol.Changes = Changes(store)
         self.inspection = Inspection(store)
 
@@ -77,12 +78,3 @@ class PostgresLedger(Facets):
         store = PostgresStore(self.store.url, self.store.name, clock=self.store.now)
         store.kind = self.store.kind
         return PostgresLedger(store)
-
-    @property
-    def kind(self) -> LedgerKind:
-        """See `Ledger.kind`."""
-        return self.store.kind
-
-    async def close(self) -> None:
-        """See `Ledger.close`."""
-        await self.store.close()

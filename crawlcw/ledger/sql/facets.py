@@ -3,6 +3,7 @@
 from crawlcw.ledger import protocol
 from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.copying import Copying
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.queries import Groups, Queries, Search
 from crawlcw.ledger.rates import Rates
@@ -23,6 +24,7 @@ class Facets:
     """A ledger without what its server or file has of its own."""
 
     def __init__(self, store: SqlStore) -> None:
+        self.store = store
         self.now = store.now  # several times a page
         self.tasks: protocol.Tasks = Tasks(store)
         self.leases: protocol.Leases = Leases(store)
@@ -40,3 +42,12 @@ class Facets:
         self.blobs: protocol.Blobs = Blobs(store)
         self.search = Search(store)
         self.copying = Copying(store, Contents(store))
+
+    @property
+    def kind(self) -> LedgerKind:
+        """See `Ledger.kind`."""
+        return self.store.kind
+
+    async def close(self) -> None:
+        """See `Ledger.close`."""
+        await self.store.close()

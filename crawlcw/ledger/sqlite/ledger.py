@@ -26,9 +26,10 @@ from crawlcw.model.clock import LedgerClock
 class SqliteLedger(Facets):
     """The tasks of one spider or use case in an SQLite file."""
 
+    store: SqliteStore
+
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
-        self.store = store
         self.changes: protocol.Changes = Changes(store)
         self.inspection: examination.Inspection = Inspection(store)
 
@@ -106,15 +107,6 @@ class SqliteLedger(Facets):
         store = SqliteStore(self.store.path, self.store.name, clock=self.store.now)
         store.kind = self.store.kind
         return SqliteLedger(store)
-
-    @property
-    def kind(self) -> LedgerKind:
-        """See `Ledger.kind`."""
-        return self.store.kind
-
-    async def close(self) -> None:
-        """See `Ledger.close`."""
-        await self.store.close()
 
     async def _go_on_from_the_latest(self, machine: LedgerClock) -> None:
         """Set the clock to the latest time that a worker has recorded, if that is later."""
