@@ -47,6 +47,19 @@ def links(addresses: Iterable[str]) -> str:
     return "".join(f'<a href="{address}">{address}</a>' for address in addresses)
 
 
+def spider(url: str, body: str) -> str:
+    """Return the code of a spider that starts at *url*."""
+    return f"""
+import asyncio, sys, time
+from crawlcw import Request, Spider, StopCrawl
+
+class Pages(Spider):
+    name = "pages"
+    start_urls = [{url!r}]
+{body}
+"""
+
+
 class Command(Program):
     """`crawlcw` in a process, with its log as JSON."""
 

@@ -8,29 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.blame.code_site import Site, crawled, links, running, wait_until
+from tests.blame.code_site import Site, crawled, links, running, spider, wait_until
 from tests.support.docs import REPOSITORY
 
 pytestmark = pytest.mark.thorough
-
-_SPIDER = """
-from crawlcw import Request, Spider
-
-class Pages(Spider):
-    name = "pages"
-    start_urls = [{url!r}]
-{body}
-"""
 
 
 @pytest.fixture
 def ledger(either_url: str) -> str:
     """The URL of a new ledger."""
     return either_url
-
-
-def spider(url: str, body: str) -> str:
-    return _SPIDER.format(url=url, body=body)
 
 
 def crawlcw(folder: Path, *arguments: str) -> str:

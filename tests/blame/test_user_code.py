@@ -15,24 +15,10 @@ from crawlcw.errors import Reason, SpiderError
 from crawlcw.model.task import Record, Status
 from crawlcw.testing import ReplayDownloader
 from crawlcw.tracking import Tracker
-from tests.blame.code_site import Command, Site, crawled
+from tests.blame.code_site import Command, Site, crawled, spider
 from tests.support.work_process import crawlcw
 
 pytestmark = pytest.mark.thorough
-
-_SPIDER = """
-import asyncio, sys, time
-from crawlcw import Spider, StopCrawl
-
-class Pages(Spider):
-    name = "pages"
-    start_urls = [{url!r}]
-{body}
-"""
-
-
-def spider(site: Site, body: str) -> str:
-    return _SPIDER.format(url=site.url, body=body)
 
 
 async def records(ledger_url: str, site: Site) -> dict[str, Record]:
@@ -73,7 +59,7 @@ RAISING = """
 async def test_what_would_end_the_process_ends_only_the_page(ledger_url: str, tmp_path: Path):
     with Site(12) as site:
         code, report, command = await asyncio.to_thread(
-            crawled, tmp_path, spider(site, RAISING), ledger_url
+            crawled, tmp_path, spider(site.url, RAISING), ledger_url
         )
 
     tasks = await records(ledger_url, site)
@@ -111,7 +97,7 @@ async def test_a_callback_with_a_bug_is_told_once_and_stops_the_crawl(
 ):
     with Site(150) as site:
         code, report, command = await asyncio.to_thread(
-            crawled, tmp_path, spider(site, BROKEN), ledger_url
+            crawled, tmp_path, spider(site.url, BROKEN), ledger_url
         )
         told = command.records("callback_failed")
         tasks = await records(ledger_url, site)
@@ -133,7 +119,9 @@ async def test_a_callback_with_a_bug_is_told_once_and_stops_the_crawl(
 
         mended = BROKEN.replace('attributes["id"]', "text()")
         crawlcw("retry-failed", "pages", "--ledger", ledger_url)
-        _, report, _ = await asyncio.to_thread(crawled, tmp_path, spider(site, mended), ledger_url)
+        _, report, _ = await asyncio.to_thread(
+            crawled, tmp_path, spider(site.url, mended), ledger_url
+        )
         assert (report["finish_reason"], report["counts"]["finished"]) == ("drained", 151)
 
 
@@ -156,7 +144,7 @@ async def test_a_spider_ends_its_crawl_by_raising_stop_crawl(
     slowly = ("-s", "delay=0.3s", "--processes", processes)
     with Site(500) as site:
         code, report, command = await asyncio.to_thread(
-            crawled, tmp_path, spider(site, STOPPING), ledger_url, *slowly
+            crawled, tmp_path, spider(site.url, STOPPING), ledger_url, *slowly
         )
 
     tasks = await records(ledger_url, site)

@@ -9,7 +9,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.protocol import TaskFilter
 from tests.support.command_log import CommandLog, logged
-from tests.support.ledgers import LEASE, FakeClock, claimed, failure, make_tasks
+from tests.support.ledgers import LEASE, FakeClock, worked
 
 DURABLE = {"w": "majority", "j": True}
 QUICK = {"w": 1}
@@ -45,18 +45,7 @@ async def test_claims_are_quick_and_outcomes_durable(
         command_log.commands.clear()
 
     command_log.commands.clear()
-    await ledger.tasks.add(make_tasks(3))
-    note("add")
-    first, second, third = await claimed(ledger)
-    note("claim")
-    await ledger.leases.begin(first)
-    note("begin")
-    await ledger.leases.renew([first, second, third], lease=LEASE)
-    note("renew")
-    await ledger.outcomes.commit([failure(ledger, first, Reason.TLS)])
-    note("commit")
-    await ledger.outcomes.release([second])
-    note("release")
+    third = await worked(ledger, note)
     await ledger.admin.retry_failed(TaskFilter())
     note("retry_failed")
     await ledger.hosts.give_up("example.com", reason=Reason.HOST_UNREACHABLE)

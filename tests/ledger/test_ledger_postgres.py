@@ -22,7 +22,6 @@ from crawlcw.errors import (
     LedgerConfigurationError,
     LedgerKindError,
     LedgerUnavailableError,
-    Reason,
 )
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Ledger, TaskFilter
@@ -35,10 +34,10 @@ from tests.support.ledgers import (
     START,
     FakeClock,
     claimed,
-    failure,
     make_task,
     make_tasks,
     success,
+    worked,
 )
 from tests.support.mongod import free_port
 
@@ -229,21 +228,7 @@ async def test_claims_are_quick_and_outcomes_durable(
         durable[operation] = "synchronous_commit = off" not in commit
         said.clear()
 
-    await ledger.tasks.add(make_tasks(3))
-    note("add")
-    page = await ledger.tasks.page(limit=3)
-    said.clear()
-    done = await ledger.leases.claim(page, worker="a", lease=LEASE, max_lost=3)
-    first, second, third = done.leases
-    note("claim")
-    await ledger.leases.begin(first)
-    note("begin")
-    await ledger.leases.renew([first, second, third], lease=LEASE)
-    note("renew")
-    await ledger.outcomes.commit([failure(ledger, first, Reason.TLS)])
-    note("commit")
-    await ledger.outcomes.release([second])
-    note("release")
+    third = await worked(ledger, note)
     await ledger.hosts.wake({"example.com": START})
     note("wake")
     (host,) = await ledger.host_leases.lease(worker="a", limit=1, lease=LEASE)

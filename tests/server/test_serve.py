@@ -645,13 +645,16 @@ async def test_the_servers_metrics_tell_of_requests_and_tasks(sqlite_url: str):
 
     assert answer.status == 200
     assert answer.headers["Content-Type"].startswith("text/plain; version=")
-    assert 'crawlcw_info{name="orders"} 1.0' in text
-    assert 'crawlcw_tasks{status="processing"} 1.0' in text
-    assert 'crawlcw_http_requests_total{operation="create_task"} 1.0' in text
-    assert 'crawlcw_http_requests_total{operation="task"} 1.0' in text
-    assert 'crawlcw_http_requests_total{operation="other"} 1.0' in text
-    assert 'crawlcw_http_requests_refused_total{code="404"} 2.0' in text
-    assert "crawlcw_http_request_duration_seconds_count 4.0" in text
+    numbers = dict(line.rsplit(" ", 1) for line in text.splitlines())
+    assert numbers['crawlcw_info{name="orders"}'] == "1.0"
+    assert numbers['crawlcw_tasks{status="processing"}'] == "1.0"
+    requests = {
+        each: numbers[f'crawlcw_http_requests_total{{operation="{each}"}}']
+        for each in ("create_task", "task", "other")
+    }
+    assert requests == dict.fromkeys(requests, "1.0")
+    assert numbers['crawlcw_http_requests_refused_total{code="404"}'] == "2.0"
+    assert numbers["crawlcw_http_request_duration_seconds_count"] == "4.0"
     # Keys are data of tasks, and no labels.
     assert "nobody" not in text
     assert "no-such" not in text

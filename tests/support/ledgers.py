@@ -249,6 +249,23 @@ async def claimed(ledger: Ledger, *, worker: str = "a", limit: int = 1000) -> li
     return list((await ledger.leases.claim(page, worker=worker, lease=LEASE, max_lost=3)).leases)
 
 
+async def worked(ledger: Ledger, note: Callable[[str], None]) -> Lease:
+    """Fail one of three tasks and release another, naming each write; return the third one's."""
+    await ledger.tasks.add(make_tasks(3))
+    note("add")
+    first, second, third = await claimed(ledger)
+    note("claim")
+    await ledger.leases.begin(first)
+    note("begin")
+    await ledger.leases.renew([first, second, third], lease=LEASE)
+    note("renew")
+    await ledger.outcomes.commit([failure(ledger, first, Reason.TLS)])
+    note("commit")
+    await ledger.outcomes.release([second])
+    note("release")
+    return third
+
+
 async def claimed_one(ledger: Ledger, *, worker: str = "a") -> Lease:
     (lease,) = await claimed(ledger, worker=worker)
     return lease
