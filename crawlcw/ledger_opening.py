@@ -62,7 +62,7 @@ async def open_ledger(
     `mongodb://host/database`, `mongodb+srv://...` or `postgresql://host/database`; or
     `sqlite:///:memory:`, a new temporary ledger. *kind* says whether *name* is a spider or a
     use case; None: either. Without *create* no ledger is made, and read access suffices: a
-    name of which nothing is recorded is a `UsageError`, on MongoDB an empty ledger. Raises
+    name that the database does not have is an `UnknownNameError`, a kind of `UsageError`. Raises
     `LedgerConfigurationError` or `LedgerUnavailableError`.
     """
     settings = settings or Settings()

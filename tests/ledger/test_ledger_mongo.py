@@ -16,6 +16,7 @@ from crawlcw.errors import (
     LedgerError,
     LedgerUnavailableError,
     Reason,
+    UnknownNameError,
 )
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger, changes, schema
@@ -122,12 +123,31 @@ async def test_what_another_crawlcw_or_another_kind_has_written_is_refused(
 async def test_a_ledger_that_is_just_being_made_has_no_tasks_yet(
     mongodb_uri: str, database_name: str, url: str
 ):
-    ledger = await MongoLedger.open(url, "books", create=False)
     with pymongo.MongoClient(mongodb_uri) as client:
         client[database_name].create_collection("books")
+    ledger = await MongoLedger.open(url, "books", create=False)
 
-        assert not await ledger.queries.has(tuple(Status))
+    assert not await ledger.queries.has(tuple(Status))
     await ledger.close()
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("kind", [None, LedgerKind.SPIDER])
+async def test_an_unknown_name_is_an_error_of_its_own_and_makes_nothing(
+    mongodb_uri: str, database_name: str, url: str, driver: str, kind: LedgerKind | None
+):
+    await (await MongoLedger.open(url, "books", driver=driver, kind=kind)).close()
+    with pymongo.MongoClient(mongodb_uri) as client:
+        before = set(client[database_name].list_collection_names())
+
+        with pytest.raises(UnknownNameError, match="nothing is recorded of 'boks'"):
+            await MongoLedger.open(url, "boks", driver=driver, kind=kind, create=False)
+
+        assert set(client[database_name].list_collection_names()) == before
+        assert client[database_name]["crawlcw.schema"].count_documents({}) == 1
+    empty = await MongoLedger.open(url, "books", driver=driver, kind=kind, create=False)
+    assert not await empty.queries.has(tuple(Status))
+    await empty.close()
 
 
 async def test_an_index_that_is_another_one_is_refused_by_name(

@@ -74,10 +74,10 @@ class MongoLedger:
 
         The database is the URL's path, by default `crawlcw`; *driver* is
         `pymongo` or `motor`, *claims* as for `MongoStore`. *kind* is the kind of the
-        tasks; None: as recorded, or a spider's. Without *create* nothing is created for an
-        unknown name, and a complete ledger is not written. Raises `LedgerUnavailableError`
-        if no server answers within 5 s, and `LedgerConfigurationError` for an unsuitable
-        server or missing privileges.
+        tasks; None: as recorded, or a spider's. Without *create* a missing name is an
+        `UnknownNameError`, and a complete ledger is not written. Raises
+        `LedgerUnavailableError` if no server answers within 5 s, and
+        `LedgerConfigurationError` for an unsuitable server or missing privileges.
         """
         store = _connected(url, spider, driver=driver, claims=claims, clock=clock, kind=kind)
         ledger = cls(store)

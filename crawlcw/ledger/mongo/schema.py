@@ -10,6 +10,7 @@ from crawlcw.errors import (
     LedgerConfigurationError,
     LedgerError,
     LedgerUnavailableError,
+    UnknownNameError,
 )
 from crawlcw.ledger.kind import LedgerKind, check_kind
 from crawlcw.ledger.mongo.connection import FIRST_ANSWER, mapped
@@ -116,9 +117,15 @@ class Schema:
         )
 
     async def is_complete(self, marker: Mapping[str, Any] | None) -> bool:
-        """Return whether nothing has to be made for a reader, or for a change of existing tasks."""
+        """Return whether nothing has to be made for a reader, or for a change of existing tasks.
+
+        Raises `UnknownNameError` for a name without a collection.
+        """
         with mapped():
             if await self._store.tasks.find_one({}, {"_id": 1}) is None:
+                # An empty collection has an index of its ids.
+                if not await self._store.tasks.index_information():
+                    raise UnknownNameError(self._store.name)
                 return True
             if marker is None or marker["version"] != SCHEMA_VERSION:
                 return False
