@@ -15,16 +15,7 @@ from crawlcw.errors import (
 from crawlcw.ledger.kind import LedgerKind, check_kind
 from crawlcw.ledger.mongo.connection import FIRST_ANSWER, mapped
 from crawlcw.ledger.mongo.diagnosis import misconfiguration
-from crawlcw.ledger.mongo.indexes import (
-    BLOB_INDEXES,
-    HOST_INDEXES,
-    INDEXES,
-    ITEM_INDEXES,
-    OUTDATED,
-    WORKER_INDEXES,
-    Index,
-    Indexes,
-)
+from crawlcw.ledger.mongo.indexes import OUTDATED, Index, Indexes
 from crawlcw.ledger.mongo.privileges import WRITING, lacking, lacking_sentence
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.task import Status
@@ -106,13 +97,11 @@ class Schema:
         except LedgerError:
             # A server that is not MongoDB's own, and does not tell.
             return []
-        collections = [collection.name for collection, _ in self.indexes()]
-        if self._store.kind.tracked:
-            collections.append(self._store.blob_chunks.name)
+        collections = [*(collection for collection, _ in self._store.parts()), self._store.schema]
         return lacking(
             status,
             database=self._store.database.name,
-            collections=[*collections, self._store.schema.name],
+            collections=[collection.name for collection in collections],
             actions=actions,
         )
 
@@ -167,18 +156,8 @@ class Schema:
         await self._store.schema.update_one(outdated, {"$set": {"version": SCHEMA_VERSION}})
 
     def indexes(self) -> list[tuple[Any, Indexes]]:
-        """Return the collections, each with the indexes it is to have."""
-        indexes = [
-            (self._store.tasks, INDEXES),
-            (self._store.hosts, HOST_INDEXES),
-            (self._store.workers, WORKER_INDEXES),
-            (self._store.rates.collection, {}),
-            (self._store.items, ITEM_INDEXES),
-            (self._store.sessions.collection, {}),
-        ]
-        if self._store.kind.tracked:
-            indexes.append((self._store.blob_files, BLOB_INDEXES))
-        return indexes
+        """Return the collections that are to have indexes, with these."""
+        return [(collection, indexes) for collection, indexes in self._store.parts() if indexes]
 
     async def _check_schema(self) -> int:
         """Write down what this is, unless something is; return the version that is there."""

@@ -11,7 +11,15 @@ from pymongo.errors import OperationFailure
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.connection import bucket, closed, mapped
-from crawlcw.ledger.mongo.indexes import BY_STATUS
+from crawlcw.ledger.mongo.indexes import (
+    BLOB_INDEXES,
+    BY_STATUS,
+    HOST_INDEXES,
+    INDEXES,
+    ITEM_INDEXES,
+    WORKER_INDEXES,
+    Indexes,
+)
 from crawlcw.ledger.mongo.shielding import shielded
 from crawlcw.ledger.mongo.table import Table
 from crawlcw.ledger.port import RATE_KEY, P, T, Unit, Work
@@ -153,23 +161,30 @@ class MongoStore:
         """Return the GridFS bucket of the values that are set aside."""
         return bucket(self.database, f"{self.name}.asides", self.blob_files.write_concern)
 
+    def parts(self) -> list[tuple[Any, Indexes]]:
+        """Return the collections, each with the indexes it is to have; the tasks are the last."""
+        asides: list[tuple[Any, Indexes]] = [
+            (self.blob_chunks, {}),
+            (self.blob_files, BLOB_INDEXES),
+        ]
+        return [
+            (self.items, ITEM_INDEXES),
+            *(asides if self.kind.tracked else ()),
+            (self.hosts, HOST_INDEXES),
+            (self.workers, WORKER_INDEXES),
+            (self.rates.collection, {}),
+            (self.sessions.collection, {}),
+            (self.state.collection, {}),
+            (self.durable, INDEXES),
+        ]
+
     async def drop(self) -> None:
         """See `port.Store.drop`.
 
         What belongs to the tasks goes before them: half of it must not be left behind.
         """
         with mapped():
-            for collection in (
-                self.items,
-                self.blob_chunks,
-                self.blob_files,
-                self.hosts,
-                self.workers,
-                self.rates.collection,
-                self.sessions.collection,
-                self.state.collection,
-                self.durable,
-            ):
+            for collection, _ in self.parts():
                 await collection.drop()
             await self.schema.delete_one({"_id": self.name})
 
