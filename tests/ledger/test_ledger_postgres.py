@@ -24,7 +24,7 @@ from crawlcw.errors import (
     LedgerUnavailableError,
 )
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.ledger.protocol import Dimension, Ledger, TaskFilter
 from crawlcw.ledger_opening import open_ledger, recorded_names
 from crawlcw.model.task import Lease
 from tests.support import needed, postgres
@@ -263,6 +263,34 @@ async def test_a_server_without_synced_commits_is_told_to_sync_those_of_outcomes
 
 
 # --- notifications
+
+
+async def test_answers_are_counted_by_status_code_without_reading_their_json(
+    ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch
+):
+    await ledger.tasks.add(make_tasks(2))
+    (lease, _) = await claimed(ledger)
+    await ledger.outcomes.commit([success(ledger, lease, url=lease.task.url)])
+    counted: list[tuple[Any, ...]] = []
+    execute = connection.Database.execute
+
+    def recorded(db: connection.Database, *asked: Any) -> Any:
+        if "count(" in asked[0]:
+            counted.append(asked)
+        return execute(db, *asked)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connection.Database, "execute", recorded)
+        groups = await ledger.groups.by(Dimension.STATUS_CODE)
+
+    assert [(each.value, each.finished) for each in groups] == [(200, 1)]
+    plans = [await ledger.store.reader.run(plan, *asked) for asked in counted]
+    assert any("Index Scan" in line for lines in plans for line in lines)
+    assert not [line for lines in plans for line in lines if "Output" in line and "json" in line]
+
+
+def plan(db: connection.Database, statement: str, values: Any = ()) -> list[str]:
+    return [row[0] for row in db.execute(f"EXPLAIN (VERBOSE) {statement}", values)]
 
 
 async def test_a_task_that_is_due_is_told_of_and_a_renewal_is_not(emptied_postgres: str):

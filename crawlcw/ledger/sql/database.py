@@ -17,6 +17,9 @@ _T = TypeVar("_T")
 Row = Any  #: the values of a row, by their column's name or number
 Values = Sequence[Any] | Mapping[str, Any]
 
+#: Higher than every number of an index.
+_ABOVE_ALL = 1 << 62
+
 
 class Cursor(Protocol):
     """The result of a statement."""
@@ -111,6 +114,14 @@ def number_of(db: Database, statement: str, values: Mapping[str, Any]) -> int:
     assert row is not None
     number: int = row[0]
     return number
+
+
+def descending(db: Database, statement: str, bounds: Mapping[str, Any]) -> Iterator[int]:
+    """Yield the distinct numbers of an index, the highest first, by a seek for each."""
+    above = _ABOVE_ALL
+    while row := db.execute(statement, {**bounds, "above": above}).fetchone():
+        (above,) = row
+        yield above
 
 
 def update(db: Database, statement: str, values: Mapping[str, Any]) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from crawlcw.ledger.sql.database import Database
+from crawlcw.ledger.sql.database import Database, descending
 from crawlcw.ledger.sql.statements import Statements
 from crawlcw.ledger.values import Counts, Dimension, Group
 from crawlcw.model.task import Status
@@ -17,17 +17,22 @@ class Groups:
 
     async def by(self, dimension: Dimension) -> list[Group]:
         """See `port.Groups.by`."""
-        groups = _added_up(self._db.execute(self._sql.groups[dimension]))
-        if dimension is Dimension.STATUS_CODE:
-            (every,) = _added_up(self._db.execute(self._sql.done)) or [Group(value=None)]
-            # Done and without an answer: all but those that have one.
-            without = Group(
-                value=None,
-                finished=every.finished - sum(group.finished for group in groups),
-                ignored=every.ignored - sum(group.ignored for group in groups),
-            )
-            groups.append(without)
-        return groups
+        if dimension is not Dimension.STATUS_CODE:
+            return _added_up(self._db.execute(self._sql.groups[dimension]))
+        groups = _added_up(
+            (code, status, number)
+            # PostgreSQL would read the JSON of every answer for its status code.
+            for code in descending(self._db, self._sql.next_answer, {})
+            for status, number in self._db.execute(self._sql.of_answer, {"code": code})
+        )
+        (every,) = _added_up(self._db.execute(self._sql.done)) or [Group(value=None)]
+        # Done and without an answer: all but those that have one.
+        without = Group(
+            value=None,
+            finished=every.finished - sum(group.finished for group in groups),
+            ignored=every.ignored - sum(group.ignored for group in groups),
+        )
+        return [*groups, without]
 
     async def of_hosts(self) -> dict[str, Counts]:
         """See `port.Groups.of_hosts`."""

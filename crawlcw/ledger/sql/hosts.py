@@ -6,12 +6,11 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.hosts import Hosts
-from crawlcw.ledger.sql.database import Database, number_of
+from crawlcw.ledger.sql.database import Database, descending, number_of
 from crawlcw.ledger.sql.rows import milliseconds, row_of
 from crawlcw.ledger.sql.schema import HOST_COLUMNS
 from crawlcw.ledger.sql.statements import Statements
 from crawlcw.ledger.sql.store import SqlStore
-from crawlcw.ledger.sql.tasks import descending
 from crawlcw.model.hosts import Host
 
 #: One transaction wakes this many hosts: others wait meanwhile.

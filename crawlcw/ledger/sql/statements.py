@@ -204,11 +204,10 @@ class Statements:
                 f"SELECT reason, status, {every} {tables.by_reason} WHERE reason IS NOT NULL "
                 f"AND {failed} GROUP BY reason, status"
             ),
-            Dimension.STATUS_CODE: (
-                f"SELECT {ANSWERED}, status, {every} {tables.by_answer} WHERE {HAS_ANSWER} "
-                f"GROUP BY {ANSWERED}, status"
-            ),
         }
+        answered = f"FROM {tasks} INDEXED BY {tables.by_answer} WHERE {HAS_ANSWER} AND {ANSWERED}"
+        self.next_answer = f"SELECT {ANSWERED} {answered} < :above ORDER BY {ANSWERED} DESC LIMIT 1"
+        self.of_answer = f"SELECT status, count(*) {answered} = :code GROUP BY status"
         self.done = (
             f"SELECT NULL, status, {every} {changed_last} WHERE {among(DONE)} GROUP BY status"
         )

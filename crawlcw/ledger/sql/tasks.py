@@ -9,7 +9,7 @@ from typing import Any
 from crawlcw.ledger import documents
 from crawlcw.ledger.admin import Reopening
 from crawlcw.ledger.protocol import Added
-from crawlcw.ledger.sql.database import Database, Row
+from crawlcw.ledger.sql.database import Database, Row, descending
 from crawlcw.ledger.sql.outcomes import insert
 from crawlcw.ledger.sql.rows import (
     UNHOLDABLE,
@@ -23,9 +23,6 @@ from crawlcw.ledger.sql.rows import (
 from crawlcw.ledger.sql.statements import READ
 from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.model.task import Record, Task
-
-#: Higher than every priority.
-_ABOVE_ALL = 1 << 62
 
 
 class Tasks(Reopening):
@@ -107,11 +104,3 @@ class Tasks(Reopening):
         found = document_of(rows[0])
         found["items"] = [from_json(row["item"]) for row in rows if row["item"] is not None]
         return documents.record(found)
-
-
-def descending(db: Database, statement: str, bounds: Mapping[str, Any]) -> Iterator[int]:
-    """Yield the priorities of waiting tasks, highest first, by a seek in an index for each."""
-    above = _ABOVE_ALL
-    while row := db.execute(statement, {**bounds, "above": above}).fetchone():
-        above = row["priority"]
-        yield above
