@@ -76,6 +76,12 @@ def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
+def column_value(name: str, value: Any) -> Any:
+    """Return one field as its column holds it; raises like `row_of`."""
+    (held,) = row_of({name: value}).values()
+    return held
+
+
 @lru_cache(maxsize=256)  # most documents have the fields of one before
 def _kinds(
     names: tuple[str, ...],

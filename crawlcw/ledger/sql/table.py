@@ -6,9 +6,8 @@ A unit of work is a coroutine that never waits, for each primitive is done at on
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from datetime import datetime
-from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from crawlcw.ledger.documents import Document
@@ -30,6 +29,7 @@ from crawlcw.ledger.port import (
 from crawlcw.ledger.sql.database import Database
 from crawlcw.ledger.sql.dialect import Dialect
 from crawlcw.ledger.sql.rows import (
+    column_value,
     documents_of,
     from_json,
     milliseconds,
@@ -39,9 +39,6 @@ from crawlcw.ledger.sql.rows import (
 )
 
 _T = TypeVar("_T")
-#: A function of SQL takes 127 values: one is the JSON, and each path has one or two.
-_AT_ONCE = 60
-
 _COMPARISONS = {AtMost: "<=", After: ">"}
 
 
@@ -133,7 +130,7 @@ class Table:
 
     def _documents(self, statement: str, values: Sequence[Any]) -> list[Document]:
         rows = self._db.execute(statement, values)
-        found = documents_of(tuple(name for name, *_ in rows.description), rows)
+        found = documents_of(tuple([column[0] for column in rows.description]), rows)
         if self._columns is None:
             return found
         return [from_json(each.pop("content")) | each for each in found]
@@ -226,77 +223,70 @@ class Table:
 
     def _tests(self, where: Where) -> tuple[str, list[Any]]:
         """Return the condition of rows that pass all tests, and its values."""
-        texts, values = ["TRUE"], list[Any]()
-        for text, compared in self._compared(where):
-            texts.append(text)
-            values += compared
-        return " AND ".join(texts), values
+        values: list[Any] = []
+        texts = [self._test(name, test, values) for name, test in where.items()]
+        return " AND ".join(texts) or "TRUE", values
 
-    def _compared(self, where: Where) -> Iterator[tuple[str, Iterable[Any]]]:
-        """Yield each comparison, and the values that columns are compared with."""
-        for name, test in where.items():
-            match test:
-                case Within(first, end):
-                    yield from (
-                        _compared(comparison, self._row(name, bound))
-                        for comparison, bound in ((">=", first), ("<", end))
-                        if bound is not None
-                    )
-                case None | AsFound(None):
-                    yield f"{self._column(name)} IS NULL", ()
-                case Not(None):
-                    yield f"{self._column(name)} IS NOT NULL", ()
-                case AtMost(value) | After(value):
-                    yield _compared(_COMPARISONS[type(test)], self._row(name, value))
-                case Not(value):
-                    other, values = _compared("<>", self._row(name, value))
-                    yield f"({self._column(name)} IS NULL OR {other})", values
-                case Among(values):
-                    yield self._among(name, values)
-                case AsFound(value):
-                    is_time = isinstance(value, datetime)
-                    yield f"{self._column(name)} = ?", (milliseconds(value) if is_time else value,)
-                case Containing(text, within):
-                    yield f"instr({self._column(name)}, ?) > 0", (text,)
-                    yield from self._compared({name: within})
-                case alternatives if name == OR:
-                    texts, tested = zip(*map(self._tests, alternatives), strict=True)
-                    yield f"({' OR '.join(texts)})", chain.from_iterable(tested)
-                case _:
-                    yield _compared("=", self._row(name, test))
+    def _test(self, name: str, test: Any, values: list[Any]) -> str:
+        """Return a test of a field, and add what it is compared with to the values."""
+        match test:
+            case Within(first, end):
+                bounds = ((">=", first), ("<", end))
+                texts = [
+                    self._compared(name, comparison, bound, values)
+                    for comparison, bound in bounds
+                    if bound is not None
+                ]
+                return " AND ".join(texts) or "TRUE"
+            case None | AsFound(None):
+                return f"{self._column(name)} IS NULL"
+            case Not(None):
+                return f"{self._column(name)} IS NOT NULL"
+            case AtMost(value) | After(value):
+                return self._compared(name, _COMPARISONS[type(test)], value, values)
+            case Not(value):
+                other = self._compared(name, "<>", value, values)
+                return f"({self._column(name)} IS NULL OR {other})"
+            case Among(some):
+                if not some:
+                    return "FALSE"
+                values += (each for each in some if not isinstance(each, int))
+                # Numbers are in the statement: it may have the condition of a partial index.
+                shown = (f"{each:d}" if isinstance(each, int) else "?" for each in some)
+                return f"{self._column(name)} IN ({', '.join(shown)})"
+            case AsFound(value):
+                values.append(milliseconds(value) if isinstance(value, datetime) else value)
+                return f"{self._column(name)} = ?"
+            case Containing(text, within):
+                values.append(text)
+                return f"instr({self._column(name)}, ?) > 0 AND {self._test(name, within, values)}"
+            case alternatives if name == OR:
+                texts = []
+                for each in alternatives:
+                    text, tested = self._tests(each)
+                    texts.append(text)
+                    values += tested
+                return f"({' OR '.join(texts)})"
+        return self._compared(name, "=", test, values)
 
-    def _among(self, name: str, values: Collection[Any]) -> tuple[str, Iterable[Any]]:
-        if not values:
-            return "FALSE", ()
-        # Numbers are in the statement: it may have the condition of a partial index.
-        shown = [f"{each:d}" if isinstance(each, int) else "?" for each in values]
-        (column,) = self._row(name, None)
-        return f"{column} IN ({', '.join(shown)})", [v for v in values if not isinstance(v, int)]
-
-    def _row(self, name: str, value: Any) -> dict[str, Any]:
-        """Return the columns of a field and their values, as statements have them."""
-        if name == "_id":
-            return self._keyed(value)
-        encoded = row_of({name: value})[name] if self._is_column(name) else value
-        return {self._column(name): encoded}
-
-    def _keyed(self, key: Key) -> dict[str, Any]:
-        """Return the columns of a key, or of the beginning of one."""
-        (first, *more) = self._key
-        row = row_of(dict(zip(self._key, key, strict=False)) if more else {first: key})
-        return {_quoted(name): value for name, value in row.items()}
+    def _compared(self, name: str, comparison: str, value: Any, values: list[Any]) -> str:
+        """Return the comparison of a field, or of the columns of a key or of its beginning."""
+        if name == "_id" and len(self._key) > 1:
+            row = row_of(dict(zip(self._key, value, strict=False)))
+            values += row.values()
+            return f"({', '.join(row)}) {comparison} ({', '.join('?' * len(row))})"
+        values.append(column_value(name, value) if self._is_column(name) else value)
+        return f"{self._column(name)} {comparison} ?"
 
     def _is_column(self, name: str) -> bool:
         return self._columns is None or name in self._columns
 
     def _column(self, name: str) -> str:
+        if name == "_id":
+            return self._key[0]
         return _quoted(name) if self._is_column(name) else f"json_extract(content, '$.{name}')"
 
 
 def _quoted(name: str) -> str:
     # `left` is a word of SQL.
     return f'"{name}"'
-
-
-def _compared(comparison: str, row: Mapping[str, Any]) -> tuple[str, Iterable[Any]]:
-    return f"({', '.join(row)}) {comparison} ({', '.join('?' * len(row))})", row.values()
