@@ -710,12 +710,8 @@ BOUNDS = {
     [
         ("page", "USING INDEX books.due (priority=? AND due<?)"),
         ("page_of_host", "USING INDEX books.host_due (host=? AND priority=? AND due<?)"),
-        ("next_priority", "USING COVERING INDEX books.due (priority<?)"),
-        ("next_priority_of_host", "USING COVERING INDEX books.host_due (host=? AND priority<?)"),
-        (
-            "first_due_of_host",
-            "USING COVERING INDEX books.host_due (host=? AND priority=? AND due>?)",
-        ),
+        ("next_due", "USING COVERING INDEX books.due (priority<?)"),
+        ("next_due_of_host", "USING COVERING INDEX books.host_due (host=? AND priority<?)"),
         ("ready_hosts", "USING INDEX books.hosts_ready_at (ready_at<?)"),
     ],
 )

@@ -116,12 +116,12 @@ def number_of(db: Database, statement: str, values: Mapping[str, Any]) -> int:
     return number
 
 
-def descending(db: Database, statement: str, bounds: Mapping[str, Any]) -> Iterator[int]:
-    """Yield the distinct numbers of an index, the highest first, by a seek for each."""
+def descending(db: Database, statement: str, bounds: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield a row of each number in an index, the highest number first, by a seek for each."""
     above = _ABOVE_ALL
     while row := db.execute(statement, {**bounds, "above": above}).fetchone():
-        (above,) = row
-        yield above
+        above = row[0]
+        yield row
 
 
 def update(db: Database, statement: str, values: Mapping[str, Any]) -> int:

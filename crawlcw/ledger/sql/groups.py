@@ -22,7 +22,7 @@ class Groups:
         groups = _added_up(
             (code, status, number)
             # PostgreSQL would read the JSON of every answer for its status code.
-            for code in descending(self._db, self._sql.next_answer, {})
+            for (code,) in descending(self._db, self._sql.next_answer, {})
             for status, number in self._db.execute(self._sql.of_answer, {"code": code})
         )
         (every,) = _added_up(self._db.execute(self._sql.done)) or [Group(value=None)]

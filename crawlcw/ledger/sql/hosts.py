@@ -6,7 +6,7 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.hosts import Hosts
-from crawlcw.ledger.sql.database import Database, descending, number_of
+from crawlcw.ledger.sql.database import Database, descending
 from crawlcw.ledger.sql.rows import milliseconds, row_of
 from crawlcw.ledger.sql.schema import HOST_COLUMNS
 from crawlcw.ledger.sql.statements import Statements
@@ -50,10 +50,5 @@ class SqlHosts(Hosts):
 
 def earliest_due(db: Database, sql: Statements, host: str) -> int | None:
     """Return when the next task of *host* is due, in milliseconds; None: never."""
-    return min(
-        (
-            number_of(db, sql.first_due_of_host, {"host": host, "priority": priority})
-            for priority in descending(db, sql.next_priority_of_host, {"host": host})
-        ),
-        default=None,
-    )
+    firsts = descending(db, sql.next_due_of_host, {"host": host})
+    return min((due for _, due in firsts), default=None)

@@ -56,14 +56,12 @@ class Statements:
         self.page_of_host = (
             f"SELECT {_READ} FROM {tasks} INDEXED BY {host_due} WHERE host = :host AND {stretch}"
         )
-        lower = "due IS NOT NULL AND priority < :above ORDER BY priority DESC LIMIT 1"
-        self.next_priority = f"SELECT priority FROM {tasks} INDEXED BY {due} WHERE {lower}"
-        self.next_priority_of_host = (
-            f"SELECT priority FROM {tasks} INDEXED BY {host_due} WHERE host = :host AND {lower}"
-        )
-        self.first_due_of_host = (
-            f"SELECT due FROM {tasks} INDEXED BY {host_due} WHERE host = :host "
-            "AND priority = :priority AND due IS NOT NULL ORDER BY due LIMIT 1"
+        # The first one of the next priority.
+        first = "SELECT priority, due FROM"
+        lower = "due IS NOT NULL AND priority < :above ORDER BY priority DESC, due LIMIT 1"
+        self.next_due = f"{first} {tasks} INDEXED BY {due} WHERE {lower}"
+        self.next_due_of_host = (
+            f"{first} {tasks} INDEXED BY {host_due} WHERE host = :host AND {lower}"
         )
 
     def _of_leases(self, tables: Tables) -> None:

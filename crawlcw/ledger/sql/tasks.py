@@ -82,15 +82,16 @@ class Tasks(Reopening):
         return [*map(documents.task, documents_of(READ, rows))]
 
     def _due(self, db: Database, limit: int, now: int) -> Iterator[Row]:
-        for priority in descending(db, self._store.sql.next_priority, {}):
-            yield from db.execute(
-                self._store.sql.page, {"priority": priority, "now": now, "limit": limit}
-            )
+        bounds = {"now": now, "limit": limit}
+        for priority, due in descending(db, self._store.sql.next_due, {}):
+            if due <= now:
+                yield from db.execute(self._store.sql.page, bounds | {"priority": priority})
 
     def _due_of_host(self, db: Database, limit: int, now: int, host: str) -> Iterator[Row]:
         bounds: dict[str, Any] = {"host": host, "now": now, "limit": limit}
-        for priority in descending(db, self._store.sql.next_priority_of_host, bounds):
-            yield from db.execute(self._store.sql.page_of_host, bounds | {"priority": priority})
+        for priority, due in descending(db, self._store.sql.next_due_of_host, bounds):
+            if due <= now:
+                yield from db.execute(self._store.sql.page_of_host, bounds | {"priority": priority})
 
     async def get(self, task_id: bytes) -> Record | None:
         """See `protocol.Tasks.get`."""
