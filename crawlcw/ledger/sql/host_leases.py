@@ -110,14 +110,11 @@ class HostLeases:
             for lease, state, values in writes:
                 name = lease.host.name
                 mine = {**values, **_my_host(lease)}
-                is_released = (
-                    db.execute(self._store.sql.release_host, mine).rowcount
-                    or db.execute(
-                        # It was sent before, and a reply was lost: its wake-up may be missing.
-                        self._store.sql.host_was_released,
-                        mine,
-                    ).fetchone()
-                )
+                is_released = db.execute(self._store.sql.release_host, mine).rowcount == 1
+                if not is_released:
+                    # If it was sent before, and the reply was lost, its wake-up may be missing.
+                    known = db.execute(self._store.sql.host_was_released, mine).fetchone()
+                    is_released = known is not None
                 if not is_released:
                     lost.add(name)
                     continue
