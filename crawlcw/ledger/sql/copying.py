@@ -16,7 +16,8 @@ from crawlcw.ledger.sql.rows import (
     row_of,
     to_json,
 )
-from crawlcw.ledger.sql.store import ITEM_CHARACTERS, ITEM_ROWS, SqlStore
+from crawlcw.ledger.sql.store import SqlStore
+from crawlcw.ledger.sql.task_table import ITEM_CHARACTERS, ITEM_ROWS
 from crawlcw.model.transitions import LOCK
 
 #: Fields of a task that are in other tables.

@@ -217,7 +217,6 @@ class Statements:
     def _of_examination(self, tables: Tables) -> None:
         """Those of what `doctor` looks at."""
         tasks, items, position = tables.tasks, tables.items, tables.dialect.position
-        self.any_task = f"SELECT 1 FROM {tasks} LIMIT 1"
         unchanging = "id, url, host, method, body, callback, depth, priority, options"
         examined = f"{unchanging}, revisit, update_time, create_time, {', '.join(TASK_STATE)}"
         # What begins so stands for a value: in other keys and in text it is escaped.

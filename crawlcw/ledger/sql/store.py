@@ -13,8 +13,6 @@ from crawlcw.ledger.sql.rows import refusing, to_json
 from crawlcw.ledger.sql.schema import Tables
 from crawlcw.ledger.sql.statements import Statements
 from crawlcw.ledger.sql.table import driven
-from crawlcw.ledger.sql.task_table import ITEM_CHARACTERS as ITEM_CHARACTERS
-from crawlcw.ledger.sql.task_table import ITEM_ROWS as ITEM_ROWS
 from crawlcw.ledger.sql.unit import unit_on
 
 

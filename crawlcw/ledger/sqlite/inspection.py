@@ -9,7 +9,7 @@ from crawlcw.ledger import examination
 from crawlcw.ledger.examination import Health
 from crawlcw.ledger.sqlite.connection import Database
 from crawlcw.ledger.sqlite.file_modes import is_still
-from crawlcw.ledger.sqlite.marker import marker_of, names_in
+from crawlcw.ledger.sqlite.marker import has_tasks, marker_of, names_in
 from crawlcw.ledger.sqlite.schema import MARKER, SCHEMA_VERSION, Tables
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.invariants import Kind, Violation
@@ -65,8 +65,7 @@ class Inspection(examination.Inspection):
             if row[0] != "ok" and not row[0].startswith("CHECK constraint")
         ]
         return Health(
-            recorded=self._store.name in names_in(db)
-            and db.execute(self._store.sql.any_task).fetchone() is not None,
+            recorded=has_tasks(db, self._store.name),
             facts={
                 "store": f"SQLite {sqlite3.sqlite_version}, {self._store.path}",
                 "journal mode": mode,

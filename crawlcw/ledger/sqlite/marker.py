@@ -179,12 +179,14 @@ async def recorded_names(path: Path) -> list[str]:
 
 
 def _recorded(db: sqlite3.Connection) -> list[str]:
-    there = names_in(db)
-    if MARKER not in there:
+    if MARKER not in names_in(db):
         return []
-    names = [row["spider"] for row in db.execute(f"SELECT spider FROM {quoted(MARKER)}")]
-    return sorted(name for name in names if name in there and _has_tasks(db, name))
+    names = [row["spider"] for row in db.execute(f"SELECT spider FROM {_TABLE}")]
+    return sorted(name for name in names if has_tasks(db, name))
 
 
-def _has_tasks(db: sqlite3.Connection, name: str) -> bool:
+def has_tasks(db: sqlite3.Connection, name: str) -> bool:
+    """Return whether the tables of *name* are there, and have any task."""
+    if name not in names_in(db):
+        return False
     return db.execute(f"SELECT 1 FROM {quoted(name)} LIMIT 1").fetchone() is not None
