@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.support.programs import environment
+from tests.support.programs import environment, run_to_end
 
 #: Far longer than any wait here takes; each waits for a condition.
 ENOUGH = 120.0
@@ -17,14 +17,7 @@ ENOUGH = 120.0
 
 def crawlcw(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run another command to its end; check that it succeeds."""
-    return subprocess.run(
-        [sys.executable, "-m", "crawlcw", *arguments],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=ENOUGH,
-        check=True,
-    )
+    return run_to_end([sys.executable, "-m", "crawlcw", *arguments], within=ENOUGH, check=True)
 
 
 def children_of(pid: int) -> list[int]:

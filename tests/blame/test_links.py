@@ -1,7 +1,6 @@
 """Links never fail their page, are not lost for their depth, and `start` is not repeated."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.blame.code_site import Site, crawled, links, running, spider, wait_until
-from tests.support.docs import REPOSITORY
+from tests.support.programs import run_to_end
 
 pytestmark = pytest.mark.thorough
 
@@ -21,16 +20,8 @@ def ledger(either_url: str) -> str:
 
 
 def crawlcw(folder: Path, *arguments: str) -> str:
-    run = subprocess.run(
-        [sys.executable, "-m", "crawlcw", *arguments],
-        cwd=folder,
-        env={"PYTHONPATH": str(REPOSITORY), "PATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return run.stdout
+    command = [sys.executable, "-m", "crawlcw", *arguments]
+    return run_to_end(command, folder=folder, check=True).stdout
 
 
 def stats(folder: Path, ledger: str) -> dict[str, Any]:

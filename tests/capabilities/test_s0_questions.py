@@ -1,6 +1,5 @@
 """S0: queries of a ledger, their indexes, and the same answers of every store."""
 
-import os
 import sqlite3
 import subprocess
 import sys
@@ -24,8 +23,8 @@ from crawlcw.tracking import Tracker
 from tests.capabilities.use_cases import UseCases, due_keys, fail, finish
 from tests.ledger.test_ledger_plans import check_plans
 from tests.support.command_log import CommandLog
-from tests.support.docs import REPOSITORY
 from tests.support.ledgers import START, make_task
+from tests.support.programs import run_to_end
 
 #: Tasks of each kind, in the proportions of a long-running use case with a million.
 FINISHED, LOCKED, DELAYED, READY = 3000, 400, 400, 200
@@ -115,14 +114,7 @@ async def test_a_page_reads_its_index_in_order_on_sqlite(tmp_path: Path):
 
 
 def doctor(url: str, name: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "crawlcw", "doctor", name, "--ledger", url],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        timeout=60,
-        check=False,
-    )
+    return run_to_end([sys.executable, "-m", "crawlcw", "doctor", name, "--ledger", url])
 
 
 @pytest.mark.seed("0.23")

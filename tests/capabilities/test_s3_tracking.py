@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -21,8 +20,8 @@ from crawlcw.model.transitions import TABLE
 from crawlcw.tracking import Tracker
 from tests.capabilities.journal import Journal
 from tests.capabilities.use_cases import DeclinedError, UseCases, fail, finish, task_of
-from tests.support.docs import REPOSITORY
 from tests.support.ledgers import FakeClock
+from tests.support.programs import run_to_end
 
 #: The transitions that one write may make.
 EDGES = {(before, after) for (before, _), afters in TABLE.items() for after in afters}
@@ -249,15 +248,7 @@ asyncio.run(main())
 
 @pytest.mark.seed("3.12")
 def test_a_first_script_has_less_than_twenty_lines(tmp_path):
-    run = subprocess.run(
-        [sys.executable, "-c", QUICKSTART],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    run = run_to_end([sys.executable, "-c", QUICKSTART], folder=tmp_path)
 
     assert (run.stdout, run.stderr) == ("paid 3\n", "")
     assert len(QUICKSTART.strip().splitlines()) <= 20

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.gated_site import PAGES, SPIDER, gated_site
-from tests.support.programs import environment
+from tests.support.programs import run_to_end
 
 #: A spider that prints.
 PRINTING = SPIDER.replace("        yield {", '        print("a page")\n        yield {')
@@ -19,10 +19,11 @@ ENOUGH = 120
 
 def crawlcw(closed: str, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run a command with some descriptors closed, as a shell can."""
-    return subprocess.run(
+    return run_to_end(
         ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "crawlcw", *arguments],
-        cwd=folder, env=environment(), capture_output=True, text=True, timeout=ENOUGH, check=False,
-    )  # fmt: skip
+        folder=folder,
+        within=ENOUGH,
+    )
 
 
 @pytest.fixture(scope="module")

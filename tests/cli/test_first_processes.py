@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from crawlcw.cli.processes.channel import awaited_go, go
-from tests.support.programs import environment
+from tests.support.programs import environment, run_to_end
 
 #: Far longer than any command here.
 ENOUGH = 60
@@ -37,14 +37,11 @@ class Pages(Spider):
 def crawled(folder: Path, *options: str, **changed: str) -> "subprocess.CompletedProcess[str]":
     (folder / "pages.py").write_text(_SPIDER)
     run = [sys.executable, "-m", "crawlcw", "run", "pages.py", "-q", *options]
-    return subprocess.run(
+    return run_to_end(
         ["/bin/sh", "-c", 'ulimit -S -n 256; exec "$@"', "sh", *run],
-        cwd=folder,
-        env=environment() | changed,
-        capture_output=True,
-        text=True,
-        timeout=ENOUGH,
-        check=False,
+        folder=folder,
+        variables=changed,
+        within=ENOUGH,
     )
 
 
@@ -73,13 +70,10 @@ def test_without_a_supervisor_nobody_is_told_to_go(sent: bytes) -> None:
 def printed(folder: Path, script: str, **options: Any) -> str:
     """Return the output of *script*, which starts with the arguments of `crawlcw run`."""
     begin = "import os, sys, threading, time; sys.argv = ['crawlcw', 'run']"
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-c", f"{begin}\n{dedent(script)}"],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=ENOUGH,
+        folder=folder,
+        within=ENOUGH,
         check=True,
         **options,
     )

@@ -17,7 +17,7 @@ from crawlcw.cli.examples import EXAMPLES
 from crawlcw.cli.main import COMPLETE_VARIABLE, cli
 from crawlcw.testing import ReplayDownloader
 from tests.support.commands import invoke
-from tests.support.programs import environment
+from tests.support.programs import environment, run_to_end
 
 COMMANDS = sorted(cli.list_commands(click.Context(cli)))
 URL = "http://a.example/"
@@ -99,10 +99,7 @@ def test_bash_itself_takes_it_and_completes(folder: Path):
     script = invoke("completion", "bash").stdout
     asked = "COMP_WORDS=(crawlcw stats bo) COMP_CWORD=2\n_crawlcw_completion ./crawlcw\n"
 
-    done = subprocess.run(
-        ["bash", "-c", f'{script}\n{asked}echo "${{COMPREPLY[@]}}"'],
-        env=environment(), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_to_end(["bash", "-c", f'{script}\n{asked}echo "${{COMPREPLY[@]}}"'], within=60)
 
     assert done.stdout.split() == ["books"], done.stderr
 

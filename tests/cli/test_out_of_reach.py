@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import needed
 from tests.support.gated_site import PAGES, SPIDER, gated_site
-from tests.support.programs import environment
+from tests.support.programs import environment, run_to_end
 
 #: Far longer than any command here.
 ENOUGH = 120
@@ -138,10 +138,7 @@ def test_a_working_directory_that_is_gone_is_named(line: str, crawlcw: Crawlcw, 
     gone.mkdir()
     there = ["/bin/sh", "-c", f'cd {gone} && rmdir {gone} && exec "$@"', "sh"]
     given = line.format(folder=tmp_path).split()
-    done = subprocess.run(
-        [*there, sys.executable, "-m", "crawlcw", *given],
-        env=environment(), capture_output=True, text=True, timeout=ENOUGH, check=False,
-    )  # fmt: skip
+    done = run_to_end([*there, sys.executable, "-m", "crawlcw", *given], within=ENOUGH)
 
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "the working directory is gone" in done.stderr

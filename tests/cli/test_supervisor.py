@@ -24,7 +24,7 @@ from tests.support import docs, needed, terminals
 from tests.support.crawl_process import Store, wait_until
 from tests.support.docs import Site
 from tests.support.mongod import with_database
-from tests.support.programs import Program, environment
+from tests.support.programs import Program, environment, run_to_end
 
 pytestmark = pytest.mark.thorough
 
@@ -450,15 +450,11 @@ def test_a_mistake_is_found_before_any_worker_is_started(options, code, said, tm
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         port = taken.getsockname()[1]
-        run = subprocess.run(
+        run = run_to_end(
             [sys.executable, "-m", "crawlcw", "run", "--processes", "3"]
             + [option.format(port=port) for option in options],
-            cwd=tmp_path,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=ENOUGH,
-            check=False,
+            folder=tmp_path,
+            within=ENOUGH,
         )
 
     # The log has only records about starts of workers.

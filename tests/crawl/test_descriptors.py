@@ -1,7 +1,6 @@
 """HOSTILE 1.18: a crawl that would run out of file descriptors does not begin."""
 
 import resource
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 from crawlcw.crawl import descriptors
 from crawlcw.errors import SettingsError
-from tests.support.programs import environment
+from tests.support.programs import run_to_end
 
 _SPIDER = """
 from crawlcw import Spider
@@ -65,14 +64,8 @@ def test_run_says_so_in_one_sentence_and_exits_with_2(tmp_path: Path) -> None:
     spider.write_text(_SPIDER)
     run = [sys.executable, "-m", "crawlcw", "run", str(spider), "--concurrency", "1000"]
 
-    ended = subprocess.run(
-        ["/bin/sh", "-c", 'ulimit -n 1024; exec "$@"', "sh", *run],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
+    ended = run_to_end(
+        ["/bin/sh", "-c", 'ulimit -n 1024; exec "$@"', "sh", *run], folder=tmp_path, within=30
     )
 
     assert ended.returncode == 2

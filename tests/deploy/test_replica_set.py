@@ -18,7 +18,7 @@ from tests.support import needed
 from tests.support.gated_site import PAGES, gated_site
 from tests.support.mongod import free_port
 from tests.support.mongod_server import found
-from tests.support.programs import environment
+from tests.support.programs import environment, run_to_end
 
 pytestmark = pytest.mark.thorough
 
@@ -142,11 +142,11 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
 
 
 def crawlcw(*arguments: str, url: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
+    return run_to_end(
         [sys.executable, "-m", "crawlcw", *arguments],
-        env=environment() | {"CRAWLCW_LEDGER": url},
-        capture_output=True, text=True, timeout=ENOUGH, check=False,
-    )  # fmt: skip
+        variables={"CRAWLCW_LEDGER": url},
+        within=ENOUGH,
+    )
 
 
 def test_a_crawl_of_the_least_privileges_survives_the_primary(

@@ -16,6 +16,26 @@ def environment() -> dict[str, str]:
     return ours | {"PYTHONPATH": str(REPOSITORY)}
 
 
+def run_to_end(
+    command: Sequence[str],
+    *,
+    folder: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    within: float = 120.0,
+    **options: Any,
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program to its end, and keep its output; in `environment()` with those *variables*."""
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment() | dict(variables or {}),
+        capture_output=True,
+        text=True,
+        timeout=within,
+        **{"check": False, **options},
+    )
+
+
 class Program:
     """A program with its log in a file, which ends at the latest with its block."""
 

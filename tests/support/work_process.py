@@ -9,7 +9,7 @@ from pathlib import Path
 
 from crawlcw.tracking import TrackedTask, Tracker
 from tests.support.docs import REPOSITORY
-from tests.support.programs import Program
+from tests.support.programs import Program, run_to_end
 
 #: Far longer than any wait here takes.
 PATIENCE = 90.0
@@ -17,15 +17,8 @@ PATIENCE = 90.0
 
 def crawlcw(*arguments: object, given: str = "") -> "subprocess.CompletedProcess[str]":
     """Run a command to its end; *given* is its standard input."""
-    return subprocess.run(
-        [sys.executable, "-m", "crawlcw", *map(str, arguments)],
-        cwd=REPOSITORY,
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    command = [sys.executable, "-m", "crawlcw", *map(str, arguments)]
+    return run_to_end(command, folder=REPOSITORY, within=PATIENCE, input=given)
 
 
 class Working(Program):

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -20,7 +19,7 @@ from crawlcw.errors import SettingsError
 from crawlcw.telemetry import webhook
 from tests.support.commands import invoke
 from tests.support.gated_site import PAGES, gated_site
-from tests.support.programs import environment
+from tests.support.programs import run_to_end
 
 SECRET = "T00/B00/xyzzy"
 
@@ -182,12 +181,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_crawl_tells_how_it_has_ended(folder: Path, processes: str):
     with gated_site() as site, hooked() as (url, bodies):
         site.gate.set()
-        done = subprocess.run(
-            [sys.executable, "-m", "crawlcw", "run", "pages.py", "-a", f"start_url={site.url}",
-             "--processes", processes, "-s", "max_failures=0"],
-            env=environment() | {"CRAWLCW_WEBHOOK": url},
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        options = ["-a", f"start_url={site.url}", "--processes", processes, "-s", "max_failures=0"]
+        done = run_to_end(
+            [sys.executable, "-m", "crawlcw", "run", "pages.py", *options],
+            variables={"CRAWLCW_WEBHOOK": url},
+        )
 
     (told,) = bodies
     assert (done.returncode, told["exit_code"]) == (3, 3)
