@@ -1,6 +1,7 @@
 """Feeds, and the dates in feeds and sitemaps."""
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -50,29 +51,22 @@ def test_the_entries_of_rss():
     assert (four.link, four.id, four.published) == ("", "", None)
 
 
-def test_the_entries_of_atom():
-    (one,) = feed(ATOM)
+_OF_ATOM = FeedEntry(
+    link="http://a.example/news/1",
+    id="urn:1",
+    title="One",
+    published=NOON,
+    updated=LATER,
+    summary="Text here",
+)
+_OF_RDF = replace(
+    _OF_ATOM, link="http://a.example/1", id="http://a.example/1", updated=NOON, summary=""
+)
 
-    assert one == FeedEntry(
-        link="http://a.example/news/1",
-        id="urn:1",
-        title="One",
-        published=NOON,
-        updated=LATER,
-        summary="Text here",
-    )
 
-
-def test_the_entries_of_rss_1_0():
-    (one,) = feed(RDF)
-
-    assert one == FeedEntry(
-        link="http://a.example/1",
-        id="http://a.example/1",
-        title="One",
-        published=NOON,
-        updated=NOON,
-    )
+@pytest.mark.parametrize(("text", "entry"), [(ATOM, _OF_ATOM), (RDF, _OF_RDF)], ids=["atom", "rdf"])
+def test_the_entry_of_atom_and_of_rss_1_0(text: str, entry: FeedEntry):
+    assert feed(text) == [entry]
 
 
 def test_links_are_relative_to_xml_base_which_may_be_relative_itself():

@@ -1,12 +1,14 @@
 """A fetcher between its result and the commit: a lease that is lost, a page that runs alone."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
+from crawlcw.crawl.crawl import Crawl
 from crawlcw.crawl.outcomes import Done
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Lease
@@ -19,11 +21,21 @@ class Pages(Spider):
     start_urls = ["http://example.com/"]
 
 
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
+    opened = await SqliteLedger.open(tmp_path / "ledger.db", "pages")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def crawl(ledger: SqliteLedger) -> Crawl:
+    return assemble(Pages(), ledger, ReplayDownloader({}), Pages.settings)
+
+
 async def test_of_a_result_that_finds_no_room_no_other_lease_is_held_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: SqliteLedger, crawl: Crawl, monkeypatch: pytest.MonkeyPatch
 ):
-    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "pages")
-    crawl = assemble(Pages(), ledger, ReplayDownloader({}), Pages.settings)
     held, fetcher = crawl._session.held, crawl._parts.fetcher
     await ledger.tasks.add(make_tasks(2))
     lost, in_hand = await claimed(ledger)
@@ -42,17 +54,14 @@ async def test_of_a_result_that_finds_no_room_no_other_lease_is_held_for_ever(
     while not crawl.stats.leases_lost:
         await asyncio.sleep(0)
     fetching.cancel()
-    await ledger.close()
 
     assert held.orphans == [in_hand]
 
 
 async def test_a_page_that_ran_alone_keeps_others_out_until_its_outcome_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: SqliteLedger, crawl: Crawl, monkeypatch: pytest.MonkeyPatch
 ):
     """Until then, a crash by another page would count against it."""
-    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "pages")
-    crawl = assemble(Pages(), ledger, ReplayDownloader({}), Pages.settings)
     held, fetcher = crawl._session.held, crawl._parts.fetcher
     await ledger.tasks.add(make_tasks(1))
     (lease,) = await claimed(ledger)
@@ -73,6 +82,5 @@ async def test_a_page_that_ran_alone_keeps_others_out_until_its_outcome_is_writt
     while fetcher._run_alone.alone is not None:
         await asyncio.sleep(0)
     fetching.cancel()
-    await ledger.close()
 
     assert before_the_commit is lease

@@ -1,6 +1,5 @@
 """Single attempts at pages of the hostile server, and their outcomes."""
 
-from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -12,8 +11,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.model.task import Status
-from tests.hostile.catalogue import ENDPOINTS, Endpoint, Outcome, gone
-from tests.hostile.server import HostileServer
+from tests.hostile.catalogue import ENDPOINTS, Outcome, gone
 from tests.support.attempts import attempt
 
 #: Deadlines that a test can wait for. An attempt has enough time for a busy machine;
@@ -65,17 +63,3 @@ async def settled(downloader: AiohttpDownloader, url: str, expected: Outcome) ->
     found, response = await outcome_of(downloader, url, settings=IMPATIENT if slow else SETTINGS)
     assert response is None or b"POISON" not in response.body
     return found
-
-
-async def assert_ends_as_said(
-    downloader: AiohttpDownloader,
-    hostile: HostileServer,
-    endpoint: Endpoint,
-    *,
-    later: Collection[str],
-) -> None:
-    """Assert that an attempt ends as the catalogue says; pages *later* answer at another one."""
-    outcome = await settled(downloader, hostile.url(endpoint.path), endpoint.outcome)
-
-    if endpoint.path not in later:
-        assert outcome == endpoint.outcome

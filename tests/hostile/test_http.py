@@ -7,25 +7,10 @@ import pytest
 
 from crawlcw.api.request import Request
 from crawlcw.fetch.transport import AiohttpDownloader
-from tests.hostile.catalogue import ENDPOINTS, HEADERS, Endpoint
+from tests.hostile.catalogue import ENDPOINTS, HEADERS
 from tests.hostile.pages import MIB, PAGE
 from tests.hostile.server import HostileServer
-from tests.hostile.single_pages import assert_ends_as_said, of_section, outcome_of
-
-#: Pages that answer correctly at the second attempt.
-_LATER = ("/500-then-ok", "/429-then-ok")
-
-
-@pytest.mark.thorough
-@pytest.mark.representative("/204")
-@pytest.mark.parametrize("endpoint", of_section(2))
-async def test_a_page_ends_as_the_catalogue_says(
-    downloader: AiohttpDownloader, hostile: HostileServer, endpoint: Endpoint
-) -> None:
-    """HOSTILE 2.1-2.16, 2.18-2.20: each within the deadlines of an attempt."""
-    await assert_ends_as_said(downloader, hostile, endpoint, later=_LATER)
-    # The next answer belongs to the next request.
-    assert (await outcome_of(downloader, hostile.url("/ok")))[0].reason is None
+from tests.hostile.single_pages import outcome_of
 
 
 @pytest.mark.parametrize(

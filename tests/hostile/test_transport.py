@@ -16,31 +16,14 @@ from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.addresses import AddressGuard
 from crawlcw.fetch.transport import AiohttpDownloader
-from tests.hostile.catalogue import WHOLE, Endpoint, gone
+from tests.hostile.catalogue import WHOLE, gone
 from tests.hostile.pages import PAGE, response
 from tests.hostile.server import HostileServer
-from tests.hostile.single_pages import assert_ends_as_said, of_section, outcome_of
-
-#: Pages that answer correctly at the second or third attempt.
-_LATER = ("/fin-then-ok",)
+from tests.hostile.single_pages import outcome_of
 
 
 async def fetched(downloader: AiohttpDownloader, url: str) -> bytes:
     return (await downloader.fetch(Request(url), url=url)).body
-
-
-@pytest.mark.thorough
-@pytest.mark.representative("/noise")
-@pytest.mark.parametrize("endpoint", of_section(1))
-async def test_a_page_ends_as_the_catalogue_says(
-    downloader: AiohttpDownloader, hostile: HostileServer, endpoint: Endpoint
-) -> None:
-    """HOSTILE 1.1-1.11, 1.21: each within the deadlines of an attempt."""
-    await assert_ends_as_said(downloader, hostile, endpoint, later=_LATER)
-    # The next answer belongs to the next request.
-    assert await fetched(downloader, hostile.url("/healthy?7")) == (
-        b"<title>healthy page 7</title><p>healthy page 7"
-    )
 
 
 async def test_a_request_that_was_cut_off_is_made_again_by_aiohttp_once_at_the_most(

@@ -11,6 +11,7 @@ from crawlcw.ledger.kind import LedgerKind, check_kind
 from crawlcw.ledger.postgres.connection import Connection, Database
 from crawlcw.ledger.postgres.dialect import DIALECT, types
 from crawlcw.ledger.sql import schema
+from crawlcw.ledger.sql.database import once
 from crawlcw.ledger.sql.schema import quoted
 from crawlcw.model.task import WAITING
 
@@ -162,11 +163,7 @@ def drop(db: Database, tables: Tables, name: str) -> None:
 
 async def recorded_names(url: str) -> list[str]:
     """Return the names of the spiders and use cases with tasks, in order."""
-    connection = Connection(url)
-    try:
-        return await connection.run(_recorded)
-    finally:
-        await connection.close()
+    return await once(Connection(url), _recorded)
 
 
 def _recorded(db: Database) -> list[str]:

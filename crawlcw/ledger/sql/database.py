@@ -108,6 +108,14 @@ class Connection(ABC):
         await to_thread.run_sync(locked, limiter=self._limiter)
 
 
+async def once(connection: Connection, work: Callable[[Any], _T]) -> _T:
+    """Return *work(database)*, done on a connection that is closed then."""
+    try:
+        return await connection.run(work)
+    finally:
+        await connection.close()
+
+
 def number_of(db: Database, statement: str, values: Mapping[str, Any]) -> int:
     """Return the one number that a statement finds."""
     row = db.execute(statement, values).fetchone()

@@ -15,6 +15,7 @@ from typing import Any
 
 from crawlcw.errors import LedgerConfigurationError, UnknownNameError
 from crawlcw.ledger.kind import LedgerKind, check_kind
+from crawlcw.ledger.sql.database import once
 from crawlcw.ledger.sql.schema import quoted
 from crawlcw.ledger.sqlite.connection import MISCONFIGURED, Connection, Database, enter_wal_mode
 from crawlcw.ledger.sqlite.schema import MARKER, SCHEMA_VERSION, Tables
@@ -171,11 +172,7 @@ def forget(db: Database, name: str) -> None:
 
 async def recorded_names(path: Path) -> list[str]:
     """Return the names in order; raises `LedgerConfigurationError` for a file that is none."""
-    connection = Connection(path)
-    try:
-        return await connection.run(_recorded)
-    finally:
-        await connection.close()
+    return await once(Connection(path), _recorded)
 
 
 def _recorded(db: sqlite3.Connection) -> list[str]:
