@@ -8,6 +8,7 @@ from typing import Any
 from crawlcw.ledger.copying import Part
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.sql.database import Database, Row
+from crawlcw.ledger.sql.outcomes import insert, item_rows
 from crawlcw.ledger.sql.rows import (
     document_of,
     from_json,
@@ -92,9 +93,21 @@ class Contents:
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
         """See `copying.Contents.write`."""
         rows = [self._row(part, each) for each in documents]
-        items = [row for each in documents for row in _item_rows(each)]
-        versions = [row for each in documents for row in _version_rows(each)]
-        await self._store.writer.run(self._write, part, rows, items, versions)
+        items = [
+            row
+            for each in documents
+            if each.get("items")
+            for row in _item_rows(each, each["items"], each["items_from"])
+        ]
+        versions = [
+            {**row, "fence": visit["fence"]}
+            for each in documents
+            for visit in each.get("versions", ())
+            for row in _item_rows(each, visit["items"], visit)
+        ]
+        tables = self._store.tables
+        written = {self._tables[part]: rows, tables.items: items, tables.versions: versions}
+        await self._store.writer.run(_write, written)
 
     def _row(self, part: Part, document: Document) -> dict[str, Any]:
         if part is Part.BLOBS:
@@ -108,44 +121,19 @@ class Contents:
             }
         return row_of({name: value for name, value in document.items() if name not in _APART})
 
-    def _write(
-        self,
-        db: Database,
-        part: Part,
-        rows: Sequence[Mapping[str, Any]],
-        items: Sequence[Sequence[Any]],
-        versions: Sequence[Sequence[Any]],
-    ) -> None:
-        with db.transaction(durable=True):
-            for row in rows:
-                names = ", ".join(f'"{name}"' for name in row)
-                values = ", ".join(f":{name}" for name in row)
-                db.execute(f"INSERT INTO {self._tables[part]} ({names}) VALUES ({values})", row)
-            db.executemany(self._store.sql.add_item, items)
-            db.executemany(self._store.sql.copy_version, versions)
+
+def _write(db: Database, written: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    with db.transaction(durable=True):
+        for table, rows in written.items():
+            insert(db, table, rows)
 
 
-def _item_rows(task: Document) -> list[tuple[Any, ...]]:
-    """Return the rows of a task's items."""
-    items = task.get("items", ())
-    if not items:
-        return []
-    return _rows(task, (task["_id"],), items, task["items_from"])
-
-
-def _version_rows(task: Document) -> list[tuple[Any, ...]]:
-    return [
-        row
-        for version in task.get("versions", ())
-        for row in _rows(task, (task["_id"], version["fence"]), version["items"], version)
-    ]
-
-
-def _rows(
-    task: Document, key: tuple[Any, ...], items: Sequence[Document], source: Mapping[str, Any]
-) -> list[tuple[Any, ...]]:
-    url, time = source.get("url", task["url"]), milliseconds(source["time"])
-    return [(*key, number, to_json(item), url, time) for number, item in enumerate(items)]
+def _item_rows(
+    task: Document, items: Sequence[Document], source: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the rows of the items of a task's visit."""
+    url = source.get("url", task["url"])
+    return item_rows(task["_id"], items, url, milliseconds(source["time"]))
 
 
 def _source(row: Row, task: Document) -> Document:

@@ -174,11 +174,7 @@ def written(task: Task, change: Change) -> Write:
     if change.items is not None:
         url = change.response.final_url if change.response else task.url
         fetched = milliseconds(change.fetched or change.update_time)
-        items = []
-        for n, item in enumerate(change.items):
-            text = to_json(documents.escaped(item))
-            row = {"task_id": task.id, "n": n, "item": text, "url": url, "fetched_at": fetched}
-            items.append(row)
+        items = item_rows(task.id, map(documents.escaped, change.items), url, fetched)
     growth = None
     if change.error is not None or change.progress is not None or change.next is not None:
         growth = _growth(change)
@@ -190,6 +186,16 @@ def written(task: Task, change: Change) -> Write:
         kept_versions=change.kept_versions,
         growth=growth,
     )
+
+
+def item_rows(
+    task_id: bytes, items: Iterable[Any], url: str, fetched_at: int
+) -> list[dict[str, Any]]:
+    """Return the rows of the items of one visit."""
+    return [
+        {"task_id": task_id, "n": n, "item": to_json(item), "url": url, "fetched_at": fetched_at}
+        for n, item in enumerate(items)
+    ]
 
 
 def _growth(change: Change) -> Growth:
@@ -326,7 +332,7 @@ def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
     for row in rows:
         alike.append(({}, row))
         for name in _MAY_BE_LARGE:
-            if name in row and len(row[name]) > _LARGE:
+            if len(row.get(name) or "") > _LARGE:
                 # A large row is alone: a cached statement keeps its last parameters.
                 most = 1
     for (_, names), number, parameters in _lots(alike, most=most):

@@ -103,7 +103,6 @@ class Statements:
         self.drop_blob = f"DELETE FROM {blobs} WHERE id = ?"
 
         self.forget_items = f"DELETE FROM {items} WHERE task_id = ?"
-        self.add_item = f"INSERT INTO {items} VALUES (?, ?, ?, ?, ?)"
         self.items = (
             f"SELECT task_id, n, item, url, fetched_at FROM {items} "
             "WHERE task_id > ? ORDER BY task_id, n"
@@ -129,7 +128,6 @@ class Statements:
             f"SELECT fence, item, url, fetched_at FROM {versions} WHERE task_id = ? "
             "ORDER BY fence, n"
         )
-        self.copy_version = f"INSERT INTO {versions} VALUES (?, ?, ?, ?, ?, ?)"
         # Counted by the pages of the index of ids: 0.05 s a million.
         self.count_items = f"SELECT count(*) FROM {items}"
 
