@@ -2,14 +2,13 @@
 
 The server counts a stretch of an index four times as fast as it groups one, so what there are
 few values of is counted value by value. So are hosts of many tasks each; where they have few,
-hosts are grouped in several ranges at once. A command costs the server as much as 500 keys of an
+hosts are grouped. A command costs the server as much as 500 keys of an
 index, and the driver more, so one counts many stretches: a pipeline for each (`$unionWith`).
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import chain, islice
+from itertools import count
 from typing import Any, TypeVar
 
 from crawlcw.ledger.mongo.indexes import (
@@ -38,24 +37,18 @@ _AT_ONCE = 8
 #: counted host costs the server 0.12 ms and a task 0.35 us; a grouped task 1 us. That is equal at
 #: 200, and the driver needs some time for more commands.
 _WORTH_COUNTING = 300
-#: Hosts that one command counts one by one, and hosts that one command groups.
-_NAMED, _GROUPED = 50_000, 12_500
-_PARTS = 4
+#: Values that one command finds.
+_NAMED = 50_000
 #: So many are counted by one command at most: small clusters at Atlas take 50 stages. 100 or
 #: 900 save nothing more.
 _TOGETHER = 40
-#: Keys of failed tasks that one command groups.
+#: Keys of an index that one command groups.
 _KEYS = 50_000
 _NOTHING = Group(value=None)
-_FINISHED, _IGNORED = int(Status.FINISHED), int(Status.IGNORED)
+_IS_FINISHED = {"status": int(Status.FINISHED)}
+_IS_IGNORED = {"status": int(Status.IGNORED)}
 #: What of a host is counted, in this order.
-_FINISHED_IGNORED_ALL: tuple[dict[str, Any], ...] = (
-    {"status": _FINISHED},
-    {"status": _IGNORED},
-    {},
-)
-#: Among those that are done.
-_IGNORED_ONES = {"ignored": {"$sum": {"$cond": [{"$eq": ["$status", _IGNORED]}, 1, 0]}}}
+_FINISHED_IGNORED_ALL: tuple[dict[str, Any], ...] = (_IS_FINISHED, _IS_IGNORED, {})
 #: An open task has a `due`; with these bounds the index alone answers.
 _IS_OPEN = {"priority": {"$lte": ANY_PRIORITY}, "due": {"$gt": LONG_AGO}}
 
@@ -84,7 +77,7 @@ class Groups:
     async def of_hosts(self) -> dict[str, Counts]:
         """See `port.Groups.of_hosts`: open tasks that are neither leased nor failed wait."""
         groups, failed, leased = await asyncio.gather(
-            self._by_host(), self._failed(), self._leased()
+            self._by_host(), self._of_each_host(HAS_FAILED, FAILED_BY_HOST), self._leased()
         )
         found = {str(group.value): group for group in groups}
         # A host that came while they were counted may be among some of them alone.
@@ -93,30 +86,6 @@ class Groups:
             name: _counts(found.get(name, _NOTHING), failed=failed[name], leased=leased[name])
             for name in names
         }
-
-    async def _failed(self) -> Counter[str]:
-        """Return how many tasks of each host failed and wait, by the index that has no others."""
-        numbers: Counter[str] = Counter()
-        after = ""
-        while True:
-            groups = await self._store.aggregate(
-                [
-                    {"$match": {"host": {"$gt": after}, **HAS_FAILED}},
-                    {"$sort": {"host": 1}},
-                    {"$limit": _KEYS},
-                    {"$group": {"_id": "$host", "n": {"$sum": 1}}},
-                ],
-                hint=FAILED_BY_HOST,
-                most=_KEYS + 1,
-            )
-            found = {group["_id"]: group["n"] for group in groups}
-            numbers.update(found)
-            if sum(found.values()) < _KEYS:
-                return numbers
-            # The last one may have more than were grouped.
-            after = max(found)
-            of_last = {"host": after, **HAS_FAILED}
-            numbers[after] = await self._store.count(of_last, hint=FAILED_BY_HOST)
 
     async def _leased(self) -> Counter[str]:
         """Return how many tasks of each host are leased: each is read, and there are few."""
@@ -182,56 +151,71 @@ class Groups:
 
     async def _done(self, value: Any, where: dict[str, Any], index: str) -> Group:
         finished, ignored = await asyncio.gather(
-            *(self._count({**where, "status": status}, index) for status in (_FINISHED, _IGNORED))
+            *(self._count(where | status, index) for status in (_IS_FINISHED, _IS_IGNORED))
         )
         return Group(value=value, finished=finished, ignored=ignored)
 
     async def _by_host(self) -> list[Group]:
         names = await self._values(BY_HOST_NAME, "host", {}, above="")
         if len(names) * _WORTH_COUNTING <= await self._store.estimate():
-            each = len(_FINISHED_IGNORED_ALL)
-            split = commands(names, each=each, at_once=_AT_ONCE)
+            split = commands(names, each=len(_FINISHED_IGNORED_ALL), at_once=_AT_ONCE)
             parts = await asyncio.gather(*map(self._counted, split))
-        else:
-            parts = await asyncio.gather(*map(self._host_range, _parts(names)))
-        return [group for part in parts for group in part]
+            return [group for part in parts for group in part]
+        # A task that ends in between is in two of them, or in none.
+        opened, finished, ignored = await asyncio.gather(
+            self._of_each_host(_IS_OPEN, BY_HOST),
+            self._of_each_host(_IS_FINISHED, DONE_BY_HOST),
+            self._of_each_host(_IS_IGNORED, DONE_BY_HOST),
+        )
+        return [
+            Group(value=n, open=opened[n], finished=finished[n], ignored=ignored[n])
+            for n in opened.keys() | finished.keys() | ignored.keys()
+        ]
 
     async def _counted(self, names: list[str]) -> list[Group]:
+        """Count the tasks of some hosts by one command, each stretch by a pipeline of its own.
+
+        The hint is the first one's. The server takes none for the others, and finds the index that
+        counts without reading by itself.
+        """
         # All at the end: what ended or came in between is counted once.
-        wheres = [tuple({"host": name, **each} for each in _FINISHED_IGNORED_ALL) for name in names]
-        async with self._slots:
-            numbers = await _numbers(self._store, wheres, hint=DONE_BY_HOST)
-        return [
-            _of_total(name, total, finished, ignored)
-            for name, (finished, ignored, total) in zip(names, numbers, strict=True)
+        wheres = [{"host": name, **each} for name in names for each in _FINISHED_IGNORED_ALL]
+        # Known by its place, and not by a host's name: that might begin with a dollar.
+        pipelines: list[list[dict[str, Any]]] = [
+            [{"$match": where}, {"$group": {"_id": place, "n": {"$sum": 1}}}]
+            for place, where in enumerate(wheres, start=1)
         ]
-
-    async def _host_range(self, names: list[str]) -> list[Group]:
-        """Group open tasks and done tasks; a task that ends in between is in both, or in none."""
-        within = {"host": {"$gte": names[0], "$lte": names[-1]}}
-        opened, done = await asyncio.gather(
-            self._grouped({**within, **_IS_OPEN}, BY_HOST, most=len(names)),
-            self._grouped({**within, **IS_DONE}, DONE_BY_HOST, _IGNORED_ONES, most=len(names)),
-        )
-        waiting = {each["_id"]: each["n"] for each in opened}
-        groups = [
-            Group(
-                value=each["_id"],
-                open=waiting.pop(each["_id"], 0),
-                finished=each["n"] - each["ignored"],
-                ignored=each["ignored"],
+        async with self._slots:
+            found = await self._store.aggregate(
+                united(self._store.name, pipelines), hint=DONE_BY_HOST
             )
-            for each in done
+        # A stretch without any task has no group.
+        numbers = Counter({group["_id"]: group["n"] for group in found})
+        every = len(_FINISHED_IGNORED_ALL)
+        return [
+            _of_total(name, numbers[n + 2], numbers[n], numbers[n + 1])
+            for n, name in zip(count(1, every), names, strict=False)
         ]
-        return [*groups, *(Group(value=name, open=number) for name, number in waiting.items())]
 
-    async def _grouped(
-        self, where: dict[str, Any], index: str, sums: Mapping[str, Any] | None = None, *, most: int
-    ) -> list[dict[str, Any]]:
-        group = {"_id": "$host", "n": {"$sum": 1}, **(sums or {})}
-        pipeline: list[dict[str, Any]] = [{"$match": where}, {"$group": group}]
-        async with self._slots:
-            return await self._store.aggregate(pipeline, hint=index, most=most + 1)
+    async def _of_each_host(self, where: dict[str, Any], index: str) -> Counter[str]:
+        """Group the tasks of an index that begins with the host, some of its keys at a time."""
+        numbers: Counter[str] = Counter()
+        after = ""
+        while True:
+            pipeline: list[dict[str, Any]] = [
+                {"$match": {"host": {"$gt": after}, **where}},
+                {"$sort": {"host": 1}},
+                {"$limit": _KEYS},
+                {"$group": {"_id": "$host", "n": {"$sum": 1}}},
+            ]
+            groups = await self._store.aggregate(pipeline, hint=index, most=_KEYS + 1)
+            found = {group["_id"]: group["n"] for group in groups}
+            numbers.update(found)
+            if sum(found.values()) < _KEYS:
+                return numbers
+            # The last one may have more than were grouped.
+            after = max(found)
+            numbers[after] = await self._count({"host": after, **where}, index)
 
     async def _values(
         self, index: str, field: str, where: dict[str, Any], *, above: Any
@@ -255,11 +239,6 @@ class Groups:
             return await self._store.count(where, hint=index)
 
 
-def _parts(names: list[str]) -> list[list[str]]:
-    size = min(-(-len(names) // _PARTS), _GROUPED)
-    return [names[n : n + size] for n in range(0, len(names), size)]
-
-
 def _of_total(value: Any, total: int, finished: int, ignored: int) -> Group:
     # Counted one after the other: what ended in between is not counted twice.
     rest = max(total - finished - ignored, 0)
@@ -273,26 +252,6 @@ def commands(things: list[_T], *, each: int, at_once: int) -> list[list[_T]]:
     """
     size = max(1, min(_TOGETHER // each, len(things) // at_once))
     return [things[n : n + size] for n in range(0, len(things), size)]
-
-
-async def _numbers(
-    store: MongoStore, stretches: Sequence[tuple[Mapping[str, Any], ...]], *, hint: str
-) -> list[tuple[int, ...]]:
-    """Return how many tasks each filter matches, counted by one command in their order.
-
-    Each filter is one stretch of an index; *hint* is that of the first one. The server takes none
-    for the others, and finds the index that counts without reading by itself.
-    """
-    # Known by its place, and not by a host's name: that might begin with a dollar.
-    pipelines = [
-        [{"$match": dict(where)}, {"$group": {"_id": n, "n": {"$sum": 1}}}]
-        for n, where in enumerate(chain.from_iterable(stretches), start=1)
-    ]
-    found = await store.aggregate(united(store.name, pipelines), hint=hint)
-    # A stretch without any task has no group.
-    numbers = {group["_id"]: group["n"] for group in found}
-    all_numbers = iter(numbers.get(n, 0) for n in range(1, 1 + len(pipelines)))
-    return [tuple(islice(all_numbers, len(each))) for each in stretches]
 
 
 def _counts(group: Group, *, failed: int, leased: int) -> Counts:
