@@ -1,6 +1,6 @@
 """Decorator for the dataclasses of which each page of a crawl makes some.
 
-Each field of a frozen dataclass is set by a call. So these are frozen to the type checker alone,
+A frozen dataclass sets each field by a call. So these are frozen to the type checker alone,
 and are hashed by their fields as frozen ones are. Tasks and leases, which users' code gets, are
 frozen at run time.
 """
