@@ -30,7 +30,7 @@ def command(
 ) -> None:
     """Copy all data of NAME, a spider or a use case, to another ledger.
 
-    Copies tasks, items, hosts and notes between SQLite and MongoDB, or between two
+    Copies tasks, items, hosts and notes between SQLite, MongoDB and PostgreSQL, or between two
     ledgers of one kind; then reads them back and compares. Refused while workers
     are at work on NAME, and if the target has tasks of it. The rest of an
     interrupted copy is deleted first. Files of `keep_bodies` or `save_to` stay in
