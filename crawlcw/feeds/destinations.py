@@ -120,6 +120,10 @@ def _check_file(path: Path) -> None:
     folder = path.resolve().parent
     if not folder.is_dir():
         raise UsageError(f"cannot write {path}: there is no folder {folder}")
-    place = path if path.exists() else folder
-    if path.is_dir() or not os.access(place, os.W_OK) or not os.access(folder, os.W_OK):
-        raise UsageError(f"cannot write {path}: it is a folder, or this user has no write access")
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder")
+    for place in (folder, path) if path.exists() else (folder,):
+        if not os.access(place, os.W_OK):
+            raise UsageError(
+                f"cannot write {path}: {place} is read-only, or this user has no write access to it"
+            )

@@ -130,6 +130,18 @@ def test_a_folder_of_spiders_that_may_not_be_read_is_named(
     assert line == "stats pages" or "./spiders cannot be read: Permission denied" in done.stderr
 
 
+def test_a_folder_that_cannot_take_the_items_is_named(
+    crawled: Path, crawlcw: Crawlcw, tmp_path: Path
+):
+    folder = tmp_path / "read-only"
+    folder.mkdir(mode=0o555)
+    done = crawlcw("export pages -o read-only/items.jsonl --ledger sqlite:///ö/ledger.db")
+
+    why = f"{folder} is read-only, or this user has no write access to it"
+    assert done.stderr == f"crawlcw: cannot write read-only/items.jsonl: {why}\n"
+    assert done.returncode == 2
+
+
 @pytest.mark.parametrize(
     "line", ["stats pages", "run {folder}/pages.py", "check {folder}/pages.py", "doctor pages"]
 )
