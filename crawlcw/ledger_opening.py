@@ -7,7 +7,7 @@ scheme of its URLs.
 
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import anyio
 
@@ -16,6 +16,7 @@ from crawlcw.errors import LedgerConfigurationError, UsageError
 from crawlcw.ledger.copying import CopiedLedger
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.tracebacks import describe_error
 
 if TYPE_CHECKING:
     from crawlcw.ledger.mongo import MongoLedger
@@ -29,8 +30,12 @@ _BUILT_IN = ("sqlite", "mongodb", "mongodb+srv")
 DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
 
 
+@runtime_checkable
 class Opener(Protocol):
-    """The class of a store's ledgers, as an entry point offers it."""
+    """The class of a store's ledgers, as an entry point offers it.
+
+    Its methods are called on the class: they are class methods or static ones.
+    """
 
     async def open(
         self, url: str, name: str, *, kind: LedgerKind | None, create: bool
@@ -187,7 +192,16 @@ def _offered(url: str) -> Opener | None:
     if scheme in _BUILT_IN:
         return None
     for offered in entry_points(group=STORES, name=scheme):
-        return cast("Opener", offered.load())
+        said = f"the store of {scheme}:// ({offered.value}) cannot be used"
+        try:
+            opener = offered.load()
+        except LedgerConfigurationError:
+            raise
+        except Exception as error:  # a package of others may raise anything
+            raise LedgerConfigurationError(f"{said}: {describe_error(error)}") from error
+        if not isinstance(opener, Opener):
+            raise LedgerConfigurationError(f"{said}: it needs `open`, `look` and `recorded_names`")
+        return opener
     return None
 
 

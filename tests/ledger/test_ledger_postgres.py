@@ -688,18 +688,44 @@ class Store:
     @staticmethod
     async def recorded_names(url):
         return ["books"]
+
+class Empty:
+    pass
 """
 
 
-async def test_a_store_of_another_package_is_opened_by_its_entry_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.fixture
+def strangers_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package that offers a store, and two that are none."""
     (tmp_path / "strangers_store.py").write_text(STRANGER)
     told = tmp_path / "strangers_store-1.0.dist-info"
     told.mkdir()
     (told / "METADATA").write_text("Metadata-Version: 2.1\nName: strangers-store\nVersion: 1.0\n")
-    (told / "entry_points.txt").write_text("[crawlcw.stores]\nstrange = strangers_store:Store\n")
+    (told / "entry_points.txt").write_text(
+        "[crawlcw.stores]\nstrange = strangers_store:Store\n"
+        "missing = strangers_store:Nothing\nempty = strangers_store:Empty\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "said"),
+    [
+        ("missing", "(strangers_store:Nothing) cannot be used: AttributeError: module"),
+        ("empty", "(strangers_store:Empty) cannot be used: it needs `open`, `look` and"),
+    ],
+)
+@pytest.mark.usefixtures("strangers_package")
+def test_a_store_of_another_package_that_is_none_is_named(scheme: str, said: str):
+    told = invoke("stats", "books", "--ledger", f"{scheme}://x/y")
+
+    assert told.returncode == 78
+    assert f"the store of {scheme}:// {said}" in told.stderr
+    assert "crawlcw itself" not in told.stderr
+
+
+@pytest.mark.usefixtures("strangers_package")
+async def test_a_store_of_another_package_is_opened_by_its_entry_point(tmp_path: Path):
     url = f"strange://{tmp_path}/ledger.db"
 
     ledger = await open_ledger(url, "books")
