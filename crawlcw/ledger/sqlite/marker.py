@@ -68,7 +68,6 @@ def prepare(
         db.execute(
             f"INSERT OR IGNORE INTO {_TABLE} (spider, version) VALUES (:name, :version)", written
         )
-        check_marker(db, name, path, kind=kind, upgrades=tables.upgrades)
         _upgrade(db, tables, name)
         db.execute(
             f"UPDATE {_TABLE} SET tracked = :tracked WHERE spider = :name AND tracked IS NULL",
@@ -81,12 +80,14 @@ def prepare(
             )
         for statement in tables.create:
             db.execute(statement)
-        return LedgerKind.of(_marker(db, name)["tracked"])
+        # Another process may have made them meanwhile; if they are not as wanted, all is undone.
+        return check_marker(db, name, path, kind=kind, upgrades={})
 
 
 def _upgrade(db: sqlite3.Connection, tables: Tables, name: str) -> None:
     """Bring the tables up to date, where they are of an older version."""
-    for statement in tables.upgrades.get(_marker(db, name)["version"], ()):
+    (version,) = db.execute(f"SELECT version FROM {_TABLE} WHERE spider = ?", (name,)).fetchone()
+    for statement in tables.upgrades.get(version, ()):
         db.execute(statement)
     db.execute(
         f"UPDATE {_TABLE} SET version = :version, "
@@ -156,13 +157,7 @@ def marker_of(db: sqlite3.Connection, name: str) -> Mapping[str, Any] | None:
         return None
     # Of such an old version the row has no kind and is a spider's.
     older = {"tracked": 0} if row["version"] < _FIRST_WITH_KINDS else {}
-    return {"policy": None, "state": None, "control": None, **dict(row), **older}
-
-
-def _marker(db: sqlite3.Connection, name: str) -> Mapping[str, Any]:
-    marker = marker_of(db, name)
-    assert marker is not None
-    return marker
+    return {**dict(row), **older}
 
 
 def forget(db: Database, name: str) -> None:
