@@ -100,7 +100,6 @@ def prepare(
             f"INSERT INTO {_MARKER} (spider, version) VALUES (?, ?) ON CONFLICT DO NOTHING",
             (name, SCHEMA_VERSION),
         )
-        _checked(marker_of(db, name), name, kind=kind)
         db.execute(
             f"UPDATE {_MARKER} SET tracked = ? WHERE spider = ? AND tracked IS NULL",
             (None if kind is None else int(kind.tracked), name),
@@ -113,8 +112,8 @@ def prepare(
             db.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(tables.schema)}")
             for statement in tables.create:
                 db.execute(statement)
-        marker = marker_of(db, name)
-        found = LedgerKind.of(marker and marker["tracked"])
+        # Another process may have made them meanwhile; if they are not as wanted, all is undone.
+        found = _checked(marker_of(db, name), name, kind=kind)
         if found.tracked:
             for statement in tables.notify:
                 db.execute(statement)
