@@ -1,6 +1,7 @@
 """Leases of hosts that end while the process opens, serves or gives up the host."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.engine.session import Session
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.hosts import HostLease
 from tests.support.frontiers import HOST, LEASE, Process
 from tests.support.ledgers import FakeClock, PatchedFacet, PatchedLedger, make_task
 
@@ -33,8 +35,13 @@ class GivingUpLedger(PatchedLedger):
 
 
 @pytest.fixture
-async def ledger(tmp_path: Path) -> AsyncIterator[GivingUpLedger]:
-    ledger = await GivingUpLedger.open(tmp_path / "ledger.db", "books", clock=FakeClock())
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[GivingUpLedger]:
+    ledger = await GivingUpLedger.open(tmp_path / "ledger.db", "books", clock=clock)
     await ledger.tasks.add([make_task()])
     await ledger.hosts.wake({HOST: ledger.now()})
     yield ledger
@@ -125,6 +132,46 @@ async def test_a_lease_that_is_lost_beside_a_write_of_its_host_is_known_to_be_lo
     await host_leaser.renew()
 
     assert process.frontier.leased == {}
+
+
+async def test_a_host_that_is_released_and_leased_again_beside_a_renewal_stays_held(
+    ledger: GivingUpLedger,
+):
+    """Otherwise the ledger would have its lease, and no process would ask it until that ends."""
+    process = Process()
+    renew = ledger.host_leases.renew
+
+    async def leased_again(*given: Any, **named: Any) -> Any:
+        await host_leaser.leave()
+        await ledger.hosts.wake({HOST: ledger.now()})
+        host_leaser.lease_at = 0.0
+        assert await look(host_leaser)
+        return await renew(*given, **named)
+
+    ledger.host_leases = PatchedFacet(ledger.host_leases, renew=leased_again)
+    host_leaser = await leaser_of(ledger, process)
+
+    await host_leaser.renew()
+
+    assert HOST in process.frontier.leased
+
+
+async def test_a_host_whose_lease_was_over_when_it_arrived_is_not_asked(
+    ledger: GivingUpLedger, clock: FakeClock
+):
+    """In an outage its answer may be repeated for as long; another process may have the host."""
+    process = Process(booted=time.monotonic())
+    lease = ledger.host_leases.lease
+
+    async def answered_late(**options: Any) -> list[HostLease]:
+        leases = await lease(**options)
+        clock.advance(seconds=LEASE.total_seconds())
+        return leases
+
+    ledger.host_leases = PatchedFacet(ledger.host_leases, lease=answered_late)
+    await leaser_of(ledger, process)
+
+    assert not process.may_ask()
 
 
 async def test_a_renewal_is_asked_once_for_meanwhile_other_hosts_are_held(ledger: GivingUpLedger):

@@ -1,7 +1,9 @@
-"""Delays of requests outside the host queues: redirects and logins."""
+"""Delays of requests that no turn is given to: redirects, logins, and pages that are sent late."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +20,11 @@ from crawlcw.assembly import assemble
 from crawlcw.crawl.opening import Admission, Opening
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.watchdog import Watchdog
+from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.testing import Replay, ReplayDownloader
+from tests.blame.virtual import VirtualClock, run, virtual
 from tests.support.attempts import way
 from tests.support.frontiers import HOST, Process
 from tests.support.ledgers import START
@@ -189,6 +193,49 @@ async def test_hops_and_the_first_page_behind_a_login_wait_for_the_delay(
     assert found == [{"url": f"{site}/3"}]
     # The login's first request takes the turn of its page.
     assert [round(seconds / 30) for seconds in slept] == list(range(1, waits + 1))
+
+
+class SlowToConnect:
+    """Web that takes 3 s to connect to, once; its pages are too large."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.sent: list[float] = []
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        if not self.sent:
+            await asyncio.sleep(3)
+        self.sent.append(self.clock.elapsed)
+        await asyncio.sleep(0.1)
+        raise FetchError(Reason.BODY_TOO_LARGE)
+
+    async def close(self) -> None:
+        pass
+
+
+def test_the_delay_counts_from_when_a_request_that_fails_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Pages(Spider):
+        name = "pages"
+        start_urls = [f"http://a.example/{n}" for n in range(4)]
+
+    settings = Settings(delay="1s", obey_robots=False, max_retry=1)
+
+    async def crawl(web: SlowToConnect) -> None:
+        path = tmp_path / "ledger.db"
+        ledger = await SqliteLedger.open(path, "pages", clock=web.clock.ledger_now)
+        try:
+            await assemble(Pages(), ledger, web, settings).run()
+        finally:
+            await ledger.close()
+
+    with virtual(monkeypatch) as clock:
+        web = SlowToConnect(clock)
+        run(clock, crawl(web), within=timedelta(minutes=1))
+
+    assert len(web.sent) == 4
+    assert all(later - earlier >= 1 for earlier, later in pairwise(web.sent)), web.sent
 
 
 async def test_the_wait_for_a_turn_is_not_part_of_a_pages_timeout(tmp_path: Path):

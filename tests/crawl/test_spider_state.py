@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ import pytest
 from crawlcw import Report, Request, Response, Settings, Spider, Status, url_list
 from crawlcw.api.sessions import LoginSession
 from crawlcw.assembly import assemble, run_spider
+from crawlcw.crawl import outcomes
 from crawlcw.crawl.callbacks import SLICE
+from crawlcw.crawl.outcomes import info_of
 from crawlcw.errors import SpiderError
 from crawlcw.ledger.protocol import Added, Committed
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.spider_state import StoredState
-from crawlcw.model.task import Task
+from crawlcw.model.task import ResponseInfo, Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support.counting_site import served
@@ -245,7 +248,7 @@ async def test_no_link_and_no_outcome_is_written_before_the_state_of_its_page(le
     pages = {"": '<a href="/1">1</a>', "1": '<a href="/2">2</a>', "2": ""}
     answers = {BASE + path: Replay(body=body, headers=HTML) for path, body in pages.items()}
     ledger = await open_ledger(ledger_url, "parents")
-    tasks, outcomes = ledger.tasks, ledger.outcomes
+    tasks, real = ledger.tasks, ledger.outcomes
     behind: list[str] = []
 
     async def known() -> set[str]:
@@ -259,11 +262,11 @@ async def test_no_link_and_no_outcome_is_written_before_the_state_of_its_page(le
 
     async def commit(settlements: Sequence[Settlement]) -> Committed:
         behind.extend({each.lease.task.url for each in settlements} - await known())
-        return await outcomes.commit(settlements)
+        return await real.commit(settlements)
 
     ledger.tasks, ledger.outcomes = (
         PatchedFacet(tasks, add=add),
-        PatchedFacet(outcomes, commit=commit),
+        PatchedFacet(real, commit=commit),
     )
     report = await assemble(Parents(), ledger, ReplayDownloader(answers), QUICK).run()
     await ledger.close()
@@ -292,6 +295,34 @@ async def test_a_page_whose_session_is_retired_has_changed_nothing(
     await crawl(Retiring(), {"": ""})
 
     assert await state_of(ledger_url, "retiring") == {"parsed": 1}
+
+
+async def test_a_page_that_an_internal_error_puts_back_counts_once(
+    crawl: Callable[..., Any], ledger_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The error comes when the callback has ended well."""
+
+    class Counting(Spider):
+        name = "counting"
+        start_urls = (BASE,)
+
+        def parse(self, response: Response) -> Any:
+            self.state.add("parsed")
+
+    errors = iter([TypeError("a bug")])
+
+    def broken(response: Response) -> ResponseInfo:
+        for error in errors:
+            raise error
+        return info_of(response)
+
+    monkeypatch.setattr(outcomes, "info_of", broken)
+    monkeypatch.setattr(outcomes, "_FIRST_WAIT", timedelta(milliseconds=1))
+
+    report = await crawl(Counting(), {"": ""})
+
+    assert (report.internal_errors, report.pages) == (1, 1)
+    assert await state_of(ledger_url, "counting") == {"parsed": 1}
 
 
 async def test_a_spider_without_a_state_asks_its_ledger_for_none(ledger_url: str):
