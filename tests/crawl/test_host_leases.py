@@ -134,21 +134,22 @@ async def test_a_lease_that_is_lost_beside_a_write_of_its_host_is_known_to_be_lo
     assert process.frontier.leased == {}
 
 
+@pytest.mark.parametrize("write", ["renew", "save"])
 async def test_a_host_that_is_released_and_leased_again_beside_a_renewal_stays_held(
-    ledger: GivingUpLedger,
+    write: str, ledger: GivingUpLedger
 ):
     """Otherwise the ledger would have its lease, and no process would ask it until that ends."""
     process = Process()
-    renew = ledger.host_leases.renew
+    real = getattr(ledger.host_leases, write)
 
     async def leased_again(*given: Any, **named: Any) -> Any:
         await host_leaser.leave()
         await ledger.hosts.wake({HOST: ledger.now()})
         host_leaser.lease_at = 0.0
         assert await look(host_leaser)
-        return await renew(*given, **named)
+        return await real(*given, **named)
 
-    ledger.host_leases = PatchedFacet(ledger.host_leases, renew=leased_again)
+    ledger.host_leases = PatchedFacet(ledger.host_leases, **{write: leased_again})
     host_leaser = await leaser_of(ledger, process)
 
     await host_leaser.renew()
