@@ -585,6 +585,47 @@ async def test_it_does_not_end_before_the_seeds_are_in(ledger: CountingLedger) -
 
 
 @quickly
+async def test_seeds_that_come_in_while_it_asks_whether_any_are_left_are_worked_on(
+    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = Harness(ledger)
+    horizon = ledger.queries.horizon
+
+    async def seeded_meanwhile() -> datetime | None:
+        found: datetime | None = await horizon()
+        if not harness.frontier.page_limit.seeded:
+            await ledger.tasks.add(make_tasks(3))
+            harness.coordinator.seeded()
+        return found
+
+    monkeypatch.setattr(ledger.queries, "horizon", seeded_meanwhile)
+    working = asyncio.create_task(harness.work())
+
+    assert await harness.coordinator.run() == "drained"
+
+    working.cancel()
+    assert len(harness.starts) == 3
+
+
+@quickly
+async def test_a_page_whose_lease_runs_out_while_it_loads_is_not_begun_again_here(
+    ledger: CountingLedger,
+) -> None:
+    """The process stood still, for example: the page may still be recorded."""
+    await ledger.tasks.add([make_task()])
+    harness = Harness(ledger, lease="10s")
+    running = asyncio.create_task(harness.until_it_ends(seconds=30))
+    await asyncio.sleep(15)
+    other = make_task("http://example.com/other")
+
+    await ledger.tasks.add([other])
+    await harness.coordinator.announce([other])
+
+    assert await running == "drained"
+    assert len(harness.starts) == 2
+
+
+@quickly
 async def test_it_does_not_end_while_another_process_has_a_task(ledger: CountingLedger) -> None:
     await ledger.tasks.add([make_task()])
     (lease,) = (
@@ -891,6 +932,26 @@ async def test_a_port_that_refuses_is_given_up_in_seconds_where_nothing_else_wai
     assert len(asked) == 5
     for rest, least in zip(rests, (0.5, 1, 2, 4), strict=True):
         assert least <= rest < 1.1 * least + 0.5, rests
+
+
+@quickly
+async def test_it_does_not_end_before_it_knows_how_many_tasks_were_given_up(
+    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ledger.tasks.add(make_tasks(20))
+    harness = Harness(ledger, robots=refusing())
+    give_up = ledger.hosts.give_up
+
+    async def slowly(*given: Any, **named: Any) -> int:
+        ignored: int = await give_up(*given, **named)
+        await asyncio.sleep(5)
+        return ignored
+
+    monkeypatch.setattr(ledger.hosts, "give_up", slowly, raising=False)
+
+    assert await harness.until_it_ends() == "drained"
+
+    assert harness.stats.given_up == 20
 
 
 @quickly
