@@ -23,7 +23,7 @@ from crawlcw.api.spider import Spider
 from crawlcw.crawl import coordinator, host_leases
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.coordinator import Coordinator
-from crawlcw.crawl.hosts import Frontier, PageLimit
+from crawlcw.crawl.hosts import Frontier, PageLimit, Phase
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.robots import Robots
@@ -845,6 +845,27 @@ async def test_lost_leases_are_not_handed_out(ledger: CountingLedger) -> None:
     assert not harness.coordinator.pool.waiting
     harness.coordinator.stop()
     await running
+
+
+@quickly
+async def test_a_page_that_is_put_back_while_its_host_is_handed_on_is_worked_on(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add([make_task()])
+    harness = Harness(ledger)
+    harness.coordinator.seeded()
+    running = asyncio.create_task(harness.coordinator.run())
+    lease = await harness.coordinator.pool.get()
+
+    harness.frontier.hosts[lease.task.host].enter(Phase.LEAVING)
+    harness.coordinator.put_back(lease, to_ledger=False)
+    harness.coordinator.done(lease)
+    working = asyncio.create_task(harness.work())
+
+    async with asyncio.timeout(60):
+        assert await running == "drained"
+    working.cancel()
+    assert len(harness.starts) == 1
 
 
 @quickly
