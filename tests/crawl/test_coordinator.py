@@ -885,6 +885,34 @@ async def test_hosts_whose_wake_up_was_lost_are_found(ledger: CountingLedger) ->
     assert asyncio.get_running_loop().time() - began < 60
 
 
+@pytest.mark.parametrize(
+    ("state", "asked"),
+    [
+        ({}, True),
+        ({"delay": 5.0}, False),
+        ({"failures": 1}, False),
+        ({"given_up": Reason.HOST_FULL}, False),
+        ({"not_before": START + timedelta(hours=1)}, False),
+    ],
+    ids=["well", "slow", "failing", "full", "resting"],
+)
+@quickly
+async def test_a_host_that_others_share_is_asked_by_its_owner_alone_unless_it_is_well(
+    ledger: CountingLedger, state: dict[str, Any], asked: bool
+) -> None:
+    await ledger.tasks.add(make_tasks(5))
+    (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
+    await ledger.host_leases.save([(lease, replace(lease.host, **state))])
+    harness = Harness(ledger, per_host_concurrency=0, obey_robots=False)
+    running = asyncio.create_task(harness.until_it_ends())
+
+    await asyncio.sleep(10)
+    harness.coordinator.stop()
+    await running
+
+    assert len(harness.starts) == (5 if asked else 0)
+
+
 @pytest.mark.thorough
 @quickly
 async def test_a_giant_host_does_not_hold_up_small_ones(ledger: CountingLedger) -> None:
