@@ -227,7 +227,6 @@ class Coordinator:
         host = self.frontier.hosts.get(task.host)
         if host is None or host.phase is Phase.LEAVING:
             returned.append(lease)
-            self.frontier.look(task.host)
             return
         obstacle = host.obstacle(task)
         if obstacle is None:
@@ -247,9 +246,8 @@ class Coordinator:
 
     def lost(self, task_ids: set[bytes]) -> None:
         """Forget waiting tasks whose leases are lost."""
+        # Those that are to go back do so: the release of a lease that is lost does nothing.
         self._queues.withdraw(unwanted=lambda lease: lease.task.id in task_ids)
-        frontier = self.frontier
-        frontier.returned = [each for each in frontier.returned if each.task.id not in task_ids]
 
     def standstill(self) -> Standstill | None:
         """Return why no request has been under way for a moment; None where one has."""
@@ -349,8 +347,6 @@ class Coordinator:
         count = await self._ledger.outcomes.release(leases)
         # Only now: killed in between, the leases run out, and nothing is lost.
         self._held.end(leases)
-        for lease in leases:
-            self.frontier.look(lease.task.host)
         # Killed in between, an idle process finds the host by its sweep.
         await self.announce(lease.task for lease in leases)
         return count
@@ -487,7 +483,7 @@ class Coordinator:
             ails = state.delay or state.failures or state.given_up or rests
             rules = self._opening.robots.known(urls[name], state.robots)
             is_quick = rules is not None and not rules.crawl_delay
-            if is_quick and not ails and state.owner is not None and name not in frontier.hosts:
+            if is_quick and not ails and state.owner is not None:
                 frontier.visit(state).open()
         if self._shuffles:
             random.shuffle(page)
