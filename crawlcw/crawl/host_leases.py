@@ -250,10 +250,14 @@ class HostLeaser:
             ready = await self._ledger.hosts.next_ready() if over else None
             if ready is not None and ready <= self._ledger.now():
                 self._hand_on(over[: self._capacity // _HOSTS_A_FETCHER])
+        # Those that have just come stay, or they would go round among the processes unasked.
+        settled = [host for host in owned if now - host.since >= _OTHERS_PAUSE]
+        if not settled:
+            return
         workers, hungry = await self._session.neighbours()
         if share := len(owned) * hungry // max(workers, 1):
-            owned.sort(key=lambda host: self._session.held.of_host[host.name])
-            self._hand_on(owned[:share])
+            settled.sort(key=lambda host: self._session.held.of_host[host.name])
+            self._hand_on(settled[:share])
             # Or they would be taken back before the others have seen them.
             self._shared_until = self._others_at = now + 2 * _OTHERS_PAUSE
 

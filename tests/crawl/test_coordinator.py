@@ -1075,6 +1075,22 @@ async def test_a_worker_without_hosts_is_left_its_share(ledger: CountingLedger) 
 
 
 @quickly
+async def test_hosts_are_not_handed_on_as_they_come(ledger: CountingLedger) -> None:
+    """Workers that all want some would pass them round, and hardly ask any."""
+    for host in range(8):
+        await ledger.tasks.add([make_task(f"http://h{host}.example/")])
+    for name in ("b", "c"):
+        await ledger.workers.join(replace(this_worker(now=ledger.now()), name=name))
+        await ledger.workers.beat(name, Counters(), hungry=True)
+    harness = Harness(ledger, concurrency=100)
+
+    assert await harness.until_it_ends() == "drained"
+
+    assert len(harness.starts) == 8
+    assert max(harness.starts)[0] - ledger.began < 1
+
+
+@quickly
 async def test_while_all_that_it_may_hold_waits_the_ledger_is_seldom_asked(
     ledger: CountingLedger,
 ) -> None:
