@@ -49,7 +49,7 @@ _TURN = 8
 #: all, in prefetches.
 _A_FEW = 8
 _MOST_HELD = 4
-#: Seconds without work until an idle process looks for lost wake-ups.
+#: Seconds without work until an idle process looks at the hosts, and for lost wake-ups.
 _SWEEP_FROM = 0.8
 #: Seconds between two claims that are put off, while leases have their renewal grace.
 _GRACE_PAUSE = 1.0
@@ -507,7 +507,7 @@ class Coordinator:
             self._waits_for = None
             self._rest(min(self._idle, _IDLE_BESIDE_OTHERS))
             return False
-        horizon = await self._ledger.queries.horizon()
+        horizon = await self._ledger.queries.horizon(enough=self._ledger.now())
         if self._held or self._changed.is_set():
             return False  # something came to this process while it asked
         # A task has a due until its outcome is committed, and its links have one before
@@ -519,13 +519,12 @@ class Coordinator:
         others_work = horizon is not None and horizon <= now
         starves = others_work and not self.frontier.leased and idle >= _HUNGRY_FROM
         self._session.starving(starves)
-        if others_work:
-            # A host that is ready already is not for us: another process leases it just now, or all
-            # the hosts that we may hold wait for their turns.
-            until = await self._ledger.hosts.next_ready()
-            if idle >= _SWEEP_FROM:
-                await self.host_leaser.sweep()
         if idle >= _SWEEP_FROM:
+            if others_work:
+                # A host that is ready already is not for us: another process leases it just now,
+                # or all the hosts that we may hold wait for their turns.
+                until = await self._ledger.hosts.next_ready()
+                await self.host_leaser.sweep()
             waits = not self.frontier.leased
             self._waits_for = await self._waiting(horizon, until) if waits else None
         if until is not None and until > now:

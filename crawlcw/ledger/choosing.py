@@ -126,16 +126,24 @@ async def walk(
             return
 
 
-async def earliest(unit: Unit, where: Where, *, by: Path) -> datetime | None:
-    """Return the first `due` by an index in which the first one of each priority is the first."""
-    dues: list[datetime] = []
+async def earliest(
+    unit: Unit, where: Where, *, by: Path, enough: datetime | None = None
+) -> datetime | None:
+    """Return the first `due` by an index in which the first one of each priority is the first.
+
+    Or any that is not after *enough*: one read instead of one for each priority and one more.
+    """
+    first: datetime | None = None
     below: Where = {}
     while found := await unit.tasks.scan(
         {**where, **below}, by=by, limit=1, fields=("priority", "due")
     ):
-        dues.append(found[0]["due"])
+        due: datetime = found[0]["due"]
+        first = due if first is None else min(first, due)
+        if enough is not None and first <= enough:
+            break
         below = {"priority": Within(None, found[0]["priority"])}
-    return min(dues, default=None)
+    return first
 
 
 async def _look(unit: Unit, where: Where, limit: int, after: Cursor | None) -> Looked:

@@ -159,12 +159,13 @@ class Queries:
         where = where_of(chosen.counted_at(self._store.now()), self._store.kind)
         return await counted(self._store, [where], chosen.ids)
 
-    async def horizon(self) -> datetime | None:
+    async def horizon(self, *, enough: datetime | None = None) -> datetime | None:
         """Return when the next task is due, live leases included; None when nothing ever will be.
 
-        None means drained: everything is finished or ignored.
+        None means drained: everything is finished or ignored. If tasks are due by *enough*, the
+        time of any of them is returned, which is cheaper.
         """
-        return await self._store.reading(earliest, {}, by=Path.DUE)
+        return await self._store.reading(earliest, {}, by=Path.DUE, enough=enough)
 
     async def has(self, statuses: Collection[Status]) -> bool:
         """Return whether there is any task of one of these statuses. One seek."""

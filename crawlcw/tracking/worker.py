@@ -218,7 +218,7 @@ class Worker:
         return True
 
     async def _horizon(self) -> datetime | None:
-        return await self._ledger.queries.horizon()
+        return await self._ledger.queries.horizon(enough=self._ledger.now())
 
     async def _rest(self, horizon: datetime | None) -> None:
         """Pause until other tasks may be due: those that are due now are not for this worker.

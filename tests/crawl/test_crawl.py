@@ -1819,9 +1819,9 @@ class Away(PatchedLedger):
         self._answer("commit")
         return await self.real.outcomes.commit(settlements)
 
-    async def horizon(self) -> datetime | None:
+    async def horizon(self, **options: Any) -> datetime | None:
         self._answer("horizon")
-        return await self.real.queries.horizon()
+        return await self.real.queries.horizon(**options)
 
     async def counts(self) -> Any:
         self._answer("counts")

@@ -906,6 +906,23 @@ async def test_the_horizon_is_the_earliest_due_of_all_priorities(ledger: Ledger,
     assert await ledger.queries.horizon() == START + timedelta(seconds=20)
 
 
+async def test_of_tasks_that_are_due_by_then_any_is_the_horizon(ledger: Ledger, clock: FakeClock):
+    await ledger.tasks.add(
+        [
+            make_task("http://example.com/1", priority=5, due=START + timedelta(seconds=30)),
+            make_task("http://example.com/2", priority=0, due=START + timedelta(seconds=20)),
+        ]
+    )
+
+    async def horizon(seconds: float) -> datetime | None:
+        return await ledger.queries.horizon(enough=START + timedelta(seconds=seconds))
+
+    first, second = START + timedelta(seconds=20), START + timedelta(seconds=30)
+    assert await horizon(19) == first
+    assert await horizon(20) == first
+    assert await horizon(30) in {first, second}
+
+
 async def test_the_horizon_knows_live_leases_and_deferred_tasks(ledger: Ledger, clock: FakeClock):
     await ledger.tasks.add([make_task()])
     assert await ledger.queries.horizon() == START

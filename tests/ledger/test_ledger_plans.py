@@ -246,6 +246,13 @@ async def test_the_horizon_is_one_look_for_each_priority(ledger, large_database,
     assert check_plans(large_database, command_log, "find") == [1, 1, 1, 0]
 
 
+async def test_the_horizon_is_one_look_where_tasks_are_due(ledger, large_database, command_log):
+    now = ledger.now()
+
+    assert await ledger.queries.horizon(enough=now) <= now
+    assert check_plans(large_database, command_log, "find") == [1]
+
+
 async def test_counting_reads_no_document_and_only_so_many_keys_at_once(
     ledger, large_database, command_log, monkeypatch
 ):
