@@ -152,10 +152,10 @@ async def recorded_names(url: str, *, settings: Settings | None = None) -> list[
         return await offered.recorded_names(url)
     path = _path(url)
     if path is None:
-        from crawlcw.ledger.mongo import names as mongo_names
+        from crawlcw.ledger.mongo import MongoLedger
 
         driver = (settings or Settings()).mongo_driver
-        return await mongo_names.recorded_names(url, driver=driver)
+        return await MongoLedger.recorded_names(url, driver=driver)
     from crawlcw.ledger.sqlite import marker
 
     await _check_there(path)

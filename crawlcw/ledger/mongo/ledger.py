@@ -1,8 +1,9 @@
 """The ledger on MongoDB, put together."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 
 from crawlcw.ledger import examination, protocol
 from crawlcw.ledger.admin import Admin
@@ -10,7 +11,7 @@ from crawlcw.ledger.copying import Copying
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.changes import Changes
-from crawlcw.ledger.mongo.connection import connected
+from crawlcw.ledger.mongo.connection import closed, connected, mapped
 from crawlcw.ledger.mongo.copying import Contents
 from crawlcw.ledger.mongo.host_leases import HostLeases
 from crawlcw.ledger.mongo.hosts import MongoHosts
@@ -19,7 +20,7 @@ from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.leases import Leases
 from crawlcw.ledger.mongo.outcomes import Outcomes
 from crawlcw.ledger.mongo.schema import Schema
-from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.ledger.mongo.store import SCHEMA, MongoStore
 from crawlcw.ledger.mongo.tasks import Tasks
 from crawlcw.ledger.mongo.unit import unit_on
 from crawlcw.ledger.notes import Notes
@@ -79,38 +80,23 @@ class MongoLedger:
         `LedgerUnavailableError` if no server answers within 5 s, and
         `LedgerConfigurationError` for an unsuitable server or missing privileges.
         """
-        store = _connected(url, spider, driver=driver, claims=claims, clock=clock, kind=kind)
-        ledger = cls(store)
-        try:
-            await ledger._schema.check_server()
+        ledger = cls(_connected(url, spider, driver=driver, claims=claims, clock=clock, kind=kind))
+        async with ledger._closed_on_error():
             marker = None
             if kind is None or not create:
                 marker = await ledger._schema.look(kind, upgrades=True)
             if create or not await ledger._schema.is_complete(marker):
                 await ledger._schema.prepare()
-        except BaseException:
-            await ledger.close()
-            raise
         return ledger
 
     async def another(self) -> "MongoLedger":
         """See `Ledger.another`; where it was given a database, on that one."""
         store = self.store
-        client, database = None, store.database
-        if store.client is not None and store.url is not None:
-            client, database = connected(store.url, store.driver)
-        return MongoLedger(
-            MongoStore(
-                database,
-                store.name,
-                claims="batch" if store.batches else "each",
-                clock=store.now,
-                client=client,
-                url=store.url,
-                driver=store.driver,
-                kind=store.kind,
-            )
-        )
+        claims = "batch" if store.batches else "each"
+        options: dict[str, Any] = {"claims": claims, "clock": store.now, "kind": store.kind}
+        if store.url is None:
+            return MongoLedger(MongoStore(store.database, store.name, **options))
+        return MongoLedger(_connected(store.url, store.name, driver=store.driver, **options))
 
     @classmethod
     async def look(
@@ -127,15 +113,35 @@ class MongoLedger:
         The arguments and errors are those of `open`, but that missing or wrong
         indexes are no error: `health` tells of them.
         """
-        store = _connected(url, spider, driver=driver, clock=clock, kind=kind)
-        ledger = cls(store)
-        try:
-            await ledger._schema.check_server()
+        ledger = cls(_connected(url, spider, driver=driver, clock=clock, kind=kind))
+        async with ledger._closed_on_error():
             await ledger._schema.look(kind)
-        except BaseException:
-            await ledger.close()
-            raise
         return ledger
+
+    @asynccontextmanager
+    async def _closed_on_error(self) -> AsyncIterator[None]:
+        """Check the server, and close the ledger if it cannot be opened."""
+        try:
+            await self._schema.check_server()
+            yield
+        except BaseException:
+            await self.close()
+            raise
+
+    @staticmethod
+    async def recorded_names(url: str, *, driver: str = "pymongo") -> list[str]:
+        """Return the names of the spiders and use cases with tasks, in order."""
+        client, database = connected(url, driver)
+        try:
+            with mapped():
+                markers = await database[SCHEMA].find({}, {"_id": 1}).sort("_id", 1).to_list(None)
+                return [
+                    each["_id"]
+                    for each in markers
+                    if await database[each["_id"]].find_one({}, {"_id": 1}) is not None
+                ]
+        finally:
+            await closed(client)
 
     @property
     def kind(self) -> LedgerKind:
