@@ -5,7 +5,7 @@ import threading
 import pytest
 from pymongo.periodic_executor import PeriodicExecutor
 
-from crawlcw.ledger.mongo import driver_threads
+from crawlcw.ledger.mongo import drivers
 
 pytestmark = pytest.mark.quick
 
@@ -21,7 +21,7 @@ def test_a_thread_that_is_told_to_stop_is_not_waited_for():
     executor, thread = sleeper("long", seconds=30)
     executor.close()
 
-    driver_threads.let_go_of_stopped()
+    drivers.let_go_of_stopped()
     executor.join()
 
     assert thread.is_alive()
@@ -30,7 +30,7 @@ def test_a_thread_that_is_told_to_stop_is_not_waited_for():
 def test_a_thread_of_an_open_client_is_waited_for():
     executor, thread = sleeper("short", seconds=0.05)
 
-    driver_threads.let_go_of_stopped()
+    drivers.let_go_of_stopped()
     executor.close()
     executor.join()
 

@@ -5,8 +5,8 @@ the task.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Coroutine
+from functools import partial
 from typing import Any
 
 import anyio
@@ -15,7 +15,8 @@ from pymongo.errors import OperationFailure
 
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.mongo.connection import connected, mapped, sentence
-from crawlcw.ledger.mongo.shielding import Shielded, unseen
+from crawlcw.ledger.mongo.drivers import cancellable
+from crawlcw.ledger.mongo.shielding import unseen
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.task import WAITING
 
@@ -49,8 +50,10 @@ class Changes:
 
     async def watch(self) -> AsyncGenerator[None, None]:
         """Yield when the stream is open, and then for each event."""
+        url = self._store.url
+        connect = None if url is None else partial(connected, url, "pymongo")
         with mapped():
-            async with self._cancellable() as database:
+            async with cancellable(self._store.database, connect) as database:
                 watching = database[self._store.name].watch(
                     _PIPELINE, max_await_time_ms=round(_PATIENCE * 1000)
                 )
@@ -66,25 +69,6 @@ class Changes:
                     while True:
                         if await _is_told(stream):
                             yield
-
-    @asynccontextmanager
-    async def _cancellable(self) -> AsyncIterator[Any]:
-        """Return the database by PyMongo's own client, whichever the ledger has."""
-        # Motor's stream keeps a thread waiting, and nothing ends that before the
-        # server answers; nor does Motor hand over many changes at once.
-        database = self._store.database
-        if isinstance(database, Shielded):
-            yield database.inner
-        elif self._store.url is None:
-            yield database
-        else:
-            client, database = connected(self._store.url, "pymongo")
-            try:
-                yield database
-            finally:
-                # The caller is cancelled in the end, and this is to be closed all the same.
-                with anyio.CancelScope(shield=True):
-                    await client.close()
 
 
 async def _opened(watching: Coroutine[Any, Any, Any]) -> Any:

@@ -1,6 +1,5 @@
 """Connection to the servers, and translation of the driver's errors."""
 
-import inspect
 import re
 import warnings
 from collections.abc import Iterator
@@ -8,7 +7,6 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pymongo
-from pymongo import WriteConcern
 from pymongo.errors import (
     BulkWriteError,
     ConfigurationError,
@@ -24,9 +22,8 @@ from pymongo.errors import (
 )
 
 from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError
-from crawlcw.ledger.mongo import driver_threads
+from crawlcw.ledger.mongo.drivers import awaited, client_class, let_go_of_stopped
 from crawlcw.ledger.mongo.privileges import refused_sentence
-from crawlcw.ledger.mongo.shielding import Shielded, shielded
 
 FIRST_ANSWER = 5.0
 _LAST_ANSWER = 1.0
@@ -73,16 +70,6 @@ def _reason(error: OSError) -> str:
 
 
 def _client(url: str, driver: str) -> Any:
-    # Only the chosen driver is loaded.
-    client: Any
-    if driver == "pymongo":
-        from pymongo import AsyncMongoClient
-
-        client = AsyncMongoClient
-    else:
-        from motor.motor_asyncio import AsyncIOMotorClient
-
-        client = AsyncIOMotorClient
     defaults: dict[str, Any] = {
         # The driver itself waits for ever for a server that is frozen.
         "timeoutMS": 10_000,
@@ -94,6 +81,7 @@ def _client(url: str, driver: str) -> Any:
     }
     given = url.partition("?")[2].lower()
     options = {key: value for key, value in defaults.items() if f"{key.lower()}=" not in given}
+    client = client_class(driver)
     return client(url, tz_aware=True, datetime_conversion="DATETIME_AUTO", **options)
 
 
@@ -102,23 +90,8 @@ async def closed(client: Any) -> None:
     # The driver says goodbye to the server, and would wait for ever for a
     # frozen one: `timeoutMS` does not count here.
     with pymongo.timeout(_LAST_ANSWER), suppress(TimeoutError):
-        closing = client.close()
-        # PyMongo's close is a coroutine, Motor's is not.
-        if inspect.isawaitable(closing):
-            await closing
-    driver_threads.let_go_of_stopped()
-
-
-def bucket(database: Any, name: str, write_concern: WriteConcern) -> Any:
-    """Return the GridFS bucket of a database of any of the two clients."""
-    # As above; GridFS is for large values only.
-    from gridfs.asynchronous import AsyncGridFSBucket
-
-    if isinstance(database, Shielded):
-        return shielded(AsyncGridFSBucket(database.inner, name, write_concern=write_concern))
-    from motor.motor_asyncio import AsyncIOMotorGridFSBucket
-
-    return AsyncIOMotorGridFSBucket(database, name, write_concern=write_concern)
+        await awaited(client.close())
+    let_go_of_stopped()
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """MongoDB collections of a ledger, the server's time, and helpers for large reads."""
 
-import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +9,8 @@ from pymongo.errors import OperationFailure
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.mongo.connection import bucket, closed, mapped
+from crawlcw.ledger.mongo.connection import closed, mapped
+from crawlcw.ledger.mongo.drivers import awaited, bucket
 from crawlcw.ledger.mongo.indexes import (
     BLOB_INDEXES,
     BY_STATUS,
@@ -126,10 +126,7 @@ class MongoStore:
     ) -> list[dict[str, Any]]:
         """Return the results of a pipeline over the tasks, fewer than *most*."""
         with mapped():
-            cursor = self.tasks.aggregate(pipeline, hint=hint, batchSize=most)
-            # PyMongo's aggregate is a coroutine, Motor's is not.
-            if inspect.isawaitable(cursor):
-                cursor = await cursor
+            cursor = await awaited(self.tasks.aggregate(pipeline, hint=hint, batchSize=most))
             groups: list[dict[str, Any]] = await cursor.to_list(None)
         return groups
 
