@@ -116,7 +116,7 @@ async def once(connection: Connection, work: Callable[[Any], _T]) -> _T:
         await connection.close()
 
 
-def number_of(db: Database, statement: str, values: Mapping[str, Any]) -> int:
+def number_of(db: Database, statement: str, values: Values = ()) -> int:
     """Return the one number that a statement finds."""
     row = db.execute(statement, values).fetchone()
     assert row is not None

@@ -1,4 +1,4 @@
-"""The port's tables in an SQLite file: each primitive as a statement.
+"""The port's tables in a database of SQL: each primitive as a statement.
 
 A unit of work is a coroutine that never waits, for each primitive is done at once: one
 `send` on the connection's thread is the whole of it, in one transaction.

@@ -83,14 +83,13 @@ class TaskTable(Table):
     async def at_most(self, where: Where, *, by: Path, most: int) -> int:
         """See `port.Tasks.at_most`."""
         chosen, values = self._chosen(where, by)
-        return self._number(
-            f"SELECT count(*) FROM (SELECT 1 {chosen} LIMIT {most}) AS chosen", values
-        )
+        some = f"(SELECT 1 {chosen} LIMIT {most}) AS chosen"
+        return number_of(self._db, f"SELECT count(*) FROM {some}", values)
 
     async def count(self, where: Where, *, by: Path) -> int:
         """See `port.Tasks.count`."""
         chosen, values = self._chosen(where, by)
-        return self._number(f"SELECT count(*) {chosen}", values)
+        return number_of(self._db, f"SELECT count(*) {chosen}", values)
 
     async def told(self, where: Where) -> int | None:
         """See `port.Tasks.told`: a bound of times would have every task read for its own."""
@@ -100,10 +99,6 @@ class TaskTable(Table):
             case ["host" | "reason" | "callback" as name]:
                 return await self.count(where, by=Path(name))
         return None
-
-    def _number(self, statement: str, values: Sequence[Any]) -> int:
-        (number,) = self._db.execute(statement, values).fetchall()[0]
-        return int(number)
 
     def _from(self, by: Path) -> str:
         return f"{self._name} {self._paths[by]}"
@@ -158,9 +153,7 @@ class TaskTable(Table):
             f"SELECT status, count(*) FROM {self._from(Path.STATUS)} GROUP BY status"
         )
         counts = {Status(status): number for status, number in rows}
-        return Counts(
-            by_status=counts, redirects=number_of(self._db, self._sql.count_redirects, {})
-        )
+        return Counts(by_status=counts, redirects=number_of(self._db, self._sql.count_redirects))
 
 
 class Results:
@@ -172,7 +165,7 @@ class Results:
 
     async def count(self, *, look_at: int | None = None) -> ItemCount:  # noqa: ARG002  # all are counted
         """See `port.Results.count`."""
-        return ItemCount(number=number_of(self._db, self._sql.count_items, {}), whole=True)
+        return ItemCount(number=number_of(self._db, self._sql.count_items), whole=True)
 
     async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
         """See `port.Results.of`."""

@@ -26,7 +26,7 @@ class Changes:
         version: int | None = None
         while True:
             # The writer's own commits do not count, those of all other connections do.
-            found = await self._store.writer.run(number_of, _VERSION, {})
+            found = await self._store.writer.run(number_of, _VERSION)
             if found != version:
                 version = found
                 yield

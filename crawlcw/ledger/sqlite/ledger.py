@@ -122,4 +122,4 @@ def _latest(db: Database, tables: Tables, name: str) -> datetime:
     if f"{name}.workers" not in names_in(db):
         return EPOCH
     latest = f'SELECT max(max(heartbeat, coalesce("left", 0))) FROM {tables.workers}'  # noqa: S608 - a quoted name
-    return moment(number_of(db, latest, {}) or 0)
+    return moment(number_of(db, latest) or 0)
