@@ -35,6 +35,7 @@ from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Added, Claimed, Counters, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.model.health import Origin
 from crawlcw.model.hosts import HostLease
 from crawlcw.model.standstill import Rests
 from crawlcw.model.task import Status, Task
@@ -848,6 +849,26 @@ async def test_lost_leases_are_not_handed_out(ledger: CountingLedger) -> None:
 
 
 @quickly
+async def test_a_page_that_ran_alone_and_is_put_back_goes_to_the_ledger(
+    ledger: CountingLedger,
+) -> None:
+    """While it waited here a crash by another page would count against it."""
+    await ledger.tasks.add([make_task()])
+    harness = Harness(ledger)
+    harness.coordinator.seeded()
+    running = asyncio.create_task(harness.coordinator.run())
+    lease = await harness.coordinator.pool.get()
+
+    harness.coordinator.put_back(lease, to_ledger=True)
+    harness.coordinator.done(lease)
+    again = await harness.coordinator.pool.get()
+    harness.coordinator.stop()
+    await running
+
+    assert (again.task.id, again.fence) == (lease.task.id, lease.fence + 1)
+
+
+@quickly
 async def test_a_page_that_is_put_back_while_its_host_is_handed_on_is_worked_on(
     ledger: CountingLedger,
 ) -> None:
@@ -1001,6 +1022,24 @@ async def test_it_does_not_end_before_it_knows_how_many_tasks_were_given_up(
     assert await harness.until_it_ends() == "drained"
 
     assert harness.stats.given_up == 20
+
+
+@quickly
+async def test_what_waits_for_an_origin_that_was_given_up_is_ignored_though_its_owner_was_killed(
+    ledger: CountingLedger,
+) -> None:
+    """It is not waited for until it is due."""
+    later = make_task("http://example.com/later", due=START + timedelta(hours=1))
+    await ledger.tasks.add([later, make_task("https://example.com/now")])
+    (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(seconds=10))
+    lost = {"http": Origin(given_up=Reason.HOST_UNREACHABLE)}
+    await ledger.host_leases.save([(lease, replace(lease.host, origins=lost))])
+    harness = Harness(ledger)
+
+    assert await harness.until_it_ends() == "drained"
+
+    assert [url for _, url in harness.starts] == ["https://example.com/now"]
+    assert asyncio.get_running_loop().time() - ledger.began < 60
 
 
 @quickly

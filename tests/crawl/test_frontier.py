@@ -1255,3 +1255,32 @@ def test_the_tasks_of_a_lone_origin_that_rests_are_in_nobodys_way():
     assert host.obstacle(plain) is None
     assert host.phase is not Phase.LEAVING
     assert process.take_all() == [leases[1]]
+
+
+def test_while_the_network_is_checked_nothing_is_begun_with():
+    process = Process()
+    process.serve()
+    process.frontier.uplink.is_blocked = True
+
+    assert not process.may_ask()
+
+
+def test_good_pages_that_the_ledger_knows_are_asked_before_a_silent_host_is_to_blame():
+    """The network may be away when a crawl is taken up again."""
+    process = Process()
+    for name in ("a.example", "b.example", "c.example"):
+        process.begin(name, origins={"http": Origin(good_url=f"http://{name}/")})
+
+    cause = process.frontier.uplink.failed(
+        "a.example", Reason.CONNECT, sent=process.now, now=process.now
+    )
+
+    assert cause is None
+
+
+def test_links_to_a_host_that_was_full_before_are_dropped():
+    process = Process(max_pages=3)
+
+    process.begin(finished=3, given_up=Reason.HOST_FULL)
+
+    assert process.full == {HOST}

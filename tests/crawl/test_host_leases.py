@@ -175,6 +175,25 @@ async def test_a_host_whose_lease_was_over_when_it_arrived_is_not_asked(
     assert not process.may_ask()
 
 
+async def test_a_host_that_is_lost_before_it_is_given_up_is_left_to_its_new_owner(
+    ledger: GivingUpLedger, clock: FakeClock
+):
+    """That one may have been answered: its tasks are not to be ignored."""
+    process = Process()
+    host_leaser = await leaser_of(ledger, process)
+    clock.advance(seconds=LEASE.total_seconds())
+    (other,) = await ledger.host_leases.lease(worker="b", limit=1, lease=LEASE)
+    for _ in range(5):
+        process.now += 1000
+        process.failed()
+
+    ledger.go.set()
+    await look(host_leaser)
+
+    assert other.host.name == HOST
+    assert not ledger.begun.is_set()
+
+
 async def test_a_renewal_is_asked_once_for_meanwhile_other_hosts_are_held(ledger: GivingUpLedger):
     async def away(*_: Any, **_named: Any) -> Any:
         raise LedgerUnavailableError("away")
