@@ -75,7 +75,7 @@ class HostQueues:
     def end(self, host: str) -> list[Lease]:
         """Forget a host; return the leases that waited for it."""
         waiting = self.withdraw(host=host)
-        self.by_host.pop(host).opened = False
+        del self.by_host[host]
         return waiting
 
     def withdraw(

@@ -394,6 +394,7 @@ class Frontier:
             looks = host.lease is not None and host.look and host.phase is not Phase.LEAVING
             is_low = looks and not host.busy and queue.is_low()
             (self._low.add if is_low else self._low.discard)(host)
+            # A task whose lease is lost is not held, and may be asked for all the same: active.
             has_ended = not (looks or host.busy or queue.active or queue.waiting)
             (self._ended.add if has_ended else self._ended.discard)(host)
 
@@ -422,10 +423,7 @@ class Frontier:
         return [
             host
             for host in self._ended
-            if host not in self.losing
-            and not self._held.of_host[host.name]
-            # A task whose lease is lost is not held, and may be asked for all the same.
-            and not host.queue.active
+            if host not in self.losing and not self._held.of_host[host.name]
         ]
 
     def half_open(self) -> list[HeldHost]:
