@@ -14,9 +14,9 @@ from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.engine.session import Session
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.model.hosts import HostLease
+from crawlcw.model.hosts import HostLease, RobotsRecord
 from tests.support.frontiers import HOST, LEASE, Process
-from tests.support.ledgers import FakeClock, PatchedFacet, PatchedLedger, make_task
+from tests.support.ledgers import START, FakeClock, PatchedFacet, PatchedLedger, make_task
 
 
 class GivingUpLedger(PatchedLedger):
@@ -95,6 +95,19 @@ async def test_what_was_saved_is_what_the_ledger_has(ledger: GivingUpLedger):
     assert host.lease.host.finished == 1
     assert (await ledger.hosts.get([HOST]))[HOST].finished == 1
     assert process.frontier.unsaved == set()
+
+
+async def test_a_robots_txt_that_is_read_after_a_save_is_saved(ledger: GivingUpLedger):
+    """Only one that has changed since the last save is written."""
+    process = Process()
+    host_leaser = await leaser_of(ledger, process)
+    record = RobotsRecord(origin=f"http://{HOST}", body="Disallow: /", expires=START)
+    await host_leaser.renew()
+
+    process.open(robots=record)
+    await host_leaser.renew()
+
+    assert (await ledger.hosts.get([HOST]))[HOST].robots == record
 
 
 async def test_a_host_that_is_lost_while_leases_are_renewed_is_asked_for_nothing_more(

@@ -156,6 +156,18 @@ async def test_a_lease_whose_outcome_is_being_written_is_not_lost(
     assert lease.task.id not in held
 
 
+async def test_the_end_of_a_lease_that_was_lost_before_is_not_waited_for(ledger: RenewingLedger):
+    """A page that ran alone may be lost while its result waits for room."""
+    await ledger.tasks.add([make_task()])
+    lease = await claimed_one(ledger)
+    held = HeldLeases()
+    held.add([lease])
+    held.lose([lease.task.id])
+
+    with anyio.fail_after(5):
+        await held.ended(lease)
+
+
 async def test_a_lease_that_ended_while_it_was_renewed_is_not_lost(
     ledger: RenewingLedger, held: HeldLeases
 ):
