@@ -128,9 +128,7 @@ class HostLeaser:
 
     async def renew(self) -> None:
         """Renew all leases, and save the changes of their hosts."""
-        await self._save(
-            [host for host in self._frontier.leased.values() if host.phase is not Phase.LEAVING]
-        )
+        await self._save(self._frontier.leased.values())
         if not (leases := self.leases()):
             return
         asked = time.monotonic()
@@ -206,31 +204,29 @@ class HostLeaser:
     async def _give_up(self, host: HeldHost, schemes: Iterable[str | None]) -> None:
         """Ignore what waits for origins that were given up, by scheme, or for a full host: None."""
         stats, is_full = self._session.stats, False
-        try:
-            for scheme in schemes:
-                is_full = scheme is None
-                state = host.state if scheme is None else host.state.origins[scheme]
-                reason, calls = state.given_up, Calls.NONE if is_full else self._frontier.calls
-                if reason is None:
-                    continue
-                ignored = await self._ledger.hosts.give_up(
-                    host.name, reason=reason, scheme=scheme, calls=calls
+        for scheme in schemes:
+            is_full = scheme is None
+            state = host.state if scheme is None else host.state.origins[scheme]
+            reason, calls = state.given_up, Calls.NONE if is_full else self._frontier.calls
+            if reason is None:
+                continue
+            ignored = await self._ledger.hosts.give_up(
+                host.name, reason=reason, scheme=scheme, calls=calls
+            )
+            if is_full:
+                stats.over_full += ignored
+            else:
+                stats.given_up += ignored
+            if ignored:
+                name = host.name if is_full else f"{scheme}://{host.name}"
+                logger.warning(
+                    "gave up host %s (%s): %d waiting tasks are ignored",
+                    printable(name),
+                    reason,
+                    ignored,
+                    extra={"event": "host_given_up", "host": name, "reason": str(reason)},
                 )
-                if is_full:
-                    stats.over_full += ignored
-                else:
-                    stats.given_up += ignored
-                if ignored:
-                    name = host.name if is_full else f"{scheme}://{host.name}"
-                    logger.warning(
-                        "gave up host %s (%s): %d waiting tasks are ignored",
-                        printable(name),
-                        reason,
-                        ignored,
-                        extra={"event": "host_given_up", "host": name, "reason": str(reason)},
-                    )
-        finally:
-            host.busy = False
+        host.busy = False
         if is_full:
             # Where its lease has run out meanwhile, it is parted with like any that is lost.
             await self._release([host])

@@ -83,16 +83,14 @@ class Opening:
     ) -> None:
         async def in_turn() -> None:
             clock = self.frontier.clock
-            try:
-                await anyio.sleep(max(0.0, host.queue.next_start - clock()))
-                # Hundreds of hosts that are opened on a network that is away would
-                # each be counted as failing.
-                await self.causes.settled()
-                async with self._room:
-                    if clock() < host.queue.deadline:
-                        await ask(host, url)
-            finally:
-                host.busy = False
+            await anyio.sleep(max(0.0, host.queue.next_start - clock()))
+            # Hundreds of hosts that are opened on a network that is away would
+            # each be counted as failing.
+            await self.causes.settled()
+            async with self._room:
+                if clock() < host.queue.deadline:
+                    await ask(host, url)
+            host.busy = False
             self.frontier.look_wanted.set()
 
         host.busy = host.look = True
