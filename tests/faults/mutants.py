@@ -192,7 +192,7 @@ MUTANTS = [
 
 
 def _on_each_store(test: str) -> tuple[str, ...]:
-    return tuple(f"tests/ledger/test_{test}[{store}]" for store in ("sqlite", "motor"))
+    return tuple(f"tests/ledger/test_{test}[{store}]" for store in ("sqlite", "motor", "postgres"))
 
 
 #: Protections in the shared facets and the stores' tables, which the model does not have.
@@ -255,7 +255,161 @@ PORT_MUTANTS = [
         caught_by=(
             f"tests/ledger/test_{_SESSIONS}nothing_is_kept_of_a_session_that_is_not_ready[sqlite]",
             _MODEL + "[sqlite]",
+            _MODEL + "[postgres]",
         ),
+    ),
+]
+
+_SQL = f"{_LEDGER}.sql"
+_POSTGRES = f"{_LEDGER}.postgres"
+_ALONE = "tests/ledger/test_ledger_postgres.py::test_"
+_FAULT = _OPERATIONS + "an_operation_comes_to_the_same_with_a_fault"
+_TOO_LATE = _OPERATIONS + "an_operation_that_is_sent_again_too_late_changes_nothing"
+_COMMIT_LATE = _OPERATIONS + "an_operation_comes_to_the_same_while_its_commit_is_late"
+_LOST_CLAIM = "tests/faults/test_lost_claims.py::test_"
+_HELD_BY_LEASE = "id = :id AND lock = :lock AND fence = :fence AND status = :status"
+
+#: Protections in SQL, shown on PostgreSQL: its transactions work side by side, over a network.
+SQL_MUTANTS = [
+    Mutant(
+        name="sql-commit-by-id-only",
+        edits=(
+            Edit(
+                f"{_SQL}.outcomes",
+                "Outcomes._commit",
+                (
+                    "writes.append((write, mine(lease)))",
+                    'writes.append((write, {"id": lease.task.id}))',
+                ),
+            ),
+        ),
+        caught_by=(_CONTRACT + "a_stale_commit_writes_nothing_and_is_named[postgres]",),
+    ),
+    Mutant(
+        name="sql-renewal-by-id-only",
+        edits=(Edit(f"{_SQL}.statements", "Statements._of_leases", (_HELD_BY_LEASE, "id = :id")),),
+        caught_by=(_TOO_LATE + "[postgres-renew]", _TOO_LATE + "[postgres-save]"),
+    ),
+    Mutant(
+        name="sql-claim-ignores-due",
+        edits=(_without("Leases._claim", ', "due": now', module=f"{_SQL}.leases"),),
+        caught_by=(_CONTRACT + "a_lease_renewed_since_the_page_is_not_taken_over[postgres]",),
+    ),
+    Mutant(
+        name="sql-claim-ignores-the-fence",
+        edits=(_without("Leases._claim", '"fence": task.fence, ', module=f"{_SQL}.leases"),),
+        caught_by=(_CONTRACT + "a_page_from_before_a_release_repeats_no_fence[postgres]",),
+    ),
+    Mutant(
+        name="sql-claim-ignores-the-status",
+        edits=(_without("Leases._claim", '"status": int(task.status), ', module=f"{_SQL}.leases"),),
+        caught_by=(
+            _CONTRACT + "a_page_from_before_a_late_failure_does_not_take_it_back[postgres]",
+        ),
+    ),
+    Mutant(
+        name="postgres-claims-wait-for-each-other",
+        edits=(
+            Edit(
+                f"{_POSTGRES}.dialect",
+                "PostgresDialect.update_many",
+                ("self.for_update if waits else self.skipping_held", '""'),
+            ),
+        ),
+        caught_by=(_ALONE + "a_claim_does_not_wait_for_another_that_is_not_committed",),
+    ),
+    Mutant(
+        name="postgres-hosts-are-leased-unlocked",
+        edits=(
+            Edit(
+                f"{_SQL}.statements",
+                "Statements._of_host_leases",
+                ("{tables.dialect.skipping_held}", ""),
+            ),
+        ),
+        caught_by=(_ALONE + "a_host_whose_lease_is_not_committed_is_not_leased",),
+    ),
+    Mutant(
+        name="postgres-rows-are-added-in-any-order",
+        edits=(Edit(f"{_SQL}.tasks", "Tasks._add", ('rows.sort(key=itemgetter("id"))', "pass")),),
+        caught_by=(_ALONE + "urls_added_in_opposite_order_are_added_once",),
+    ),
+    Mutant(
+        name="sql-host-is-written-by-its-name-only",
+        edits=(
+            Edit(
+                f"{_SQL}.statements",
+                "Statements._of_host_leases",
+                ("id = :id AND owner = :token AND epoch = :held_epoch", "id = :id"),
+            ),
+        ),
+        caught_by=tuple(
+            f"{_TOO_LATE}[postgres-{name}]"
+            for name in ("renew_hosts", "save_hosts", "release_hosts")
+        ),
+    ),
+    Mutant(
+        name="sql-commit-sent-twice-was-lost",
+        edits=(
+            Edit(
+                f"{_SQL}.outcomes",
+                "Outcomes._was_settled",
+                ('row["settled"] == lease.fence', "False"),
+            ),
+        ),
+        caught_by=(_FAULT + "[postgres-commit-reply-lost]", _COMMIT_LATE + "[commit]"),
+    ),
+    Mutant(
+        name="sql-release-sent-twice-was-lost",
+        edits=(
+            Edit(
+                f"{_SQL}.host_leases",
+                "HostLeases._release",
+                ("known is not None", "False"),
+            ),
+        ),
+        caught_by=(_FAULT + "[postgres-release_hosts-reply-lost]",),
+    ),
+    Mutant(
+        name="sql-claim-not-answered-is-forgotten",
+        edits=(
+            Edit(f"{_SQL}.leases", "Leases._doubt", ("for lease in leases", "for lease in ()")),
+        ),
+        caught_by=(
+            _LOST_CLAIM + "the_same_claim_sent_again_has_every_lease_of_the_first[postgres]",
+        ),
+    ),
+    Mutant(
+        name="sql-hosts-not-answered-are-forgotten",
+        edits=(
+            Edit(
+                f"{_SQL}.host_leases",
+                "HostLeases.lease",
+                ("self._unsure.append(token)", "pass"),
+            ),
+        ),
+        caught_by=(_FAULT + "[postgres-lease_hosts-reply-lost]",),
+    ),
+    Mutant(
+        name="postgres-late-commits-are-not-waited-for",
+        edits=(
+            _without(
+                "Leases._adopt",
+                "db.execute(self._store.sql.lock_task, (each.task.id,))",
+                module=f"{_SQL}.leases",
+            ),
+            _without(
+                "HostLeases._adopt",
+                "db.execute(self._store.sql.lock_ready_hosts, bounds)",
+                module=f"{_SQL}.host_leases",
+            ),
+        ),
+        caught_by=(_COMMIT_LATE + "[claim]", _COMMIT_LATE + "[lease_hosts]"),
+    ),
+    Mutant(
+        name="postgres-outcomes-are-not-durable",
+        edits=(Edit(f"{_SQL}.outcomes", "Outcomes._commit", ("durable=True", "durable=False")),),
+        caught_by=(_ALONE + "claims_are_quick_and_outcomes_durable",),
     ),
 ]
 
@@ -263,7 +417,7 @@ PORT_MUTANTS = [
 def pytest_configure() -> None:
     """Run the tests of this process against the mutant that the environment names."""
     name = os.environ.get(VARIABLE)
-    for mutant in [*MUTANTS, *PORT_MUTANTS]:
+    for mutant in [*MUTANTS, *PORT_MUTANTS, *SQL_MUTANTS]:
         if mutant.name == name:
             for edit in mutant.edits:
                 edit.apply()

@@ -325,6 +325,23 @@ async def test_a_page_from_before_a_release_repeats_no_fence(ledger: Ledger):
     assert len(answer.leases) + answer.missed == 1
 
 
+async def test_a_page_from_before_a_late_failure_does_not_take_it_back(
+    ledger: Ledger, clock: FakeClock
+):
+    """The holder reports after its lease ran out, and its fence is still the last."""
+    await ledger.tasks.add([make_task()])
+    lease = await claimed_one(ledger)
+    clock.advance(seconds=61)
+    page = await ledger.tasks.page(limit=1)
+    await ledger.outcomes.commit([failure(ledger, lease)])
+    clock.advance(seconds=3_600)
+
+    answer = await ledger.leases.claim(page, worker="b", lease=LEASE, max_lost=3)
+
+    assert (answer.leases, answer.missed) == ((), 1)
+    assert (await claimed_one(ledger)).task.retry == 1
+
+
 async def test_a_lease_renewed_since_the_page_is_not_taken_over(ledger: Ledger, clock: FakeClock):
     await ledger.tasks.add([make_task()])
     lease = await claimed_one(ledger)

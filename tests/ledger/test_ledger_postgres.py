@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from crawlcw.errors import (
     LedgerUnavailableError,
 )
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.protocol import Dimension, Ledger, TaskFilter
+from crawlcw.ledger.protocol import Added, Dimension, Ledger, TaskFilter
 from crawlcw.ledger_opening import open_ledger, recorded_names
 from crawlcw.model.task import Lease
 from tests.support import needed, postgres
@@ -100,6 +100,35 @@ def one_try(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_TRIES", 0)
 
 
+@contextmanager
+def interrupted(ledger: PostgresLedger, work: Callable[[], Awaitable[None]]) -> Iterator[None]:
+    """Let other work follow the first statement of the ledger's next transaction."""
+    loop = asyncio.get_running_loop()
+    execute, db = connection.Database.execute, ledger.store.writer._db
+    coming = [work]
+
+    def followed(own: connection.Database, statement: str, values: Any = ()) -> Any:
+        done = execute(own, statement, values)
+        if own is db and own.in_transaction and coming:
+            asyncio.run_coroutine_threadsafe(coming.pop()(), loop).result(ENOUGH)
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection.Database, "execute", followed)
+        yield
+
+
+async def until_done_or_waiting(operation: asyncio.Task[Any], url: str) -> None:
+    """Wait until an operation is done, or waits for a lock of another one."""
+    waiting = (
+        "SELECT 1 FROM pg_stat_activity "
+        "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    with psycopg.connect(url, autocommit=True) as db:
+        while not operation.done() and not db.execute(waiting).fetchone():
+            await asyncio.sleep(0.01)
+
+
 # --- side by side
 
 
@@ -124,6 +153,33 @@ async def test_claimers_at_once_hold_each_task_once(ledger: PostgresLedger):
 
 
 @pytest.mark.usefixtures("one_try")
+async def test_a_claim_does_not_wait_for_another_that_is_not_committed(
+    ledger: PostgresLedger, emptied_postgres: str
+):
+    await ledger.tasks.add(make_tasks(200))
+    page = await ledger.tasks.page(limit=200)
+    theirs: list[Lease] = []
+    async with several(ledger, 1) as (other,):
+
+        async def claim_in_opposite_order() -> None:
+            claiming = asyncio.create_task(
+                other.leases.claim(page[::-1], worker="b", lease=LEASE, max_lost=3)
+            )
+            await until_done_or_waiting(claiming, emptied_postgres)
+            assert claiming.done()
+            theirs.extend(claiming.result().leases)
+
+        with interrupted(ledger, claim_in_opposite_order):
+            mine = await ledger.leases.claim(page, worker="a", lease=LEASE, max_lost=3)
+
+    assert mine.leases
+    assert theirs
+    assert sorted(each.task.id for each in (*mine.leases, *theirs)) == sorted(
+        task.id for task in page
+    )
+
+
+@pytest.mark.usefixtures("one_try")
 async def test_lessees_at_once_hold_each_host_once(ledger: PostgresLedger):
     names = {f"h{n}.example" for n in range(100)}
     await ledger.hosts.wake(dict.fromkeys(names, START))
@@ -140,21 +196,44 @@ async def test_lessees_at_once_hold_each_host_once(ledger: PostgresLedger):
     assert sorted(name for mine in held for name in mine) == sorted(names)
 
 
+async def test_a_host_whose_lease_is_not_committed_is_not_leased(ledger: PostgresLedger):
+    names = {f"h{n}.example" for n in range(4)}
+    await ledger.hosts.wake(dict.fromkeys(names, START))
+    held: list[str] = []
+    async with several(ledger, 1) as (other,):
+
+        async def lease(own: Ledger, worker: str, limit: int) -> None:
+            leases = await own.host_leases.lease(worker=worker, limit=limit, lease=LEASE)
+            held.extend(each.host.name for each in leases)
+
+        with interrupted(ledger, lambda: lease(other, "b", 4)):
+            await lease(ledger, "a", 2)
+
+    assert sorted(held) == sorted(names)
+
+
 @pytest.mark.usefixtures("one_try")
-async def test_urls_added_in_opposite_order_are_added_once(ledger: PostgresLedger):
-    tasks = make_tasks(1000)
-    async with several(ledger, 2) as (one, other):
-        added = await asyncio.gather(one.tasks.add(tasks), other.tasks.add(tasks[::-1]))
+async def test_urls_added_in_opposite_order_are_added_once(
+    ledger: PostgresLedger, emptied_postgres: str
+):
+    tasks = sorted(make_tasks(1000), key=lambda task: task.id)
+    adding: list[asyncio.Task[Added]] = []
+    async with several(ledger, 1) as (other,):
+
+        async def add_in_opposite_order() -> None:
+            adding.append(asyncio.create_task(other.tasks.add(tasks[::-1])))
+            await until_done_or_waiting(adding[0], emptied_postgres)
+
+        with interrupted(ledger, add_in_opposite_order):
+            first = await ledger.tasks.add(tasks)
+        added = [first, await adding[0]]
 
     assert sum(each.new for each in added) == len(tasks)
     assert [each.new + each.known for each in added] == [len(tasks)] * 2
 
 
-async def test_a_wake_up_beside_a_release_is_not_lost(
-    ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_wake_up_beside_a_release_is_not_lost(ledger: PostgresLedger):
     """The waking process sees a host that is held, whose release is not committed yet."""
-    loop = asyncio.get_running_loop()
     task = make_task()
     await ledger.hosts.wake({task.host: START})
     (lease,) = await ledger.host_leases.lease(worker="a", limit=1, lease=LEASE)
@@ -164,17 +243,8 @@ async def test_a_wake_up_beside_a_release_is_not_lost(
             await other.tasks.add([task])
             await other.hosts.wake({task.host: START})
 
-        @contextmanager
-        def beside(db: Any, **options: Any) -> Iterator[None]:
-            with transaction(db, **options):
-                yield
-                if db is releasing:
-                    monkeypatch.undo()
-                    asyncio.run_coroutine_threadsafe(add(), loop).result(ENOUGH)
-
-        transaction, releasing = connection.Database.transaction, ledger.store.writer._db
-        monkeypatch.setattr(connection.Database, "transaction", beside)
-        await ledger.host_leases.release([(lease, replace(lease.host, ready_at=None))])
+        with interrupted(ledger, add):
+            await ledger.host_leases.release([(lease, replace(lease.host, ready_at=None))])
 
     assert await ledger.host_leases.lease(worker="b", limit=1, lease=LEASE)
 
