@@ -204,12 +204,18 @@ class Database:
     def stream(self, statement: str, values: Values = (), /) -> Iterator[Row]:
         """See `sql.database.Database.stream`."""
         text, names = translated(statement)
-        with (
-            nullcontext() if self.in_transaction else self.snapshot(),
-            self._db.cursor(f"stream {next(self._streams)}") as cursor,
-        ):
-            cursor.execute(text, in_order(names, values), binary=True)
-            yield from cursor
+        with nullcontext() if self.in_transaction else self.snapshot():
+            cursor = self._db.cursor(f"stream {next(self._streams)}")
+            try:
+                cursor.execute(text, in_order(names, values), binary=True)
+                for row in cursor:  # noqa: UP028  # the end of `yield from` closes the cursor
+                    yield row
+            finally:
+                # All that is wanted was read. If the connection breaks, the next statement fails.
+                with suppress(psycopg.Error):
+                    cursor.close()
+                # After an error it is still open, and the driver warns of it.
+                cursor.close()
 
     @contextmanager
     def transaction(self, *, durable: bool = False, begun: bool = True) -> Iterator[None]:
