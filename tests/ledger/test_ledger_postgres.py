@@ -689,6 +689,34 @@ async def test_the_time_of_an_operation_begins_with_its_work_on_the_thread(
         await asyncio.wait_for(asleep, ENOUGH)
 
 
+@pytest.mark.parametrize("follows", ["an operation", "the end"])
+async def test_an_operation_whose_caller_is_cancelled_keeps_no_other_waiting(
+    ledger: PostgresLedger, emptied_postgres: str, monkeypatch: pytest.MonkeyPatch, follows: str
+):
+    time_of_clock = 0.0
+    monkeypatch.setattr(connection, "monotonic", lambda: time_of_clock)
+    has_begun = threading.Event()
+
+    def wait_for_a_lock(db: connection.Database) -> None:
+        has_begun.set()
+        db.execute("SELECT pg_advisory_lock(1)")
+
+    with psycopg.connect(emptied_postgres, autocommit=True) as holder:
+        holder.execute("SELECT pg_advisory_lock(1)")
+        waiting = asyncio.create_task(ledger.store.writer.run(wait_for_a_lock))
+        assert await asyncio.to_thread(has_begun.wait, ENOUGH)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        time_of_clock = connection._ANSWER
+
+        if follows == "an operation":
+            added = await asyncio.wait_for(ledger.tasks.add(make_tasks(1)), ENOUGH)
+            assert added.new == 1
+        else:
+            await asyncio.wait_for(ledger.close(), ENOUGH)
+
+
 @pytest.mark.thorough
 async def test_the_first_operation_after_a_restart_connects_anew(server: postgres.Server):
     async with opened(server.url("ledgers"), "restart") as ledger:

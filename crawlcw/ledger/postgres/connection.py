@@ -272,6 +272,8 @@ class Connection(database.Connection):
         super().__init__()
         self._url = url
         self._begun = begun
+        #: The database of the operation under way, and its beginning.
+        self._at_work: tuple[Database, float] | None = None
 
     async def run(
         self,
@@ -280,15 +282,12 @@ class Connection(database.Connection):
         **kwargs: _P.kwargs,
     ) -> _T:
         """See `sql.database.Connection.run`: an operation that lasts for 60 s is ended."""
-        loop = asyncio.get_running_loop()
-        at_work: list[tuple[Database, float]] = []
-        timer: asyncio.TimerHandle
 
         def locked() -> _T:
             with self._lock:
                 try:
                     db = self._usable()
-                    at_work.append((db, monotonic()))
+                    self._at_work = db, monotonic()
                     # Only now: a server that does not answer is given up.
                     if not db.is_set_up:
                         db.set_up()
@@ -298,22 +297,39 @@ class Connection(database.Connection):
                 except psycopg.Error as error:
                     raise translated_error(error) from error
                 finally:
-                    at_work.clear()
+                    self._at_work = None
+
+        with self._cutting_late():
+            return await to_thread.run_sync(locked, limiter=self._limiter)
+
+    async def close(self) -> None:
+        """See `sql.database.Connection.close`."""
+        with self._cutting_late():
+            await super().close()
+
+    @contextmanager
+    def _cutting_late(self) -> Iterator[None]:
+        """For the block, end any operation that has lasted for 60 s.
+
+        It may be an earlier one, whose caller was cancelled while its thread went on.
+        """
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
 
         def cut_late() -> None:
             nonlocal timer
             left = _ANSWER
-            for db, began in at_work:
+            if at_work := self._at_work:
+                db, began = at_work
                 left += began - monotonic()
                 if left <= 0:
                     db.cut()
-                    return
-            # It began after this timer, for it waited for its turn.
+                    left = _ANSWER
             timer = loop.call_later(left, cut_late)
 
-        timer = loop.call_later(_ANSWER, cut_late)
+        cut_late()
         try:
-            return await to_thread.run_sync(locked, limiter=self._limiter)
+            yield
         finally:
             timer.cancel()
 
