@@ -149,7 +149,7 @@ def owner_of(name: str, store: Store, crawls: Iterable[Process]) -> Process | No
 def freeze_while_it_waits_for_an_answer(
     site: Served, store: Store, crawls: Sequence[Process]
 ) -> Process:
-    """Stop the process that has the only host and does not hold SQLite's write lock.
+    """Stop the process that has the only host, outside of a transaction.
 
     A process that is stopped between the check of its lease and the sending of a
     request sends that request when it resumes: no client can prevent that.

@@ -82,7 +82,7 @@ class Crew:
         return held
 
     def freeze_at_work(self, worker: Process) -> set[str]:
-        """Stop a process that holds tasks but not SQLite's write lock; return their paths."""
+        """Stop a process that holds tasks, outside of a transaction; return their paths."""
         held: set[str] = set()
 
         def is_frozen() -> bool:

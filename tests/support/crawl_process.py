@@ -61,6 +61,8 @@ _SPIDERS: dict[str, type[Spider]] = {
     "exits": ExitSpider,
 }
 _ENOUGH = 180.0
+#: Milliseconds, far less than a lease: a process that is frozen meanwhile loses none.
+_SHORT = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,16 +147,30 @@ class Store:
         ]
 
     def is_writable(self) -> bool:
-        """Return whether the write lock of the SQLite file is free; servers have none."""
-        if not self.url.startswith("sqlite"):
+        """Return whether no transaction is under way that others would have to wait for."""
+        if self.url.startswith("mongodb"):
             return True
+        if self.url.startswith("postgresql"):
+            return self._is_writable_on_postgres()
         with _reading(self.url) as database:
-            # Far less than a lease, so that a process frozen meanwhile loses none.
-            database.execute("PRAGMA busy_timeout = 200")
+            database.execute(f"PRAGMA busy_timeout = {_SHORT}")
             try:
                 database.execute("BEGIN IMMEDIATE")
                 database.execute("ROLLBACK")
             except sqlite3.OperationalError:
+                return False
+            return True
+
+    def _is_writable_on_postgres(self) -> bool:
+        from psycopg.errors import LockNotAvailable
+
+        schema = f'"crawlcw.{self.spider}"'
+        with _asking(self.url) as database:
+            database.execute(f"SET lock_timeout = {_SHORT}")
+            try:
+                with database.transaction():
+                    database.execute(f"LOCK TABLE {schema}.tasks, {schema}.hosts IN EXCLUSIVE MODE")
+            except LockNotAvailable:
                 return False
             return True
 

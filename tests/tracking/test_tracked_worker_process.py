@@ -201,7 +201,7 @@ def test_what_a_frozen_worker_still_sends_is_refused(
         frozen.send(SIGSTOP)
         if store.is_writable():
             return True
-        frozen.send(SIGCONT)  # frozen, it would keep SQLite's write lock
+        frozen.send(SIGCONT)  # frozen, it would keep the locks of its transaction
         return False
 
     wait_until(is_frozen)
