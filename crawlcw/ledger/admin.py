@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.choosing import edit_of, until, walk, where_of
+from crawlcw.ledger.choosing import batches, edit_of, until, walk, where_of
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
 from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.notes import Notes
@@ -166,13 +166,13 @@ class Admin:
         """Set the priority of waiting tasks; return the number of changed ones."""
         # A delayed write must not change tasks that were claimed since.
         waiting = {"status": _WAITING, "update_time": AtMost(self._store.now())}
-        writes = [
+        writes = (
             Write(each, {**waiting, "priority": Not(number)}, Edit(set={"priority": number}))
             for each, number in priorities.items()
-        ]
+        )
         total = 0
-        for start in range(0, len(writes), BATCH):
-            total += await self._store.writing(_write, writes[start : start + BATCH])
+        for some in batches(writes, BATCH):
+            total += await self._store.writing(_write, some)
         return total
 
     async def purge(self, chosen: TaskFilter) -> int:

@@ -4,10 +4,11 @@ Texts that begin alike are one range of the order that every store has: by code 
 """
 
 import re
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, Protocol
 
 from crawlcw.errors import FetchError, LedgerUnavailableError
@@ -105,6 +106,13 @@ async def resumed(store: Store, work: Work[P, T], *args: P.args, **kwargs: P.kwa
     return await store.reading(work, *args, **kwargs)
 
 
+def batches(things: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the things in their order, *size* at a time."""
+    rest = iter(things)
+    while some := [*islice(rest, size)]:
+        yield some
+
+
 async def walk(
     reading: Reading, where: Where, *, size: int, ids: Collection[bytes] | None = None
 ) -> AsyncGenerator[list[bytes], None]:
@@ -113,9 +121,8 @@ async def walk(
     Those may have changed since they were read, and *ids* are not read: a write repeats the tests.
     """
     if ids is not None:
-        given = list(dict.fromkeys(ids))
-        for start in range(0, len(given), size):
-            yield given[start : start + size]
+        for given in batches(dict.fromkeys(ids), size):
+            yield given
         return
     after: Cursor | None = None
     while True:

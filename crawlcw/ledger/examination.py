@@ -5,13 +5,13 @@ values cannot be read as a task or a host.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from crawlcw.ledger import documents
-from crawlcw.ledger.choosing import resumed
+from crawlcw.ledger.choosing import batches, resumed
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import Part, Store, Unit
 from crawlcw.model.invariants import Violation
@@ -90,7 +90,7 @@ class Inspection(ABC):
     async def _walk(
         self, part: Part, only: Collection[Any] | None
     ) -> AsyncIterator[Mapping[str, Any]]:
-        for some in [None] if only is None else _batches(only):
+        for some in [None] if only is None else batches(only, _AT_ONCE):
             after = None
             while True:
                 found, after = await resumed(self._store, _read, part, after, some)
@@ -128,15 +128,10 @@ async def _unreferenced(unit: Unit, blobs: Sequence[Document]) -> Sequence[Docum
 
 
 async def _of(unit: Unit, part: Part, ids: Collection[Any]) -> AsyncIterator[Document]:
-    for some in _batches(ids):
+    for some in batches(ids, _AT_ONCE):
         found, _ = await unit.raw.read(part, only=some)
         for each in found:
             yield each
-
-
-def _batches(ids: Collection[Any]) -> Iterator[Sequence[Any]]:
-    given = list(ids)
-    return (given[start : start + _AT_ONCE] for start in range(0, len(given), _AT_ONCE))
 
 
 def _blobs(task: Document) -> list[str]:

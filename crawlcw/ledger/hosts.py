@@ -7,7 +7,7 @@ from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.choosing import behind, earliest, edit_of, resumed
+from crawlcw.ledger.choosing import batches, behind, earliest, edit_of, resumed
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import (
     After,
@@ -142,10 +142,9 @@ class Hosts(ABC):
 
     async def get(self, names: Collection[str]) -> dict[str, Host]:
         """Return the known hosts among *names*."""
-        wanted = list(names)
         hosts: dict[str, Host] = {}
-        for start in range(0, len(wanted), BATCH):
-            found = await self._store.reading(_read, wanted[start : start + BATCH])
+        for some in batches(names, BATCH):
+            found = await self._store.reading(_read, some)
             hosts |= {name: documents.host(each) for name, each in found.items()}
         return hosts
 

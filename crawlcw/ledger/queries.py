@@ -11,7 +11,6 @@ from collections.abc import (
     Callable,
     Collection,
     Coroutine,
-    Iterator,
     Sequence,
 )
 from contextlib import aclosing
@@ -22,7 +21,7 @@ from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.choosing import earliest, resumed, walk, where_of
+from crawlcw.ledger.choosing import batches, earliest, resumed, walk, where_of
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import OR, Among, Containing, Path, Store, Unit, Where, Within
 from crawlcw.ledger.values import (
@@ -124,9 +123,8 @@ async def _search(
 class Queries:
     """Questions about all the tasks."""
 
-    def __init__(self, store: Store, groups: Groups) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._groups = groups
 
     async def find(
         self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
@@ -200,7 +198,7 @@ class Queries:
 
         As `Groups.by` counts them.
         """
-        groups = await self._groups.by(Dimension.REASON)
+        groups = await Groups(self._store).by(Dimension.REASON)
         return {str(group.value): group.total for group in groups}
 
     async def versions(self) -> AsyncIterator[ItemRow]:
@@ -347,7 +345,7 @@ async def _among(unit: Unit, where: Where, ids: Collection[bytes]) -> list[Curso
     """Return where those of some tasks are that pass, the last changed first."""
     places = [
         Cursor(update_time=each["update_time"], id=each["_id"])
-        for some in _batches(list(set(ids)))
+        for some in batches(set(ids), _AT_ONCE)
         for each in (await unit.tasks.read(some, ("update_time",), where)).values()
     ]
     return sorted(places, reverse=True)
@@ -356,12 +354,7 @@ async def _among(unit: Unit, where: Where, ids: Collection[bytes]) -> list[Curso
 async def _records(unit: Unit, places: Sequence[Cursor], where: Where) -> list[Record]:
     """Return the tasks at those places that still pass, the last changed first."""
     found: list[Document] = []
-    for some in _batches([place.id for place in places]):
+    for some in batches((place.id for place in places), _AT_ONCE):
         found += (await unit.tasks.read(some, where=where)).values()
     found.sort(key=lambda each: (each["update_time"], each["_id"]), reverse=True)
     return [documents.record(each) for each in found]
-
-
-def _batches(ids: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    for start in range(0, len(ids), _AT_ONCE):
-        yield ids[start : start + _AT_ONCE]

@@ -16,8 +16,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Counts, Dimension, Group, Ledger, Worker
 from crawlcw.model.hosts import Host
 from crawlcw.model.rates import Span
-from crawlcw.model.task import WAITING, Status
-from crawlcw.observing.host_standing import owner_of, why
+from crawlcw.observing.host_standing import owner_of, unfinished_of, why
 
 #: Wait until the next count, in durations of the last one: 5 % of the time.
 _COUNT_COST = 20
@@ -59,8 +58,7 @@ class Look:
     @property
     def backlog(self) -> int:
         """Number of unfinished tasks, those in flight included."""
-        counts = self.counts
-        return sum(counts[status] for status in (*WAITING, Status.PROCESSING))
+        return unfinished_of(self.counts)
 
     @property
     def rate(self) -> float:

@@ -48,7 +48,7 @@ class MongoLedger:
         self.workers = Workers(store, hosts)
         self.rates = Rates(store)
         self.groups = Groups(store)
-        self.queries = Queries(store, self.groups)
+        self.queries = Queries(store)
         self.admin = Admin(store, hosts)
         self.notes = Notes(store)
         self.sessions = Sessions(store)

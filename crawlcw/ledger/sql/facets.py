@@ -34,7 +34,7 @@ class Facets:
         self.workers = Workers(store, self.hosts)
         self.rates = Rates(store)
         self.groups = Groups(store)
-        self.queries = Queries(store, self.groups)
+        self.queries = Queries(store)
         self.admin = Admin(store, self.hosts)
         self.notes = Notes(store)
         self.sessions = Sessions(store)
