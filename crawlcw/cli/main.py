@@ -46,6 +46,10 @@ logger = logging.getLogger(__name__)
 #: Thresholds of the cyclic garbage collector. A crawl creates almost no cycles, and the
 #: default thresholds cost a tenth of its CPU.
 GARBAGE_AFTER = (10_000, 20, 20)
+#: Size of a block in bytes. glibc returns the free end of the heap to the system above twice the
+#: largest block that was freed so far (mallopt(3)), or 128 KiB. The next page's tree then takes
+#: new memory, with a page fault for each 4 KiB.
+_FREED_ONCE = 8 << 20
 
 #: Commands in the order of need, with their line in `--help`: to load all modules for it would
 #: be slow.
@@ -190,6 +194,7 @@ def main() -> NoReturn:
     """Run the command of this process's arguments, and exit."""
     _fill_standard_descriptors()
     gc.set_threshold(*GARBAGE_AFTER)
+    bytes(_FREED_ONCE)
     # Until the command is loaded: loading creates objects that stay, and no garbage.
     gc.disable()
     for stream in (sys.stdout, sys.stderr):
