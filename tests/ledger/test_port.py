@@ -12,26 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from crawlcw.errors import LedgerError
-from crawlcw.ledger import documents
+from crawlcw.ledger import documents, port
 from crawlcw.ledger.choosing import beginning_with, behind
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import (
-    OR,
-    RATE_KEY,
-    After,
-    Among,
-    AtMost,
-    Containing,
-    Edit,
-    Key,
-    Not,
-    Path,
-    Store,
-    Table,
-    Unit,
-    Within,
-    Write,
-)
 from crawlcw.ledger.values import Cursor
 from crawlcw.model.hosts import Host
 from crawlcw.model.task import Status
@@ -53,8 +36,8 @@ class Call:
     args: tuple[Any, ...]
     options: dict[str, Any]
 
-    async def on(self, unit: Unit) -> Any:
-        table: Table = getattr(unit, self.table)
+    async def on(self, unit: port.Unit) -> Any:
+        table: port.Table = getattr(unit, self.table)
         found = await getattr(table, self.name)(*self.args, **self.options)
         if self.name == "read":
             options = self.options.get("fields")
@@ -82,12 +65,12 @@ def called(table: str, name: str, *args: Any, **options: Any) -> st.SearchStrate
     )
 
 
-def written(*parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Write]:
+def written(*parts: st.SearchStrategy[Any]) -> st.SearchStrategy[port.Write]:
     """Return writes without a new document."""
-    return st.tuples(*parts).map(lambda given: Write(*given))
+    return st.tuples(*parts).map(lambda given: port.Write(*given))
 
 
-def changes(table: str, *writes: st.SearchStrategy[Write]) -> st.SearchStrategy[Call]:
+def changes(table: str, *writes: st.SearchStrategy[port.Write]) -> st.SearchStrategy[Call]:
     """Return writes of different keys: for one key, the order would matter."""
     some = st.lists(st.one_of(writes), max_size=3, unique_by=lambda write: write.key)
     return called(table, "change", some)
@@ -98,13 +81,13 @@ def changes(table: str, *writes: st.SearchStrategy[Write]) -> st.SearchStrategy[
 some_minute = st.integers(-2, 2).map(lambda n: START + n * MINUTE)
 some_place = st.tuples(st.sampled_from([1, 7]), some_minute, st.sampled_from(["a", "b c"]))
 some_stretch = (
-    st.tuples(some_place, some_place).map(lambda ends: Within(ends[0][:2], ends[1][:2]))
-    | st.tuples(some_place, some_place).map(lambda ends: Within(ends[0], ends[1][:2]))
-    | some_place.map(lambda end: Within(end[:1], end[:2]))
+    st.tuples(some_place, some_place).map(lambda ends: port.Within(ends[0][:2], ends[1][:2]))
+    | st.tuples(some_place, some_place).map(lambda ends: port.Within(ends[0], ends[1][:2]))
+    | some_place.map(lambda end: port.Within(end[:1], end[:2]))
 )
 some_point = st.builds(
     lambda place, time, count: {
-        **dict(zip(RATE_KEY, place, strict=True)),
+        **dict(zip(port.RATE_KEY, place, strict=True)),
         "started": START,
         "time": time,
         "vitals": {"finished": count, "rate": count / 4},
@@ -115,18 +98,26 @@ some_point = st.builds(
 )
 
 
-def of_point(write: Callable[[Key, Document], Write]) -> st.SearchStrategy[Write]:
-    return some_point.map(lambda point: write(tuple(point[name] for name in RATE_KEY), point))
+def of_point(write: Callable[[port.Key, Document], port.Write]) -> st.SearchStrategy[port.Write]:
+    return some_point.map(lambda point: write(tuple(point[name] for name in port.RATE_KEY), point))
 
 
 rates = (
     changes(
         "rates",
         of_point(
-            lambda key, new: Write(key, {"time": AtMost(new["time"])}, Edit(set=new), new=new)
+            lambda key, new: port.Write(
+                key, {"time": port.AtMost(new["time"])}, port.Edit(set=new), new=new
+            )
         ),
-        of_point(lambda key, new: Write(key, {"started": START}, Edit(set={"time": new["time"]}))),
-        of_point(lambda key, new: Write(key, {"time": new["time"]}, Edit(set={"vitals": {}}))),
+        of_point(
+            lambda key, new: port.Write(
+                key, {"started": START}, port.Edit(set={"time": new["time"]})
+            )
+        ),
+        of_point(
+            lambda key, new: port.Write(key, {"time": new["time"]}, port.Edit(set={"vitals": {}}))
+        ),
     ),
     called(
         "rates",
@@ -181,10 +172,10 @@ some_state = st.fixed_dictionaries(
 )
 
 
-def of_members(field: str, **edit: st.SearchStrategy[Any]) -> st.SearchStrategy[Edit]:
+def of_members(field: str, **edit: st.SearchStrategy[Any]) -> st.SearchStrategy[port.Edit]:
     """Return edits that set some members of a field and remove others."""
     return st.builds(
-        lambda new, gone, edit: Edit(
+        lambda new, gone, edit: port.Edit(
             merge={field: new}, without={field: gone - new.keys()}, **edit
         ),
         some_members,
@@ -198,7 +189,7 @@ some_reading = called(
 )
 sessions = (
     called("sessions", "insert", st.lists(some_session, max_size=2, unique_by=lambda s: s["_id"])),
-    changes("sessions", written(some_name, some_state, st.builds(Edit, set=some_fields))),
+    changes("sessions", written(some_name, some_state, st.builds(port.Edit, set=some_fields))),
     changes(
         "sessions",
         written(
@@ -233,8 +224,8 @@ some_revision = st.integers(1, 3)
 some_state_test = st.fixed_dictionaries(
     {},
     optional={
-        "revision": some_revision | some_revision.map(Not),
-        "values": st.just(Not({})),
+        "revision": some_revision | some_revision.map(port.Not),
+        "values": st.just(port.Not({})),
     },
 )
 some_named = st.dictionaries(some_member | st.just('"q'), some_value, max_size=3)
@@ -258,7 +249,7 @@ state = (
             some_state_test,
             of_members("values", set=st.fixed_dictionaries({"revision": some_revision}))
             | of_members("pending", inc=st.fixed_dictionaries({"revision": some_revision}))
-            | st.just(Edit(set={"values": {}, "pending": {}}, inc={"revision": 1})),
+            | st.just(port.Edit(set={"values": {}, "pending": {}}, inc={"revision": 1})),
         ),
     ).filter(lambda call: len(call.args[0]) == 1),
     called("state", "read", st.just(["state"]), where=some_state_test),
@@ -278,13 +269,13 @@ some_host_document = st.builds(
 some_host_test = st.fixed_dictionaries(
     {},
     optional={
-        "_id": st.builds(Within, st.just("") | some_host, st.none() | some_host),
+        "_id": st.builds(port.Within, st.just("") | some_host, st.none() | some_host),
         "owner": st.none() | some_owner,
-        "failures": st.integers(0, 1).map(After),
+        "failures": st.integers(0, 1).map(port.After),
     },
 )
 some_host_edit = st.builds(
-    Edit,
+    port.Edit,
     set=st.fixed_dictionaries(
         {},
         optional={
@@ -296,15 +287,15 @@ some_host_edit = st.builds(
 )
 #: Indexes, and their fields; documents with equal fields have no order.
 HOST_PATHS = {
-    Path.READY: ["ready_at"],
-    Path.LAST_READY: ["ready_at"],
-    Path.OWNER: ["owner"],
+    port.Path.READY: ["ready_at"],
+    port.Path.LAST_READY: ["ready_at"],
+    port.Path.OWNER: ["owner"],
 }
 some_number_of_documents = st.integers(1, 4)
 
 
 def by_index(
-    table: str, paths: Mapping[Path, list[str]], where: st.SearchStrategy[Any]
+    table: str, paths: Mapping[port.Path, list[str]], where: st.SearchStrategy[Any]
 ) -> st.SearchStrategy[Call]:
     return st.sampled_from([*paths]).flatmap(
         lambda by: called(
@@ -326,9 +317,9 @@ hosts = (
     called(
         "hosts",
         "change_where",
-        some_owner.map(lambda owner: {"owner": Within(owner, f"{owner[:2]};")}),
+        some_owner.map(lambda owner: {"owner": port.Within(owner, f"{owner[:2]};")}),
         some_host_edit,
-        by=st.just(Path.OWNER),
+        by=st.just(port.Path.OWNER),
     ),
     by_index("hosts", HOST_PATHS, some_host_test),
     called(
@@ -371,27 +362,27 @@ some_task = st.builds(
 some_range = (
     st.tuples(st.none() | some_time, st.none() | some_time)
     .filter(any)
-    .map(lambda ends: Within(*ends))
+    .map(lambda ends: port.Within(*ends))
 )
 some_urls = st.sampled_from(["http://", "http://a.example", "http://b"]).map(beginning_with)
 some_text = st.sampled_from(["a%", "A.", ".example"])
 some_choice = st.fixed_dictionaries(
-    {"status": st.lists(some_status, min_size=1, unique=True).map(Among)},
+    {"status": st.lists(some_status, min_size=1, unique=True).map(port.Among)},
     optional={
         "update_time": some_range,
         "url": some_urls
-        | st.builds(Containing, st.sampled_from(["a%", "A.", ".example"]), some_urls),
-        "due": some_time.map(AtMost),
-        "depth": st.integers(0, 1).map(AtMost),
+        | st.builds(port.Containing, st.sampled_from(["a%", "A.", ".example"]), some_urls),
+        "due": some_time.map(port.AtMost),
+        "depth": st.integers(0, 1).map(port.AtMost),
         "lock": st.none(),
-        "begun": some_number.map(Not),
+        "begun": some_number.map(port.Not),
     },
 )
 NARROW = {
-    Path.HOST: some_host | st.just(beginning_with("a.")),
-    Path.REASON: some_reason | st.lists(some_reason, min_size=1, unique=True).map(Among),
+    port.Path.HOST: some_host | st.just(beginning_with("a.")),
+    port.Path.REASON: some_reason | st.lists(some_reason, min_size=1, unique=True).map(port.Among),
 }
-some_way = st.sampled_from([Path.STATUS, Path.AS_STORED, *NARROW]).flatmap(
+some_way = st.sampled_from([port.Path.STATUS, port.Path.AS_STORED, *NARROW]).flatmap(
     lambda by: st.tuples(
         st.just(by),
         some_choice
@@ -401,7 +392,7 @@ some_way = st.sampled_from([Path.STATUS, Path.AS_STORED, *NARROW]).flatmap(
 )
 some_cursor = st.none() | st.builds(Cursor, update_time=some_time, id=some_id)
 some_task_edit = st.builds(
-    Edit,
+    port.Edit,
     set=st.fixed_dictionaries(
         {"status": some_status},
         optional={
@@ -425,34 +416,34 @@ def by_way(name: str, **options: st.SearchStrategy[Any]) -> st.SearchStrategy[Ca
 some_task_test = st.fixed_dictionaries(
     {},
     optional={
-        "host": some_host | some_host.map(After),
-        "priority": st.integers(0, 1).map(lambda end: Within(None, end)) | st.integers(-1, 1),
-        "due": some_time.map(After) | some_time.map(lambda first: Within(first, None)),
-        "errback": st.none() | st.just(Not(None)),
+        "host": some_host | some_host.map(port.After),
+        "priority": st.integers(0, 1).map(lambda end: port.Within(None, end)) | st.integers(-1, 1),
+        "due": some_time.map(port.After) | some_time.map(lambda first: port.Within(first, None)),
+        "errback": st.none() | st.just(port.Not(None)),
     },
 )
 TASK_PATHS = {
-    Path.DUE: ["priority", "due"],
-    Path.HOST_DUE: ["host", "priority", "due"],
+    port.Path.DUE: ["priority", "due"],
+    port.Path.HOST_DUE: ["host", "priority", "due"],
 }
 some_revisit_test = st.fixed_dictionaries(
-    {"status": st.just(Among((50, 70))), "revisit": some_time.map(AtMost)}
+    {"status": st.just(port.Among((50, 70))), "revisit": some_time.map(port.AtMost)}
 )
 tasks = (
     called("tasks", "insert", st.lists(some_task, max_size=4, unique_by=lambda task: task["_id"])),
     called("tasks", "look", some_choice, limit=some_number_of_documents, after=some_cursor),
     by_way("find", limit=some_number_of_documents, after=some_cursor),
     by_index("tasks", TASK_PATHS, some_task_test),
-    by_index("tasks", {Path.REVISIT: ["revisit"]}, some_revisit_test),
+    by_index("tasks", {port.Path.REVISIT: ["revisit"]}, some_revisit_test),
     by_way("count"),
     by_way("at_most", most=some_number_of_documents).filter(
-        lambda call: call.options["by"] is not Path.AS_STORED
+        lambda call: call.options["by"] is not port.Path.AS_STORED
     ),
     called(
         "tasks",
         "count",
-        st.lists(some_choice, min_size=1, max_size=2).map(lambda some: {OR: some}),
-        by=st.just(Path.AS_STORED),
+        st.lists(some_choice, min_size=1, max_size=2).map(lambda some: {port.OR: some}),
+        by=st.just(port.Path.AS_STORED),
     ),
     called("tasks", "change_all", some_ids, some_choice, some_task_edit),
     changes("tasks", written(some_id, some_choice, some_task_edit)),
@@ -471,7 +462,9 @@ _ID = bytes(16)
 #: A write whose condition fails for the task: random writes may include none.
 A_GUARDED_WRITE = [
     Call("tasks", "insert", ([documents.document(make_task()) | {"_id": _ID}],), {}),
-    Call("tasks", "change", ([Write(_ID, {"status": 20}, Edit(set={"status": 50}))],), {}),
+    Call(
+        "tasks", "change", ([port.Write(_ID, {"status": 20}, port.Edit(set={"status": 50}))],), {}
+    ),
     Call("tasks", "read", ([_ID],), {"fields": ["status"], "where": {}}),
 ]
 #: Control characters in names and keys keep their order, which random texts may not show.
@@ -494,25 +487,25 @@ CONTROL_CHARACTERS = [
         {},
     ),
     *(
-        Call("tasks", "find", ({"status": Among((0,)), "url": url},), {"limit": 9, "by": by})
-        for by in (Path.STATUS, Path.AS_STORED)
+        Call("tasks", "find", ({"status": port.Among((0,)), "url": url},), {"limit": 9, "by": by})
+        for by in (port.Path.STATUS, port.Path.AS_STORED)
         for name in _CONTROLS
-        for url in (beginning_with(name), Containing(name, beginning_with("a")))
+        for url in (beginning_with(name), port.Containing(name, beginning_with("a")))
     ),
 ]
 
 
-async def emptied(unit: Unit) -> None:
+async def emptied(unit: port.Unit) -> None:
     """Empty the documents that a deletion without keys leaves."""
     await unit.tasks.delete_all([bytes([n]) * 16 for n in range(6)], {})
     parts = dict.fromkeys(("state", "control", "policy"))
-    await unit.marker.change([Write("books", {}, Edit(set=parts))])
+    await unit.marker.change([port.Write("books", {}, port.Edit(set=parts))])
     first = {"revision": 1, "values": {}, "pending": {}}
     await unit.state.insert([{"_id": "state", **first}])
-    await unit.state.change([Write("state", {}, Edit(set=first))])
+    await unit.state.change([port.Write("state", {}, port.Edit(set=first))])
 
 
-async def answers(store: Store, calls: list[Call]) -> list[Any]:
+async def answers(store: port.Store, calls: list[Call]) -> list[Any]:
     """Empty a store, run each call as a unit, and return the results."""
     for table in TABLES:
         await store.writing(Call(table, "delete", ({},), {}).on)
@@ -565,8 +558,13 @@ async def test_what_no_store_can_hold_is_refused_and_takes_nothing_with_it(
     half = "\ud800"
     calls = [
         Call("sessions", "insert", ([{**ada, "_id": "bob", "data": half}],), {}),
-        Call("sessions", "change", ([Write("ada", {}, Edit(set={"data": half}))],), {}),
-        Call("state", "change", ([Write("state", {}, Edit(merge={"values": {"a": half}}))],), {}),
+        Call("sessions", "change", ([port.Write("ada", {}, port.Edit(set={"data": half}))],), {}),
+        Call(
+            "state",
+            "change",
+            ([port.Write("state", {}, port.Edit(merge={"values": {"a": half}}))],),
+            {},
+        ),
     ]
 
     for call in calls:
