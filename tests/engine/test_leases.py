@@ -18,6 +18,7 @@ from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.session import Session
 from crawlcw.engine.workers import reap_dead_workers, this_worker
 from crawlcw.errors import LedgerUnavailableError
+from crawlcw.ledger.protocol import Worker
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import HostLease
 from crawlcw.model.task import Lease, Status, Task
@@ -25,6 +26,7 @@ from tests.support.ledgers import (
     LEASE,
     START,
     FakeClock,
+    PatchedFacet,
     PatchedLedger,
     claimed,
     claimed_one,
@@ -118,6 +120,19 @@ async def test_what_is_held_is_renewed(ledger: RenewingLedger, held: HeldLeases,
 
     assert await ledger.queries.horizon() == clock.time + SHORT
     assert len(held) == 3
+
+
+async def test_where_the_workers_cannot_be_looked_at_leases_are_renewed_all_the_same(
+    ledger: RenewingLedger, held: HeldLeases
+):
+    async def away() -> list[Worker]:
+        raise LedgerUnavailableError("away")
+
+    await ledger.tasks.add([make_task()])
+    held.add(await claimed(ledger))
+    ledger.workers = PatchedFacet(ledger.workers, all=away)
+
+    assert await renewed_once(ledger, held) == set()
 
 
 async def test_what_is_lost_is_forgotten_and_what_runs_under_it_is_cancelled(
