@@ -58,6 +58,36 @@ async def test_of_a_result_that_finds_no_room_no_other_lease_is_held_for_ever(
     assert held.orphans == [in_hand]
 
 
+async def test_a_lease_that_is_lost_while_its_result_waits_stops_no_other_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One fetcher works on both: the lease of the other page would be renewed for ever."""
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "pages")
+    crawl = assemble(Pages(), ledger, ReplayDownloader({}), Pages.settings)
+    held, fetcher = crawl._session.held, crawl._parts.fetcher
+    await ledger.tasks.add(make_tasks(2))
+    lost, other = await claimed(ledger)
+    held.add([lost, other])
+    done = asyncio.Queue[Done]()
+
+    async def work(lease: Lease) -> Done:
+        if lease is other:
+            held.lose([lost.task.id])
+            await asyncio.sleep(0)
+        return Done(settlements=(success(ledger, lease),))
+
+    monkeypatch.setattr(fetcher, "_work", work)
+    for lease in (lost, other):
+        crawl._parts.coordinator.pool.put(lease)
+    fetching = asyncio.create_task(fetcher.run(done))
+    async with asyncio.timeout(5):
+        results = [await done.get(), await done.get()]
+    fetching.cancel()
+    await ledger.close()
+
+    assert [result.settlements[0].lease for result in results] == [lost, other]
+
+
 async def test_a_page_that_ran_alone_keeps_others_out_until_its_outcome_is_written(
     ledger: SqliteLedger, crawl: Crawl, monkeypatch: pytest.MonkeyPatch
 ):
