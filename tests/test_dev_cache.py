@@ -110,6 +110,21 @@ async def test_an_old_answer_is_asked_for_again(tmp_path: Path) -> None:
     assert (await cached(web, tmp_path).fetch(Request(URL), url=URL)).body == b"new"
 
 
+@pytest.mark.parametrize(("cache_expires", "body"), [("3h", b"old"), ("1h", b"new")])
+async def test_an_answer_counts_as_long_as_the_setting_says(
+    tmp_path: Path, cache_expires: str, body: bytes
+) -> None:
+    web = ReplayDownloader({URL: [b"old", b"new"]})
+    await cached(web, tmp_path).fetch(Request(URL), url=URL)
+    (kept,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    two_hours_ago = kept.stat().st_mtime - 2 * 3600
+    os.utime(kept, (two_hours_ago, two_hours_ago))
+
+    later = cached(web, tmp_path, cache_expires=cache_expires)
+
+    assert (await later.fetch(Request(URL), url=URL)).body == body
+
+
 async def test_refresh_asks_for_all_again_and_keeps_that(tmp_path: Path) -> None:
     web = ReplayDownloader({URL: [b"old", b"new"]})
     await cached(web, tmp_path).fetch(Request(URL), url=URL)

@@ -120,6 +120,29 @@ async def test_a_page_that_is_not_modified_is_not_parsed_and_one_that_is_has_its
     assert (await record(ledger, HOME + "other")).task.visit.etag == '"2"'
 
 
+@pytest.mark.parametrize(("keep_versions", "texts"), [(1, ["third"]), (2, ["second", "third"])])
+async def test_the_items_of_as_many_visits_are_kept_as_the_setting_says(
+    ledger: SqliteLedger, keep_versions: int, texts: list[str]
+):
+    for text in ("first", "second", "third"):
+        await crawled(ledger, {HOME: page(text)}, keep_versions=keep_versions)
+
+    assert [row.item["text"] async for row in ledger.queries.versions()] == texts
+
+
+@pytest.mark.parametrize(
+    ("bounds", "hours"), [({"revisit_max": "3h"}, 3), ({"revisit_min": "48h"}, 48), ({}, 24)]
+)
+async def test_adaptive_visits_keep_within_the_bounds_of_the_settings(
+    ledger: SqliteLedger, bounds: dict[str, str], hours: int
+):
+    await crawled(ledger, {HOME: page("new")}, revisit="adaptive", **bounds)
+
+    known = (await record(ledger, HOME)).task.visit
+    assert known is not None
+    assert known.interval == timedelta(hours=hours).total_seconds()
+
+
 async def test_the_same_body_counts_as_unchanged_where_a_server_knows_no_validators(
     ledger: SqliteLedger,
 ):

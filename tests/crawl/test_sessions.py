@@ -185,6 +185,19 @@ async def test_a_login_that_always_fails_ends_the_crawl_with_a_reason(
     assert len(site.logins) == 3
 
 
+async def test_a_login_that_takes_too_long_fails(crawl: Callable[..., Any], site: MemberSite):
+    class Slow(Members):
+        async def login(self, session: LoginSession) -> None:
+            await asyncio.Event().wait()
+
+    report = await crawl(Slow(), login_timeout="50ms", max_logins=1)
+
+    assert report.finish_reason is FinishReason.LOGIN_FAILED
+    assert "session default was given up after 1 login" in report.detail
+    assert "login did not end within 0.05 s" in report.detail
+    assert site.logins == {}
+
+
 class Useless(Members):
     async def login(self, session: LoginSession) -> None:
         await session.fetch(next(iter(self.start_urls)).replace("/in/0", "/login"))
