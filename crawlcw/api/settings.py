@@ -151,7 +151,9 @@ class Settings:
     revisit_min: Duration = Duration("1h", "the shortest time of `adaptive`")
     revisit_max: Duration = Duration("30d", "the longest time of `adaptive`")
     keep_versions: Count = Count(
-        0, "visits of a page whose items are kept; 0: only the last one's", unit="visits"
+        0,
+        "visits of a page that `export --versions` has; 0: the last one's items are kept alone",
+        unit="visits",
     )
     lease: Duration = Duration(
         "60s",
