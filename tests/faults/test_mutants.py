@@ -35,7 +35,7 @@ def outcome(uri: str, tests: tuple[str, ...], *, mutant: str = "") -> tuple[dict
 
 
 def test_the_tests_that_catch_mutants_pass_without_them(mongodb_uri: str):
-    # Sorted: what the tests of a file share is made once.
+    # Sorted: the fixtures that a file shares are made once.
     tests = tuple(sorted({test for mutant in EVERY for test in mutant.caught_by}))
 
     numbers, output = outcome(mongodb_uri, tests)

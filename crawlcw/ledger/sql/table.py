@@ -228,7 +228,7 @@ class Table:
         return " AND ".join(texts) or "TRUE", values
 
     def _test(self, name: str, test: Any, values: list[Any]) -> str:
-        """Return a test of a field, and add what it is compared with to the values."""
+        """Return a test of a field, and add the value that it compares with to the values."""
         match test:
             case Within(first, end):
                 bounds = ((">=", first), ("<", end))
