@@ -196,10 +196,11 @@ async def test_hops_and_the_first_page_behind_a_login_wait_for_the_delay(
 
 
 class SlowToConnect:
-    """Web that takes 3 s to connect to, once; its pages are too large."""
+    """Web that takes 3 s to connect to, once; where it *fails* its pages are too large."""
 
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self, clock: VirtualClock, *, fails: bool) -> None:
         self.clock = clock
+        self.fails = fails
         self.sent: list[float] = []
 
     async def fetch(self, request: Request, *, url: str) -> Response:
@@ -207,14 +208,17 @@ class SlowToConnect:
             await asyncio.sleep(3)
         self.sent.append(self.clock.elapsed)
         await asyncio.sleep(0.1)
-        raise FetchError(Reason.BODY_TOO_LARGE)
+        if self.fails:
+            raise FetchError(Reason.BODY_TOO_LARGE)
+        return Response(url, request=request, status=200, elapsed=timedelta(seconds=0.1))
 
     async def close(self) -> None:
         pass
 
 
-def test_the_delay_counts_from_when_a_request_that_fails_was_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_delay_counts_from_when_a_request_was_sent(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     class Pages(Spider):
         name = "pages"
@@ -231,7 +235,7 @@ def test_the_delay_counts_from_when_a_request_that_fails_was_sent(
             await ledger.close()
 
     with virtual(monkeypatch) as clock:
-        web = SlowToConnect(clock)
+        web = SlowToConnect(clock, fails=fails)
         run(clock, crawl(web), within=timedelta(minutes=1))
 
     assert len(web.sent) == 4
