@@ -79,26 +79,28 @@ class Fetcher:
                 while not lost.cancel_called:
                     lease = await self._coordinator.pool.get()
                     held.scopes[lease.task.id] = lost
+                    result = None
                     try:
                         try:
-                            result = await self._work(lease)
-                        finally:
-                            held.scopes.pop(lease.task.id, None)
-                            self._coordinator.done(lease)
-                        if result is not None:
                             try:
+                                result = await self._work(lease)
+                            finally:
+                                held.scopes.pop(lease.task.id, None)
+                                self._coordinator.done(lease)
+                            if result is not None:
                                 await done.put(result)
-                            except BaseException:
-                                # The lease of a page in hand would be renewed for ever.
-                                leases = [each.lease for each in result.settlements]
-                                held.orphans += filter(held.holds, leases)
-                                raise
+                        except BaseException:
+                            settlements = () if result is None else result.settlements
+                            leases = [each.lease for each in settlements]
+                            # The lease of a page in hand would be renewed for ever.
+                            held.orphans += filter(held.holds, leases)
+                            for each in (lease, *leases):
+                                self._outcomes.state.undo(each)
+                            raise
+                        # From here on the outcome and the state's changes are the committer's.
                         if alone.alone is lease:
                             # Until then a crash would count against it.
                             await held.ended(lease)
-                    except BaseException:
-                        self._outcomes.state.undo(lease)
-                        raise
                     finally:
                         alone.leave(lease)
             self._stats.leases_lost += 1

@@ -325,6 +325,39 @@ async def test_a_page_that_an_internal_error_puts_back_counts_once(
     assert await state_of(ledger_url, "counting") == {"parsed": 1}
 
 
+async def test_a_crawl_that_is_stopped_counts_the_page_that_ran_alone(tmp_path: Path):
+    """Its fetcher ends while the outcome is written."""
+
+    class Counting(Spider):
+        name = "counting"
+        start_urls = (BASE,)
+
+        def parse(self, response: Response) -> Any:
+            self.state.add("parsed")
+
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    ledger = await open_ledger(url, "counting")
+    await ledger.tasks.add([Request(BASE).task(now=ledger.now())])
+    for worker in ("dead", "dead too"):
+        page = await ledger.tasks.page(limit=1)
+        await ledger.leases.claim(page, worker=worker, lease=timedelta(0), max_lost=5)
+    real = ledger.outcomes
+
+    async def commit(settlements: Sequence[Settlement]) -> Committed:
+        crawl.stop()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        return await real.commit(settlements)
+
+    ledger.outcomes = PatchedFacet(real, commit=commit)
+    crawl = assemble(Counting(), ledger, ReplayDownloader({BASE: ""}), QUICK)
+    report = await crawl.run()
+    await ledger.close()
+
+    assert (report.finish_reason, report.pages) == ("stopped", 1)
+    assert await state_of(url, "counting") == {"parsed": 1}
+
+
 async def test_a_spider_without_a_state_asks_its_ledger_for_none(ledger_url: str):
     class Plain(Spider):
         name = "plain"
