@@ -1,20 +1,27 @@
 """Pages with a direct link and a redirect to them: recorded once each."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from anyio.lowlevel import checkpoint
 
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.assembly import run_spider
+from crawlcw.assembly import assemble, run_spider
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.ledger.values import Claimed
 from crawlcw.ledger_opening import open_ledger
-from crawlcw.model.task import Status
+from crawlcw.model.task import Status, Task
+from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import loopback
+from tests.support.ledgers import LEASE, FakeClock, PatchedLedger, claimed_one, make_task
 
 PAGES = 200
 
@@ -93,3 +100,59 @@ async def test_a_page_that_redirects_in_place_lead_to_is_recorded_once(tmp_path:
 
     assert paths == sorted(["", *(f"page/{n}" for n in range(PAGES))])
     assert (report.pages, report.redirects) == (1 + PAGES, PAGES)
+
+
+FROM, PAGE = "http://a.example/from", "http://a.example/page"
+WEB = {FROM: Replay(status=302, headers={"Location": PAGE}), PAGE: "a page"}
+#: With cookies a redirect is followed in place.
+IN_PLACE = Settings(delay=0.0, cookies=True, obey_robots=False)
+
+
+async def test_a_page_that_may_kill_its_process_is_not_parsed_beside_others_for_a_redirect(
+    tmp_path: Path,
+):
+    """It is asked for again and runs alone: its crashes count against no other page, and count."""
+    clock = FakeClock()
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", Pages.name, clock=clock)
+    await ledger.tasks.add([make_task(PAGE)])
+    for _ in range(2):
+        await claimed_one(ledger)
+        clock.advance(seconds=LEASE.total_seconds())
+    held_elsewhere = [await claimed_one(ledger)]
+
+    class Web(ReplayDownloader):
+        async def fetch(self, request: Request, *, url: str) -> Response:
+            if url == PAGE and held_elsewhere:
+                await ledger.outcomes.release([held_elsewhere.pop()])
+            return await super().fetch(request, url=url)
+
+    site = Web(WEB)
+    report = await assemble(Pages(start_urls=[FROM]), ledger, site, IN_PLACE).run()
+    await ledger.close()
+
+    assert site.requested == [FROM, PAGE, PAGE]
+    assert (report.pages, report.redirects) == (1, 1)
+
+
+async def test_a_redirect_that_is_lost_leaves_no_lease_of_the_page_that_was_claimed_for_it(
+    tmp_path: Path,
+):
+    class Losing(PatchedLedger):
+        patched = ("leases.claim",)
+
+        async def claim(self, tasks: Sequence[Task], **options: Any) -> Claimed:
+            claimed = await self.real.leases.claim(tasks, **options)
+            if tasks[0].url == PAGE:
+                crawl.stop()
+                crawl._session.held.lose([Request(FROM).identity()[1]])
+                await checkpoint()  # its answer is on the way
+            return claimed
+
+    ledger = await Losing.open(tmp_path / "ledger.db", Pages.name)
+    crawl = assemble(Pages(start_urls=[FROM]), ledger, ReplayDownloader(WEB), IN_PLACE)
+    await crawl.run()
+    record = await ledger.tasks.get(Request(PAGE).identity()[1])
+    await ledger.close()
+
+    assert record is not None
+    assert record.task.status is not Status.PROCESSING
