@@ -16,13 +16,14 @@ from crawlcw.crawl.outcomes import Done
 from crawlcw.engine import batching
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import Stats
-from crawlcw.errors import Reason
+from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Added, Committed
 from crawlcw.model.dropped import DroppedLinks
-from crawlcw.model.task import Lease, ResponseInfo, Status, Task
-from crawlcw.model.transitions import Event, Moved, Settlement
+from crawlcw.model.task import Lease, ResponseInfo, Status, StoredPage, Task
+from crawlcw.model.transitions import Event, Moved, Settlement, Succeeded
 from crawlcw.model.visits import Visit
 from tests.support.ledgers import (
+    LEASE,
     FakeClock,
     PatchedLedger,
     claimed,
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.quick
 
 
 class Journal(PatchedLedger):
-    """Ledger that logs its writes and can block the first one."""
+    """Ledger that logs its writes, and whose answers to a commit can be held back."""
 
     patched = ("tasks.add", "outcomes.commit")
 
@@ -53,9 +54,10 @@ class Journal(PatchedLedger):
 
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
         self.entries.append(("commit", len(settlements)))
+        committed = await self.real.outcomes.commit(settlements)
         self.writing.set()
         await self.go.wait()
-        return await self.real.outcomes.commit(settlements)
+        return committed
 
 
 class KilledError(Exception):
@@ -65,7 +67,7 @@ class KilledError(Exception):
 class Writing:
     """A committer with its collaborators, and a log of its announcements."""
 
-    def __init__(self, ledger: Journal) -> None:
+    def __init__(self, ledger: Journal, bodies: Any = None) -> None:
         self.ledger = ledger
         self.done: asyncio.Queue[Done] = asyncio.Queue()
         self.held = HeldLeases()
@@ -81,7 +83,7 @@ class Writing:
             coordinator=self,
             adder=adder,
             state=KeptState(Spider(), ledger),
-            bodies=None,
+            bodies=bodies,
             end=lambda *_: None,
         )
 
@@ -173,6 +175,17 @@ async def test_links_are_added_first_and_each_once(writing: Writing):
     assert all(link.id in writing.seen for link in links)
 
 
+async def test_links_that_lie_too_deep_are_written_once(writing: Writing):
+    """Most pages of a site link to the same ones."""
+    deep = make_task("http://a.example/deep", due=None)
+
+    for lease in await writing.leases(2):
+        produced = Produced(too_deep=[deep])
+        await writing.write(Done(settlements=(success(writing.ledger, lease),), produced=produced))
+
+    assert writing.ledger.entries == [("add", 1), ("commit", 1), ("commit", 1)]
+
+
 async def test_links_that_are_known_cost_nothing(writing: Writing):
     (lease,) = await writing.leases(1)
     link = make_task("http://a.example/1")
@@ -261,6 +274,37 @@ async def test_a_result_that_comes_too_late_is_dropped_and_counted(writing: Writ
     assert (writing.stats.leases_lost, writing.stats.pages, writing.stats.items) == (1, 1, 1)
     assert [row.item async for row in writing.ledger.queries.items()] == [{"n": 2}]
     assert len(writing.held) == 0
+
+
+async def test_a_lease_that_the_commit_has_just_ended_is_not_lost(writing: Writing):
+    """It is renewed while the answer to the commit is on its way."""
+    (lease,) = await writing.leases(1)
+    writing.ledger.go.clear()
+    all_written = asyncio.create_task(writing.write(done(writing, lease)))
+    await writing.ledger.writing.wait()
+
+    lost = await writing.held.renew(writing.ledger, lease=LEASE)
+    writing.ledger.go.set()
+    await all_written
+
+    assert lost == set()
+    assert (writing.stats.leases_lost, writing.stats.pages) == (0, 1)
+
+
+async def test_pages_that_cannot_be_kept_are_given_back_while_others_are_under_way(
+    writing: Writing,
+):
+    async def sync() -> None:
+        raise FetchError(Reason.FILES_UNWRITABLE, "the disk is full")
+
+    full = Writing(writing.ledger, bodies=SimpleNamespace(sync=sync))
+    (lease,) = await full.leases(1)
+    page = Succeeded(stored=StoredPage(file="a.warc.gz", offset=0, length=1))
+
+    await full.write(Done(settlements=(settled(full.ledger, lease, page),)))
+
+    assert full.ledger.entries == []
+    assert full.held.orphans == [lease]
 
 
 async def test_what_the_store_cannot_hold_fails_alone(
