@@ -15,6 +15,7 @@ from crawlcw.archive.bodies import read_stored
 from crawlcw.archive.records import Answer
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
+from crawlcw.model.spider_state import seen
 from crawlcw.model.task import Record, Status, StoredPage
 from crawlcw.testing import Replay, ReplayDownloader
 
@@ -61,6 +62,14 @@ async def found(ledger_url: str, url: str = HOME) -> Record:
         await ledger.close()
     assert record is not None
     return record
+
+
+async def state(ledger_url: str) -> dict[str, Any]:
+    ledger = await open_ledger(ledger_url, "pages")
+    try:
+        return seen(await ledger.spider_state.read())
+    finally:
+        await ledger.close()
 
 
 async def stored(ledger_url: str, folder: Path, url: str = HOME) -> Answer:
@@ -341,6 +350,11 @@ async def test_a_full_disk_ends_the_crawl_and_costs_no_task_anything(
 async def test_no_outcome_is_recorded_of_a_page_that_was_not_synced(
     ledger_url: str, folder: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
+    class Counting(Pages):
+        def parse(self, response: Response) -> Iterator[Any]:
+            self.state.add("pages")
+            return super().parse(response)
+
     fsync = os.fsync
 
     def broken(descriptor: int) -> None:
@@ -350,18 +364,20 @@ async def test_no_outcome_is_recorded_of_a_page_that_was_not_synced(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", broken)
-        report = await crawled({HOME: "a page"}, ledger_url, settings)
+        report = await crawled({HOME: "a page"}, ledger_url, settings, Counting())
 
     assert report.finish_reason is FinishReason.FILES_UNWRITABLE
     assert report.detail == f"cannot keep pages in {folder}: Input/output error"
     record = await found(ledger_url)
     assert (record.task.status, record.task.retry, record.task.stored) == (Status.TODO, 0, None)
     assert record.items == ()
+    assert await state(ledger_url) == {}
 
-    report = await crawled({HOME: "a page"}, ledger_url, settings)
+    report = await crawled({HOME: "a page"}, ledger_url, settings, Counting())
 
     assert (report.finish_reason, report.pages) == (FinishReason.DRAINED, 1)
     assert (await stored(ledger_url, folder)).body == b"a page"
+    assert await state(ledger_url) == {"pages": 1}
 
 
 async def test_a_folder_that_cannot_be_made_says_so(
