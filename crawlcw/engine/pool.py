@@ -148,7 +148,7 @@ class RunAlone:
             if alone:
                 self.alone = lease
                 self._free = anyio.Event()
-                while self._under_way:
+                if self._under_way:  # nothing is added to them from here on
                     self._left = anyio.Event()
                     await self._left.wait()
             self._under_way.add((lease.task.id, lease.fence))

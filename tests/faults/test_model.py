@@ -126,7 +126,7 @@ WITHOUT |= {
             "a-quarantined-task-begins-beside-others",
             "crawlcw.engine.pool",
             "RunAlone.enter",
-            ("while self._under_way:", "while False:"),
+            ("if self._under_way:", "if False:"),
         ),
         (
             "others-begin-beside-a-quarantined-task",
