@@ -184,6 +184,22 @@ async def test_the_validators_of_a_page_are_not_sent_to_where_it_redirects(
     assert (parsed, report.unchanged) == ([HOME + "new"], 0)
 
 
+async def test_a_304_behind_a_redirect_says_nothing_of_the_page_that_led_there(
+    ledger: SqliteLedger,
+):
+    await crawled(ledger, {HOME: page("home", etag='"1"')})
+    moved = {
+        HOME: Replay(status=301, headers={"Location": "/new"}),
+        HOME + "new": Replay(status=304),
+    }
+
+    # With cookies a redirect is followed in place.
+    report, web, _ = await crawled(ledger, moved, cookies=True)
+
+    assert web.asked[HOME]["If-None-Match"] == '"1"'
+    assert (report.failures, report.unchanged) == ({"http-status": 1}, 0)
+
+
 async def test_a_page_that_is_gone_keeps_its_items_and_is_asked_for_again(ledger: SqliteLedger):
     await crawled(ledger, {HOME: page("home", "/a", etag='"1"'), HOME + "a": page("a")})
     await crawled(ledger, {HOME: page("home", "/a", etag='"1"')})
