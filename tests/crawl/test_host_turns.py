@@ -196,35 +196,44 @@ async def test_hops_and_the_first_page_behind_a_login_wait_for_the_delay(
 
 
 class SlowToConnect:
-    """Web that takes 3 s to connect to, once; where it *fails* its pages are too large."""
+    """Web that takes 3 s to connect to, once: for its first answer, or behind its first redirect.
 
-    def __init__(self, clock: VirtualClock, *, fails: bool) -> None:
+    Its pages *end* well, are too large, or lead to others.
+    """
+
+    def __init__(self, clock: VirtualClock, *, end: str) -> None:
         self.clock = clock
-        self.fails = fails
+        self.end = end
         self.sent: list[float] = []
 
     async def fetch(self, request: Request, *, url: str) -> Response:
-        if not self.sent:
+        redirects = self.end == "redirects"
+        if len(self.sent) == redirects:
             await asyncio.sleep(3)
         self.sent.append(self.clock.elapsed)
         await asyncio.sleep(0.1)
-        if self.fails:
+        if self.end == "fails":
             raise FetchError(Reason.BODY_TOO_LARGE)
-        return Response(url, request=request, status=200, elapsed=timedelta(seconds=0.1))
+        elapsed = timedelta(seconds=0.1)
+        if redirects and not url.endswith("/page"):
+            to_page = {"location": f"{url}/page"}
+            return Response(url, request=request, status=302, headers=to_page, elapsed=elapsed)
+        return Response(url, request=request, status=200, elapsed=elapsed)
 
     async def close(self) -> None:
         pass
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(("end", "requests"), [("well", 4), ("fails", 4), ("redirects", 8)])
 def test_the_delay_counts_from_when_a_request_was_sent(
-    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    end: str, requests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     class Pages(Spider):
         name = "pages"
         start_urls = [f"http://a.example/{n}" for n in range(4)]
 
-    settings = Settings(delay="1s", obey_robots=False, max_retry=1)
+    # With cookies a redirect is followed in place.
+    settings = Settings(delay="1s", obey_robots=False, max_retry=1, cookies=True)
 
     async def crawl(web: SlowToConnect) -> None:
         path = tmp_path / "ledger.db"
@@ -235,10 +244,10 @@ def test_the_delay_counts_from_when_a_request_was_sent(
             await ledger.close()
 
     with virtual(monkeypatch) as clock:
-        web = SlowToConnect(clock, fails=fails)
+        web = SlowToConnect(clock, end=end)
         run(clock, crawl(web), within=timedelta(minutes=1))
 
-    assert len(web.sent) == 4
+    assert len(web.sent) == requests
     assert all(later - earlier >= 1 for earlier, later in pairwise(web.sent)), web.sent
 
 
