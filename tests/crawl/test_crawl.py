@@ -1724,6 +1724,32 @@ async def test_a_lost_lease_stops_its_page_and_drops_its_result(ledger: SqliteLe
     assert await urls_of_items(ledger) == ["the thief's"]
 
 
+async def test_a_page_that_loses_its_lease_while_it_runs_alone_lets_the_others_begin(
+    ledger: SqliteLedger, path: Path
+):
+    await ledger.tasks.add([make_task(HOME)])
+    for worker in ("dead", "dead too"):
+        await ledger.leases.claim(
+            [(await record(ledger, HOME)).task], worker=worker, lease=timedelta(0), max_lost=3
+        )
+    web = Web({HOME: "", f"{HOME}other": ""}, held=[HOME])
+    spider = Books(start_urls=[HOME, f"{HOME}other"])
+    running = asyncio.create_task(crawl_of(spider, web, ledger, lease="1s").run())
+    await web.reached.wait()
+    thief = await later(path, by=timedelta(hours=1))
+
+    # Another process gives it up, as one that crashes its worker.
+    await thief.leases.claim(
+        [(await record(ledger, HOME)).task], worker="thief", lease=timedelta(hours=1), max_lost=1
+    )
+    report = await asyncio.wait_for(running, timeout=10)
+
+    await thief.close()
+    assert web.cancelled == [HOME]
+    assert (report.drained, report.leases_lost, report.pages) == (True, 1, 1)
+    assert await urls_of_items(ledger) == [f"{HOME}other"]
+
+
 async def test_a_lease_lost_in_the_middle_of_a_redirected_page_leaves_nothing_behind(
     ledger: SqliteLedger, path: Path
 ):
@@ -1858,6 +1884,25 @@ async def test_a_ledger_that_stays_away_ends_the_crawl(path: Path, operation: st
     assert (await ledger.queries.counts())[Status.PROCESSING] == 0, "what could be given back was"
     await crawled(Books(), Web(site(5)), ledger)
     assert await urls_of_items(ledger) == sorted(site(5))
+    await ledger.close()
+
+
+class Unreadable(PatchedLedger):
+    """Ledger that finds no single task."""
+
+    patched = ("tasks.get",)
+
+    async def get(self, task_id: bytes) -> Record | None:
+        raise LedgerUnavailableError("get was not answered")
+
+
+async def test_a_ledger_that_stays_away_from_a_page_under_way_ends_the_crawl(path: Path):
+    """It is no internal error, which would be tried again."""
+    ledger = await Unreadable.open(path, "books")
+
+    with pytest.raises(LedgerUnavailableError, match="get was not answered"):
+        await crawled(Books(), Web({HOME: to("/new")}), ledger, ledger_give_up="50ms")
+
     await ledger.close()
 
 
