@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -248,7 +249,8 @@ async def test_no_link_and_no_outcome_is_written_before_the_state_of_its_page(le
     pages = {"": '<a href="/1">1</a>', "1": '<a href="/2">2</a>', "2": ""}
     answers = {BASE + path: Replay(body=body, headers=HTML) for path, body in pages.items()}
     ledger = await open_ledger(ledger_url, "parents")
-    tasks, real = ledger.tasks, ledger.outcomes
+    tasks, real, states = ledger.tasks, ledger.outcomes, ledger.spider_state
+    others_first = cycle([True, False])  #: whether another process writes before this one
     behind: list[str] = []
 
     async def known() -> set[str]:
@@ -264,15 +266,44 @@ async def test_no_link_and_no_outcome_is_written_before_the_state_of_its_page(le
         behind.extend({each.lease.task.url for each in settlements} - await known())
         return await real.commit(settlements)
 
-    ledger.tasks, ledger.outcomes = (
+    async def change(before: StoredState, after: StoredState) -> bool:
+        return not next(others_first) and await states.change(before, after)
+
+    ledger.tasks, ledger.outcomes, ledger.spider_state = (
         PatchedFacet(tasks, add=add),
         PatchedFacet(real, commit=commit),
+        PatchedFacet(states, change=change),
     )
     report = await assemble(Parents(), ledger, ReplayDownloader(answers), QUICK).run()
     await ledger.close()
 
     assert report.counts[Status.FINISHED] == 3
     assert behind == []
+
+
+async def test_a_page_whose_result_comes_too_late_counts_once(ledger_url: str):
+    class Counting(Spider):
+        name = "counting"
+        start_urls = (BASE,)
+
+        def parse(self, response: Response) -> Any:
+            self.state.add("parsed")
+
+    ledger = await open_ledger(ledger_url, "counting")
+    real = ledger.outcomes
+    others = [real.release]
+
+    async def commit(settlements: Sequence[Settlement]) -> Committed:
+        while others:
+            await others.pop()([each.lease for each in settlements])
+        return await real.commit(settlements)
+
+    ledger.outcomes = PatchedFacet(real, commit=commit)
+    report = await assemble(Counting(), ledger, ReplayDownloader({BASE: ""}), QUICK).run()
+    await ledger.close()
+
+    assert (report.leases_lost, report.pages) == (1, 1)
+    assert await state_of(ledger_url, "counting") == {"parsed": 1}
 
 
 async def test_a_page_whose_session_is_retired_has_changed_nothing(
