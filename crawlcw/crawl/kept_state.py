@@ -75,7 +75,7 @@ class KeptState:
     def undo(self, lease: Lease) -> None:
         """Take back the changes by callbacks of a page that is put back."""
         page = self._history.page_of((lease.task.id, lease.fence))
-        if page is not None and not page.is_void:
+        if page is not None:
             self._history.undo(page)
 
     # When it is written, and read.
