@@ -1,9 +1,14 @@
 """Memory budget: first come, first served, and no request waits for ever."""
 
 import asyncio
+import weakref
+from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 
+from crawlcw.api.attempt import Attempt
+from crawlcw.api.request import Request
 from crawlcw.fetch.body import MemoryBudget
 
 pytestmark = pytest.mark.quick
@@ -79,3 +84,27 @@ async def test_a_share_that_comes_at_the_moment_of_a_cancellation_is_given_back(
     await turns()
 
     assert (waiting.cancelled(), budget.used) == (True, 0)
+
+
+async def test_an_attempt_that_fails_at_its_end_gives_its_memory_back():
+    """As one does whose time is up: the error comes of the closing of its timeout."""
+    budget = MemoryBudget(10)
+    late = AsyncExitStack()
+
+    with pytest.raises(ZeroDivisionError):
+        async with Attempt(request=Request("http://a.example/"), cleanup=late) as attempt:
+            late.callback(lambda: 1 / 0)
+            attempt.keep(await budget.take(10))
+
+    assert budget.used == 0
+
+
+async def test_an_attempt_that_has_ended_waits_for_no_garbage_collection():
+    attempt = Attempt(request=Request("http://a.example/"))
+    attempt.follows = partial(lambda _attempt, _url: True, attempt)
+    bound = weakref.ref(attempt.follows)
+
+    async with attempt:
+        assert bound() is not None
+
+    assert bound() is None
