@@ -98,6 +98,34 @@ async def test_the_delay_counts_from_when_a_late_request_is_sent(
     assert turns.slept == [3, 3]
 
 
+@pytest.mark.parametrize("url", [URL, OTHER], ids=["held", "not held"])
+async def test_a_late_request_gives_nobody_the_turn_next_to_one_that_still_waits(
+    url: str, by_clock: Callable[[Process], Turns], monkeypatch: pytest.MonkeyPatch
+):
+    turns = by_clock(Process(delay=3))
+    turns.process.serve()
+    slept, late = list[float](), anyio.Event()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await (late.wait() if len(slept) == 1 else anyio.sleep_forever())
+
+    monkeypatch.setattr("crawlcw.crawl.opening.anyio", SimpleNamespace(sleep=sleep))
+    await turns.admission.turn(url)
+    async with anyio.create_task_group() as waiting:
+        for _ in range(2):
+            waiting.start_soon(turns.admission.turn, url)
+            await anyio.wait_all_tasks_blocked()
+        turns.process.now += 4
+        late.set()
+        await anyio.wait_all_tasks_blocked()
+        waiting.start_soon(turns.admission.turn, url)
+        await anyio.wait_all_tasks_blocked()
+        waiting.cancel_scope.cancel()
+
+    assert slept == [3, 6, 5]
+
+
 async def test_a_host_without_a_delay_is_not_waited_for(by_clock: Callable[[Process], Turns]):
     turns = by_clock(Process())
     turns.process.serve()
