@@ -84,11 +84,13 @@ class Fetcher:
                         try:
                             try:
                                 result = await self._work(lease)
+                                if result is not None:
+                                    # Not done before there is room: until then this fetcher begins
+                                    # with no page, and one that waited for it would miss its turn.
+                                    await done.put(result)
                             finally:
                                 held.scopes.pop(lease.task.id, None)
                                 self._coordinator.done(lease)
-                            if result is not None:
-                                await done.put(result)
                         except BaseException:
                             settlements = () if result is None else result.settlements
                             leases = [each.lease for each in settlements]
@@ -212,7 +214,7 @@ class Fetcher:
             # to be kept, nor one for a cache for development.
             asked = conditional(asked, task)
             attempt.is_conditional = asked is not attempt.request
-        # Its turn came before it waited in the queue, and for the loop.
+        # The loop may have been busy since its turn came.
         frontier.sent(task.host, at=attempt.began)
         watched = self._outcomes.instruments
         try:

@@ -41,8 +41,8 @@ async def write_in_groups(
 ) -> None:
     """Give *write* the things of *queue*, group after group until cancelled.
 
-    Written things are done for the queue (`task_done`). While *workers_wait* for it, a group is
-    written as soon as the last one was. Raises what *write* raises.
+    Written things are done for the queue (`task_done`). While *workers_wait* for it, or for room in
+    the queue, a group is written as soon as the last one was. Raises what *write* raises.
     """
     room = anyio.Semaphore(_GROUPS_AT_ONCE)
 
@@ -64,7 +64,8 @@ async def write_in_groups(
                 await last.wait()
             group = [await queue.get()]
             while (  # noqa: ASYNC110  # no event tells that a worker waits
-                queue.qsize() < LARGEST_GROUP
+                not queue.full()
+                and queue.qsize() < LARGEST_GROUP
                 and (left := began + _APART - time.monotonic()) > 0
                 and not workers_wait()
             ):
