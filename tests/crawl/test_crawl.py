@@ -16,6 +16,7 @@ import uvloop
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
+from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble, run_spider
@@ -495,6 +496,28 @@ async def test_on_error_is_called_for_each_page_of_a_host_that_is_given_up(ledge
     assert (one.task.retry, list(one.items)) == (0, [{"lost": pages[7]}])
     assert report.hosts_given_up == {"http://a.example": "host-unreachable"}
     assert 2 <= sum(url in pages for url in web.pages) <= 2 + 8, "no requests after that"
+
+
+async def test_no_session_is_logged_in_for_pages_of_a_host_that_is_given_up(
+    ledger: SqliteLedger,
+):
+    class Members(Books):
+        async def start(self) -> AsyncIterator[Request]:
+            for url in pages:
+                yield Request(url, session=f"user{url[-1]}")
+
+        async def login(self, session: LoginSession) -> None:
+            logins.append(session.name)
+
+    logins: list[str] = []
+    pages = numbered(10)
+    web = Web(dict.fromkeys(pages, FetchError(Reason.CONNECT, "refused")))
+    spider = Members()
+
+    await crawled(spider, web, ledger, host_max_failures=1, obey_robots=False)
+
+    assert sorted(url for url, _ in spider.given_up) == pages
+    assert logins == [f"user{web.pages[0][-1]}"]
 
 
 async def test_an_errback_is_called_and_what_has_none_is_given_up_at_once(ledger: SqliteLedger):
