@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from crawlcw.api.request import Request
+from crawlcw.api.settings import Settings
 from crawlcw.crawl.causes import PageAttempt
 from crawlcw.crawl.hosts import HeldHost, Phase
 from crawlcw.errors import Defer, FetchError, Reason
+from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.model.health import Origin
 from crawlcw.model.hosts import Host, RobotsRecord
 from crawlcw.model.task import Lease
@@ -1284,3 +1286,20 @@ def test_links_to_a_host_that_was_full_before_are_dropped():
     process.begin(finished=3, given_up=Reason.HOST_FULL)
 
     assert process.full == {HOST}
+
+
+def test_a_page_that_is_banned_through_every_proxy_says_nothing_of_them():
+    causes = Process().causes
+    causes.proxies = pool = ProxyPool(Settings(proxies=["http://one:1", "http://two:1"]))
+    page = make_task("http://a.example/")
+
+    assert [causes.banned(page, proxy) for proxy in pool.proxies] == [False, True]
+    assert all(pool.wait(proxy, "a.example") <= 0 for proxy in pool.proxies)
+
+
+def test_a_ban_of_the_proxy_that_a_request_has_named_is_its_pages_own():
+    causes = Process().causes
+    causes.proxies = ProxyPool(Settings(proxies=["http://one:1", "http://two:1"]))
+    (named,) = ProxyPool(Settings(proxies=["http://own:1"])).proxies
+
+    assert causes.banned(make_task("http://a.example/"), named)
