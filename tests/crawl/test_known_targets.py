@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,24 @@ async def test_a_redirect_that_is_lost_leaves_no_lease_of_the_page_that_was_clai
 
     assert record is not None
     assert record.task.status is not Status.PROCESSING
+
+
+async def test_a_refusal_behind_a_redirect_is_not_of_the_host_that_led_there(tmp_path: Path):
+    class Wide(Pages):
+        start_urls = [FROM]
+        allowed_hosts = ["a.example", "b.example"]
+
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", Pages.name)
+    busy = "http://b.example/busy"
+    answers = {
+        FROM: Replay(status=302, headers={"Location": busy}),
+        busy: Replay(status=429, headers={"Retry-After": "1"}),
+    }
+    settings = replace(IN_PLACE, max_retry=1)
+
+    site = ReplayDownloader(answers)
+    report = await assemble(Wide(), ledger, site, settings).run()
+    await ledger.close()
+
+    assert site.requested == [FROM, busy]
+    assert (report.failures, report.host_failures) == ({"http-status": 1}, {})
