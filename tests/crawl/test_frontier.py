@@ -15,7 +15,7 @@ from crawlcw.model.health import Origin
 from crawlcw.model.hosts import Host, RobotsRecord
 from crawlcw.model.task import Lease
 from tests.support.frontiers import HOST, USABLE, Process, lease_of
-from tests.support.ledgers import START, make_task
+from tests.support.ledgers import START, make_task, visit
 
 ROBOTS = RobotsRecord(origin="http://example.com", body="", expires=START + timedelta(days=1))
 
@@ -1303,3 +1303,13 @@ def test_a_ban_of_the_proxy_that_a_request_has_named_is_its_pages_own():
     (named,) = ProxyPool(Settings(proxies=["http://own:1"])).proxies
 
     assert causes.banned(make_task("http://a.example/"), named)
+
+
+def test_a_page_that_is_visited_again_is_no_further_one_of_its_host():
+    process = Process(max_pages=1)
+    host = process.serve()
+
+    again = make_task(f"http://{HOST}/", visit=visit())
+    process.causes.finished(again, good_url=None, size=0)
+
+    assert (host.state.finished, host.state.given_up) == (0, None)
