@@ -58,6 +58,40 @@ async def test_of_a_result_that_finds_no_room_no_other_lease_is_held_for_ever(
     assert held.orphans == [in_hand]
 
 
+async def test_a_page_whose_lease_is_lost_while_its_result_waits_for_room_changes_no_state(
+    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+):
+    spider = Pages()
+    crawl = assemble(spider, ledger, ReplayDownloader({}), Pages.settings)
+    held, fetcher = crawl._session.held, crawl._parts.fetcher
+    await ledger.tasks.add(make_tasks(2))
+    lost, in_hand = await claimed(ledger)
+    held.add([lost, in_hand])
+    done: asyncio.Queue[Done] = asyncio.Queue(1)
+    done.put_nowait(Done(settlements=()))
+
+    async def work(lease: Lease) -> Done:
+        # As behind a redirect that is followed in place.
+        for each in (lost, in_hand):
+            with crawl._parts.state.running(each.task) as running:
+                spider.state.add("parsed")
+                running.keep()
+        return Done(settlements=(success(ledger, lost), success(ledger, in_hand)))
+
+    monkeypatch.setattr(fetcher, "_work", work)
+    crawl._parts.coordinator.pool.put(lost)
+    fetching = asyncio.create_task(fetcher.run(done))
+    while "parsed" not in spider.state:
+        await asyncio.sleep(0)
+    held.lose([lost.task.id])
+    async with asyncio.timeout(5):
+        while not crawl.stats.leases_lost:
+            await asyncio.sleep(0)
+    fetching.cancel()
+
+    assert dict(spider.state) == {}
+
+
 async def test_a_lease_that_is_lost_while_its_result_waits_stops_no_other_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
