@@ -1313,3 +1313,30 @@ def test_a_page_that_is_visited_again_is_no_further_one_of_its_host():
     process.causes.finished(again, good_url=None, size=0)
 
     assert (host.state.finished, host.state.given_up) == (0, None)
+
+
+def test_no_host_is_full_before_all_start_urls_are_known():
+    process = Process(max_pages=1)
+    host = process.serve()
+    process.frontier.page_limit.seeded = False
+
+    process.causes.finished(make_task(f"http://{HOST}/"), good_url=None, size=0)
+
+    assert host.state.given_up is None
+
+
+async def test_a_host_that_has_answered_rests_as_long_as_any_though_nothing_else_waits():
+    """Else a server that is started anew would be given up before it is back."""
+    process = Process()
+    process.serve()
+    url = f"http://{HOST}/"
+    process.causes.answered_well(HOST, url, latency=0.0, sent=process.ledger_now())
+    refused = FetchError(Reason.CONNECT)
+    refused.refused = True
+    process.now += 1
+
+    await process.causes.unanswered(
+        HOST, url, refused, sent=process.ledger_now(), began=process.now
+    )
+
+    assert process.resting() >= process.frontier.policy.backoff_base.total_seconds()
