@@ -376,6 +376,20 @@ def test_a_host_that_failed_is_asked_for_one_page_until_it_is_back(concurrency: 
     assert len(process.take_all()) == 5
 
 
+def test_a_host_that_was_fast_and_failed_is_not_asked_for_as_many_pages_as_before():
+    process = Process(concurrency=8)
+    host = process.serve(finished=30)
+    for _ in range(4):
+        process.answered(page=False)
+    assert host.queue.allowed == 8
+
+    process.failed()
+    process.now += 10
+    process.answered(page=False)
+
+    assert host.queue.allowed == 5
+
+
 # --- effects of answers and failures
 
 
