@@ -20,6 +20,7 @@ from crawlcw.ledger.protocol import Committed, Ledger
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.identities import IdentityState
 from crawlcw.model.transitions import Settlement
+from crawlcw.testing import ReplayDownloader
 from tests.support.commands import invoke
 from tests.support.crawl_process import Process, Store, wait_until
 from tests.support.ledgers import PatchedFacet
@@ -334,6 +335,21 @@ async def test_a_callback_that_always_retires_its_session_fails_by_itself(
 
     assert report.finish_reason is FinishReason.DRAINED
     assert report.failures == {"logged-out": 1}
+
+
+async def test_a_page_of_no_session_that_retires_it_fails_by_itself(ledger_url: str):
+    class Visitor(Spider):
+        name = "visitor"
+        start_urls = ["http://a.example/"]
+
+        def parse(self, response: Response) -> None:
+            response.session.retire()
+
+    settings = Settings(obey_robots=False, max_retry=1)
+    pages = ReplayDownloader({"http://a.example/": "a page"})
+    report = await run_spider(Visitor(), ledger=ledger_url, settings=settings, downloader=pages)
+
+    assert (report.failures, report.internal_errors) == ({"logged-out": 1}, 0)
 
 
 async def test_what_a_login_leaves_is_there_for_every_page(
