@@ -87,7 +87,7 @@ async def test_a_share_that_comes_at_the_moment_of_a_cancellation_is_given_back(
 
 
 async def test_an_attempt_that_fails_at_its_end_gives_its_memory_back():
-    """Its timeout raises there."""
+    """A page that is open in a browser is closed there."""
     budget = MemoryBudget(10)
     late = AsyncExitStack()
 
