@@ -12,9 +12,9 @@ from crawlcw import Settings, open_ledger
 from crawlcw.errors import Reason
 from crawlcw.model.task import Record, Status
 from crawlcw.tracking import Tracker
-from tests.blame.code_site import Command, Site, crawled, running, wait_until
+from tests.blame.code_site import Command, Site, crawled, running, spider, wait_until
 from tests.blame.crawl_command import children_of
-from tests.blame.test_user_code import records, spider
+from tests.blame.test_user_code import records
 from tests.cli.test_supervisor import is_running
 
 pytestmark = [pytest.mark.timeout(150), pytest.mark.thorough]
@@ -50,7 +50,7 @@ async def test_a_callback_that_never_returns_ends_its_process_and_is_found_out(
     settings = ("-s", "callback_timeout=1.5s", "-s", "lease=2s", "-s", "max_lost=2")
     settings += ("--processes", "0")
     with Site(5) as site:
-        code_ = spider(site, STUCK.format(keep=keep))
+        code_ = spider(site.url, STUCK.format(keep=keep))
         code, _, command = await asyncio.to_thread(crawled, tmp_path, code_, ledger_url, *settings)
         assert code in codes, command.log
         assert 'spider.py", line ' in command.log, "the stack is dumped"
@@ -85,7 +85,7 @@ async def test_a_callback_that_never_returns_is_found_out_by_the_command_itself(
 ):
     settings = ("-s", "callback_timeout=1.5s", "-s", "lease=2s")
     with Site(5) as site:
-        code_ = spider(site, STUCK.format(keep=keep))
+        code_ = spider(site.url, STUCK.format(keep=keep))
         code, report, command = await asyncio.to_thread(
             crawled, tmp_path, code_, ledger_url, *settings
         )
@@ -107,7 +107,7 @@ async def test_the_leases_of_a_process_with_a_blocked_loop_are_not_taken_over(
 ):
     settings = ("-s", "lease=5s", "-s", "callback_timeout=0s", "--quiet", "--processes", "0")
     with Site(3) as site:
-        code_ = spider(site, STUCK.format(keep=keep))
+        code_ = spider(site.url, STUCK.format(keep=keep))
         with running(tmp_path, code_, ledger_url, *settings) as command:
             await asyncio.to_thread(wait_until, lambda: is_stuck(command))
             before = await task_at(ledger_url, site, "0")
@@ -143,7 +143,7 @@ async def test_a_supervisor_kills_a_worker_that_is_silent(ledger_url: str, tmp_p
     frozen = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
     given = ("-s", "callback_timeout=1s", "-s", "max_lost=2", "-s", "lease=3s", "--processes", "2")
     with Site(5) as site:
-        code_ = spider(site, STUCK.format(keep=frozen))
+        code_ = spider(site.url, STUCK.format(keep=frozen))
         code, report, command = await asyncio.to_thread(
             crawled, tmp_path, code_, ledger_url, *given
         )
@@ -159,7 +159,7 @@ async def test_a_supervisor_that_is_told_to_stop_waits_for_no_stuck_worker(
 ):
     given = ("-s", "grace=1s", "--processes", "2")
     with Site(5) as site:
-        code_ = spider(site, STUCK.format(keep=IN_PYTHON))
+        code_ = spider(site.url, STUCK.format(keep=IN_PYTHON))
         with running(tmp_path, code_, ledger_url, *given) as command:
             await asyncio.to_thread(wait_until, lambda: is_stuck(command))
             command.send(signal.SIGTERM)
@@ -180,7 +180,7 @@ async def test_a_crawl_that_is_stopped_while_a_callback_hangs_ends_as_any_other(
 ):
     given = ("-s", "grace=1s", "-s", "callback_timeout=0s")
     with Site(5) as site:
-        code_ = spider(site, STUCK_IN["parse"].format(keep=keep))
+        code_ = spider(site.url, STUCK_IN["parse"].format(keep=keep))
         with running(tmp_path, code_, ledger_url, *given) as command:
             await asyncio.to_thread(wait_until, (tmp_path / "stuck").exists)
             for event in ("stop", "stop_now")[:signals]:
@@ -229,7 +229,7 @@ async def test_a_worker_whose_loop_stands_still_ends_after_its_supervisor(
 ):
     given = ("-s", "grace=1s", "-s", "callback_timeout=0s", "-s", "lease=10m")
     with Site(5) as site:
-        code = spider(site, STUCK_IN[method].format(keep=keep))
+        code = spider(site.url, STUCK_IN[method].format(keep=keep))
         with running(tmp_path, code, ledger_url, *given) as command:
             await asyncio.to_thread(wait_until, (tmp_path / "stuck").exists)
             (worker,) = children_of(command.process.pid)
@@ -265,7 +265,7 @@ FOREVER = """
 async def test_a_callback_that_awaits_for_ever_fails_its_own_page(ledger_url: str, tmp_path: Path):
     with Site(4) as site:
         code, report, command = await asyncio.to_thread(
-            crawled, tmp_path, spider(site, FOREVER), ledger_url, "-s", "callback_timeout=1s"
+            crawled, tmp_path, spider(site.url, FOREVER), ledger_url, "-s", "callback_timeout=1s"
         )
 
     page = await task_at(ledger_url, site, "0")
@@ -295,7 +295,7 @@ async def test_parsing_that_takes_all_the_cpu_costs_no_other_page_an_attempt(
         port = site.url.rsplit(":", 1)[1]
         urls = [f"http://127.0.1.{n}:{port}1" for n in range(1, 151)]
         code, report, command = await asyncio.to_thread(
-            crawled, tmp_path, spider(site, BUSY.format(urls=urls)), ledger_url, *given
+            crawled, tmp_path, spider(site.url, BUSY.format(urls=urls)), ledger_url, *given
         )
 
     assert (code, report["finish_reason"], report["pages"]) == (0, "drained", 150), command.log
