@@ -82,15 +82,11 @@ class Fetcher:
                     result = None
                     try:
                         try:
-                            try:
-                                result = await self._work(lease)
-                                if result is not None:
-                                    # Not done before there is room: until then this fetcher begins
-                                    # with no page, and one that waited for it would miss its turn.
-                                    await done.put(result)
-                            finally:
-                                held.scopes.pop(lease.task.id, None)
-                                self._coordinator.done(lease)
+                            result = await self._work(lease)
+                            if result is not None:
+                                # Not done before there is room: until then this fetcher begins
+                                # with no page, and one that waited for it would miss its turn.
+                                await done.put(result)
                         except BaseException:
                             settlements = () if result is None else result.settlements
                             leases = [each.lease for each in settlements]
@@ -99,6 +95,9 @@ class Fetcher:
                             for each in (lease, *leases):
                                 self._outcomes.state.undo(each)
                             raise
+                        finally:
+                            held.scopes.pop(lease.task.id, None)
+                            self._coordinator.done(lease)
                         # From here on the outcome and the state's changes are the committer's.
                         if alone.alone is lease:
                             # Until then a crash would count against it.
