@@ -1,9 +1,9 @@
 """Numbers of tasks by host, reason, callback, depth or status code, from indexes alone.
 
 The server counts a stretch of an index four times as fast as it groups one, so what there are
-few values of is counted value by value. So are hosts of many tasks each; where they have few,
-hosts are grouped. A command costs the server as much as 500 keys of an
-index, and the driver more, so one counts many stretches: a pipeline for each (`$unionWith`).
+few values of is counted value by value. So are hosts of many tasks each; hosts of few are grouped.
+A command costs the server as much as 500 keys of an index, and the driver more, so one counts many
+stretches: a pipeline for each (`$unionWith`).
 """
 
 import asyncio
