@@ -281,8 +281,8 @@ class Sessions:
         if identities.is_given_up(identity, since=self._since):
             self._end(
                 FinishReason.LOGIN_FAILED,
-                f"session {identity.name} was given up after {identity.failures} logins in a row "
-                f"that were of no use, the last: {identity.reason}",
+                f"session {identity.name} was given up; logins in a row that were of no use: "
+                f"{identity.failures}, the last: {identity.reason}",
             )
 
     def _known(self, name: str) -> _Held:
