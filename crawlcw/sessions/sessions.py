@@ -279,10 +279,12 @@ class Sessions:
 
     def _check_given_up(self, identity: Identity) -> None:
         if identities.is_given_up(identity, since=self._since):
+            number = identity.failures
+            logins = "1 login" if number == 1 else f"{number} logins in a row"
             self._end(
                 FinishReason.LOGIN_FAILED,
-                f"session {identity.name} was given up; logins in a row that were of no use: "
-                f"{identity.failures}, the last: {identity.reason}",
+                f"session {identity.name} was given up after {logins} of no use, "
+                f"the last: {identity.reason}",
             )
 
     def _known(self, name: str) -> _Held:
