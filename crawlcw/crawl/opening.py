@@ -84,8 +84,7 @@ class Opening:
         async def in_turn() -> None:
             clock = self.frontier.clock
             await anyio.sleep(max(0.0, host.queue.next_start - clock()))
-            # Hundreds of hosts that are opened on a network that is away would
-            # each be counted as failing.
+            # While the network is away no failure counts: a host would be asked again and again.
             await self.causes.settled()
             async with self._room:
                 if clock() < host.queue.deadline:

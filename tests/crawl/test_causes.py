@@ -1,0 +1,281 @@
+"""Whole crawls of webs that fail, in virtual time: the failures that count, and what they delay."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawlcw import FetchError, Reason, Request, Response, Settings, Spider
+from crawlcw.assembly import assemble
+from crawlcw.engine.watchdog import Watchdog
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.counters import Report
+from crawlcw.model.hosts import HostLease
+from crawlcw.model.stalls import Stalls
+from crawlcw.model.task import Status
+from tests.blame.virtual import VirtualClock, run, virtual
+from tests.support.ledgers import PatchedFacet
+
+pytestmark = pytest.mark.quick
+
+#: The seconds to the end of a request, and its status, the target of its redirect, or its failure.
+Answer = tuple[float, int | str | Reason]
+WELL: Answer = (0.1, 200)
+REFUSED: Answer = (0.1, Reason.CONNECT)
+SILENT: Answer = (3, Reason.TIMEOUT_CONNECT)
+
+
+class Pages(Spider):
+    """Asks for the URLs of its list; a number in it is the time to wait for, in seconds."""
+
+    name = "pages"
+    allowed_hosts = ("*",)
+
+    def __init__(self, clock: VirtualClock, urls: Sequence[str | float]) -> None:
+        self.clock = clock
+        self.urls = urls
+
+    async def start(self) -> AsyncIterator[Request]:
+        for url in self.urls:
+            if isinstance(url, str):
+                yield Request(url)
+            else:
+                await asyncio.sleep(url - self.clock.elapsed)
+
+    def parse(self, response: Response) -> None:
+        pass
+
+
+class Web:
+    """The downloader of a web whose *answers* are those of a function; it logs its requests."""
+
+    report: Report
+    statuses: dict[Status, int]
+
+    def __init__(self, clock: VirtualClock, answers: "Answers") -> None:
+        self.clock = clock
+        self.answers = answers
+        self.asked: list[tuple[float, str]] = []
+
+    def times(self, part: str) -> list[float]:
+        """Return when the URLs with this *part* were asked for."""
+        return [time for time, url in self.asked if part in url]
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        began = self.clock.elapsed
+        self.asked.append((began, url))
+        seconds, end = self.answers(self, url)
+        await asyncio.sleep(seconds)
+        if isinstance(end, Reason):
+            error = FetchError(end)
+            error.refused = end is Reason.CONNECT
+            raise error
+        status, headers = (302, {"location": end}) if isinstance(end, str) else (end, {})
+        elapsed = timedelta(seconds=self.clock.elapsed - began)
+        return Response(url, request=request, status=status, headers=headers, elapsed=elapsed)
+
+    async def close(self) -> None:
+        pass
+
+
+Answers = Callable[[Web, str], Answer]
+#: Takes a web's URLs, its answers, and settings.
+Crawled = Callable[..., Web]
+
+
+@pytest.fixture
+def crawled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crawled:
+    async def crawl(web: Web, urls: Sequence[str | float], prepare: Any, settings: Any) -> None:
+        ledger = await SqliteLedger.open(tmp_path / "l.db", "pages", clock=web.clock.ledger_now)
+        try:
+            await prepare(ledger)
+            web.report = await assemble(Pages(web.clock, urls), ledger, web, settings).run()
+            counts = await ledger.queries.counts()
+            web.statuses = {status: count for status, count in counts.by_status.items() if count}
+        finally:
+            await ledger.close()
+
+    async def nothing(_: SqliteLedger) -> None:
+        pass
+
+    def crawled(
+        urls: Sequence[str | float],
+        answers: Answers,
+        *,
+        prepare: Callable[[SqliteLedger], Awaitable[None]] = nothing,
+        **given: Any,
+    ) -> Web:
+        with virtual(monkeypatch) as clock, monkeypatch.context() as patch:
+
+            async def watched(watchdog: Watchdog) -> Watchdog:
+                # Without its thread, which is in real time.
+                watchdog._clock, watchdog.stalls = clock.monotonic, Stalls(now=clock.now)
+                watchdog._tick()
+                return watchdog
+
+            patch.setattr(Watchdog, "__aenter__", watched)
+            web = Web(clock, answers)
+            settings = Settings(**{"obey_robots": False, "auto_throttle": False} | given)
+            run(clock, crawl(web, urls, prepare, settings), within=timedelta(minutes=20))
+            return web
+
+    return crawled
+
+
+def pages(hosts: str, number: int) -> list[str]:
+    return [f"http://{host}.example/{page}" for host in hosts for page in range(number)]
+
+
+# --- our own uplink
+
+
+def test_a_host_whose_redirects_lead_to_dead_hosts_shows_that_the_network_is_there(
+    crawled: Crawled,
+):
+    """Else the crawl would wait for an hour for the hosts that have gone."""
+
+    def answers(web: Web, url: str) -> Answer:
+        if "//moved." in url:
+            return 0.1, "http://dead.example/"
+        return REFUSED if "//dead." in url else WELL if web.clock.elapsed < 3 else SILENT
+
+    urls = [*pages("abc", 5), *(f"http://moved.example/{n}" for n in range(20))]
+    # With cookies a redirect is followed in place.
+    given = {"cookies": True, "delay": "1s", "max_retry": 1, "host_max_failures": 1}
+    web = crawled(urls, answers, **given)
+
+    assert {*web.report.hosts_given_up} == {f"http://{host}.example" for host in "abc"}
+    assert web.clock.elapsed < 60
+
+
+def test_a_host_that_did_not_answer_because_the_network_was_away_has_an_address(crawled: Crawled):
+    """So that a mistake of a resolver after that is waited out as at any other host."""
+
+    def answers(web: Web, url: str) -> Answer:
+        now = web.clock.elapsed
+        if 10 < now < 40:
+            return 1, Reason.TIMEOUT_CONNECT
+        return (0.1, Reason.DNS_NXDOMAIN) if "//new." in url and now < 120 else WELL
+
+    web = crawled([*pages("abc", 30), 10.2, "http://new.example/"], answers, delay="1s")
+
+    assert 10 < web.times("//new.")[0] < 11
+    assert web.statuses == {Status.FINISHED: 91}
+
+
+def probed(web: Web) -> list[tuple[float, str]]:
+    """Return the requests for pages that were asked for before, with their times."""
+    asked = Counter[str]()
+    again = []
+    for time, url in web.asked:
+        asked[url] += 1
+        if asked[url] > 1 and "/silent" not in url:
+            again.append((time, url))
+    return again
+
+
+def test_hosts_are_not_opened_while_the_network_is_away(crawled: Crawled):
+    """They would be asked for their robots.txt again and again, for that failure does not count."""
+
+    def answers(web: Web, _: str) -> Answer:
+        return REFUSED if 7 < web.clock.elapsed < 20 else WELL
+
+    new = [f"http://new{n}.example/" for n in range(20)]
+    web = crawled([*pages("abc", 9), 8, *new], answers, obey_robots=True, delay="1s", concurrency=4)
+
+    assert web.statuses == {Status.FINISHED: 47}
+    # Before the first of them has failed.
+    assert len([time for time in web.times("//new") if time < 20]) <= 2 * 8
+
+
+# --- hosts
+
+
+def test_a_port_that_refuses_has_its_long_rests_while_seeds_come_in(crawled: Crawled):
+    web = crawled(
+        ["http://a.example/", 60], lambda web, _: REFUSED if web.clock.elapsed < 25 else WELL
+    )
+
+    assert web.statuses == {Status.FINISHED: 1}
+
+
+def test_what_waits_for_an_origin_that_is_given_up_takes_no_turn_from_the_hosts_other_one(
+    crawled: Crawled,
+):
+    urls = [f"https://a.example/{n}" for n in range(9)]
+    web = crawled(
+        [*urls, "http://a.example/"],
+        lambda _, url: REFUSED if "https" in url else WELL,
+        delay="1s",
+        host_max_failures=1,
+    )
+
+    (asked, url), (other, _) = web.asked
+    assert url in urls
+    assert other - asked < 2
+
+
+# --- opening
+
+
+def test_a_host_whose_lease_was_lost_while_it_waited_to_be_opened_is_not_asked(crawled: Crawled):
+    """Another process may have it."""
+
+    async def prepare(ledger: SqliteLedger) -> None:
+        real, lost = ledger.host_leases, set[str]()
+
+        async def renew(leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
+            if lost:
+                return await real.renew(leases, lease=lease)
+            lost.update(each.host.name for each in leases)
+            return lost
+
+        ledger.host_leases = PatchedFacet(real, renew=renew)
+
+    web = crawled(
+        pages("abc", 1),
+        lambda web, _: (25, 404) if len(web.asked) <= 2 else WELL,
+        prepare=prepare,
+        obey_robots=True,
+        concurrency=1,
+        lease="60s",
+    )
+
+    assert [round(time) for time in web.times("robots.txt")] == [0, 0, 60]
+
+
+def stalling(web: Web, *, seconds: float) -> Answer:
+    """Keep the event loop for some seconds."""
+    web.clock.now += seconds
+    return WELL
+
+
+def test_a_robots_txt_that_was_late_for_a_stalled_loop_is_no_failure_of_its_host(crawled: Crawled):
+    def answers(web: Web, url: str) -> Answer:
+        if "//b." in url:
+            return stalling(web, seconds=9)
+        return (10, Reason.TIMEOUT_READ) if len(web.times(url)) == 1 else WELL
+
+    web = crawled(
+        ["http://a.example/", "http://b.example/"], answers, obey_robots=True, read_timeout="10s"
+    )
+
+    assert (web.report.host_failures, web.report.forgiven) == ({}, 1)
+
+
+def test_a_probe_that_was_late_for_a_stalled_loop_slows_no_host(crawled: Crawled):
+    def answers(web: Web, url: str) -> Answer:
+        if "//b." in url:
+            return stalling(web, seconds=6) if web.asked[-2] in probed(web) else (1, 200)
+        if len(web.times(url)) == 1:
+            return REFUSED if "/2" in url else WELL
+        return 1.5, 200
+
+    web = crawled([*pages("a", 9), *pages("b", 20)], answers, auto_throttle=True)
+
+    first, last = web.times("//a.")[-2:]
+    assert last - first < 0.4
