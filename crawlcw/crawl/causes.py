@@ -320,13 +320,14 @@ class Causes:
         host.save_soon()
         host.pace()
         if origin.given_up is not None:
-            self._stats.host_given_up(f"{scheme}://{name}", str(origin.given_up))
-            self._put_off_origin(host, scheme, until=now)
             if host.lease is not None:
+                self._stats.host_given_up(f"{scheme}://{name}", str(origin.given_up))
+                self._put_off_origin(host, scheme, until=now)
                 self._frontier.losing.add(host)
             else:
                 # Its owner is to find that out by itself.
-                self._frontier.avoided[name] = float("inf")
+                rest = (origin.until or 0.0) - now.timestamp()
+                self._frontier.avoided[name] = self._frontier.clock() + rest
                 host.enter(Phase.LEAVING)
             return deferral(Cause.ORIGIN)
         why = failure_text(reason, status=error.status, retry_after=error.retry_after)

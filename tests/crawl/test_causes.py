@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from crawlcw.model.hosts import HostLease
 from crawlcw.model.stalls import Stalls
 from crawlcw.model.task import Status
 from tests.blame.virtual import VirtualClock, run, virtual
-from tests.support.ledgers import PatchedFacet
+from tests.support.ledgers import PatchedFacet, make_task
 
 pytestmark = pytest.mark.quick
 
@@ -217,6 +218,37 @@ def test_what_waits_for_an_origin_that_is_given_up_takes_no_turn_from_the_hosts_
     (asked, url), (other, _) = web.asked
     assert url in urls
     assert other - asked < 2
+
+
+@pytest.mark.parametrize(("released", "given_up"), [(5, ["http://a.example"]), (45, [])])
+def test_a_shared_host_that_fails_a_visitor_is_left_to_its_owner_for_a_rest(
+    released: float, given_up: list[str], crawled: Crawled
+):
+    """Its owner alone gives it up, though that takes one failure."""
+    releasing = list[asyncio.Task[None]]()
+
+    async def prepare(ledger: SqliteLedger) -> None:
+        await ledger.tasks.add([make_task("http://a.example/")])
+        await ledger.hosts.wake({"a.example": ledger.now()})
+        (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
+
+        async def release() -> None:
+            await asyncio.sleep(released)
+            await ledger.host_leases.release([(lease, lease.host)])
+
+        releasing.append(asyncio.create_task(release()))
+
+    web = crawled(
+        [],
+        lambda web, _: SILENT if web.clock.elapsed < 25 else WELL,
+        prepare=prepare,
+        per_host_concurrency=0,
+        max_pages_per_host=None,
+        host_max_failures=1,
+    )
+
+    assert all(later - earlier >= 10 for earlier, later in pairwise(web.times("//a.")))
+    assert [*web.report.hosts_given_up] == given_up
 
 
 # --- opening
