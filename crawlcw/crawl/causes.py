@@ -98,12 +98,16 @@ class Causes:
         self._bans: OrderedDict[bytes, int] = OrderedDict()  #: by page, how often it was banned
         self._check_wanted = anyio.Event()
         self._checked = anyio.Event()
+        self._asking: anyio.CancelScope | None = None  #: the good pages that are asked
 
     # --- answers
 
     def answered(self) -> None:
         """Note that a host answered, whatever it said."""
         if self._uplink.answered(now=self._frontier.clock()):
+            # One answer tells; a host that is silent would keep the check for its timeout.
+            if self._asking is not None:
+                self._asking.cancel()
             self._wake()
 
     def answered_well(self, name: str, url: str, *, latency: float, sent: datetime) -> None:
@@ -375,7 +379,7 @@ class Causes:
             while not self._uplink.is_blocked:
                 await self._check_wanted.wait()
                 self._check_wanted = anyio.Event()
-            while not await self._any_answers():
+            while self._uplink.is_blocked and not await self._any_answers():
                 pause = self._uplink.unanswered(now=self._frontier.clock())
                 if pause is None:
                     logger.warning(
@@ -422,22 +426,19 @@ class Causes:
     async def _any_answers(self) -> bool:
         """Ask the last good page, and then all; return whether any host answers."""
         async with anyio.create_task_group() as asking:
+            self._asking = asking.cancel_scope
 
             async def ask(name: str, url: str) -> None:
-                began = self._frontier.clock()
+                # Its next request keeps its distance from this one.
+                self._frontier.sent(name, at=self._frontier.clock())
                 try:
                     await self.ask(url)
                 except FetchError as error:
                     if error.status is None:
                         return
-                # Its next request keeps its distance from this one.
-                self._frontier.sent(name, at=began)
-                self._uplink.answered(now=self._frontier.clock())
-                asking.cancel_scope.cancel()
+                self.answered()
 
             for number, (name, url) in enumerate([*reversed(self._uplink.good_pages.items())]):
-                if not self._uplink.is_blocked:
-                    break
                 asking.start_soon(ask, name, url)
                 if number == 0:
                     # Where only hosts are dead, one request tells.

@@ -168,6 +168,25 @@ def test_a_host_that_did_not_answer_because_the_network_was_away_has_an_address(
     assert web.statuses == {Status.FINISHED: 91}
 
 
+def checked(*probes: Answer, late: float = 0.1) -> Answers:
+    """Return the answers of a web in which `/silent` is silent at first, and others answer.
+
+    `/late` answers after *late* seconds at first. The known good pages that are asked for again
+    have the answers of the *probes* in turn.
+    """
+    left = iter(probes)
+
+    def answers(web: Web, url: str) -> Answer:
+        is_first = len(web.times(url)) == 1
+        if "/silent" in url:
+            return SILENT if is_first else WELL
+        if not is_first:
+            return next(left, WELL)
+        return (late, 200) if "/late" in url else WELL
+
+    return answers
+
+
 def probed(web: Web) -> list[tuple[float, str]]:
     """Return the requests for pages that were asked for before, with their times."""
     asked = Counter[str]()
@@ -177,6 +196,38 @@ def probed(web: Web) -> list[tuple[float, str]]:
         if asked[url] > 1 and "/silent" not in url:
             again.append((time, url))
     return again
+
+
+URLS = [*pages("abc", 4), "http://e.example/late", 0.5, "http://d.example/silent"]
+
+
+@pytest.mark.parametrize("first", [WELL, SILENT], ids=["answered", "not answered"])
+def test_a_page_keeps_the_delay_from_a_check_of_the_network(first: Answer, crawled: Crawled):
+    web = crawled(URLS, checked(first), delay="5s")
+
+    assert probed(web)
+    for time, url in probed(web):
+        later = [each for each in web.times(url.rpartition("/")[0]) if each > time]
+        assert all(each - time >= 5 for each in later)
+
+
+def test_a_check_of_the_network_ends_with_the_answer_of_any_page(crawled: Crawled):
+    """A good page that hangs would delay the next check, and all pages with that."""
+    web = crawled(
+        [*URLS, 6.5, "http://f.example/silent"],
+        checked((30, Reason.TIMEOUT_READ), late=3.7),
+        delay="10s",
+    )
+
+    assert [round(time) for time, _ in probed(web)] == [4, 10]
+
+
+def test_a_page_that_answers_between_two_checks_of_the_network_spares_the_next_one(
+    crawled: Crawled,
+):
+    web = crawled(URLS, checked(*[REFUSED] * 3, late=4.3), delay="5s")
+
+    assert len(probed(web)) == 3
 
 
 def test_hosts_are_not_opened_while_the_network_is_away(crawled: Crawled):
