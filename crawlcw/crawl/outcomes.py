@@ -174,8 +174,6 @@ class Outcomes:
             response = replaced(response, session=attempt.session.page_session())
         if task.visit is not None and self.revisits.is_same(task.visit, response):
             return await self.unchanged(attempt, response)
-        if callback not in self.errors.good:
-            self.errors.check(callback)
         # Before the callback: a page that it fails on is kept as well.
         stored = await self.keep(attempt) if attempt.exchanges else None
         watched = self.instruments

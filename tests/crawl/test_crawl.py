@@ -716,6 +716,28 @@ async def test_an_error_callback_is_called_once_and_may_yield(ledger: SqliteLedg
     failed = await record(ledger, f"{HOME}1")
     assert failed.task.status is Status.IGNORED
     assert failed.items == ({"url": f"{HOME}1", "status": 503, "n": 1},)
+async def test_pages_that_a_broken_callback_has_under_way_wait_for_the_mended_one(
+    ledger: SqliteLedger,
+):
+    class Broken(Books):
+        start_urls = [f"http://h{n}.example/" for n in range(30)]
+        reached = 0
+        all_there = asyncio.Event()
+
+        async def parse(self, response: Response) -> None:
+            self.reached += 1
+            if self.reached == 30:
+                self.all_there.set()
+            await self.all_there.wait()
+            raise KeyError("title")
+
+    web = Web(dict.fromkeys(Broken.start_urls, ""))
+    report = await crawled(Broken(), web, ledger, concurrency=30, obey_robots=False)
+
+    assert report.finish_reason is FinishReason.CALLBACK_BROKEN
+    assert report.counts.by_status == {Status.IGNORED: 20, Status.TODO: 10}
+
+
     assert (await record(ledger, f"{HOME}mirror")).task.status is Status.FINISHED
     assert spider.given_up == [(f"{HOME}1", Reason.HTTP_STATUS)]
 
