@@ -621,6 +621,36 @@ async def test_a_server_that_names_a_time_is_asked_no_earlier(ledger: SqliteLedg
     assert host.ready_at >= host.not_before
 
 
+async def test_a_page_that_was_asked_for_with_its_own_headers_is_no_probe(ledger: SqliteLedger):
+    class Keyed(Books):
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(HOME, headers={"Api-Key": "k"})
+
+    busy = [down(503, **{"Retry-After": "0"}), "there"]
+    web = Web({HOME: links("/busy"), f"{HOME}busy": busy})
+
+    report = await crawled(Keyed(), web, ledger, concurrency=1)
+
+    assert web.pages == [HOME, f"{HOME}busy", f"{HOME}busy"]
+    assert report.pages == 2
+
+
+async def test_a_connection_that_broke_while_the_loop_stood_still_costs_no_page_an_attempt(
+    ledger: SqliteLedger,
+):
+    class Standing(Web):
+        async def fetch(self, request: Request, *, url: str) -> Response:
+            if not self.requested:
+                time.sleep(1.3)  # blocks the event loop
+            return await super().fetch(request, url=url)
+
+    web = Standing({HOME: [FetchError(Reason.DISCONNECTED, "hung up"), "there"]})
+
+    report = await crawled(Books(), web, ledger, max_retry=1, obey_robots=False)
+
+    assert (report.pages, report.failures) == (1, {})
+
+
 async def test_a_body_of_another_length_than_promised_is_tried_again(ledger: SqliteLedger):
     web = Web({HOME: [FetchError(Reason.PAYLOAD_TRUNCATED, "half"), "whole"]})
 
@@ -686,6 +716,28 @@ async def test_a_callback_that_raises_costs_its_own_page_only(ledger: SqliteLedg
     assert web.pages.count(f"{HOME}1") == 1
 
 
+async def test_pages_that_a_broken_callback_has_under_way_wait_for_the_mended_one(
+    ledger: SqliteLedger,
+):
+    class Broken(Books):
+        start_urls = [f"http://h{n}.example/" for n in range(30)]
+        reached = 0
+        all_there = asyncio.Event()
+
+        async def parse(self, response: Response) -> None:
+            self.reached += 1
+            if self.reached == 30:
+                self.all_there.set()
+            await self.all_there.wait()
+            raise KeyError("title")
+
+    web = Web(dict.fromkeys(Broken.start_urls, ""))
+    report = await crawled(Broken(), web, ledger, concurrency=30, obey_robots=False)
+
+    assert report.finish_reason is FinishReason.CALLBACK_BROKEN
+    assert report.counts.by_status == {Status.IGNORED: 20, Status.TODO: 10}
+
+
 async def test_a_callback_that_is_gone_fails_its_page_with_its_name(ledger: SqliteLedger):
     class Renamed(Books):
         def parse(self, response: Response) -> Iterator[Any]:
@@ -716,28 +768,6 @@ async def test_an_error_callback_is_called_once_and_may_yield(ledger: SqliteLedg
     failed = await record(ledger, f"{HOME}1")
     assert failed.task.status is Status.IGNORED
     assert failed.items == ({"url": f"{HOME}1", "status": 503, "n": 1},)
-async def test_pages_that_a_broken_callback_has_under_way_wait_for_the_mended_one(
-    ledger: SqliteLedger,
-):
-    class Broken(Books):
-        start_urls = [f"http://h{n}.example/" for n in range(30)]
-        reached = 0
-        all_there = asyncio.Event()
-
-        async def parse(self, response: Response) -> None:
-            self.reached += 1
-            if self.reached == 30:
-                self.all_there.set()
-            await self.all_there.wait()
-            raise KeyError("title")
-
-    web = Web(dict.fromkeys(Broken.start_urls, ""))
-    report = await crawled(Broken(), web, ledger, concurrency=30, obey_robots=False)
-
-    assert report.finish_reason is FinishReason.CALLBACK_BROKEN
-    assert report.counts.by_status == {Status.IGNORED: 20, Status.TODO: 10}
-
-
     assert (await record(ledger, f"{HOME}mirror")).task.status is Status.FINISHED
     assert spider.given_up == [(f"{HOME}1", Reason.HTTP_STATUS)]
 

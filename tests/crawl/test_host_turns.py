@@ -1,6 +1,7 @@
 """Delays of requests that no turn is given to: redirects, logins, and pages that are sent late."""
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import timedelta
 from itertools import pairwise
@@ -17,6 +18,7 @@ from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
+from crawlcw.crawl import opening
 from crawlcw.crawl.opening import Admission, Opening
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.watchdog import Watchdog
@@ -156,6 +158,20 @@ async def test_a_host_that_is_not_held_is_waited_for_by_what_is_known(
     await turns.admission.turn(OTHER)
 
     assert turns.slept == [2, 2, 5]
+
+
+async def test_delays_that_have_passed_take_no_memory(by_clock: Callable[[Process], Turns]):
+    turns = by_clock(Process(delay=1))
+
+    tracemalloc.start()
+    for number in range(3_000):
+        await turns.admission.turn(f"http://h{number}.example/")
+        turns.process.now += 1
+    ours = tracemalloc.Filter(inclusive=True, filename_pattern=opening.__file__)
+    kept = tracemalloc.take_snapshot().filter_traces([ours]).traces
+    tracemalloc.stop()
+
+    assert sum(trace.size for trace in kept) < 100_000
 
 
 class Chain(Spider):

@@ -1,9 +1,11 @@
 """Pages with a direct link and a redirect to them: recorded once each."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +180,18 @@ async def test_a_refusal_behind_a_redirect_is_not_of_the_host_that_led_there(tmp
 
     assert site.requested == [FROM, busy]
     assert (report.failures, report.host_failures) == ({"http-status": 1}, {})
+
+
+async def test_a_page_that_is_refused_waits_no_longer_than_a_host_may_rest(tmp_path: Path):
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", Pages.name)
+    busy = Replay(status=503, headers={"Retry-After": "3600"})
+    site = ReplayDownloader({FROM: Replay(status=302, headers={"Location": PAGE}), PAGE: busy})
+    briefly = timedelta(milliseconds=10)
+    rests = {"backoff_base": briefly, "host_backoff_base": briefly, "host_backoff_max": briefly}
+    settings = replace(IN_PLACE, max_retry=2, **rests)
+
+    async with asyncio.timeout(20):
+        await assemble(Pages(start_urls=[FROM]), ledger, site, settings).run()
+    await ledger.close()
+
+    assert site.requested == [FROM, PAGE] * 2

@@ -184,6 +184,27 @@ async def test_the_validators_of_a_page_are_not_sent_to_where_it_redirects(
     assert (parsed, report.unchanged) == ([HOME + "new"], 0)
 
 
+async def test_a_page_is_not_asked_for_with_the_validators_of_one_that_it_led_to(
+    ledger: SqliteLedger,
+):
+    class Unfiltered(Pages):
+        def parse(self, response: Response) -> Iterator[Any]:
+            yield from super().parse(response)
+            if response.url == HOME:
+                yield Request(HOME + "old", dont_filter=True)
+
+    moved = Replay(status=301, headers={"Location": "/new"})
+    first = {HOME: page("home"), HOME + "old": moved, HOME + "new": page("new", etag='"1"')}
+    await crawled(ledger, first, Unfiltered())
+
+    # The same ETag, of another page.
+    second = {HOME: page("home"), HOME + "old": page("old", etag='"1"')}
+    _, web, parsed = await crawled(ledger, second, Unfiltered())
+
+    assert web.asked[HOME + "old"] == {}
+    assert HOME + "old" in parsed
+
+
 async def test_a_304_behind_a_redirect_says_nothing_of_the_page_that_led_there(
     ledger: SqliteLedger,
 ):
