@@ -72,8 +72,6 @@ _LONGEST_STEP = 1.0
 #: bookkeeping, and lets the thread of a ledger take the interpreter's lock.
 _SLICE_SECONDS = 0.03
 _NO_SLICE = float("-inf")
-#: The most callbacks that are woken for one slice.
-_MOST_WOKEN = 64
 
 Hook = Callable[[Any, Response | None], Any]
 #: Adds links while a callback runs: those to follow, and those that lie too deep.
@@ -159,7 +157,7 @@ class Turns:
     def _next(self) -> None:
         """Begin a slice with those that wait; end the last one where none does."""
         # A few more than the last slice had time for: the others would be woken for nothing.
-        most = min(self._begun + self._begun // 4 + 1, _MOST_WOKEN)
+        most = self._begun + self._begun // 4 + 1
         self._until, self._begun, woken = time.monotonic() + _SLICE_SECONDS, 0, 0
         while self._waiting and woken < most:
             turn = heapq.heappop(self._waiting)[1]

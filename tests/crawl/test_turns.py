@@ -2,10 +2,13 @@
 
 import asyncio
 import time
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from crawlcw.crawl.callbacks import Turns
+from tests.blame.virtual import VirtualClock, run, virtual
 
 pytestmark = pytest.mark.quick
 
@@ -45,3 +48,62 @@ def test_quick_callbacks_begin_in_one_turn_of_the_loop():
         return passed
 
     assert asyncio.run(main()) <= 2
+
+
+def test_few_callbacks_are_woken_for_nothing(monkeypatch: pytest.MonkeyPatch):
+    async def main(clock: VirtualClock) -> int:
+        turns, loop, waits = Turns(), asyncio.get_running_loop(), 0
+        create_future = loop.create_future
+
+        def counted() -> asyncio.Future[Any]:
+            nonlocal waits
+            waits += 1
+            return create_future()
+
+        async def callback() -> None:
+            await turns.take()
+            clock.now += 0.01
+
+        monkeypatch.setattr(loop, "create_future", counted)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(100):
+                group.create_task(callback())
+        return waits
+
+    with virtual(monkeypatch) as clock:
+        assert run(clock, main(clock), within=timedelta(seconds=5)) < 300
+
+
+def test_a_callback_that_is_cancelled_while_it_waits_leaves_the_others_their_turns(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def main(clock: VirtualClock) -> None:
+        turns = Turns()
+        await turns.take()
+        clock.now += 1
+        waiting = [asyncio.create_task(turns.take()) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.wait(waiting)
+
+    with virtual(monkeypatch) as clock:
+        run(clock, main(clock), within=timedelta(seconds=5))
+
+
+def test_turns_come_though_all_else_takes_longer_than_a_slice(monkeypatch: pytest.MonkeyPatch):
+    async def main(clock: VirtualClock) -> None:
+        async def busy() -> None:
+            while True:
+                clock.now += 0.04
+                await asyncio.sleep(0)
+
+        turns = Turns()
+        others = [asyncio.create_task(busy()) for _ in range(2)]
+        for _ in range(5):
+            await turns.take()
+            await asyncio.sleep(0)
+        for each in others:
+            each.cancel()
+
+    with virtual(monkeypatch) as clock:
+        run(clock, main(clock), within=timedelta(seconds=5))
