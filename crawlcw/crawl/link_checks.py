@@ -70,7 +70,7 @@ class LinkChecks:
         if not settings.obey_robots or record is None or record.origin != robots.origin_of(url):
             return None
         agent = product_token(settings.user_agent)
-        if robots.parse(record.body.encode("utf-8", "replace"), agent=agent).allows(url):
+        if robots.parse(record.body.encode(), agent=agent).allows(url):
             return None
         return Refusal(
             reason=Reason.REFUSED_ROBOTS, why=f"the robots.txt of {host.name} forbids it"

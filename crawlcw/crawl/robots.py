@@ -96,7 +96,7 @@ class Robots:
             return ALLOW_ALL
         origin = origin_of(url)
         expires, answer = self._known.get(origin, (0.0, None))
-        if answer is None or (answer.done() and self._clock() >= expires):
+        if answer is None or self._clock() >= expires:
             # A task of its own: a caller that is cancelled must not take the
             # others' answer with it.
             answer = asyncio.ensure_future(self._fetch(origin))
@@ -121,7 +121,7 @@ class Robots:
         valid = (record.expires - self._now()).total_seconds()
         if valid <= 0:
             return None
-        body = record.body.encode("utf-8", "replace")
+        body = record.body.encode()
         rules = parse(body, agent=self._agent) if body else ALLOW_ALL
         answer = asyncio.get_running_loop().create_future()
         answer.set_result(rules)
@@ -141,7 +141,6 @@ class Robots:
 
     def _remember(self, origin: str, answer: asyncio.Future[Rules], valid: float) -> None:
         self._known[origin] = (self._clock() + valid, answer)
-        self._known.move_to_end(origin)
         while len(self._known) > _KEPT and next(iter(self._known.values()))[1].done():
             self._known.popitem(last=False)
 

@@ -355,6 +355,25 @@ async def test_above_a_limit_the_least_recently_requested_rules_are_dropped(
     assert len(web.requested) == 3
 
 
+async def test_above_that_limit_an_answer_under_way_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(module, "_KEPT", 2)
+    web = Held({ROBOTS: NO_PRIVATE})
+    robots, _ = robots_of(web)
+    first = asyncio.create_task(robots.rules(PAGE))
+    await web.asked.wait()
+    for host in "bcd":
+        robots.known(f"http://{host}.example/", record("", origin=f"http://{host}.example"))
+
+    second = asyncio.create_task(robots.rules(PAGE))
+    await asyncio.sleep(0)
+    web.go.set()
+
+    assert await first is await second
+    assert web.requested == [ROBOTS]
+
+
 async def test_robots_txt_is_not_asked_for_where_it_is_not_obeyed():
     robots, web = robots_of({ROBOTS: NO_PRIVATE}, obey_robots=False)
 
@@ -412,14 +431,24 @@ async def test_it_is_for_the_first_word_of_the_user_agent():
     await robots.admit(PAGE)
 
 
-async def test_closing_ends_what_is_under_way():
-    web = Held({})
+async def test_closing_ends_what_is_under_way(caplog: pytest.LogCaptureFixture):
+    web = Held({"http://b.example/robots.txt": RuntimeError("a mistake of ours")})
     robots, _ = robots_of(web)
+    failed = asyncio.create_task(robots.rules("http://b.example/"))
+    await web.asked.wait()
+    web.go.set()
+    await asyncio.wait([failed])
+    web.go.clear()
+    web.asked.clear()
     caller = asyncio.create_task(robots.rules(PAGE))
     await web.asked.wait()
 
     await robots.close()
 
+    assert asyncio.all_tasks() <= {caller, asyncio.current_task()}
+    assert caplog.messages == []
+    with pytest.raises(RuntimeError):
+        await failed
     with pytest.raises(asyncio.CancelledError):
         await caller
 
