@@ -47,11 +47,10 @@ class Control:
         """Return the orders of a ledger; raises `SettingsError` where they make no sense."""
         settings = {name: str(written[name]) for name in ADJUSTABLE if name in written}
         check(settings)
-        fed = written.get("fed")
         return cls(
             paused=_moment(written, "paused"),
             stopped=_moment(written, "stopped"),
-            fed=None if fed is None else str(fed),
+            fed=written.get("fed"),
             settings=settings,
         )
 

@@ -52,7 +52,7 @@ class RunStart:
     def __init__(self, ledger: Ledger, *, lease: timedelta) -> None:
         self._ledger = ledger
         self._silence = _SILENT_LEASES * lease
-        self._began: datetime | None = None
+        self._began: datetime
         #: Which run of the ledger it is. Processes that begin one together find the same number.
         self.number = 0
 
@@ -76,8 +76,7 @@ class RunStart:
 
     async def end(self) -> None:
         """Note that the ledger is drained: the next crawl begins another run."""
-        if self._began is not None:
-            await self._note(self._began, over=True)
+        await self._note(self._began, over=True)
 
     async def _note(self, began: datetime, **more: bool) -> None:
         run = {"began": round(began.timestamp() * 1000), "number": self.number, **more}

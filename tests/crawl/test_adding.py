@@ -6,6 +6,7 @@ from crawlcw.api.request import EACH_RUN
 from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.seeder import RunStart
 from crawlcw.engine.stats import Stats
+from crawlcw.engine.workers import this_worker
 from crawlcw.ledger.protocol import Ledger
 from tests.support.ledgers import LEASE, FakeClock, changed_task, claimed_one, success
 
@@ -37,6 +38,22 @@ async def test_a_page_is_done_once_in_a_run_whatever_is_said_of_it(
         await run.end()
 
     assert numbers == [1, 0, 1, 0]
+
+
+async def test_a_run_is_that_of_all_processes_that_started_before_it(
+    ledger: Ledger, clock: FakeClock
+):
+    """A process that has died is still among them."""
+    numbers = []
+    for seconds in (0, 0, 10 * LEASE.total_seconds()):
+        clock.advance(seconds=seconds)
+        await ledger.workers.join(this_worker(now=ledger.now()))
+        run = RunStart(ledger, lease=LEASE)
+        await run.find(await ledger.notes.state())
+        await run.end()
+        numbers.append(run.number)
+
+    assert numbers == [1, 1, 2]
 
 
 async def test_a_change_before_the_last_visit_is_none(ledger: Ledger, clock: FakeClock):
