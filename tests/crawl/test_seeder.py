@@ -1,16 +1,29 @@
 """Start requests: recognition of unchanged ones, and of a crawl deeper than the last."""
 
+import asyncio
+import sqlite3
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from crawlcw import Request, Spider
+from crawlcw import Request, Response, Settings, Spider, StopCrawl
+from crawlcw.assembly import assemble
 from crawlcw.cli.loading import find, make
+from crawlcw.crawl import seeder
 from crawlcw.crawl.seeder import fingerprint, is_deeper
+from crawlcw.errors import LedgerUnavailableError
+from crawlcw.ledger.protocol import Added
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.task import Task
+from crawlcw.testing import ReplayDownloader
 from tests.support.docs import REPOSITORY
+from tests.support.ledgers import PatchedLedger
 
 
 class Plain(Spider):
@@ -149,3 +162,122 @@ def test_an_argument_that_is_no_plain_value_has_no_fingerprint():
 )
 def test_no_limit_is_deeper_than_any(now: int | None, before: int | None, deeper: bool):
     assert is_deeper(now, than=before) == deeper
+
+
+# Crawls
+
+
+class Started(Spider):
+    """Starts with two pages, unless it is told to stop between them."""
+
+    name = "started"
+    hosts = ("a.example", "a.example")
+    halt = asyncio.Event()
+
+    async def start(self) -> AsyncIterator[Request]:
+        for number, host in enumerate(self.hosts):
+            if number and self.halt.is_set():
+                raise StopCrawl("enough")
+            yield Request(f"http://{host}/{number}")
+
+    def parse(self, response: Response) -> Any:
+        yield from response.follow_all("a")
+
+
+class TwoHosts(Started):
+    hosts = ("a.example", "b.example")
+
+
+async def crawled(ledger: SqliteLedger, spider: Spider, **settings: Any) -> list[str]:
+    """Crawl; return the pages that were asked for."""
+    pages = {"0": "<a href=/deeper>", "deeper": "<a href=/deepest>"}
+    web = ReplayDownloader({f"http://a.example/{page}": text for page, text in pages.items()})
+    await assemble(spider, ledger, web, Settings(obey_robots=False, max_retry=1, **settings)).run()
+    return sorted(url.removeprefix("http://") for url in web.requested)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+async def test_seeds_whose_tasks_were_deleted_by_hand_are_added_again_all_of_them(file: Path):
+    spider = Started()
+    ledger = await SqliteLedger.open(file, spider.name)
+    await crawled(ledger, spider)
+    with closing(sqlite3.connect(file)) as other, other:
+        other.execute("DELETE FROM started")
+
+    spider.halt.set()
+    await crawled(ledger, spider)
+    spider.halt.clear()
+    asked = await crawled(ledger, spider)
+    await ledger.close()
+
+    assert "a.example/1" in asked
+
+
+async def test_a_crawl_does_not_wait_for_ever_for_its_last_seeds_and_tells_of_them(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    class Hanging(PatchedLedger):
+        patched = ("tasks.add",)
+
+        async def add(self, tasks: list[Task], **_: Any) -> None:
+            crawl.stop_now()
+            await anyio.sleep_forever()
+
+    monkeypatch.setattr(seeder, "_LAST_WORDS", 0.01)
+    ledger = await Hanging.open(file, "started")
+    crawl = assemble(Started(), ledger, ReplayDownloader({}), Settings())
+
+    async with asyncio.timeout(10):
+        report = await crawl.run()
+    await ledger.close()
+
+    assert report.finish_reason == "stopped-at-once"
+    (said,) = caplog.messages
+    assert said.startswith("2 start requests could not be written: start() is asked")
+
+
+async def test_a_crawl_that_dies_while_it_lets_deeper_links_in_leaves_them_to_the_next(file: Path):
+    class Dying(PatchedLedger):
+        patched = ("admin.admit_to_depth",)
+
+        async def admit_to_depth(self, max_depth: int | None) -> int:
+            raise LedgerUnavailableError("killed")
+
+    ledger = await SqliteLedger.open(file, "started")
+    await crawled(ledger, Started(), max_depth=1)
+    dying = await Dying.open(file, "started")
+    with pytest.raises(LedgerUnavailableError):
+        await crawled(dying, Started(), max_depth=2, ledger_give_up=0.01)
+    await dying.close()
+
+    assert await crawled(ledger, Started(), max_depth=2) == ["a.example/deepest"]
+    await ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("most", "noted"), [(9, {"start a.example", "start b.example"}), (1, set())]
+)
+async def test_the_hosts_of_start_are_noted_before_their_tasks_up_to_a_number(
+    file: Path, monkeypatch: pytest.MonkeyPatch, most: int, noted: set[str]
+):
+    class Looking(PatchedLedger):
+        patched = ("tasks.add",)
+
+        async def add(self, tasks: list[Task], **options: Any) -> Added:
+            states.append(await self.real.notes.state())
+            return await self.real.tasks.add(tasks, **options)
+
+    states = list[Mapping[str, Any]]()
+    monkeypatch.setattr(seeder, "MOST_START_NAMES", most)
+    monkeypatch.setattr(seeder, "MOST_HOSTS", most)
+    ledger = await Looking.open(file, "started")
+    await crawled(ledger, TwoHosts())
+    states.append(await ledger.notes.state())
+    await ledger.close()
+
+    assert {name for name in states[0] if name.startswith("start ")} == noted
+    assert ("seeds" in states[-1]) == (most > 1)
