@@ -171,4 +171,4 @@ class Steering:
         if str(error) != self._wrong:
             self._wrong = str(error)
             told = {"event": "control_invalid"}
-            logger.warning("what the ledger tells is wrong: %s", printable(error), extra=told)
+            logger.warning("what the ledger tells is wrong: %s", error, extra=told)

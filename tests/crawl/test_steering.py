@@ -112,3 +112,22 @@ async def test_a_crawl_follows_the_settings_of_the_ledger_from_its_beginning(
     assert report.pages == 1
     assert "settings from the ledger: concurrency=7, per_host_concurrency=0" in caplog.messages
     assert crawl.settings == Pages.settings
+
+
+async def test_each_order_is_told_once(ledger: Ledger, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO")
+    steering = crawl_of(ledger)._parts.steering
+    paused = written_moment(ledger.now())
+
+    for orders in ({"paused": paused}, {"paused": None, "delay": "2s\n"}, {"delay": "long"}):
+        await ledger.notes.set_control(orders)
+        await steering.look()
+        await steering.look()
+
+    assert [each.partition(":")[0] for each in caplog.messages] == [
+        "paused",
+        "settings from the ledger",
+        "resumed",
+        "what the ledger tells is wrong",
+    ]
+    assert caplog.messages[1].endswith(r": delay=2s\n")
