@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl, run_spider
+from crawlcw.crawl import parser_child
 from crawlcw.crawl import parsing as parsing_module
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
@@ -293,10 +295,15 @@ async def test_a_process_whose_page_is_cancelled_as_it_starts_leaves_no_pipe_ope
     assert [pipe is None or pipe.closed for pipe in (child.stdin, child.stdout)] == [True, True]
 
 
+@pytest.mark.parametrize("program", ["/nowhere/python", "cat"], ids=["none", "another"])
 async def test_where_no_process_can_be_started_odd_pages_are_refused_by_their_look(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    program: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ):
-    monkeypatch.setattr(parsing_module.sys, "executable", "/nowhere/python")
+    # `cat` complains of Python's options, and ends with 1.
+    monkeypatch.setattr(parsing_module.sys, "executable", program)
     deep, large = page(DEEP), page(FINISHED["10 MiB of text"])
     parsing = Parsing(Settings())
     async with ready(parsing, deep) as deep:
@@ -306,6 +313,89 @@ async def test_where_no_process_can_be_started_odd_pages_are_refused_by_their_lo
         assert large.css("a")
 
     assert caplog.text.count("no process for odd pages can be started") == 1
+    assert capfd.readouterr().err == ""
+
+
+async def test_an_error_page_that_no_method_looks_at_is_not_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    class Plain(Spider):
+        name = "plain"
+        start_urls = [URL]
+
+    monkeypatch.setattr(parsing_module.sys, "executable", "/nowhere/python")
+    html = {"content-type": "text/html"}
+    downloader = ReplayDownloader({URL: Replay(status=404, headers=html, body=DEEP)})
+
+    await run_spider(Plain(), ledger=f"sqlite:///{tmp_path}/ledger.db", downloader=downloader)
+
+    assert "no process for odd pages" not in caplog.text
+
+
+async def test_a_module_in_the_working_folder_is_not_that_of_the_parser(
+    parsing: Parsing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A file that was downloaded there would be run."""
+    (tmp_path / "selectolax.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(parsing_module.sys, "path", ["", *sys.path])
+
+    async with ready(parsing, page(DEEP)) as response:
+        assert response.css("a[href]")
+
+
+async def test_a_process_that_gets_no_cpu_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(parsing_module, "_LONGER", 0.01)
+    parsing = Parsing(Settings(), seconds=60.0)
+
+    async with asyncio.timeout(20), ready(parsing, page(HANGS)) as response:
+        with pytest.raises(ParseRefusedError, match="the parser did not end within 60 s"):
+            response.css("a")
+
+
+async def test_a_callback_that_is_cancelled_gives_the_memory_of_its_tree_back(parsing: Parsing):
+    with anyio.CancelScope() as scope:
+        async with ready(parsing, page(b"<p>")):
+            assert parsing.held > 0
+            scope.cancel()
+            await anyio.sleep_forever()
+
+    assert parsing.held == 0
+
+
+CHILD = f"""
+import sys
+sys.path.insert(0, {str(Path(parser_child.__file__).parent)!r})
+import parser_child
+"""
+#: As on a system without a memory limit of its own for processes, and without prctl(2).
+ELSEWHERE = (
+    CHILD
+    + """
+parser_child._FIGURES = parser_child.Path("/nowhere")
+parser_child.ctypes.CDLL = lambda _: None
+"""
+)
+#: Under a limit that the process cannot raise.
+LIMITED = (
+    CHILD
+    + """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+"""
+)
+
+
+@pytest.mark.parametrize(("system", "room"), [(ELSEWHERE, 1000), (LIMITED, 1 << 40)])
+def test_a_page_is_parsed_where_the_system_tells_less_or_allows_less(system: str, room: int):
+    code = f"{system}parser_child.main('lexbor', {room}, 5.0)"
+
+    child = subprocess.run([sys.executable, "-c", code], input=LINK, capture_output=True)
+
+    assert child.returncode == 0, child.stderr
+    assert (int(child.stdout) == room) == (system == ELSEWHERE)
 
 
 PARENT = """
@@ -332,10 +422,15 @@ def test_a_parent_that_is_killed_leaves_no_process_behind():
     with subprocess.Popen([sys.executable, "-c", PARENT]) as parent:
         wait_until(lambda: any(_ticks(pid) >= 30 for pid in children_of(parent.pid)))
         (child,) = children_of(parent.pid)
+        nice = [os.getpriority(os.PRIO_PROCESS, pid) for pid in (parent.pid, child)]
+        group, core = os.getpgid(child), resource.prlimit(child, resource.RLIMIT_CORE)
 
         parent.kill()
 
     wait_until(lambda: _ended(child), within=5)
+    assert nice[0] < nice[1]
+    assert group == child, "out of reach of Ctrl-C"
+    assert core == (0, 0)
 
 
 def _ended(pid: int) -> bool:
