@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import attrs
@@ -19,6 +20,7 @@ from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.model import urls
 from crawlcw.model.task import Task
 from crawlcw.model.transitions import Failed
+from tests.blame import virtual
 from tests.support.callbacks import run_callback
 from tests.support.ledgers import START, make_task
 
@@ -393,6 +395,18 @@ async def test_what_yields_for_long_waits_for_its_turn_and_ends_in_time(
     # Two calls show that it waits between steps, however slow the machine is.
     assert calls >= 2, "one call before the callback begins, one after"
     assert ticks >= 1
+
+
+def test_a_step_in_which_the_loop_stood_still_counts_as_a_second(monkeypatch: pytest.MonkeyPatch):
+    def asleep() -> Iterator[Any]:
+        yield {"n": 1}
+        clock.now += 3600  # as on a machine that is suspended
+        yield {"n": 2}
+
+    with virtual.virtual(monkeypatch) as clock:
+        produced = virtual.run(clock, run(asleep, within=1.2), within=timedelta(hours=2))
+
+    assert isinstance(produced, Produced)
 
 
 async def test_links_that_are_none_to_fetch_are_counted_by_reason():

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import itertools
 import time
+import tracemalloc
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -20,6 +21,7 @@ from crawlcw import (
     url_list,
 )
 from crawlcw.api import sitemap_spider
+from crawlcw.crawl import callbacks
 from crawlcw.crawl.callbacks import SLICE
 from crawlcw.crawl.committer import Committer
 from crawlcw.errors import SpiderError
@@ -326,6 +328,32 @@ async def test_the_links_of_a_list_of_urls_are_not_bounded_and_written_in_slices
     assert depths == {0}
     assert counts[Status.IGNORED] >= (kind is Raising)
     assert report.links_dropped == {}
+
+
+async def test_a_long_list_takes_no_more_memory_than_a_short_one(
+    crawls: Crawls, monkeypatch: pytest.MonkeyPatch
+):
+    class Long(Lists):
+        @url_list
+        def parse_list(self, response):
+            for number in range(4 * SLICE):
+                yield response.follow(f"/{number}")
+
+    sizes = []
+
+    async def measured(*_):
+        ours = tracemalloc.Filter(inclusive=True, filename_pattern=callbacks.__file__)
+        traces = tracemalloc.take_snapshot().filter_traces([ours]).traces
+        sizes.append(sum(trace.size for trace in traces))
+
+    monkeypatch.setattr(Committer, "write_links", measured)
+    tracemalloc.start()
+    await run_spider(
+        Long(), ledger=crawls.ledger_url, downloader=ReplayDownloader({f"{SITE}/list": "list"})
+    )
+    tracemalloc.stop()
+
+    assert sizes[-1] < 1.5 * sizes[0]
 
 
 class Slow(Lists):
