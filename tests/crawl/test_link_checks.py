@@ -19,6 +19,11 @@ class Books(Spider):
     settings = Settings(max_depth=3)
 
 
+class Careless(Books):
+    allowed_hosts = ("books.test",)
+    settings = Settings(obey_robots=False)
+
+
 class Anywhere(Spider):
     name = "anywhere"
 
@@ -59,6 +64,7 @@ def test_a_link_is_judged_by_its_url(url: str, reason: str | None):
 
 def test_hosts_that_start_has_led_to_are_in_scope():
     assert checks(seeds=("other.test",)).refusal("http://other.test/") is None
+    assert checks(Careless(), seeds=("other.test",)).refusal("http://other.test/") is not None
     assert checks(Anywhere()).refusal("http://other.test/") is None
     assert checks(Anywhere(), seeds=("a.test",)).refusal("http://other.test/") is not None
 
@@ -73,22 +79,27 @@ async def test_what_robots_txt_forbids_is_told_from_the_ledger(ledger: Ledger):
     assert (refused.reason, "books.test" in refused.why) == (Reason.REFUSED_ROBOTS, True)
     assert await checks().refusal_now("http://books.test/public", ledger) is None
     assert await checks().refusal_now("https://books.test/private/1", ledger) is None
+    assert await checks(Careless()).refusal_now("http://books.test/private/1", ledger) is None
+    assert await checks().refusal_now("http://other.test/", ledger) is not None
 
 
-async def test_a_host_that_was_given_up_is_named(ledger: Ledger):
-    await known(ledger, given_up=Reason.DNS_NXDOMAIN)
+@pytest.mark.parametrize("given_up", [Reason.DNS_NXDOMAIN, None])
+async def test_a_host_that_was_given_up_is_named(ledger: Ledger, given_up: Reason | None):
+    await known(ledger, given_up=given_up)
 
     refused = await checks().refusal_now("http://books.test/1", ledger)
 
-    assert refused is not None
-    assert refused.reason == Reason.DNS_NXDOMAIN
+    assert (None if refused is None else refused.reason) == given_up
 
 
-async def test_a_link_that_is_among_those_dropped_is_found(ledger: Ledger):
+@pytest.mark.parametrize("link", ["HTTP://books.test/deep", "HTTP://books.test/as-written"])
+async def test_a_link_that_is_among_those_dropped_is_found(ledger: Ledger, link: str):
     worker = this_worker(now=ledger.now())
     await ledger.workers.join(worker)
-    link = "http://books.test/deep"
-    tally = Counters(links_dropped={"too-many-links": 4}, link_examples={"too-many-links": (link,)})
+    examples = ("http://books.test/deep", "HTTP://books.test/as-written")
+    tally = Counters(
+        links_dropped={"too-many-links": 4}, link_examples={"too-many-links": examples}
+    )
     await ledger.workers.beat(worker.name, tally)
 
     refused = await checks().refusal_now(link, ledger)
