@@ -32,8 +32,6 @@ from crawlcw.model.transitions import Event
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for giving back before the process ends.
-_LAST_WORDS = 5.0
 #: Seconds between two heartbeats.
 _LONGEST_PAUSE = 5.0
 #: A worker that has been silent for as many beats is not counted on.
@@ -124,7 +122,6 @@ class Session:
         told the tasks that were given back, for their work was cancelled. Where the lease
         changes meanwhile, call `lease_changed`.
         """
-        self._hurried = anyio.Event()  # earlier changes are no reason
         async with anyio.create_task_group() as running:
             running.start_soon(self._keep_beating)
             began = anyio.current_time()
@@ -135,7 +132,6 @@ class Session:
                     await self._hurried.wait()
                 self._hurried = anyio.Event()
                 began = anyio.current_time()
-                self.watchdog.renewed()
                 if lost := await self.retry.insist(self._renew_tasks):
                     on_lost(lost)
                 if self.hosts is not None:
@@ -193,10 +189,9 @@ class Session:
         anyio.run(self._abandon)
 
     async def _abandon(self) -> None:
-        with anyio.move_on_after(_LAST_WORDS):
-            ledger = await self.opened.another()
-            await ledger.outcomes.release(self.held.all())
-            await ledger.workers.leave(self.worker)
+        ledger = await self.opened.another()
+        await ledger.outcomes.release(self.held.all())
+        await ledger.workers.leave(self.worker)
 
     async def release_all(self) -> int:
         """Give all tasks back that are held; return how many went back."""

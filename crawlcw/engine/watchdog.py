@@ -15,7 +15,6 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from datetime import timedelta
 from types import FrameType, MappingProxyType
 from typing import Self
@@ -41,7 +40,6 @@ _LAST_WORDS = 2.0
 _TO_RENEW = 5.0
 #: The timer of CPU time is for where the thread does not get to run.
 _LONGER = 5.0
-_MOST_TOLD = 100
 
 
 class Watchdog:
@@ -109,10 +107,6 @@ class Watchdog:
         late, self._most_late = self._most_late, 0.0
         return max(late, self.stalls.lag(self._clock()))
 
-    def renewed(self) -> None:
-        """Note that the loop itself renews just now."""
-        self._renewed = self._clock()
-
     def stuck_in(self) -> str:
         """Return which code of the user's keeps the loop, in words; for any other thread."""
         called = running_in(self._frame())
@@ -121,9 +115,7 @@ class Watchdog:
     async def __aenter__(self) -> Self:
         """Begin to watch."""
         self._loop_thread = threading.get_ident()
-        now = self._clock()
-        self.stalls = Stalls(now=now)
-        self._renewed = now
+        self.stalls = Stalls(now=self._clock())
         # A process has one such timer, which the program around the crawl may use itself.
         if self.limit and signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
             self._most_cpu = self.limit + min(_LONGER, self.limit)
@@ -203,7 +195,7 @@ class Watchdog:
 
     def _tell(self, called: Called | None, lag: float) -> None:
         name = called.name if called is not None else ""
-        if name in self._told or len(self._told) >= _MOST_TOLD:
+        if name in self._told:
             return
         self._told.add(name)
         logger.log(
@@ -242,6 +234,5 @@ class Watchdog:
                 "traceback": "".join(traceback.format_stack(frame)),
             },
         )
-        with suppress(Exception):
-            faulthandler.dump_traceback(file=2)
+        faulthandler.dump_traceback(file=2)
         os._exit(STUCK)

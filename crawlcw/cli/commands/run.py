@@ -210,7 +210,7 @@ def _in_worker(
     certificates.import_aiohttp()
     from crawlcw.cli.processes import worker
 
-    worker.prepare(channel)
+    worker.prepare()
     lifeline = worker.Lifeline(channel)
     pages = awaited_go(channel)
     if pages is None:

@@ -9,7 +9,6 @@ import asyncio
 import io
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
@@ -33,10 +32,9 @@ def awaited_go(channel: int) -> int | None:
     Return None if the supervisor has ended.
     """
     # Unbuffered: later lines are for the event loop.
-    with suppress(ConnectionError), io.FileIO(channel, closefd=False) as unbuffered:
+    with io.FileIO(channel, closefd=False) as unbuffered:
         line = unbuffered.readline()
-        return int(line) if line.endswith(b"\n") else None
-    return None
+    return int(line) if line.endswith(b"\n") else None
 
 
 def exit_line(code: int) -> bytes:

@@ -68,10 +68,8 @@ class FirstProcess:
         """Wait for its end; return its exit code, or the number of a signal below zero."""
         # The loop did not start it, and does not watch it.
         descriptor = os.pidfd_open(self.pid)
-        try:
-            await anyio.wait_readable(descriptor)
-        finally:
-            os.close(descriptor)
+        await anyio.wait_readable(descriptor)
+        os.close(descriptor)
         return self._reaped()
 
     def discard(self) -> None:

@@ -39,10 +39,8 @@ _ANSWERS_WITHIN = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
-def prepare(channel: int) -> None:
+def prepare() -> None:
     """Make this process a worker, before any code of the spider runs in it."""
-    # A process that the spider starts must not keep the channel open.
-    os.set_inheritable(channel, False)
     sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
     if sys.platform == "linux":
         # A worker stopped by Ctrl-Z would stay stopped for ever after its parent was killed.
@@ -114,7 +112,7 @@ class _Pipe(io.FileIO):
         except BrokenPipeError:
             # A print in a callback must not fail a page before this process has noticed the
             # supervisor's end.
-            return memoryview(data).nbytes
+            return len(data)
 
 
 def _lines_to(descriptor: int) -> io.TextIOWrapper:
@@ -153,7 +151,6 @@ async def crawl(
                 if not states.is_closing():
                     end = replace(
                         _state(running),
-                        standstill=None,
                         released=report.released,
                         finish_reason=report.finish_reason,
                     )
@@ -175,7 +172,7 @@ def _state(crawl: Crawl) -> WorkerState:
 
 
 async def _tell(crawl: Crawl, states: asyncio.StreamWriter) -> None:
-    while not states.is_closing():
+    while True:
         state = _state(crawl)
         # Not while the supervisor has not read the last one.
         if not states.transport.get_write_buffer_size():

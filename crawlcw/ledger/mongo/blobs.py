@@ -6,7 +6,7 @@ from typing import Any
 
 import bson
 import pymongo
-from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.codec_options import CodecOptions
 
 from crawlcw.errors import LedgerError
 from crawlcw.ledger import documents
@@ -19,9 +19,7 @@ from crawlcw.model.task import BlobRef
 #: A value takes as many seconds longer than other operations as it has MiB.
 _ANSWER_WITHIN = 10.0
 _SLOWEST = 1 << 20
-_OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(
-    tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO
-)
+_OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
 
 
 class Blobs:
