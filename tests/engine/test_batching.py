@@ -15,8 +15,8 @@ from crawlcw.engine.batching import LARGEST_GROUP, write_in_groups
 class Slow:
     """A ledger whose writes wait for the test."""
 
-    def __init__(self) -> None:
-        self.queue: asyncio.Queue[int] = asyncio.Queue()
+    def __init__(self, *, room: int) -> None:
+        self.queue: asyncio.Queue[int] = asyncio.Queue(room)
         self.groups: list[list[int]] = []
         self.most = 0
         self._under_way: list[anyio.Event] = []
@@ -42,9 +42,9 @@ class Slow:
 
 @asynccontextmanager
 async def written(
-    workers_wait: Callable[[], bool] = lambda: True,
+    workers_wait: Callable[[], bool] = lambda: True, *, room: int = 0
 ) -> AsyncIterator[Slow]:
-    slow = Slow()
+    slow = Slow(room=room)
     writing = partial(write_in_groups, slow.queue, slow.write, workers_wait=workers_wait)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(writing)
@@ -83,6 +83,22 @@ async def test_groups_are_apart_until_a_worker_waits_for_what_is_written(
 
     assert alone == [[1]]
     assert slow.groups == [[1], [2, 3]]
+
+
+@pytest.mark.parametrize(("room", "put"), [(2, 3), (0, LARGEST_GROUP + 1)])
+async def test_a_full_queue_and_a_whole_group_are_written_at_once(
+    room: int, put: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(batching, "_APART", 1000.0)
+    async with written(workers_wait=lambda: False, room=room) as slow:
+        await slow.put(0)
+        await slow.let_go()
+        await slow.put(*range(put))
+        with anyio.fail_after(20):
+            while len(slow.groups) < 2:
+                await anyio.sleep(0.001)
+
+    assert [len(group) for group in slow.groups] == [1, min(put, LARGEST_GROUP)]
 
 
 async def test_of_a_slow_ledger_three_groups_are_waited_for_at_once(

@@ -50,6 +50,7 @@ async def test_what_is_there_does_not_wait_for_more():
 
     async def source() -> AsyncIterator[int]:
         yield 1
+        await anyio.lowlevel.checkpoint()  # what comes soon after is written with it
         yield 2
         await written.wait()
         yield 3
@@ -79,6 +80,18 @@ async def test_a_source_that_blocks_the_loop_does_not_keep_what_it_has_yielded(
         await Gathering(write, first=10**9, largest=10**9).run(source())
 
     assert lots[0][0] == 0
+
+
+async def test_a_source_need_be_no_generator():
+    class Numbers:
+        def __aiter__(self) -> AsyncIterator[int]:
+            return numbers(3)
+
+    slow = Slow()
+    slow.is_open.set()
+    await Gathering(slow.write, first=3, largest=3).run(Numbers())
+
+    assert slow.lots == [[0, 1, 2]]
 
 
 async def test_a_source_without_anything():
@@ -186,7 +199,9 @@ async def test_a_source_that_does_not_end_is_told_of(
     )
 
 
-async def test_errors_come_by_themselves_and_what_was_read_is_left():
+async def test_errors_come_by_themselves_and_what_was_read_is_left(
+    caplog: pytest.LogCaptureFixture,
+):
     lots: list[list[int]] = []
 
     async def write(lot: list[int]) -> None:
@@ -213,3 +228,4 @@ async def test_errors_come_by_themselves_and_what_was_read_is_left():
     await gathered.finish()
 
     assert lots[-1] == [1]
+    assert caplog.records == [], "what is raised is not logged as well"

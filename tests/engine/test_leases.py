@@ -169,6 +169,8 @@ async def test_a_lease_whose_outcome_is_being_written_is_not_lost(
     assert lease.task.id in held, "until the committer has its answer"
     held.end([lease])
     assert lease.task.id not in held
+    held.add([lease])
+    assert await renewed_once(ledger, held) == {lease.task.id}, "nothing is written under this one"
 
 
 async def test_the_end_of_a_lease_that_was_lost_before_is_not_waited_for(ledger: RenewingLedger):
@@ -254,6 +256,27 @@ async def test_after_an_outage_that_began_between_tasks_and_hosts_tasks_are_rene
     assert times[1] - times[0] < waited / 2
 
 
+async def test_a_changed_lease_is_renewed_at_once_and_then_three_times_in_its_length(
+    ledger: RenewingLedger,
+):
+    lease, times = timedelta(hours=1), list[float]()
+    session = Session(ledger, lease=lambda: lease, give_up=SHORT)
+    async with anyio.create_task_group() as running:
+        running.start_soon(partial(session.keep_up, on_lost=lambda _: None))
+        await anyio.wait_all_tasks_blocked()
+        lease = SHORT
+        session.lease_changed()
+        with anyio.fail_after(60):
+            while len(times) < 10:
+                ledger.renewed.clear()
+                await ledger.renewed.wait()
+                times.append(anyio.current_time())
+        running.cancel_scope.cancel()
+
+    assert times[-1] - times[0] > 8 * SHORT.total_seconds() / 3
+    assert session.watchdog.renew_every == pytest.approx(SHORT.total_seconds() / 3)
+
+
 async def test_orphans_are_released_by_the_renewer(ledger: RenewingLedger, held: HeldLeases):
     await ledger.tasks.add(make_tasks(2))
     orphan, kept = await claimed(ledger)
@@ -296,12 +319,14 @@ def lease_of(url: str, *, fence: int = 1) -> Lease:
 
 def test_a_task_that_is_claimed_anew_is_one_of_its_host():
     held = HeldLeases()
+    before, now = (lease_of("http://a.example/1", fence=fence) for fence in (1, 2))
 
-    held.add([lease_of("http://a.example/1")])
-    held.add([lease_of("http://a.example/1", fence=2)])
+    held.add([before])
+    held.add([now])
 
     assert held.of_host["a.example"] == 1
-    assert [lease.fence for lease in held.all()] == [2]
+    assert held.all() == [now]
+    assert (held.holds(before), held.holds(now)) == (False, True)
     held.end(held.all())
     assert held.of_host["a.example"] == 0
 
@@ -339,8 +364,7 @@ def test_the_leases_of_each_host_are_counted_whatever_comes(steps: list[tuple[st
 
         counts = Counter(lease.task.host for lease in LEASES if lease.task.id in expected)
         assert len(held) == len(expected)
-        for host in ("a.example", "b.example"):
-            assert held.of_host[host] == counts[host]
+        assert dict(held.of_host) == dict(counts), "no more hosts than are held"
 
 
 # --- dead workers

@@ -72,14 +72,16 @@ async def test_waits_double_up_to_five_seconds(time: FakeTime):
 
 
 async def test_patience_ends(time: FakeTime):
-    operation = Away(float("inf"))
+    operation, retry = Away(float("inf")), patient(seconds=60)
 
     with pytest.raises(
         LedgerUnavailableError, match=r"the ledger has not answered for 60 s: no server"
     ):
-        await patient(seconds=60).insist(operation)
+        await retry.insist(operation)
 
     assert 50 <= time.seconds <= 60
+    time.seconds += 100
+    assert grace_for(retry) is None, "nothing waits any more"
 
 
 async def test_every_outage_is_given_the_whole_time(time: FakeTime):
@@ -201,6 +203,39 @@ async def test_a_question_of_the_outage_that_fails_after_its_end_begins_no_other
     await retry.insist(HangsInAnOutage(1))
 
     assert grace_for(retry) == pytest.approx(time.seconds)
+
+
+async def test_a_slow_answer_does_not_lengthen_the_grace(time: FakeTime):
+    retry = patient(minutes=10)
+    time.seconds = 10
+
+    async def slow() -> None:
+        time.seconds += 4
+        await retry.insist(Away(0))
+
+    await retry.insist(slow)
+    time.seconds += 1
+    await retry.insist(Away(1))
+
+    assert grace_for(retry) == pytest.approx(1.1), "since the question that was asked last"
+
+
+async def test_a_later_question_of_an_outage_does_not_shorten_its_grace(time: FakeTime):
+    retry = patient(minutes=10)
+    time.seconds = 50
+
+    class Hangs(Away):
+        async def __call__(self) -> str:
+            if not self.called:
+                time.seconds += 1
+                await retry.insist(Away(0))
+            elif self.called == 1:
+                await retry.insist(Away(1))
+            return await super().__call__()
+
+    await retry.insist(Hangs(2))
+
+    assert grace_for(retry) == pytest.approx(time.seconds - 50)
 
 
 async def test_an_answer_that_takes_very_long_was_an_outage_too(time: FakeTime):

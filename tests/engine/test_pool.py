@@ -101,6 +101,15 @@ async def test_more_or_fewer_work_from_when_the_size_changes():
     assert work.pool.size == 2
 
 
+async def test_a_size_that_changes_before_or_after_the_work_begins_nothing():
+    work = Work(1)
+    work.pool.resize(2)
+    await work.run([], FinishReason.DRAINED, grace=60, then=lambda: None)
+    work.pool.resize(3)
+
+    assert work.pool.size == 3
+
+
 async def test_what_is_under_way_when_the_grace_is_over_is_cancelled():
     work, given = Work(2), leases(2)
 

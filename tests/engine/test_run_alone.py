@@ -176,6 +176,22 @@ async def test_a_quarantined_task_begins_when_nothing_else_is_under_way(
     assert answers == [True]
 
 
+async def test_a_lost_run_of_a_task_that_leaves_does_not_end_its_next_one(
+    ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
+):
+    one, _ = await held_at_two_crashes(ledger, clock)
+    lost, *_ = await fresh_ones(ledger)
+    again = replace(lost, fence=lost.fence + 1)
+    assert await run_alone.enter(lost)
+    assert await run_alone.enter(again)
+    run_alone.leave(lost)
+    async with waiting(run_alone, one) as answers:
+        assert answers == []
+        run_alone.leave(again)
+
+    assert answers == [True]
+
+
 async def test_nothing_begins_beside_a_quarantined_task(
     ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
 ):
