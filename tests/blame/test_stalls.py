@@ -97,6 +97,52 @@ async def test_a_callback_that_never_returns_is_found_out_by_the_command_itself(
     assert len(command.records("worker_crashed")) == 2 + Settings().max_lost
 
 
+@pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
+async def test_a_process_whose_log_is_locked_as_well_ends_too(ledger_url: str, tmp_path: Path):
+    # The callback is told as a stall first: then nothing is logged until the process ends.
+    code_ = """
+    def parse(self, response):
+        time.sleep(1.2)
+        yield from response.follow_all("a")
+        if response.url.endswith("/0"):
+            import logging
+            logging.getLogger().handlers[0].acquire()
+            time.sleep(3600)
+"""
+    settings = ("-s", "callback_timeout=1.5s", "--processes", "0")
+    with Site(1) as site:
+        code, _, command = await asyncio.to_thread(
+            crawled, tmp_path, spider(site.url, code_), ledger_url, *settings
+        )
+
+    assert code == 124, command.log
+
+
+@pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
+async def test_code_that_is_not_crawlcws_to_call_may_keep_the_loop(ledger_url: str, tmp_path: Path):
+    busy = """
+    async def opened(self):
+        self.busy = asyncio.ensure_future(self.compute())
+
+    async def compute(self):
+        until = time.process_time() + 5
+        while time.process_time() < until:
+            pass
+
+    async def parse(self, response):
+        await self.busy
+        yield {"url": response.url}
+"""
+    settings = ("-s", "callback_timeout=1s", "--processes", "0")
+    with Site(1) as site:
+        code, report, command = await asyncio.to_thread(
+            crawled, tmp_path, spider(site.url, busy), ledger_url, *settings
+        )
+
+    assert (code, report["pages"]) == (0, 1), command.log
+    assert command.records("internal") == []
+
+
 async def task_at(ledger_url: str, site: Site, path: str) -> Record:
     return (await records(ledger_url, site))[path]
 
@@ -130,6 +176,9 @@ async def test_the_leases_of_a_process_with_a_blocked_loop_are_not_taken_over(
             code, _ = await asyncio.to_thread(command.end, within=20)
 
     released = await task_at(ledger_url, site, "0")
+    ledger = await open_ledger(ledger_url, "pages")
+    assert await ledger.workers.all() == [], "it has left"
+    await ledger.close()
     assert code == 130, command.log
     assert (released.task.status, released.task.retry, released.task.lock) == (
         Status.TODO,

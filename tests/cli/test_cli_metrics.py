@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.blame.crawl_command import children_of
 from tests.support.commands import invoke
 from tests.support.gated_site import MISSING, PAGES, GatedSite, gated_site
 from tests.support.mongod import free_port
@@ -202,6 +203,39 @@ def test_what_a_crashed_worker_has_counted_stays_counted(processes: ExitStack, s
     # A counter never falls: Prometheus would take that for a restart, and add all of it again.
     assert seen == sorted(seen)
     assert seen[-1] == PAGES + 1
+
+
+LIMITED = """
+    def __init__(self, start_url, waits):
+        super().__init__(start_urls=[start_url])
+        self.waits = waits
+
+    def parse(self, response):
+        ahead = [f"page/{n}" for n in range(9)] if response.url.endswith("/last") else ["last"]
+        yield from map(response.follow, ahead)
+
+    async def closed(self, report):
+        while self.waits:
+            await asyncio.sleep(60)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("done", [1, 2])
+def test_the_pages_of_a_crashed_worker_count_for_the_limit(
+    done: int, processes: ExitStack, site: GatedSite, folder: Path
+):
+    (folder / "pages.py").write_text(f"import asyncio\n{SPIDER}{LIMITED}")
+    if done == 2:
+        site.gate.set()
+    waits = ("-a", f"waits={'yes' if done == 2 else ''}")
+    crawl = Running(processes, site, "--max-pages", "2", *waits)
+    until(lambda: crawl.metrics().get(ALL_BUT_THE_LAST) == done)
+    os.kill(children_of(crawl.process.pid)[0], signal.SIGKILL)
+    site.gate.set()
+
+    report = crawl.reported()
+    assert (report["pages"], report["finish_reason"]) == (2, "max-pages")
 
 
 @pytest.mark.thorough

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from crawlcw.cli.processes.channel import awaited_go, go
+from crawlcw.cli.processes.first_processes import FirstProcess, pair
 from tests.support.programs import environment, run_to_end
 
 #: Far longer than any command here.
@@ -125,6 +127,7 @@ def test_it_is_apart_from_the_terminal_and_exits_with_what_its_work_returns(
     [
         "sys.argv = ['program', 'crawlcw', 'run']",
         "del os.pidfd_open",
+        "os.fork = lambda: open('/no/more')",
         "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()",
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))",
     ],
@@ -138,6 +141,15 @@ def test_where_a_process_cannot_be_forked_off_safely_there_is_none(tmp_path: Pat
     """
 
     assert printed(tmp_path, script) == "[]\n"
+
+
+def test_an_id_that_another_process_may_have_by_now_gets_no_signal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("it was sent"))
+    ours, theirs = pair()
+    with closing(ours), closing(theirs):
+        FirstProcess(pid=os.getpid(), ends=ours, returncode=0).send_signal(signal.SIGKILL)
 
 
 def test_a_worker_that_is_never_told_to_go_ends_well_and_has_loaded_no_spider(

@@ -1,5 +1,6 @@
 """Crawls by several worker processes, on a real site: crashed, stopped and killed."""
 
+import asyncio
 import json
 import os
 import signal
@@ -17,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from crawlcw import open_ledger
 from crawlcw.model.task import Status
-from tests.blame.crawl_command import children_of
+from tests.blame.crawl_command import children_of, crawlcw
 from tests.crawl.test_kill import asked, assert_complete, assert_nothing_held
 from tests.support import docs, needed, terminals
 from tests.support.crawl_process import Store, wait_until
@@ -248,8 +250,9 @@ def test_the_third_sigint_kills_workers_that_do_not_end(serve, start, tmp_path):
     wait_until(lambda: not any(map(is_running, crawl.pids)))
 
 
-@pytest.mark.representative("sqlite")
-def test_when_the_supervisor_is_killed_its_workers_end_softly(serve, start, store):
+@pytest.mark.representative("running")
+@pytest.mark.parametrize("freezes", [False, True], ids=["running", "frozen"])
+def test_when_the_supervisor_is_killed_its_workers_end_softly(freezes, serve, start, store):
     prints = """
     def parse(self, response):
         print(response.url)
@@ -260,6 +263,10 @@ def test_when_the_supervisor_is_killed_its_workers_end_softly(serve, start, stor
     wait_until(asked(site, for_pages=100))
     wait_until(at_work(crawl, store))
 
+    if freezes:
+        # What its workers have sent since is not read: their connection is reset.
+        crawl.send(signal.SIGSTOP)
+        wait_until(asked(site, for_pages=site.hits().total() + 300))
     crawl.send(signal.SIGKILL)
     code, _ = crawl.end()
     wait_until(lambda: not any(map(is_running, crawl.pids)))
@@ -274,7 +281,7 @@ def test_when_the_supervisor_is_killed_its_workers_end_softly(serve, start, stor
 
 
 def test_what_a_worker_prints_when_its_supervisor_is_gone_fails_nothing():
-    prints = "from crawlcw.cli.processes import worker; import os, sys; worker.prepare(os.dup(0))\n"
+    prints = "from crawlcw.cli.processes import worker; import sys; worker.prepare()\n"
     prints += "sys.stdin.readline(); print('é' * 100_000); print('x', file=sys.stderr)\n"
     prints += "open(sys.argv[1], 'w').close()"
     with TemporaryDirectory() as folder:
@@ -355,6 +362,141 @@ def test_a_worker_that_does_not_say_that_it_ends_has_crashed_whatever_its_exit_c
     assert f"has crashed: exit code {code}; it is started again in 1.0 s" in crash["message"]
 
 
+#: This code of the spider's file runs in the supervisor alone, which loads it as well.
+IN_SUPERVISOR = """
+from crawlcw.cli.processes import supervisor, worker_process
+if os.getpid() != os.getsid(0):
+"""
+
+
+def test_a_stop_that_comes_while_a_worker_is_started_reaches_it(serve, start):
+    stops = """
+    import signal
+    start = worker_process.WorkerProcess.start
+    def stopped(self, **given):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return start(self, **given)
+    worker_process.WorkerProcess.start = stopped
+"""
+    crawl = start(serve(latency=200), processes=1, spider=IN_SUPERVISOR + stops)
+    code, report = crawl.end()
+
+    assert (code, report["finish_reason"]) == (0, "stopped")
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again(serve, start, store):
+    fails = """
+    supervisor._FIRST_WAIT /= 1000
+    pair = worker_process.pair
+    def no_more():
+        worker_process.pair = pair
+        raise OSError("Too many open files")
+    worker_process.pair = no_more
+"""
+    crawl = start(serve(latency=200), processes=1, spider=IN_SUPERVISOR + fails)
+    wait_until(store.held_by)
+    os.kill(children_of(crawl.pid)[0], signal.SIGKILL)
+    wait_until(lambda: crawl.events("worker_not_started"))
+    wait_until(store.held_by)
+    crawl.send(signal.SIGTERM)
+
+    assert crawl.end()[0] == 0
+
+
+def test_a_stop_that_comes_while_a_crashed_worker_waits_ends_it_at_once(serve, start, store):
+    waits = "    import datetime; supervisor._FIRST_WAIT = datetime.timedelta(days=1)\n"
+    waits += "    supervisor._LONGEST_WAIT = supervisor._FIRST_WAIT\n"
+    crawl = start(serve(latency=200), processes=1, spider=IN_SUPERVISOR + waits)
+    wait_until(store.held_by)
+    os.kill(children_of(crawl.pid)[0], signal.SIGKILL)
+    wait_until(lambda: crawl.events("worker_crashed"))
+    crawl.send(signal.SIGTERM)
+
+    assert crawl.end()[0] == 0
+
+
+def test_an_order_to_stop_that_a_crashed_worker_has_not_read_is_followed(serve, start, store):
+    crawl = start(serve(latency=200), processes=1)
+    wait_until(store.held_by)
+    (worker,) = children_of(crawl.pid)
+    os.kill(worker, signal.SIGSTOP)
+    crawlcw("stop", "docs", "--ledger", store.url)
+    os.kill(worker, signal.SIGKILL)
+
+    assert crawl.end()[0] == 70
+    (crash,) = crawl.events("worker_crashed")
+    assert crash["message"].endswith("signal 9, Killed"), "it is not started again"
+
+
+def test_a_worker_that_a_shutdown_ends_while_it_starts_has_not_crashed(serve, start, tmp_path):
+    loads = """
+if os.getpid() == os.getsid(0):
+    open("loading", "w").close()
+    time.sleep(1000)
+"""
+    crawl = start(serve(), processes=1, spider=loads)
+    wait_until((tmp_path / "loading").exists)
+    crawl.send(signal.SIGTERM)
+    wait_until(lambda: crawl.events("stop"))
+    for worker in children_of(crawl.pid):
+        os.kill(worker, signal.SIGTERM)
+
+    assert crawl.end() == (0, {}), "it has counted nothing"
+
+
+def test_a_blocked_worker_that_a_shutdown_ends_has_not_crashed(serve, start, store):
+    blocks = """
+    def parse(self, response):
+        print("blocked")
+        time.sleep(1000)
+"""
+    crawl = start(serve(), "-s", "grace=10m", processes=1, spider=blocks)
+    assert crawl.process.stdout.readline() == "blocked\n"
+    (worker,) = children_of(crawl.pid)
+    crawl.send(signal.SIGTERM)
+    wait_until(lambda: crawl.events("stop"))
+    for event in ("stop_stuck", "stop_now"):
+        os.kill(worker, signal.SIGTERM)
+        wait_until(lambda event=event: crawl.events(event))
+
+    assert crawl.end()[0] == 0
+    assert_nothing_held(store.rows())
+
+
+def test_a_worker_that_crashes_while_it_is_stopped_has_crashed(serve, start, store):
+    crashes = "\n    async def closed(self, report):\n        os._exit(1)\n"
+    crawl = start(serve(latency=200), processes=1, spider=crashes)
+    wait_until(store.held_by)
+    crawl.send(signal.SIGTERM)
+
+    assert crawl.end()[0] == 70
+    (crash,) = crawl.events("worker_crashed")
+    assert crash["message"].endswith("has crashed: exit code 1")
+
+
+def test_a_crashed_worker_is_replaced_whatever_is_in_the_ledger(serve, start, store):
+    away = """
+    from crawlcw.errors import LedgerUnavailableError
+    async def away(ledger):
+        raise LedgerUnavailableError("away")
+    supervisor.dead_workers = away
+"""
+
+    async def set_wrongly() -> None:
+        ledger = await open_ledger(store.url, store.spider)
+        await ledger.notes.set_control({"concurrency": "many"})
+        await ledger.close()
+
+    asyncio.run(set_wrongly())
+    crawl = start(serve(latency=200), processes=1, spider=IN_SUPERVISOR + away)
+    wait_until(store.held_by)
+    os.kill(children_of(crawl.pid)[0], signal.SIGKILL)
+    wait_until(lambda: crawl.events("worker_crashed"))
+    crawl.send(signal.SIGTERM)
+
+    assert crawl.end()[0] == 0
+
+
 def test_by_default_one_worker_does_it_and_without_processes_this_process(
     serve, processes, store, tmp_path
 ):
@@ -387,6 +529,8 @@ def test_what_spiders_print_is_on_stdout_in_whole_lines(serve, start):
     def parse(self, response):
         print('{"pages": 1000000}')
         print("é" + "x" * 20_000)
+        print("\\ud800", flush=True)
+        os.write(1, b"\\xff\\n")
         sys.stderr.write('{"long": "' + "y" * 20_000 + '"}\\n')
         yield from super().parse(response)
 """
@@ -398,6 +542,8 @@ def test_what_spiders_print_is_on_stdout_in_whole_lines(serve, start):
     assert Counter(crawl.output.splitlines()) == {
         '{"pages": 1000000}': len(expected.found),
         "é" + "x" * 20_000: len(expected.found),
+        "\\ud800": len(expected.found),
+        "\\xff": len(expected.found),
     }
     assert sum("long" in record for record in crawl.records) == len(expected.found)
 
