@@ -162,7 +162,7 @@ class AddressGuard:
         is_odd = port not in self._ports or (_is_inside(host) and not self._is_named(host, port))
         if is_odd and self._public_names is not None:
             self._trust(await self._public_names.start_hosts())
-        if port is None or port not in self._ports:
+        if port not in self._ports:
             raise FetchError(Reason.REFUSED_PORT, f"port {port} is not one of the web's")
         if proxy is None or not proxy.resolves_names:
             return
@@ -253,11 +253,7 @@ def is_public(address: str) -> bool:
     if isinstance(ip, IPv6Address) and ip not in _GLOBAL_UNICAST:
         return False
     return ip is not None and not (
-        not ip.is_global
-        or ip.is_multicast
-        or ip.is_reserved
-        or ip.is_link_local
-        or any(ip.version == network.version and ip in network for network in _SPECIAL)
+        not ip.is_global or ip.is_multicast or any(ip in network for network in _SPECIAL)
     )
 
 
@@ -290,7 +286,7 @@ def _embedded(ip: IPv6Address) -> IPv4Address | None:
         return ip.ipv4_mapped
     if ip.sixtofour is not None:
         return ip.sixtofour
-    if ip in _NAT64 or (ip in _IPV4_COMPATIBLE and int(ip) > 1):
+    if ip in _NAT64 or ip in _IPV4_COMPATIBLE:
         return IPv4Address(packed[12:])
     if ip in _NAT64_LOCAL:
         # RFC 6052, section 2.2: with a /48 the address lies around byte 8.

@@ -205,12 +205,10 @@ class Listener(ResponseHandler):
         self._descriptor = -1 if sock is None else sock.fileno()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Let go of the descriptor, which may be another connection's soon."""
-        self._descriptor = -1
+        """Fail a body that was to end with its connection, where that was reset."""
         self._among.discard(self)
         if isinstance(exc, OSError) and self._payload is not None and not self._payload.is_eof():
-            # A body without a length ends with its connection, and aiohttp takes a reset for
-            # an end.
+            # aiohttp takes the reset for an end.
             self._payload.set_exception(
                 ClientPayloadError("the connection was reset within the body")
             )
@@ -233,7 +231,7 @@ class Listener(ResponseHandler):
         self.endpoint = endpoint
         # Over a new connection a server may say that it is too busy to read.
         self._can_be_told = answered_when_read and self.is_answered
-        self.is_answered, self.content = False, EMPTY_PAYLOAD
+        self.is_answered = False
         self._head, self._wire = b"", 0
         self.set_response_params(
             skip_payload=is_head,
@@ -245,7 +243,7 @@ class Listener(ResponseHandler):
             max_field_size=_MAX_LINE,
             max_headers=_MAX_HEADERS,
         )
-        if self.transport is None or self.transport.is_closing():
+        if self.transport is None:
             raise ServerDisconnectedError
         # uvloop sends when it has come round.
         self._loop.call_soon(self._note_sent)
@@ -260,8 +258,7 @@ class Listener(ResponseHandler):
     def resume_writing(self) -> None:
         """Begin to wait for the answer to a large request: the system has taken all of it."""
         super().resume_writing()
-        if not self.is_answered:
-            self.start_timeout()
+        self.start_timeout()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Go on reading where that was paused; aiohttp calls this after each read of a body."""
@@ -275,7 +272,7 @@ class Listener(ResponseHandler):
         """
         try:
             return any(fcntl.ioctl(self._descriptor, which, bytes(4)))
-        except (OSError, ValueError):
+        except OSError:
             return False
 
     def data_received(self, data: bytes) -> None:
@@ -303,16 +300,16 @@ class Listener(ResponseHandler):
                     break
                 self.is_answered, self.message = True, message
                 self.content = self._payload = payload
-                self._should_close = self._should_close or message.should_close
+                self._should_close = message.should_close
                 self.feed_data((message, payload))
             if self._wire - self.content.total_bytes > _MAX_FRAMING:
                 raise HttpProcessingError(message="more framing than content")
         except HttpProcessingError as error:
-            self._refuse(error)
+            self._refuse(site, error)
             return
         if self.is_answered and self.content.is_eof():
             self._drop_timeout()
-        elif data and not self._reading_paused:
+        elif not self._reading_paused:
             self._reschedule_timeout()
 
     def _hang_up(self, site: Site, data: bytes) -> None:
@@ -326,10 +323,9 @@ class Listener(ResponseHandler):
         if self.transport is not None:
             self.transport.close()
 
-    def _refuse(self, error: HttpProcessingError) -> None:
+    def _refuse(self, site: Site, error: HttpProcessingError) -> None:
         """End the connection after an answer that is no HTTP."""
-        if self.site is not None:
-            self.site.distrust(REST)
+        site.distrust(REST)
         if self.transport is not None:
             self.transport.close()
         if self._payload is not None and not self._payload.is_eof():
@@ -377,7 +373,6 @@ class Connector(TCPConnector):
         # Less than a connection may take, so that a dead DNS is told from a dead host.
         self._names = NameResolver(patience=min(connect / 2, _NAME_PATIENCE), guard=guard)
         super().__init__(
-            limit=0,
             resolver=self._names,
             socket_factory=guard.socket,
             ssl=not settings.insecure,
@@ -402,8 +397,6 @@ class Connector(TCPConnector):
 
     async def close(self, *, abort_ssl: bool = False) -> None:
         """Close all connections."""
-        if self._cleaning is not None:
-            self._cleaning.cancel()
         await super().close(abort_ssl=abort_ssl)
         await self._names.close()
 
@@ -435,7 +428,7 @@ class Connector(TCPConnector):
                 site.idle.remove(found)
                 del self._idle[found]
                 rested = now - found.released
-                if found.should_close or rested > _KEEPALIVE or not found.is_connected():
+                if rested > _KEEPALIVE or not found.is_connected():
                     found.close()
                 # What waits to be read the event loop will deliver, and so end the connection.
                 elif not found.holds(termios.FIONREAD):
@@ -513,8 +506,7 @@ class Connector(TCPConnector):
         if self.closed:
             opened.close()
             raise ClientConnectionError("the connector is closed")
-        if opened.is_connected():
-            self._acquired.add(opened)  # which are closed with the connector
+        self._acquired.add(opened)  # which are closed with the connector
         took = monotonic() - began
         site.opening = min(site.opening or took, took)
         return cast("Listener", opened)
@@ -649,7 +641,7 @@ class NameResolver(AbstractResolver):
 
     async def close(self) -> None:
         """Stop looking up; a thread that waits for the DNS is left to end by itself."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False)
 
 
 def _look_up(host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:

@@ -212,6 +212,10 @@ class AiohttpDownloader:
                     # One that may take longer than `read_timeout` may be silent for as long.
                     patience=max(self._read_timeout, request.options.timeout or 0.0),
                 )
+                if proxy is not None and answer.message.code == 407:
+                    # Else any site could put an end to the proxies.
+                    message = f"HTTP 407, of the site or of the proxy {proxy}"
+                    raise login_refused(proxy, FetchError(Reason.HTTP_STATUS, message, status=407))
                 break
             except BaseException as error:
                 connector.release(answer)
@@ -223,11 +227,6 @@ class AiohttpDownloader:
         hop.stage = Stage.PASSED
         if jar is not None and (told := answer.message.headers.getall("Set-Cookie", ())):
             jar.keep(told, urls.parse(request.url))
-        if proxy is not None and answer.message.code == 407:
-            connector.release(answer)
-            # Else any site could put an end to the proxies.
-            message = f"HTTP 407, of the site or of the proxy {proxy}"
-            raise login_refused(proxy, FetchError(Reason.HTTP_STATUS, message, status=407))
         return answer
 
     def _request(
@@ -281,7 +280,6 @@ class AiohttpDownloader:
                     content,
                     decoder,
                     hop.attempt,
-                    length=length or 0,
                     most=most if length is None else min(most, length),
                     check=partial(check_start, said=kind, accepted=accepted),
                 )
@@ -302,7 +300,6 @@ class AiohttpDownloader:
         decoder: BodyDecoder,
         attempt: Attempt,
         *,
-        length: int,
         most: int,
         check: Callable[[bytes], None],
     ) -> tuple[bytes, float]:
@@ -315,7 +312,7 @@ class AiohttpDownloader:
         try:
             async for data in content.iter_any():
                 for piece in decoder.pieces(data):
-                    if share is None and max(length, decoder.size) > self._free_body:
+                    if share is None and decoder.size > self._free_body:
                         began = monotonic()
                         with attempt.deadline:
                             share = await self._budget.take(most)
