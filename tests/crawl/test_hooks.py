@@ -115,6 +115,9 @@ async def test_pages_of_a_session_and_with_cookies_of_their_own_pass_the_hooks(
 
 async def test_a_signature_in_the_url_is_for_the_server_alone(place: str):
     class Signed(Pages):
+        async def start(self):
+            yield Request(HOME, proxy="direct")
+
         async def before_request(self, request):
             await asyncio.sleep(0)
             return Request(f"{request.url}?sig=5ecret", headers={"X-Key": "1"})
@@ -126,6 +129,7 @@ async def test_a_signature_in_the_url_is_for_the_server_alone(place: str):
     assert {item["asked"] for item in items} == {HOME, f"{HOME}x"}
     assert "5ecret" not in str(items)
     assert (report.pages, report.failures) == (2, {})
+    assert web.sent[f"{HOME}?sig=5ecret"].options.proxy == "direct", "the task's option"
 
 
 @pytest.mark.parametrize(

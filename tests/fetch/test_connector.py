@@ -133,10 +133,16 @@ async def test_a_connection_that_was_idle_for_long_is_not_used_again(
 
 
 async def test_connections_that_are_not_used_end(
-    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+    downloader: AiohttpDownloader,
+    server: HostileServer,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connector_module, "_KEEPALIVE", 0.05)
     await get(downloader, server.url("/ok"))
+    clock.ahead += 0.04  # the next one is idle for less long
+    await get(downloader, server.url("/ok"))
+    clock.ahead = 0.0
     while server.open_connections:
         await asyncio.sleep(0.01)
 
@@ -302,6 +308,72 @@ async def test_a_request_does_not_wait_where_a_connection_opens_much_sooner(
     await get(downloader, server.url("/ok"))
 
     assert server.connections == 2
+
+
+async def test_a_request_that_is_cancelled_while_it_waits_leaves_the_connection_to_others(
+    downloader: AiohttpDownloader,
+    server: HostileServer,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connector_module, "REST", 10.0)
+    await get(downloader, server.url("/ok"))
+    site = site_of(downloader, server)
+    site.opening = 10.0
+    waits = asyncio.ensure_future(get(downloader, server.url("/ok")))
+    while not site.waiting:
+        await asyncio.sleep(0)
+    waits.cancel()
+    await asyncio.wait([waits])
+    clock.ahead += 9.9
+    await get(downloader, server.url("/ok"))
+
+    assert server.connections == 1
+
+
+async def test_a_request_that_has_waited_in_vain_opens_a_connection(
+    downloader: AiohttpDownloader,
+    server: HostileServer,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await get(downloader, server.url("/ok"))
+    site = site_of(downloader, server)
+    site.opening = 10.0
+    waits = asyncio.ensure_future(get(downloader, server.url("/ok")))
+    while not site.waiting:
+        await asyncio.sleep(0)
+    monkeypatch.setattr(connector_module, "REST", 10.0)
+    clock.ahead += 0.1
+    await get(downloader, server.url("/ok"))
+    await waits
+
+    assert server.connections == 2
+
+
+async def test_an_idle_connection_outlasts_the_silence_that_a_server_is_allowed(
+    server: HostileServer, clock: Clock
+) -> None:
+    settings = replace(SETTINGS, read_timeout="200ms")
+    async with AiohttpDownloader(settings, start_origins=[server.origin]) as downloader:
+        await get(downloader, server.url("/ok"))
+        await asyncio.sleep(0.25)
+        clock.ahead += REST
+        await get(downloader, server.url("/ok"))
+
+    assert server.connections == 1
+
+
+async def test_a_system_that_does_not_tell_what_is_acknowledged_does_no_harm(
+    downloader: AiohttpDownloader,
+    server: HostileServer,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(termios, "TIOCOUTQ", 0)
+    await trusted(downloader, clock, server.url("/ok"))
+
+    assert server.connections == 1
 
 
 async def test_a_new_connection_may_be_answered_before_the_request_is_read(

@@ -1,5 +1,6 @@
 """Cookies kept between processes: changes of a jar, and its restored state."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -131,6 +132,17 @@ async def test_the_end_of_a_cookie_is_kept():
     assert other.expires is not None
     assert timedelta(seconds=55) < cookie.expires - datetime.now(UTC) <= timedelta(seconds=60)
     assert other.expires - datetime.now(UTC) <= timedelta(days=400)
+
+
+async def test_a_cookie_that_has_ended_is_sent_no_more():
+    kept = given("a=1; Max-Age=60", "b=2; Max-Age=60", "c=3").kept()
+    jar = SiteCookies()
+    jar.restore(
+        {k: replace(each, expires=each.expires and datetime.now(UTC)) for k, each in kept.items()}
+    )
+
+    assert sent(jar, HOME) == {"c": "3"}
+    assert len(jar.kept()) == 1
 
 
 async def test_a_jar_amounts_to_so_much_and_no_more():

@@ -2,10 +2,13 @@
 
 import asyncio
 import errno
+import gzip
 import socket
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from time import perf_counter, sleep
 from typing import Any
@@ -152,6 +155,21 @@ async def test_many_tiny_chunks_cost_little(
     assert perf_counter() - begun < 1
 
 
+async def test_the_framing_of_each_answer_is_bounded(
+    downloader: AiohttpDownloader,
+    server: HostileServer,
+    no_rest: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connector_module, "_MAX_FRAMING", 150_000)
+    for _ in range(3):
+        await get(downloader, server.url("/tiny-chunks"))
+
+    assert server.connections == 1
+    endless = server.url("/extensions-in-every-chunk")
+    assert await reason_of(downloader, endless) is Reason.PROTOCOL
+
+
 async def test_headers_are_text_by_lower_case_name(
     downloader: AiohttpDownloader, server: HostileServer
 ) -> None:
@@ -237,6 +255,53 @@ async def test_a_small_body_takes_none(
     assert (await get(downloader, server.url("/ok"))).body == PAGE
 
 
+async def test_the_small_bodies_of_all_fetchers_are_a_small_part_of_the_budget(
+    server: HostileServer,
+) -> None:
+    settings = replace(SETTINGS, memory_budget="16 MiB", concurrency=1_000)
+    request = Request(server.url("/tiny-chunks"))
+    async with (
+        AiohttpDownloader(settings, start_origins=[server.origin]) as downloader,
+        Attempt(request=request) as trying,
+    ):
+        await downloader.exchange(trying, request)
+
+        assert downloader._budget.used == 20_000
+
+
+fixed("/large-and-cut-off", response(LARGE)[:-1])
+
+
+async def test_a_large_body_that_is_cut_off_gives_its_memory_back(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    request = Request(server.url("/large-and-cut-off"))
+    async with Attempt(request=request) as trying:
+        with pytest.raises(FetchError):
+            await downloader.exchange(trying, request)
+
+    assert downloader._budget.used == 0
+
+
+fixed(
+    "/large-and-reset",
+    response(gzip.compress(LARGE), headers=b"Content-Encoding: gzip\r\n"),
+    reset=True,
+)
+
+
+async def test_a_reset_behind_a_body_that_has_come_does_it_no_harm(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    held = await downloader._budget.take(downloader._budget.limit)
+    asked = asyncio.ensure_future(get(downloader, server.url("/large-and-reset")))
+    while not server.requests or downloader._connector._acquired:
+        await asyncio.sleep(0)
+    held.shrink(0)
+
+    assert (await asked).body == LARGE
+
+
 async def test_no_deadline_runs_while_a_body_waits_for_memory(
     downloader: AiohttpDownloader, server: HostileServer
 ) -> None:
@@ -248,11 +313,15 @@ async def test_no_deadline_runs_while_a_body_waits_for_memory(
     async with asyncio.timeout(10) as deadline, Attempt(request=request) as trying:
         trying.deadline.timeout = deadline
         end = deadline.when()
+        begun = perf_counter()
         response = await downloader.exchange(trying, request)
+        took = perf_counter() - begun
 
         assert end is not None
-        assert (deadline.when() or 0.0) >= end + 0.3
+        waited = (deadline.when() or 0.0) - end
+        assert waited >= 0.3
     assert response.body == LARGE
+    assert response.elapsed.total_seconds() <= took - waited
 
 
 # Failures ----------------------------------------------------------------------
@@ -382,6 +451,25 @@ async def test_names_that_are_not_found_are_told_from_those_not_found_now(
     assert await reason_of(downloader, "http://nowhere.example/") is reason
 
 
+async def test_names_without_an_answer_keep_neither_other_threads_nor_the_end_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over = threading.Event()
+
+    def look_up(*_: object, **__: object) -> None:
+        over.wait()
+        raise socket.gaierror(socket.EAI_AGAIN, "try again")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    try:
+        async with AiohttpDownloader(Settings(connect_timeout="100ms")) as downloader:
+            names = [f"http://{n}.example/" for n in range(40)]
+            await asyncio.gather(*(reason_of(downloader, name) for name in names))
+            await asyncio.wait_for(asyncio.to_thread(int), 5)
+    finally:
+        over.set()
+
+
 async def test_a_look_up_has_a_deadline_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -424,6 +512,19 @@ def test_the_text_of_a_server_is_cleaned_and_cut() -> None:
 
 
 # Connections -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "times"),
+    [("GET", "/fin", 2), ("GET", "/rst", 2), ("GET", "/silent", 1), ("POST", "/fin", 1)],
+)
+async def test_a_request_is_repeated_once_where_its_connection_ends(
+    downloader: AiohttpDownloader, server: HostileServer, method: str, path: str, times: int
+) -> None:
+    with pytest.raises(FetchError):
+        await get(downloader, server.url(path), method=method)
+
+    assert server.counts[path] == times
 
 
 async def test_connections_are_reused_after_a_rest(
@@ -706,7 +807,17 @@ async def test_the_length_of_a_request_is_counted_and_never_the_users() -> None:
     assert b"\r\nhost: other.example\r\n" in head
 
 
-async def test_a_header_that_a_hook_has_made_two_lines_of_is_not_sent() -> None:
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("headers", (("X-One", "1\r\nX-Two: 2"),)),
+        ("headers", (("X-One: 1\r\nX-Two", "2"),)),
+        ("method", "GET / HTTP/1.1\r\nX-Two: 2\r\n\r\nGET"),
+    ],
+)
+async def test_a_part_of_a_request_that_has_been_made_two_lines_of_is_not_sent(
+    part: str, value: object
+) -> None:
     async def answer(_: bytes, __: asyncio.StreamReader) -> bytes:
         return _EMPTY
 
@@ -715,7 +826,7 @@ async def test_a_header_that_a_hook_has_made_two_lines_of_is_not_sent() -> None:
         AiohttpDownloader(SETTINGS, start_origins=[origin]) as opened,
     ):
         request = Request(f"http://{origin}/")
-        request.headers = (("X-One", "1\r\nX-Two: 2"),)
+        setattr(request, part, value)
         with pytest.raises(FetchError):
             await opened.fetch(request, url=request.url)
 
@@ -741,12 +852,17 @@ async def test_a_connection_with_the_rest_of_a_refused_body_is_not_used_again(
 
 
 async def test_a_server_may_not_be_silent_after_a_large_request() -> None:
+    reads = asyncio.Event()
+
     async def answer(_: bytes, reader: asyncio.StreamReader) -> bytes:
+        await asyncio.sleep(0.15)  # it may be slow to read
+        reads.set()
         return await reader.read()
 
+    settings = replace(SETTINGS, read_timeout="100ms")
     async with (
         raw_site(answer) as (origin, _),
-        AiohttpDownloader(SETTINGS, start_origins=[origin]) as opened,
+        AiohttpDownloader(settings, start_origins=[origin]) as opened,
     ):
         with pytest.raises(FetchError) as caught:
             await asyncio.wait_for(
@@ -754,3 +870,17 @@ async def test_a_server_may_not_be_silent_after_a_large_request() -> None:
             )
 
     assert caught.value.reason is Reason.TIMEOUT_READ
+    assert reads.is_set()
+
+
+async def test_a_server_may_be_silent_for_as_long_as_its_page_may_take() -> None:
+    async def answer(_: bytes, __: asyncio.StreamReader) -> bytes:
+        await asyncio.sleep(0.15)
+        return _EMPTY
+
+    settings = replace(SETTINGS, read_timeout="100ms")
+    async with (
+        raw_site(answer) as (origin, _),
+        AiohttpDownloader(settings, start_origins=[origin]) as opened,
+    ):
+        assert (await get(opened, f"http://{origin}/", timeout="5s")).status == 200

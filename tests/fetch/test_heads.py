@@ -140,6 +140,14 @@ async def test_a_head_without_its_end_fails_as_ever(
     assert caught.value.reason in ([reason] if reason else [Reason.DISCONNECTED, Reason.PROTOCOL])
 
 
+async def test_of_many_headers_only_the_first_are_kept() -> None:
+    lines = b"".join(b"X-%d: a\r\n" % n for n in range(900))
+
+    response = await fetched([b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + lines + b"\r\n"])
+
+    assert len(response.headers) == 200
+
+
 async def test_a_head_that_is_too_long_to_be_looked_at_is_the_parsers() -> None:
     lines = [b"X-%d: %s\r\n" % (n, b"a" * 1000) for n in range(20)]
 

@@ -1,5 +1,6 @@
 """Requests through real proxies of each kind: certificates, refusals, reuse and secrets."""
 
+import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -135,6 +136,19 @@ async def test_a_proxy_whose_own_certificate_is_wrong_is_told_no_password(site: 
     assert proxy.heads == []
 
 
+async def test_a_proxy_that_hangs_up_instead_of_a_greeting_is_down(site: ExitSite):
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(9)
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    url = f"socks5h://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, through(url, start=site.url[7:], host_max_failures=1) as downloader:
+        error = await refusal(downloader, f"{site.url}/p/0")
+
+    assert isinstance(error, ProxiesAwayError)
+
+
 @pytest.mark.parametrize("kind", ["http", "socks5h"])
 async def test_a_name_is_looked_up_by_the_proxy(kind: str, site: ExitSite):
     proxy = proxy_of(kind, names={"shop.test": f"127.0.0.1:{site.port}"})
@@ -188,10 +202,11 @@ async def test_a_start_url_at_a_private_address_is_asked_for_through_a_proxy_too
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("http]")
+@pytest.mark.representative("http-http")
+@pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("kind", ["http", "https", "socks5h"])
 async def test_a_proxy_that_refuses_the_password_says_so_in_a_clear_sentence(
-    kind: str, site: ExitSite, authority: None
+    kind: str, scheme: str, site: ExitSite, authority: None
 ):
     proxy = proxy_of(kind, login="ann:right")
     lost: list[str] = []
@@ -203,7 +218,8 @@ async def test_a_proxy_that_refuses_the_password_says_so_in_a_clear_sentence(
         client = AiohttpDownloader(settings, start_origins=[site.url[7:]])
         downloader = DefaultDownloader(client, proxies=Proxies(pool))
         with pytest.raises(ProxiesAwayError):
-            await get(downloader, f"{site.url}/p/0", timeout="20s")
+            page = f"{site.url}/p/0".replace("http:", f"{scheme}:")
+            await get(downloader, page, timeout="20s")
         await downloader.close()
 
     assert lost

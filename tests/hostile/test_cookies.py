@@ -14,7 +14,7 @@ from crawlcw.fetch.cookies import MOST_COOKIES, SiteCookies
 from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile.pages import KEEP, Exchange, page, response
 from tests.hostile.server import HostileServer, running
-from tests.support.attempts import Layered, session
+from tests.support.attempts import Layered, attempt, session
 
 SETTINGS = Settings(cookies=True)
 #: HOSTILE 2.18, and other malformed cookies.
@@ -220,6 +220,22 @@ async def test_a_requests_own_cookie_counts_before_all_of_its_name(server: Hosti
         await somebody.fetch(Request(url, cookies={"a": "4"}), url=url)
 
     assert server.seen_headers["/in/own"]["cookie"] == "b=3; a=4"
+
+
+async def test_a_requests_own_cookies_are_for_its_origin_and_without_others(
+    server: HostileServer,
+) -> None:
+    async with running() as other:
+        back = other.url(f"/to?302,{server.url('/ok')}")
+        request = Request(server.url(f"/to?302,{back}"), cookies={"own": "1"})
+        origins = [server.origin, other.origin]
+        async with AiohttpDownloader(SETTINGS, start_origins=origins) as downloader:
+            for each in (Request(server.url("/host-cookie")), request):
+                await attempt(each, downloader=downloader, settings=SETTINGS)
+
+    (elsewhere,) = other.seen_headers.values()
+    assert "cookie" not in elsewhere
+    assert server.seen_headers["/ok"]["cookie"] == "own=1"
 
 
 async def test_a_server_on_another_port_sees_no_cookie(server: HostileServer) -> None:
