@@ -1,7 +1,6 @@
 """Cookies go back to the site that set them, and nothing in a Set-Cookie fails a page."""
 
 import logging
-from collections.abc import AsyncIterator
 
 import pytest
 import yarl
@@ -75,12 +74,6 @@ async def _flashed(exchange: Exchange) -> object:
     return KEEP
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[HostileServer]:
-    async with running() as running_server:
-        yield running_server
-
-
 def sent(jar: SiteCookies, url: str) -> dict[str, str]:
     return dict(jar.sent_to(yarl.URL(url)))
 
@@ -147,16 +140,16 @@ async def test_what_came_over_tls_goes_back_over_tls() -> None:
 
 
 async def test_garbage_costs_no_page_and_no_good_cookie(
-    server: HostileServer,
+    hostile: HostileServer,
 ) -> None:
-    async with AiohttpDownloader(SETTINGS, start_origins=[server.origin]) as downloader:
-        url = server.url("/cookies-of-every-kind")
+    async with AiohttpDownloader(SETTINGS, start_origins=[hostile.origin]) as downloader:
+        url = hostile.url("/cookies-of-every-kind")
         first = await downloader.fetch(Request(url), url=url)
         again = await downloader.fetch(Request(url), url=url)
 
     assert (first.status, again.status) == (200, 200)
-    assert "good=1" in server.seen_headers["/cookies-of-every-kind"]["cookie"]
-    assert len(server.seen_headers["/cookies-of-every-kind"]["cookie"]) < 1000
+    assert "good=1" in hostile.seen_headers["/cookies-of-every-kind"]["cookie"]
+    assert len(hostile.seen_headers["/cookies-of-every-kind"]["cookie"]) < 1000
 
 
 async def test_the_log_of_a_crawl_has_no_line_for_each_bad_cookie(
@@ -197,53 +190,53 @@ async def test_cookies_are_bounded_for_each_host_and_in_all() -> None:
     assert len(jar.kept()) <= MOST_COOKIES
 
 
-async def test_a_server_gets_the_header_that_a_browser_sends(server: HostileServer) -> None:
-    async with AiohttpDownloader(SETTINGS, start_origins=[server.origin]) as downloader:
+async def test_a_server_gets_the_header_that_a_browser_sends(hostile: HostileServer) -> None:
+    async with AiohttpDownloader(SETTINGS, start_origins=[hostile.origin]) as downloader:
         for path in ("/in/flash", "/in/flashed", "/in/ok"):
-            url = server.url(path)
+            url = hostile.url(path)
             await downloader.fetch(Request(url, headers={"Cookie": "z=0; own=1"}), url=url)
 
-    seen = {path: server.seen_headers[path]["cookie"] for path in ("/in/flashed", "/in/ok")}
+    seen = {path: hostile.seen_headers[path]["cookie"] for path in ("/in/flashed", "/in/ok")}
     assert seen == {
         "/in/flashed": 'own=1; sid=2; nameless; a="x; z=1; flash=saved; sid=1',
         "/in/ok": 'own=1; sid=2; nameless; a="x; z=1; sid=1',
     }
 
 
-async def test_a_requests_own_cookie_counts_before_all_of_its_name(server: HostileServer) -> None:
+async def test_a_requests_own_cookie_counts_before_all_of_its_name(hostile: HostileServer) -> None:
     jar = SiteCookies()
     set_by_server = ["a=1; Path=/", "a=2", "b=3"]
-    url = server.url("/in/own")
+    url = hostile.url("/in/own")
     jar.keep(set_by_server, yarl.URL(url))
-    async with AiohttpDownloader(Settings(), start_origins=[server.origin]) as downloader:
+    async with AiohttpDownloader(Settings(), start_origins=[hostile.origin]) as downloader:
         somebody = Layered(over=downloader, session=session(jar=jar))
         await somebody.fetch(Request(url, cookies={"a": "4"}), url=url)
 
-    assert server.seen_headers["/in/own"]["cookie"] == "b=3; a=4"
+    assert hostile.seen_headers["/in/own"]["cookie"] == "b=3; a=4"
 
 
 async def test_a_requests_own_cookies_are_for_its_origin_and_without_others(
-    server: HostileServer,
+    hostile: HostileServer,
 ) -> None:
     async with running() as other:
-        back = other.url(f"/to?302,{server.url('/ok')}")
-        request = Request(server.url(f"/to?302,{back}"), cookies={"own": "1"})
-        origins = [server.origin, other.origin]
+        back = other.url(f"/to?302,{hostile.url('/ok')}")
+        request = Request(hostile.url(f"/to?302,{back}"), cookies={"own": "1"})
+        origins = [hostile.origin, other.origin]
         async with AiohttpDownloader(SETTINGS, start_origins=origins) as downloader:
-            for each in (Request(server.url("/host-cookie")), request):
+            for each in (Request(hostile.url("/host-cookie")), request):
                 await attempt(each, downloader=downloader, settings=SETTINGS)
 
     (elsewhere,) = other.seen_headers.values()
     assert "cookie" not in elsewhere
-    assert server.seen_headers["/ok"]["cookie"] == "own=1"
+    assert hostile.seen_headers["/ok"]["cookie"] == "own=1"
 
 
-async def test_a_server_on_another_port_sees_no_cookie(server: HostileServer) -> None:
+async def test_a_server_on_another_port_sees_no_cookie(hostile: HostileServer) -> None:
     async with running() as other:
-        origins = [server.origin, other.origin]
+        origins = [hostile.origin, other.origin]
         async with AiohttpDownloader(SETTINGS, start_origins=origins) as downloader:
-            for url in (server.url("/host-cookie"), other.url("/ok"), server.url("/ok")):
+            for url in (hostile.url("/host-cookie"), other.url("/ok"), hostile.url("/ok")):
                 await downloader.fetch(Request(url), url=url)
 
-    assert server.seen_headers["/ok"]["cookie"] == "secret=1"
+    assert hostile.seen_headers["/ok"]["cookie"] == "secret=1"
     assert "cookie" not in other.seen_headers["/ok"]

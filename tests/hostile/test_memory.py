@@ -5,7 +5,7 @@ import gzip
 import json
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import cache
 from pathlib import Path
 from time import perf_counter
@@ -111,21 +111,15 @@ class Pages(Spider):
 """
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[HostileServer]:
-    async with hostile_server.running() as running:
-        yield running
-
-
 @pytest.mark.thorough
 async def test_a_whole_crawl_stays_under_300_mb_whatever_is_sent(
-    server: HostileServer, tmp_path: Path
+    hostile: HostileServer, tmp_path: Path
 ):
     (tmp_path / "pages.py").write_text(SPIDER)
     (tmp_path / "paths").write_text(json.dumps([*HOSTILE, "/small"]))
 
     crawl = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "crawlcw", "run", "pages.py", f"-aorigin={server.origin}"),
+        *(sys.executable, "-m", "crawlcw", "run", "pages.py", f"-aorigin={hostile.origin}"),
         cwd=tmp_path,
         stdout=PIPE,
         stderr=PIPE,
@@ -149,29 +143,29 @@ SETTINGS = Settings(
 )
 
 
-async def got(downloader: AiohttpDownloader, server: HostileServer, path: str) -> Response:
-    return await attempt(Request(server.url(path)), downloader=downloader, settings=SETTINGS)
+async def got(downloader: AiohttpDownloader, hostile: HostileServer, path: str) -> Response:
+    return await attempt(Request(hostile.url(path)), downloader=downloader, settings=SETTINGS)
 
 
 @pytest.mark.thorough
 @pytest.mark.representative("bomb")
 @pytest.mark.parametrize("path", ["/dense/text", "/bomb/gzip", "/endless/chunks"])
 async def test_a_large_body_waits_for_memory_and_its_deadlines_do_not_run(
-    path: str, server: HostileServer
+    path: str, hostile: HostileServer
 ):
-    async with AiohttpDownloader(Settings(), start_origins=[server.origin]) as patient:
+    async with AiohttpDownloader(Settings(), start_origins=[hostile.origin]) as patient:
         # The server makes a bomb at its first request, which may take seconds.
-        await patient.fetch(Request(server.url(path)), url=server.url(path))
-    async with AiohttpDownloader(SETTINGS, start_origins=[server.origin]) as downloader:
-        request = Request(server.url(path))
+        await patient.fetch(Request(hostile.url(path)), url=hostile.url(path))
+    async with AiohttpDownloader(SETTINGS, start_origins=[hostile.origin]) as downloader:
+        request = Request(hostile.url(path))
         async with Attempt(request=request) as page:
             first = await way(downloader, SETTINGS, purpose=Purpose.PAGE)(page, request)
             assert (first.size, first.truncated) == (MIB, "bytes")
-            second = asyncio.create_task(got(downloader, server, path))
+            second = asyncio.create_task(got(downloader, hostile, path))
             # Longer than the read timeout and than the timeout of an attempt.
             await asyncio.wait([second], timeout=2.5)
             assert not second.done()
-            small = await got(downloader, server, "/small")
+            small = await got(downloader, hostile, "/small")
             assert small.status == 200, "a small page does not wait"
 
         response = await second
