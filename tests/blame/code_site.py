@@ -5,15 +5,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.support.plain_site import PlainHandler, PlainSite
 from tests.support.programs import Program, environment
 
-ENOUGH = 90.0
+#: Far longer than any wait here takes.
+ENOUGH = 120.0
 
 
 class Site(PlainSite):
@@ -71,6 +71,10 @@ class Command(Program):
             environment=environment(),
         )
 
+    def __exit__(self, *args: object) -> None:
+        self.kill_all()
+        super().__exit__(*args)
+
     def records(self, event: str) -> list[dict[str, Any]]:
         """The log's records of an event."""
         found = []
@@ -92,13 +96,15 @@ class Command(Program):
         return self.process.returncode, next(iter(self.records("report")), {})
 
 
-@contextmanager
-def running(folder: Path, code: str, ledger: str, *options: object) -> Iterator[Command]:
-    """Run the spider in *code* within the block."""
+def running(folder: Path, code: str, ledger: str, *options: object) -> Command:
+    """Run the spider in *code*."""
     (folder / "spider.py").write_text(code)
-    given = ("--ledger", ledger, "--log-format", "json", *options)
-    with Command(folder, "run", "spider.py", *given) as command:
-        yield command
+    return started(folder, "spider.py", "--ledger", ledger, *options)
+
+
+def started(folder: Path, *arguments: object) -> Command:
+    """Start `crawlcw run` with *arguments*."""
+    return Command(folder, "run", *arguments, "--log-format", "json")
 
 
 def crawled(
@@ -108,11 +114,3 @@ def crawled(
     with running(folder, code, ledger, *options) as command:
         code_, report = command.end()
     return code_, report, command
-
-
-def wait_until(condition: Callable[[], object], *, within: float = ENOUGH) -> None:
-    """Wait until a condition holds; fail if it does not hold in time."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not hold in time"
-        time.sleep(0.02)

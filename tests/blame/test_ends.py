@@ -13,12 +13,13 @@ from signal import SIGTERM
 
 import pytest
 
-from tests.blame.code_site import crawled, running, wait_until
-from tests.blame.crawl_command import children_of
+from tests.blame.code_site import crawled, running
 from tests.faults.proxy import Fault, proxied
 from tests.faults.wires import Command as Sent
+from tests.support.crawl_process import wait_until
 from tests.support.mongod import with_database
 from tests.support.plain_site import PlainHandler, PlainSite
+from tests.support.programs import children_of
 from tests.support.work_process import Working, crawlcw
 
 pytestmark = pytest.mark.thorough

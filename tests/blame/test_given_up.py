@@ -1,7 +1,5 @@
 """Pages of a host that is given up: the spider hears of each one."""
 
-import os
-import signal
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,22 +7,13 @@ from pathlib import Path
 import pytest
 
 from crawlcw.model.task import Status
-from tests.blame.code_site import Command, crawled, running, wait_until
-from tests.blame.crawl_command import children_of
+from tests.blame.code_site import crawled, running
 from tests.blame.test_ends import HASTY, Site, dead_url, spider
-from tests.support.crawl_process import Store
+from tests.support.crawl_process import Store, wait_until
 
 pytestmark = pytest.mark.thorough
 
 PAGES = 3000
-
-
-def kill(command: Command) -> None:
-    """End the command and all of its processes at once."""
-    everybody = [command.process.pid, *children_of(command.process.pid)]
-    for signal_ in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in everybody:
-            os.kill(pid, signal_)
 
 
 def telling(url: str, calls: Path) -> str:
@@ -61,7 +50,7 @@ def test_each_page_is_told_although_the_crawl_is_killed_meanwhile(
         options = ("--processes", processes, *HASTY)
         with running(tmp_path, code, ledger_url, *options) as command:
             wait_until(lambda: calls.exists() and len(calls.read_text().splitlines()) > 300)
-            kill(command)
+            command.kill_all()
         before = calls.read_text().splitlines()
         assert len(before) < PAGES, "the kill came too late"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from crawlcw.model.task import Status
-from tests.blame.crawl_command import Command
+from tests.blame.code_site import started
 from tests.support import docs
 from tests.support.crawl_process import Store
 
@@ -28,7 +28,7 @@ def test_a_page_whose_hook_kills_its_process_is_given_up(
         (folder / leaf).write_text(f"<title>{leaf}</title>")
     with docs.served(folder) as site:
         crawl = processes.enter_context(
-            Command(
+            started(
                 tmp_path,
                 f"{docs.REPOSITORY}/tests/blame/hook_spider.py",
                 *("--ledger", store.url, f"-astart_url={site.start}"),

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from crawlcw.model.task import Status
-from tests.blame.code_site import crawled, running, wait_until
-from tests.support.crawl_process import Row, Store
+from tests.blame.code_site import crawled, running
+from tests.support.crawl_process import Row, Store, wait_until
 from tests.support.plain_site import PlainHandler
 
 pytestmark = pytest.mark.thorough

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.blame.code_site import Site, crawled, links, running, spider, wait_until
+from tests.blame.code_site import Site, crawled, links, running, spider
+from tests.support.crawl_process import wait_until
 from tests.support.programs import run_to_end
 
 pytestmark = pytest.mark.thorough
@@ -100,11 +101,11 @@ def test_no_book_is_lost_for_its_depth(tmp_path: Path, ledger: str):
 def test_links_refused_for_depth_come_back_under_a_higher_limit(tmp_path: Path, ledger: str):
     with Site(shop(30)) as site:
         code = spider(site.url, CATALOGUE)
-        *_, first = "", crawled(tmp_path, code, ledger, "-s", "max_depth=20")[1]
+        first = crawled(tmp_path, code, ledger, "-s", "max_depth=20")[1]
         kept = stats(tmp_path, ledger)
-        *_, again = "", crawled(tmp_path, code, ledger, "-s", "max_depth=20")[1]
-        *_, deeper = "", crawled(tmp_path, code, ledger, "-s", "max_depth=25")[1]
-        *_, last = "", crawled(tmp_path, code, ledger)[1]
+        again = crawled(tmp_path, code, ledger, "-s", "max_depth=20")[1]
+        deeper = crawled(tmp_path, code, ledger, "-s", "max_depth=25")[1]
+        last = crawled(tmp_path, code, ledger)[1]
 
     # The books of the last page that is followed, and the next page.
     assert first["items_recorded"] == 20 * BOOKS

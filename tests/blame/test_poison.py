@@ -18,11 +18,13 @@ import pytest
 
 from crawlcw.cli.exit_codes import INTERNAL, NOT_WELL
 from crawlcw.model.task import Status
-from tests.blame.crawl_command import Command, children_of, crawlcw
+from tests.blame.code_site import Command, started
 from tests.faults.scenario import crawled_without_faults, examined, items_of, without
 from tests.support import docs
 from tests.support.crawl_process import Store, wait_until
 from tests.support.docs import Site
+from tests.support.programs import children_of
+from tests.support.work_process import crawlcw
 
 pytestmark = pytest.mark.thorough
 
@@ -50,7 +52,7 @@ def crawl(store: Store, tmp_path: Path, processes) -> Callable[..., Command]:
     def crawl(site: Site, *options: str, **arguments: str) -> Command:
         given = [f"-a{name}={value}" for name, value in arguments.items()]
         return processes.enter_context(
-            Command(
+            started(
                 tmp_path,
                 f"{docs.REPOSITORY}/tests/blame/poison_spider.py",
                 *("--ledger", store.url, f"-astart_url={site.start}"),
@@ -96,7 +98,7 @@ def assert_nothing_innocent_is_lost(
 
 def given_up(crawling: Command) -> list[dict[str, Any]]:
     """Return the log records of pages that were given up because they killed workers."""
-    ends = crawling.events("give up")
+    ends = crawling.records("give up")
     return [each for each in ends if each["reason"] == "crashed-worker"]
 
 
@@ -124,7 +126,7 @@ def test_a_page_that_kills_its_process_is_found_with_no_hand_at_the_keyboard(
     assert report["finish_reason"] == "drained", crawling.log
     assert [row.lost for row in store.rows() if row.lost] == [MAX_LOST]
     assert code == 0, crawling.log
-    crashes = crawling.events("worker_crashed")
+    crashes = crawling.records("worker_crashed")
     assert len(crashes) == BESIDE_OTHERS + MAX_LOST
     assert all(HOW[how] in crash["message"] for crash in crashes)
     (end,) = given_up(crawling)
@@ -154,8 +156,8 @@ def test_several_pages_that_kill_their_process_need_nobodys_hand(
     assert code == 0, crawling.log
     assert_nothing_innocent_is_lost(store, expected_items, poison=POISON)
     assert [row.lost for row in store.rows() if row.lost] == [MAX_LOST] * len(POISON)
-    assert crawling.events("worker_down") == []
-    print(f"{len(POISON)} pages, {len(crawling.events('worker_crashed'))} crashes")
+    assert crawling.records("worker_down") == []
+    print(f"{len(POISON)} pages, {len(crawling.records('worker_crashed'))} crashes")
 
 
 @pytest.mark.parametrize("processes_", [1, 2])
@@ -179,12 +181,12 @@ def test_a_page_that_is_brought_back_is_alone_from_the_beginning(
     crawl(site, how="kill", pages=POISON[0]).end()
 
     spider = f"{docs.REPOSITORY}/tests/blame/poison_spider.py"
-    crawlcw("retry-failed", spider, "--ledger", store.url)
+    assert crawlcw("retry-failed", spider, "--ledger", store.url).returncode == 0
     again = crawl(site, how="kill", pages=POISON[0])
     again.end()
 
     assert_nothing_innocent_is_lost(store, expected_items, poison=POISON[:1])
-    assert len(again.events("worker_crashed")) == MAX_LOST
+    assert len(again.records("worker_crashed")) == MAX_LOST
     assert len(given_up(again)) == 1
 
 
@@ -196,7 +198,7 @@ def test_a_page_that_killed_its_process_some_times_is_recorded(
     crawling.end()
 
     assert_nothing_innocent_is_lost(store, expected_items)
-    assert len(crawling.events("worker_crashed")) == times
+    assert len(crawling.records("worker_crashed")) == times
 
 
 @pytest.mark.representative("sqlite")

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from crawlcw.model.task import Status
-from tests.blame.crawl_command import Command
+from tests.blame.code_site import started
 from tests.faults.scenario import items_of
 from tests.support.crawl_process import Store
 from tests.support.plain_site import PlainHandler
@@ -110,13 +110,13 @@ def test_a_condition_that_reads_the_page_costs_no_page_after_a_kill(
         command += ("-s", "per_host_concurrency=0")
         if own is BANNED_WHEN:
             command += ("-s", f"proxies={proxy.url}")
-        with Command(tmp_path, *command) as killed:
+        with started(tmp_path, *command) as killed:
             for _ in range(UNDER_WAY):
                 assert site.waiting.acquire(timeout=60), killed.log
             killed.kill_all()
         site.gate.set()
 
-        with Command(tmp_path, *command) as again:
+        with started(tmp_path, *command) as again:
             code, report = again.end()
 
     assert (code, report["finish_reason"]) == (0, "drained"), again.log

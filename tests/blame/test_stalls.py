@@ -12,10 +12,11 @@ from crawlcw import Settings, open_ledger
 from crawlcw.errors import Reason
 from crawlcw.model.task import Record, Status
 from crawlcw.tracking import Tracker
-from tests.blame.code_site import Command, Site, crawled, running, spider, wait_until
-from tests.blame.crawl_command import children_of
+from tests.blame.code_site import Command, Site, crawled, running, spider
 from tests.blame.test_user_code import records
 from tests.cli.test_supervisor import is_running
+from tests.support.crawl_process import wait_until
+from tests.support.programs import children_of
 
 pytestmark = [pytest.mark.timeout(150), pytest.mark.thorough]
 

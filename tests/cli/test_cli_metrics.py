@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.blame.crawl_command import children_of
 from tests.support.commands import invoke
 from tests.support.gated_site import MISSING, PAGES, GatedSite, gated_site
 from tests.support.mongod import free_port
-from tests.support.programs import environment
+from tests.support.programs import children_of, environment
 from tests.support.prometheus import get, scraping
 from tests.support.work_process import Working
 

@@ -20,13 +20,13 @@ import pytest
 
 from crawlcw import open_ledger
 from crawlcw.model.task import Status
-from tests.blame.crawl_command import children_of, crawlcw
 from tests.crawl.test_kill import asked, assert_complete, assert_nothing_held
 from tests.support import docs, needed, terminals
 from tests.support.crawl_process import Store, wait_until
 from tests.support.docs import Site
 from tests.support.mongod import with_database
-from tests.support.programs import Program, environment, run_to_end
+from tests.support.programs import Program, children_of, environment, run_to_end
+from tests.support.work_process import crawlcw
 
 pytestmark = pytest.mark.thorough
 
@@ -420,7 +420,7 @@ def test_an_order_to_stop_that_a_crashed_worker_has_not_read_is_followed(serve, 
     wait_until(store.held_by)
     (worker,) = children_of(crawl.pid)
     os.kill(worker, signal.SIGSTOP)
-    crawlcw("stop", "docs", "--ledger", store.url)
+    assert crawlcw("stop", "docs", "--ledger", store.url).returncode == 0
     os.kill(worker, signal.SIGKILL)
 
     assert crawl.end()[0] == 70

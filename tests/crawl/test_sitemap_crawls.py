@@ -8,7 +8,7 @@ import pytest
 from crawlcw import Status, open_ledger
 from crawlcw.ledger.protocol import Counts, TaskFilter
 from tests.benchmarks.sitemaps import LITTLE, measured
-from tests.blame.crawl_command import Command
+from tests.blame.code_site import started
 from tests.support import sitemap_site
 from tests.support.sitemap_site import FrontierSpider, served
 
@@ -33,12 +33,12 @@ async def test_a_crawl_that_is_killed_within_a_sitemap_loses_no_link_of_it(
     with served(files=1, urls=URLS) as site:
         spider = f"{Path(sitemap_site.__file__)}:FrontierSpider"
         command = (spider, "-a", f"sitemap={site}/index.xml", "--ledger", ledger_url)
-        with Command(tmp_path, *command) as killed:
+        with started(tmp_path, *command) as killed:
             while (before := (await counts(ledger_url)).total) < 2000:
                 await asyncio.sleep(0.02)
             killed.kill_all()
 
-        with Command(tmp_path, *command) as again:
+        with started(tmp_path, *command) as again:
             await asyncio.to_thread(again.end)
 
     found = await counts(ledger_url)

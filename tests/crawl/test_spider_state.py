@@ -1,10 +1,7 @@
 """A spider's state over kills, failures and processes: each callback's change counts once."""
 
 import asyncio
-import os
 import random
-import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
@@ -32,6 +29,7 @@ from tests.support.counting_site import served
 from tests.support.crawl_process import Process, Store, wait_until
 from tests.support.docs import REPOSITORY
 from tests.support.ledgers import PatchedFacet
+from tests.support.programs import Program, environment
 
 QUICK = Settings(obey_robots=False, backoff_base="0s", backoff_max="0s", lease="30s")
 BASE = "https://a.example/"
@@ -459,21 +457,21 @@ async def test_commands_whose_processes_are_all_killed_count_each_page_once(
     file.write_text(RUN.format(start=tree.start))
     command = [sys.executable, "-m", "crawlcw", "run", str(file), "-q", "--ledger", ledger_url]
     command += ["--processes", str(number), "-s", "concurrency=8", "-s", "lease=5s"]
-    log = processes.enter_context((tmp_path / "crawls.log").open("ab"))
     chance = random.Random(f"{number} {ledger_url[:7]}")
 
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, cwd=REPOSITORY, stderr=log, start_new_session=True)
+    def start() -> Program:
+        log = tmp_path / "crawls.log"
+        return processes.enter_context(
+            Program(command, log, folder=REPOSITORY, environment=environment())
+        )
 
     for _ in range(5):
         enough = tree.asked + chance.randint(1, PAGES // 6)
         killed = start()
         wait_until(lambda enough=enough: tree.asked >= enough)
-        # Workers have their own process sessions, so a terminal's signals do not reach them.
-        for pid in (killed.pid, *children_of(killed.pid)):
-            os.kill(pid, signal.SIGKILL)
-        killed.wait()
-    assert start().wait(timeout=120) == 0
+        killed.kill_all()
+        killed.process.wait()
+    assert start().process.wait(timeout=120) == 0
 
     state = await state_of(ledger_url, "counting")
     items = await items_of(ledger_url, "counting")
@@ -484,9 +482,3 @@ async def test_commands_whose_processes_are_all_killed_count_each_page_once(
     if number == 1:
         assert state["assigned"] == PAGES
         assert sorted(item["place"] for item in items) == list(range(1, PAGES + 1))
-
-
-def children_of(pid: int) -> list[int]:
-    """Return the running child processes of a process."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(each) for each in found]

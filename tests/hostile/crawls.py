@@ -14,9 +14,8 @@ from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.model.task import Status
-from tests.blame.crawl_command import children_of
 from tests.hostile.catalogue import Outcome
-from tests.support.programs import environment
+from tests.support.programs import children_of, environment
 
 #: Far longer than any of these crawls.
 _ENOUGH = 900.0

@@ -27,8 +27,8 @@ from crawlcw.crawl import parsing as parsing_module
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.testing import Replay, ReplayDownloader
-from tests.blame.crawl_command import children_of
 from tests.support.crawl_process import wait_until
+from tests.support.programs import children_of
 
 LINK = b"<a href=/next>next</a>"
 #: Pages that browsers show; the parser must finish them as well.

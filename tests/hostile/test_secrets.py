@@ -25,6 +25,7 @@ from crawlcw.model.sanitize import redacted
 from crawlcw.testing.replay import Replay, ReplayDownloader
 from tests.hostile.sites import Answer, Asked, Site, site
 from tests.support.attempts import Layered, attempt
+from tests.support.programs import children_of
 
 PASSWORD = "pa55-w0rd"
 BASIC = "Basic " + base64.b64encode(f"user:{PASSWORD}".encode()).decode()
@@ -136,11 +137,6 @@ def output_of(folder: Path, *arguments: str) -> str:
     return out + err
 
 
-def descendants(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [found for child in map(int, children) for found in (child, *descendants(child))]
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("cookies", ["true", "false"])
 def test_a_crawl_tells_its_secrets_to_their_origin_alone(
@@ -150,7 +146,7 @@ def test_a_crawl_tells_its_secrets_to_their_origin_alone(
     options = ("--processes", "2", "-s", f"cookies={cookies}", "-o", "items.jsonl", *log)
     with command(folder, "run", "secret.py", *options) as crawl:
         assert gate.reached.wait(60)
-        pids = [crawl.pid, *descendants(crawl.pid)]
+        pids = [crawl.pid, *children_of(crawl.pid)]
         seen = b"".join(
             Path(f"/proc/{pid}/{name}").read_bytes()
             for pid in pids

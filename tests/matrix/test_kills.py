@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.blame.crawl_command import Command
+from tests.blame.code_site import Command, started
 from tests.matrix import site, spiders
 from tests.matrix.rows import NO_ITEM_DEPENDS, PUBLIC, ROWS, SETTINGS_OF_PAGES, Row
 from tests.support import needed
@@ -64,7 +64,7 @@ class Run:
         """Return the running command."""
         place = f"{spiders.__file__}:{self._row.spider.__name__}"
         options = ["--ledger", self._ledger, "--processes", str(self._workers), *self._arguments]
-        return Command(self._folder, place, *options)
+        return started(self._folder, place, *options)
 
     def to_its_end(self) -> None:
         """Crawl until the ledger is drained."""

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,6 +35,15 @@ def run_to_end(
         timeout=within,
         **{"check": False, **options},
     )
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the living descendants of a process."""
+    try:
+        own = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return [pid for each in own for pid in (each, *children_of(each))]
 
 
 class Program:
@@ -82,6 +92,15 @@ class Program:
         assert self.process.poll() is None, f"the process has ended by itself: {self.log}"
         self.process.kill()
         self.process.wait()
+
+    def kill_all(self) -> None:
+        """End the program and all of its processes by SIGKILL, at once."""
+        everybody = [self.pid, *children_of(self.pid)]
+        # Stop all first, so that none sees the death of another.
+        for which in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in everybody:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, which)
 
     def is_running(self) -> bool:
         return self.process.poll() is None
