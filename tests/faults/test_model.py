@@ -227,7 +227,12 @@ def test_the_protocol_holds_in_every_schedule(
 )
 def test_without_a_protection_it_does_not_hold(store: str, protection: str):
     with without(protection):
-        assert model.first_failure(range(ENOUGH), store) is not None
+        failure = model.first_failure(range(ENOUGH), store)
+
+    assert failure is not None
+    *_, end, _ = failure.splitlines()
+    # Any other error would be one of the model itself.
+    assert end.startswith("ProtocolError: ")
 
 
 def test_a_schedule_that_fails_says_how_it_came_to_it():

@@ -127,8 +127,9 @@ def leases_of(world: World, operation: Operation, answer: Any) -> tuple[list[Any
 def test_an_operation_comes_to_the_same_with_a_fault(
     world: World, operation: Operation, fault: str
 ):
-    right = expected(world, operation)
-    for position in positions(world, right.commands):
+    struck = positions(world, expected(world, operation).commands)
+    assert struck
+    for position in struck:
         with striking(world, operation, position, FAULTS[fault]):
             before = world.documents()
             answer = world.run(operation.act(world))
@@ -146,9 +147,10 @@ def test_an_operation_comes_to_the_same_while_its_commit_is_late(
 ):
     """The commit of a transaction arrives while its repetition waits for the locks."""
     world = postgres_world
-    for position, command in enumerate(expected(world, operation).commands):
-        if command.name != "COMMIT":
-            continue
+    commands = expected(world, operation).commands
+    commits = [position for position, command in enumerate(commands) if command.name == "COMMIT"]
+    assert commits
+    for position in commits:
         with striking(world, operation, position, Fault(delay=world.late)):
             before = world.documents()
             assert_same(world, operation, world.run(operation.act(world)), before)
@@ -252,9 +254,10 @@ def test_what_arrives_after_the_operation_was_repeated_changes_nothing(
 ):
     world = one_world
     goes_on: Callable[[World], Awaitable[None]] = MEANWHILE[meanwhile]
-    for position, command in enumerate(expected(world, operation).commands):
-        if command.name not in _WRITES:
-            continue
+    commands = expected(world, operation).commands
+    writes = [position for position, command in enumerate(commands) if command.name in _WRITES]
+    assert writes
+    for position in writes:
         with striking(world, operation, position, LATE[fault]):
             world.run(operation.act(world))
             world.run(goes_on(world))

@@ -143,9 +143,13 @@ def test_any_link_on_any_page_is_refused_or_an_address(base: str, href: str, pad
 def test_a_connection_is_made_to_the_host_in_the_address_and_to_no_other(given: list[str]) -> None:
     locations = [location for url in given if (location := located(url)) is not None]
 
-    for location, asked in zip(locations, asyncio.run(asked_for(locations)), strict=True):
+    *asked, last = asyncio.run(asked_for([*locations, locate("http://a.example/")]))
+
+    for location, names in zip(locations, asked, strict=True):
         name = name_of(location.host)
-        assert asked in (set(), {name.strip("[]")}, {name + "."}), location
+        assert names in (set(), {name.strip("[]")}, {name + "."}), location
+    # The test is valid only if it sees what is asked for.
+    assert last == {"a.example"}
 
 
 async def asked_for(locations: list[Location]) -> list[set[str]]:

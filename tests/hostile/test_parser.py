@@ -89,13 +89,6 @@ def pids() -> list[int]:
 
 
 @asynccontextmanager
-async def ready(parsing: Parsing, response: Response) -> AsyncIterator[Response]:
-    """Open a response for the block, as for a callback."""
-    async with parsing.ready(response) as given:
-        yield given
-
-
-@asynccontextmanager
 async def no_stall(most: float = 0.5) -> AsyncIterator[None]:
     """Check that no step of the event loop in the block takes *most* seconds or more.
 
@@ -120,7 +113,7 @@ async def no_stall(most: float = 0.5) -> AsyncIterator[None]:
 async def test_what_is_only_deep_or_odd_is_parsed_as_a_browser_would(name: str, parsing: Parsing):
     response = page(FINISHED[name])
 
-    async with no_stall(), ready(parsing, response) as response:
+    async with no_stall(), parsing.ready(response) as response:
         last = response.css("a[href]")[-1]
         assert response.trees is not None
         assert (response.trees.refusal, last.attributes["href"]) == (None, "/next")
@@ -134,7 +127,7 @@ async def test_what_is_only_deep_or_odd_is_parsed_as_a_browser_would(name: str, 
 async def test_what_does_not_end_is_killed(name: str, parsing: Parsing):
     response = page(REFUSED[name])
 
-    async with no_stall(), ready(parsing, response) as response:
+    async with no_stall(), parsing.ready(response) as response:
         with pytest.raises(ParseRefusedError, match="the parser did not end within 1 s"):
             response.css("a")
         assert response.text, "the text can still be read"
@@ -149,7 +142,7 @@ async def test_a_tree_that_is_larger_than_memory_allows_is_refused_without_being
     for body in (b"<a><a>" * (1 << 18), b"<p " + b"x=1 " * (1 << 18) + b">"):
         response = page(body)
 
-        async with no_stall(), ready(parsing, response) as response:
+        async with no_stall(), parsing.ready(response) as response:
             with pytest.raises(ParseRefusedError, match="its tree takes over"):
                 response.css("a")
     assert "a process died" not in caplog.text
@@ -164,7 +157,7 @@ async def test_a_tree_that_grows_out_of_a_page_like_any_other_ends_at_256_mib(
     )
     response = page(body)
 
-    async with no_stall(), ready(parsing, response) as response:
+    async with no_stall(), parsing.ready(response) as response:
         assert (pids(), response.trees) == ([], Trees())
         if where == "the page":
             with pytest.raises(ParseRefusedError, match="its tree takes over 256 MiB"):
@@ -181,7 +174,7 @@ async def test_no_process_is_spent_on_small_pages_or_on_what_is_no_markup(parsin
         page(b"text " + deep, "text/plain"),
         page(b'["' + deep + b'"]'),
     ):
-        async with ready(parsing, response) as response:
+        async with parsing.ready(response) as response:
             assert pids() == []
     with pytest.raises(ParseRefusedError, match="over 2000 tags inside one another"):
         response.css("a")
@@ -193,7 +186,7 @@ async def test_an_ordinary_large_page_is_parsed_within_the_memory_that_is_expect
     body = b"<div class=line><a name=l1></a><span class=number>1</span>int main();</div>\n" * 15_000
     assert len(body) > markup.LARGE
 
-    async with ready(parsing, page(body)) as response:
+    async with parsing.ready(page(body)) as response:
         assert len(response.css("a")) == 15_000
         assert parsing.held < 2 * markup.tree_size(body), "only a part of the memory budget"
 
@@ -203,7 +196,7 @@ async def test_of_pages_side_by_side_two_are_parsed_at_once(parsing: Parsing):
     done: list[Response] = []
 
     async def parse() -> None:
-        async with ready(parsing, page(DEEP)) as response:
+        async with parsing.ready(page(DEEP)) as response:
             done.append(response)
 
     async with anyio.create_task_group() as group:
@@ -231,7 +224,7 @@ async def killed_while(parsing: Parsing, response: Response, *, times: int) -> R
 
     async with anyio.create_task_group() as group:
         group.start_soon(kill)
-        async with ready(parsing, response) as given:
+        async with parsing.ready(response) as given:
             group.cancel_scope.cancel()
     assert len(killed) == times
     return given
@@ -269,7 +262,7 @@ async def test_a_page_of_which_two_processes_crash_is_refused():
 
 async def test_cancellation_ends_the_process_that_is_at_work(parsing: Parsing):
     with anyio.move_on_after(0.5):
-        async with ready(parsing, page(HANGS)):
+        async with parsing.ready(page(HANGS)):
             pytest.fail("it cannot be ready")
 
     assert (pids(), parsing.held) == ([], 0)
@@ -287,7 +280,7 @@ async def test_a_process_whose_page_is_cancelled_as_it_starts_leaves_no_pipe_ope
 
     monkeypatch.setattr(parsing_module, "Popen", start)
     with anyio.CancelScope() as scope:
-        async with ready(parsing, page(HANGS)):
+        async with parsing.ready(page(HANGS)):
             pytest.fail("it cannot be ready")
 
     (child,) = begun
@@ -306,10 +299,10 @@ async def test_where_no_process_can_be_started_odd_pages_are_refused_by_their_lo
     monkeypatch.setattr(parsing_module.sys, "executable", program)
     deep, large = page(DEEP), page(FINISHED["10 MiB of text"])
     parsing = Parsing(Settings())
-    async with ready(parsing, deep) as deep:
+    async with parsing.ready(deep) as deep:
         with pytest.raises(ParseRefusedError, match="over 2000 tags"):
             deep.css("a")
-    async with ready(parsing, large) as large:
+    async with parsing.ready(large) as large:
         assert large.css("a")
 
     assert caplog.text.count("no process for odd pages can be started") == 1
@@ -340,7 +333,7 @@ async def test_a_module_in_the_working_folder_is_not_that_of_the_parser(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(parsing_module.sys, "path", ["", *sys.path])
 
-    async with ready(parsing, page(DEEP)) as response:
+    async with parsing.ready(page(DEEP)) as response:
         assert response.css("a[href]")
 
 
@@ -350,14 +343,14 @@ async def test_a_process_that_gets_no_cpu_is_not_waited_for_for_ever(
     monkeypatch.setattr(parsing_module, "_LONGER", 0.01)
     parsing = Parsing(Settings(), seconds=60.0)
 
-    async with asyncio.timeout(20), ready(parsing, page(HANGS)) as response:
+    async with asyncio.timeout(20), parsing.ready(page(HANGS)) as response:
         with pytest.raises(ParseRefusedError, match="the parser did not end within 60 s"):
             response.css("a")
 
 
 async def test_a_callback_that_is_cancelled_gives_the_memory_of_its_tree_back(parsing: Parsing):
     with anyio.CancelScope() as scope:
-        async with ready(parsing, page(b"<p>")):
+        async with parsing.ready(page(b"<p>")):
             assert parsing.held > 0
             scope.cancel()
             await anyio.sleep_forever()
@@ -525,16 +518,16 @@ async def test_a_tree_of_parsels_is_tried_elsewhere_once_a_callback_has_asked_fo
     """HOSTILE 3.11: time and memory of the second parser are bounded like the first one's."""
     large = b"<ul>" + b"<li><a href=/other>a</a>" * 50_000 + LINK
     first = page(large)
-    async with ready(parsing, first) as first:
+    async with parsing.ready(first) as first:
         assert "selector" not in vars(first), "the tree is made on demand"
         assert first.xpath("(//a)[last()]/@href").get() == "/next"
 
     second, odd = page(large), page(FINISHED["10,000 nested div"])
-    async with ready(parsing, second) as second:
+    async with parsing.ready(second) as second:
         assert second.trees is not None
         assert second.trees.selector is not None, "made outside the event loop"
         assert second.xpath("count(//a)").get() == "50001.0"
-    async with ready(parsing, odd) as odd:
+    async with parsing.ready(odd) as odd:
         assert odd.css("a[href]"), "the first parser finishes the page"
         with pytest.raises(ParseRefusedError, match="over 2000 tags inside one another"):
             odd.xpath("//a")
@@ -545,11 +538,11 @@ async def test_a_tree_of_parsels_for_which_memory_is_too_short_leaves_the_other_
     settings = Settings(memory_budget="128 MiB")
     parsing = Parsing(settings)
     small = page(b"<p>1")
-    async with ready(parsing, small) as small:
+    async with parsing.ready(small) as small:
         assert small.xpath("//p")
     large = page(b"<i>x</i>" * 110_000)
 
-    async with ready(parsing, large) as large:
+    async with parsing.ready(large) as large:
         assert len(large.css("i")) == 110_000
         with pytest.raises(ParseRefusedError, match="its tree for XPath takes over"):
             large.xpath("//i")
