@@ -11,6 +11,7 @@ from tests.faults.world import MongoWorld, World, quick
 from tests.support import docs
 from tests.support.crawl_process import Store
 from tests.support.mongod import with_database
+from tests.support.mongod_server import Server, serving
 
 #: Pages that the star links to: one process holds all of them.
 LEAVES = 40
@@ -41,6 +42,13 @@ def one_world(request: pytest.FixtureRequest, short_waits: None) -> Iterator[Wor
 def store(ledger_url: str) -> Store:
     """A new ledger for crawls in processes of their own, on each store."""
     return Store(ledger_url)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A MongoDB of the test's own, to be killed and frozen."""
+    with serving(tmp_path / "mongod") as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from tests.support import docs
 from tests.support.crawl_process import LEDGER_UNAVAILABLE, Store, wait_until
 from tests.support.docs import DocsSpider, Site
 from tests.support.ledgers import make_tasks, success
-from tests.support.mongod_server import Server, serving
+from tests.support.mongod_server import Server
 from tests.support.programs import Program, environment
 
 pytestmark = pytest.mark.thorough
@@ -44,12 +44,6 @@ LATENCY = 100
 #: Limit of a process's tasks: under way, claimed ahead, waiting to be written, and three
 #: groups of those being written.
 HELD = (1 + 2 + 2 + 3 * 2) * CONCURRENCY
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path / "mongod") as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

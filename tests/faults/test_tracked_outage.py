@@ -3,28 +3,20 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from crawlcw.errors import LeaseLostError, LedgerUnavailableError
 from crawlcw.model.task import Status
 from crawlcw.tracking import Tracker, UseCase, Worker
-from tests.support.mongod_server import Server, serving
+from tests.support.mongod_server import Server
 
 pytestmark = pytest.mark.thorough
 
 LEASE = timedelta(seconds=1)
 TASKS = 400
 CONCURRENCY = 10
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path / "mongod") as server:
-        yield server
 
 
 async def test_an_outage_longer_than_the_leases_costs_no_task_anything(server: Server):
