@@ -26,7 +26,7 @@ from pathlib import Path
 import pymongo
 
 from crawlcw import Settings, Spider
-from tests.support.crawl_process import Process, Store
+from tests.support.crawl_process import Process, Store, begin_together
 from tests.support.docs import REPOSITORY
 from tests.support.many_hosts import Host, HostsSpider, addresses, served
 
@@ -72,8 +72,7 @@ def broad(mongodb: str, *, processes: int, hosts: int) -> None:
             for _ in range(processes)
         ]
         before, began = commands(client), time.monotonic()
-        for crawl in crawls:
-            crawl.cue()
+        begin_together(crawls)
         reports = [crawl.drained(within=300) for crawl in crawls]
         elapsed, sent = time.monotonic() - began, commands(client) - before
     pages = sum(report["pages"] for report in reports)

@@ -27,7 +27,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.task import Status
 from tests.support import many_hosts
-from tests.support.crawl_process import Process, Store, wait_until
+from tests.support.crawl_process import Process, Store, begin_together, wait_until
 from tests.support.many_hosts import Hit, Host, HostsSpider, Served, addresses
 
 pytestmark = pytest.mark.thorough
@@ -270,8 +270,7 @@ def test_hosts_that_are_handed_on_are_asked_as_politely_as_by_one(
     crawls = start(
         3, store, site.urls, on_cue=True, delay="0.1s", per_host_concurrency=1, concurrency=1
     )
-    for crawl in crawls:
-        crawl.cue()
+    begin_together(crawls)
     requests = requests_of(crawls, site)
 
     gap = smallest_gap(requests)
@@ -453,8 +452,7 @@ def test_robots_txt_is_fetched_once_by_all_processes_and_obeyed_through_redirect
         )
     )
     crawls = start(4, store, site.urls, on_cue=True, concurrency=1)
-    for crawl in crawls:
-        crawl.cue()
+    begin_together(crawls)
     requests = requests_of(crawls, site)
 
     paths = Counter(request.path for request in requests)

@@ -16,7 +16,14 @@ import pytest
 
 from crawlcw.model.task import Status
 from tests.support import docs
-from tests.support.crawl_process import STOPPED_AT_ONCE, Process, Row, Store, wait_until
+from tests.support.crawl_process import (
+    STOPPED_AT_ONCE,
+    Process,
+    Row,
+    Store,
+    begin_together,
+    wait_until,
+)
 from tests.support.docs import Site
 
 pytestmark = pytest.mark.thorough
@@ -126,8 +133,7 @@ def test_processes_on_one_ledger_share_the_work_and_record_each_page_once(
     site = serve(latency=100)
 
     crawls = [start(site, on_cue=True, concurrency=20) for _ in range(number)]
-    for crawl in crawls:
-        crawl.cue()
+    begin_together(crawls)
     reports = [crawl.drained() for crawl in crawls]
 
     assert_complete(store)
@@ -144,8 +150,7 @@ def test_when_one_of_two_processes_is_killed_the_other_completes_the_crawl(
     site = serve(latency=100)
     # A process looks for dead neighbours every third of a lease.
     crawls = [start(site, on_cue=True, concurrency=10, lease="60s") for _ in range(2)]
-    for crawl in crawls:
-        crawl.cue()
+    begin_together(crawls)
     wait_until(asked(site, for_pages=100))
     wait_until(lambda: all(store.held_by(crawl.pid) for crawl in crawls))
     # Tasks of the killed process are due last: few others may be left before them.

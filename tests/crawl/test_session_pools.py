@@ -13,7 +13,7 @@ from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.identities import Identity
 from crawlcw.model.proxies import parse
 from tests.support import exit_site
-from tests.support.crawl_process import Process, Store, wait_until
+from tests.support.crawl_process import Process, Store, begin_together, wait_until
 from tests.support.exit_site import QUICK, ExitSite, ExitSpider
 from tests.support.ledgers import sessions_in
 from tests.support.proxy_servers import ProxyServer
@@ -218,8 +218,7 @@ async def test_processes_share_the_sessions_of_a_pool(
             )
             for _ in range(2)
         ]
-        for process in running:
-            process.cue()
+        begin_together(running)
         for process in running:
             process.drained()
 

@@ -26,7 +26,7 @@ from crawlcw.model.task import ResponseInfo, Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support.counting_site import served
-from tests.support.crawl_process import Process, Store, wait_until
+from tests.support.crawl_process import Process, Store, begin_together, wait_until
 from tests.support.docs import REPOSITORY
 from tests.support.ledgers import PatchedFacet
 from tests.support.programs import Program, environment
@@ -422,8 +422,7 @@ async def test_two_processes_share_a_state_and_one_that_is_killed_loses_none_of_
         )
 
     crawls = [start() for _ in range(3)]
-    for crawl in crawls:
-        crawl.cue()
+    begin_together(crawls)
     wait_until(lambda: tree.asked > pages // 4)
     crawls[0].kill()
     wait_until(lambda: tree.asked > pages // 2)

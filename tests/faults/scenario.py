@@ -15,7 +15,7 @@ from typing import Any
 from crawlcw import doctor
 from crawlcw.ledger.protocol import Worker
 from crawlcw.ledger_opening import open_for_inspection, open_ledger
-from tests.support.crawl_process import Process, Store, wait_until
+from tests.support.crawl_process import Process, Store, begin_together, wait_until
 from tests.support.docs import Site
 
 
@@ -57,8 +57,7 @@ class Crew:
 
     def join(self, *spares: Process) -> None:
         """Let spare processes join, all at once."""
-        for spare in spares:
-            spare.cue()
+        begin_together(spares)
         self.workers += spares
 
     def _started(self, **settings: Any) -> Process:

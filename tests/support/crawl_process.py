@@ -246,11 +246,14 @@ class Process(Program):
             stdin=subprocess.PIPE,
         )
 
-    def cue(self) -> None:
-        """Start the crawl when the process is ready."""
+    def await_ready(self) -> None:
+        """Wait until a process that starts on its cue has loaded everything."""
         assert self.process.stdout is not None
-        assert self.process.stdin is not None
         assert self.process.stdout.readline() == "ready\n", self.log
+
+    def cue(self) -> None:
+        """Start the crawl of a process that is ready."""
+        assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
@@ -267,6 +270,14 @@ class Process(Program):
         code, report = self.end(within=within)
         assert (code, report.get("finish_reason")) == (0, "drained"), self.log
         return report
+
+
+def begin_together(waiting: Sequence[Process]) -> None:
+    """Start the crawls of processes that wait for their cue, when all of them are ready."""
+    for process in waiting:
+        process.await_ready()
+    for process in waiting:
+        process.cue()
 
 
 def wait_until(condition: Callable[[], object], *, within: float = _ENOUGH) -> None:
