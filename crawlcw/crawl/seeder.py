@@ -305,7 +305,7 @@ def fingerprint(spider: Spider) -> str | None:
     urls = spider.start_urls
     # A collection of another kind, such as the lines of a file, is gone through.
     told.append(_named({"start_urls": urls if isinstance(urls, list | tuple) else list(urls)}))
-    return blake2b(repr(told).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return blake2b(repr(told).encode(), digest_size=16).hexdigest()
 
 
 def _plain(value: object) -> object:

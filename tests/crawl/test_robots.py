@@ -1,6 +1,7 @@
 """robots.txt: requested once, obeyed, and never guessed while it is unknown."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from email.utils import format_datetime
 from itertools import pairwise
@@ -15,7 +16,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl import robots as module
 from crawlcw.crawl.robots import ALLOW_ALL, LARGEST, Robots, origin_of, parse
-from crawlcw.errors import FetchError, Reason
+from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.testing.replay import Replay, ReplayDownloader
 from tests.support.attempts import way
@@ -193,6 +194,15 @@ async def test_any_other_error_is_remembered_for_half_a_minute(error: Exception,
     assert web.requested == [ROBOTS, ROBOTS]
 
 
+async def test_where_all_proxies_were_away_the_next_caller_asks_again():
+    robots, _ = robots_of({ROBOTS: [ProxiesAwayError("all", wait=5.0), NO_PRIVATE]})
+
+    with pytest.raises(ProxiesAwayError):
+        await robots.admit(PAGE)
+
+    assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
+
+
 async def test_many_callers_at_once_share_an_error():
     web = Held({ROBOTS: [Replay(status=503), NO_PRIVATE]})
     robots, _ = robots_of(web)
@@ -280,6 +290,7 @@ async def test_what_another_process_has_fetched_needs_no_request(time: FakeTime)
     robots, web = robots_of({ROBOTS: Replay(status=404)}, time)
 
     theirs = record("User-agent: *\nDisallow: /private/\nCrawl-delay: 3\n")
+    assert robots.known(PAGE, replace(theirs, expires=START)) is None, "a day ago"
     rules = robots.known(PAGE, theirs)
 
     assert robots.known(PAGE) is rules

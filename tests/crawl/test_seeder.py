@@ -82,6 +82,9 @@ def test_spiders_that_start_with_something_else_have_other_fingerprints():
         OtherStart(),
         YetAnother(),
     ]
+    for host in ("c", "d"):
+        spiders.append(Plain())
+        spiders[-1].start_urls = {f"http://{host}.example/": 1}.keys()
 
     fingerprints = [fingerprint(spider) for spider in spiders]
 
@@ -144,7 +147,7 @@ def test_an_argument_that_is_no_plain_value_has_no_fingerprint():
             super().__init__()
 
     assert fingerprint(Given(connection=object())) is None
-    assert fingerprint(Given(connection="postgres://")) is not None
+    assert fingerprint(Given(connection="postgres://\udcff")) is not None
     assert fingerprint(Given(connection={"a": [1, (2.5, None)], "b": {b"x"}})) is not None
     assert fingerprint(Given(connection={"a": {object()}})) is None
 
