@@ -427,6 +427,14 @@ async def test_links_that_are_none_to_fetch_are_counted_by_reason():
     }
 
 
+async def test_a_dropped_link_counts_each_time_that_it_is_yielded():
+    response = Response("http://a.example/", request=Request("http://a.example/"))
+
+    produced = await yielding(*(response.follow("http://b.example/") for _ in range(3)))
+
+    assert produced.dropped.counts == {"refused-scope": 3}
+
+
 async def test_three_different_links_are_kept_of_each_reason():
     hosts = ("b", "b", "c", "d", "e")
 

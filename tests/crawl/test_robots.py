@@ -17,6 +17,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.crawl import robots as module
 from crawlcw.crawl.robots import ALLOW_ALL, LARGEST, Robots, origin_of, parse
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
+from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.testing.replay import Replay, ReplayDownloader
 from tests.support.attempts import way
@@ -152,6 +153,7 @@ async def test_no_robots_txt_allows_all(status: int):
         Replay(status=500),
         Replay(status=503),
         Replay(status=599),
+        Replay(body="User-agent: *\n", truncated="coding"),
         FetchError(Reason.CONNECT, "refused"),
         FetchError(Reason.TIMEOUT_READ),
         FetchError(Reason.DNS_NXDOMAIN),
@@ -234,16 +236,20 @@ async def test_it_says_when_the_host_wants_to_be_asked_again(
     error = await error_of(robots, PAGE)
 
     assert (error.status, error.retry_after) == (status, seconds)
+    assert isinstance(error.response, Response), "it shows whether a proxy has answered"
 
 
 async def test_an_unavailable_robots_txt_says_why():
-    robots, _ = robots_of({ROBOTS: FetchError(Reason.CONNECT, "refused\x1b")})
+    failure = FetchError(Reason.CONNECT, "refused\x1b")
+    (failure.proxy,), failure.refused = ProxyPool(Settings(proxies=["http://one:1"])).proxies, True
+    robots, _ = robots_of({ROBOTS: failure})
 
     error = await error_of(robots, PAGE)
 
     assert str(error) == r"robots-unavailable: connect refused\x1b"
     assert isinstance(error.__cause__, FetchError)
     assert error.__cause__.reason is Reason.CONNECT
+    assert (error.proxy, error.refused) == (failure.proxy, True)
 
 
 async def test_an_error_told_to_thousands_does_not_grow():
