@@ -1,7 +1,8 @@
 """Callbacks of every kind, and the items and requests that they yield."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+import types
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -86,6 +87,12 @@ async def coroutine_of_an_async_generator() -> AsyncIterator[Any]:
     return async_generator()
 
 
+@types.coroutine
+def coroutine_of_old() -> Generator[Any, Any, list[Any]]:
+    yield
+    return [{"n": 1}, Request("http://a.example/1")]
+
+
 def function() -> tuple[Any, ...]:
     return ({"n": 1}, None, Request("http://a.example/1"))
 
@@ -98,6 +105,7 @@ def function() -> tuple[Any, ...]:
         coroutine,
         coroutine_of_a_generator,
         coroutine_of_an_async_generator,
+        coroutine_of_old,
         function,
     ],
 )
@@ -168,10 +176,21 @@ async def test_what_is_no_item_is_a_failure_that_says_what_to_do(thing: object):
     assert len(lines) == 4, "frames of crawlcw do not help the author of a spider"
 
 
-async def test_one_thing_returned_that_is_no_item_is_a_failure_too():
-    result = await failed(lambda: 7)
+async def test_the_line_of_an_asynchronous_callback_is_told_as_well():
+    async def parse() -> AsyncIterator[object]:
+        yield 7
 
-    assert result.message.startswith("InvalidItemError: int is not an item")
+    result = await failed(parse)
+
+    assert isinstance(result, Raised)
+    assert result.where == f"{__file__}:{parse.__code__.co_firstlineno + 1}"
+
+
+@pytest.mark.parametrize("thing", [7, "", b"x"])
+async def test_one_thing_returned_that_is_no_item_is_a_failure_too(thing: object):
+    result = await failed(lambda: thing)
+
+    assert result.message.startswith(f"InvalidItemError: {type(thing).__name__} is not an item")
 
 
 def yields_and_returns() -> Iterator[Any]:

@@ -1,5 +1,6 @@
 """The spider's `item` hook: items changed, split, dropped and refused before they are recorded."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +39,7 @@ class Teas(Spider):
             yield {"n": n}
 
 
-async def ran(spider: Spider) -> Produced | Failed:
+async def ran(spider: Spider, *, within: float = 10.0) -> Produced | Failed:
     response = Response(HOME, request=Request(HOME), body=b"<h1>Tea</h1>")
     check(spider)
     return await run_callback(
@@ -47,7 +48,7 @@ async def ran(spider: Spider) -> Produced | Failed:
         spider=spider,
         task=PAGE,
         scope=Scope.of(["a.example"], Settings()),
-        within=10.0,
+        within=within,
     )
 
 
@@ -136,6 +137,16 @@ async def test_it_may_drop_an_item_for_a_reason_that_is_counted(item: Callable[.
     assert produced.items_dropped == {"too many\\x1b[31m": 2}
 
 
+@pytest.mark.parametrize(
+    ("told", "counted"), [("", "no reason given"), ("x" * 500, "x" * 119 + "…")]
+)
+async def test_a_reason_is_short_and_not_empty(told: str, counted: str):
+    def item(self: Spider, item: Any, response: Response) -> Any:
+        raise DropItem(told)
+
+    assert [*(await produced_by(spider_with(item))).items_dropped] == [counted]
+
+
 async def test_any_number_of_reasons_takes_a_bounded_space():
     class Many(Teas):
         def parse(self, response: Response) -> Any:
@@ -148,6 +159,23 @@ async def test_any_number_of_reasons_takes_a_bounded_space():
 
     assert len(produced.items_dropped) == MOST_REASONS + 1
     assert produced.items_dropped[OTHER_REASONS] == 10_000 - MOST_REASONS
+
+
+async def hang_later(self: Spider, item: Any, response: Response) -> Any:
+    await asyncio.Event().wait()
+
+
+async def hang_while_yielding(self: Spider, item: Any, response: Response) -> Any:
+    await asyncio.Event().wait()
+    yield item
+
+
+@pytest.mark.parametrize("item", [hang_later, hang_while_yielding])
+async def test_one_that_awaits_for_ever_fails_its_page(item: Callable[..., Any]):
+    failed = await ran(spider_with(item), within=0.05)
+
+    assert isinstance(failed, Failed)
+    assert failed.message == "TimeoutError: parse did not end within 0.05 s"
 
 
 async def test_a_forgotten_return_loses_nothing_without_a_word():
