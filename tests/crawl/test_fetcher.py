@@ -58,9 +58,11 @@ async def test_of_a_result_that_finds_no_room_no_other_lease_is_held_for_ever(
     assert held.orphans == [in_hand]
 
 
+@pytest.mark.parametrize("closing", [False, True], ids=["waits", "closing"])
 async def test_a_page_whose_lease_is_lost_while_its_result_waits_for_room_changes_no_state(
-    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+    closing: bool, ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
 ):
+    """The same holds while its attempt is closed, as with a browser."""
     spider = Pages()
     crawl = assemble(spider, ledger, ReplayDownloader({}), Pages.settings)
     held, fetcher = crawl._session.held, crawl._parts.fetcher
@@ -72,10 +74,12 @@ async def test_a_page_whose_lease_is_lost_while_its_result_waits_for_room_change
 
     async def work(lease: Lease) -> Done:
         # As behind a redirect that is followed in place.
-        for each in (lost, in_hand):
+        for each in (lost,) if closing else (lost, in_hand):
             with crawl._parts.state.running(each.task) as running:
                 spider.state.add("parsed")
                 running.keep()
+        if closing:
+            await asyncio.sleep(1)
         return Done(settlements=(success(ledger, lost), success(ledger, in_hand)))
 
     monkeypatch.setattr(fetcher, "_work", work)
@@ -92,8 +96,9 @@ async def test_a_page_whose_lease_is_lost_while_its_result_waits_for_room_change
     assert dict(spider.state) == {}
 
 
+@pytest.mark.parametrize("at_its_end", [False, True])
 async def test_a_lease_that_is_lost_while_its_result_waits_stops_no_other_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at_its_end: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """One fetcher works on both: the lease of the other page would be renewed for ever."""
     ledger = await SqliteLedger.open(tmp_path / "ledger.db", "pages")
@@ -105,8 +110,9 @@ async def test_a_lease_that_is_lost_while_its_result_waits_stops_no_other_page(
     done = asyncio.Queue[Done]()
 
     async def work(lease: Lease) -> Done:
-        if lease is other:
+        if lease is (lost if at_its_end else other):
             held.lose([lost.task.id])
+        if lease is other:
             await asyncio.sleep(0)
         return Done(settlements=(success(ledger, lease),))
 
