@@ -481,6 +481,18 @@ async def test_nofollow_is_not_obeyed_where_robots_are_not(tmp_path: Path):
     assert crawled.pages == [HOME, GATE, PAGE]
 
 
+@pytest.mark.parametrize(("obey", "more"), [(True, []), (False, [PAGE])])
+async def test_nofollow_holds_for_where_a_page_sends_its_reader(
+    obey: bool, more: list[str], tmp_path: Path
+):
+    gate = page(refreshing("30; url=/page", around="<meta name=robots content=nofollow>{}"))
+    pages = {HOME: links("/gate"), GATE: gate, PAGE: page()}
+
+    crawled = await crawl(pages, tmp_path, obey_robots=obey)
+
+    assert crawled.pages == [HOME, GATE, *more]
+
+
 # robots.txt ----------------------------------------------------------------------
 
 DENIED = "User-agent: *\nDisallow: /page"
