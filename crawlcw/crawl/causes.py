@@ -98,17 +98,15 @@ class Causes:
         self._bans: OrderedDict[bytes, int] = OrderedDict()  #: by page, how often it was banned
         self._check_wanted = anyio.Event()
         self._checked = anyio.Event()
-        self._asking: anyio.CancelScope | None = None  #: the good pages that are asked
+        self._check: anyio.CancelScope | None = None  #: what an answer makes needless
 
     # --- answers
 
     def answered(self) -> None:
         """Note that a host answered, whatever it said."""
-        if self._uplink.answered(now=self._frontier.clock()):
-            # One answer tells; a host that is silent would keep the check for its timeout.
-            if self._asking is not None:
-                self._asking.cancel()
-            self._wake()
+        if self._uplink.answered(now=self._frontier.clock()) and self._check is not None:
+            # A good page of a host that is silent would keep the check for its timeout.
+            self._check.cancel()
 
     def answered_well(self, name: str, url: str, *, latency: float, sent: datetime) -> None:
         """Note an answer of a host after *latency* seconds that is no sign of load."""
@@ -376,9 +374,8 @@ class Causes:
     async def watch_uplink(self) -> None:
         """Ask known good pages whenever a failure comes in silence, until cancelled."""
         while True:
-            while not self._uplink.is_blocked:
-                await self._check_wanted.wait()
-                self._check_wanted = anyio.Event()
+            await self._check_wanted.wait()
+            self._check_wanted = anyio.Event()
             while self._uplink.is_blocked and not await self._any_answers():
                 pause = self._uplink.unanswered(now=self._frontier.clock())
                 if pause is None:
@@ -398,8 +395,8 @@ class Causes:
                     )
                     self._wake()
                 # A page that was under way may answer before a good page does.
-                with anyio.move_on_after(pause):
-                    await self._checked.wait()
+                with anyio.CancelScope() as self._check:
+                    await anyio.sleep(pause)
             else:
                 if self.rests.network_away_since is not None:
                     logger.warning("the network is back", extra={"event": "network_back"})
@@ -426,7 +423,7 @@ class Causes:
     async def _any_answers(self) -> bool:
         """Ask the last good page, and then all; return whether any host answers."""
         async with anyio.create_task_group() as asking:
-            self._asking = asking.cancel_scope
+            self._check = asking.cancel_scope
 
             async def ask(name: str, url: str) -> None:
                 # Its next request keeps its distance from this one.

@@ -121,7 +121,7 @@ def crawled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crawled:
             patch.setattr(Watchdog, "__aenter__", watched)
             web = Web(clock, answers)
             settings = Settings(**{"obey_robots": False, "auto_throttle": False} | given)
-            run(clock, crawl(web, urls, prepare, settings), within=timedelta(minutes=20))
+            run(clock, crawl(web, urls, prepare, settings), within=timedelta(hours=2))
             return web
 
     return crawled
@@ -225,9 +225,29 @@ def test_a_check_of_the_network_ends_with_the_answer_of_any_page(crawled: Crawle
 def test_a_page_that_answers_between_two_checks_of_the_network_spares_the_next_one(
     crawled: Crawled,
 ):
-    web = crawled(URLS, checked(*[REFUSED] * 3, late=4.3), delay="5s")
+    """That one was due at 22 s, and a new check does not wait until then."""
+    web = crawled(
+        [*URLS, 14.7, "http://f.example/silent"],
+        checked(*[REFUSED] * 15, late=14.3),
+        delay="5s",
+    )
 
-    assert len(probed(web)) == 3
+    assert len(probed(web)) == 15
+    # The new check asks for the page that was answered last.
+    assert [round(time) for time in web.times("//d.")] == [1, 15, 18]
+
+
+@pytest.mark.thorough
+def test_a_network_that_does_not_come_back_within_an_hour_is_there(crawled: Crawled):
+    web = crawled(
+        pages("abc", 9),
+        lambda web, _: WELL if web.clock.elapsed < 3 else REFUSED,
+        delay="1s",
+        host_max_failures=1,
+    )
+
+    assert {*web.report.hosts_given_up} == {f"http://{host}.example" for host in "abc"}
+    assert 3600 < web.clock.elapsed < 3700
 
 
 def test_hosts_are_not_opened_while_the_network_is_away(crawled: Crawled):
