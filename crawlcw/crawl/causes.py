@@ -346,7 +346,7 @@ class Causes:
         self._frontier.queues.rest(name, until=free_at)
         if host.lease is None:
             self._frontier.avoided[name] = free_at
-        if host.lease is None or host.state.given_up is not None or rest > AHEAD:
+        if host.lease is None or rest > AHEAD:
             host.enter(Phase.LEAVING)
         elif host.phase is Phase.SERVING and host.probe_url() is not None:
             # After the rest that page is asked before any other.
