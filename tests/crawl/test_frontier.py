@@ -591,6 +591,18 @@ def test_where_nobody_may_take_part_a_robots_txt_can_wait(
     assert host not in process.frontier.unsaved
 
 
+def test_that_a_host_answers_again_is_told_at_once():
+    process = Process()
+    host = process.serve()
+    process.failed()
+    process.frontier.unsaved.clear()
+    process.now += 11
+
+    process.answered()
+
+    assert host in process.frontier.unsaved
+
+
 def test_opening_a_host_makes_no_failure_known():
     process = Process()
     host = process.begin()
@@ -978,6 +990,32 @@ def test_at_a_host_that_is_well_a_throttling_is_nobodys_until_another_page_was_a
     assert process.take() is None, "the probe goes first"
 
 
+def test_a_host_that_is_left_and_fails_is_left_all_the_same():
+    process = Process(concurrency=4)
+    host = well(process)
+    process.leave(host)
+
+    process.failed(reason=Reason.HTTP_STATUS, retry_after=1)
+
+    assert host.phase is Phase.LEAVING
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_a_host_that_is_left_or_that_another_process_has_is_not_asked_for_a_good_page(owned: bool):
+    process = Process(concurrency=0)
+    state = Host(name=HOST, origins={"http": Origin(good_url=GOOD_PAGE)})
+    host = process.begin(origins=state.origins) if owned else process.frontier.visit(state)
+    process.open()
+    (lease,) = process.claim()
+    assert process.take() is lease
+    if owned:
+        process.leave(host)
+
+    throttled(process, lease)
+
+    assert host.phase is Phase.LEAVING
+
+
 def test_where_that_page_is_answered_its_host_goes_on_as_before_and_the_throttled_one_pays():
     process = Process(concurrency=4)
     host = well(process)
@@ -1143,7 +1181,7 @@ def test_a_page_that_is_slow_while_others_are_not_slows_nobody():
 
 def test_a_page_pays_where_another_was_answered_well_since_its_last_throttling():
     process = Process()
-    process.serve()
+    host = process.serve()
     (lease,) = process.claim()
     throttled(process, lease)
 
@@ -1151,6 +1189,8 @@ def test_a_page_pays_where_another_was_answered_well_since_its_last_throttling()
     answered_since(process)
     assert throttled(process, lease) is None
     assert throttled(process, lease) is None, "the last one keeps its state"
+    assert host.answered == 3
+    assert host.queue.delay == host.state.delay > 0.5
 
 
 def test_a_page_is_not_to_blame_any_more_where_others_are_throttled_too():
