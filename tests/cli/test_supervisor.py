@@ -393,14 +393,14 @@ def test_a_worker_that_cannot_be_started_is_tried_again(serve, start, store):
         raise OSError("Too many open files")
     worker_process.pair = no_more
 """
-    crawl = start(serve(latency=200), processes=1, spider=IN_SUPERVISOR + fails)
+    limit = ("--max-pages", "50")
+    crawl = start(serve(latency=200), *limit, processes=1, spider=IN_SUPERVISOR + fails)
     wait_until(store.held_by)
     os.kill(children_of(crawl.pid)[0], signal.SIGKILL)
-    wait_until(lambda: crawl.events("worker_not_started"))
-    wait_until(store.held_by)
-    crawl.send(signal.SIGTERM)
 
-    assert crawl.end()[0] == 0
+    code, report = crawl.end()
+    assert (code, report["finish_reason"]) == (0, "max-pages")
+    assert crawl.events("worker_not_started")
 
 
 def test_a_stop_that_comes_while_a_crashed_worker_waits_ends_it_at_once(serve, start, store):
