@@ -218,14 +218,13 @@ class AddressGuard:
             self._trust(await known.start_hosts())
         is_start = name in self._start_names
         if has_public:
-            if is_start or known is not None:
-                self._public[name] = None
-                if len(self._public) > _MOST_PUBLIC:
-                    del self._public[next(iter(self._public))]
+            self._public[name] = None
+            if len(self._public) > _MOST_PUBLIC:
+                del self._public[next(iter(self._public))]
             self._private.discard(name)
             if is_start and known is not None:
                 await known.note_public(name)
-        elif is_start and name not in self._public and name not in self._private:
+        elif is_start and name not in self._private:
             if known is not None and await known.was_public(name):
                 self._public[name] = None
             elif name not in self._public:  # another look-up may have said so meanwhile
@@ -266,7 +265,7 @@ def _is_inside(host: str) -> bool:
 def _is_kept(address: str) -> bool:
     """Return whether not even a trusted name may lead to *address*."""
     ip = _parsed(address)
-    return ip is None or ip in _METADATA or ip.is_link_local or ip.is_multicast or ip.is_unspecified
+    return ip is None or ip in _METADATA or ip.is_link_local or ip.is_unspecified
 
 
 def _parsed(address: str) -> IPv4Address | IPv6Address | None:

@@ -296,7 +296,6 @@ class Listener(ResponseHandler):
                     # A second one answers no request. Dropped, for there may be thousands; the
                     # first is still good.
                     site.distrust(math.inf)
-                    self.force_close()
                     break
                 self.is_answered, self.message = True, message
                 self.content = self._payload = payload
