@@ -10,6 +10,7 @@ import yarl
 from crawlcw.api.attempt import Attempt
 from crawlcw.api.request import Request
 from crawlcw.errors import FetchError, Reason, SettingsError
+from crawlcw.fetch import addresses
 from crawlcw.fetch.addresses import (
     MOST_START_NAMES,
     AddressGuard,
@@ -18,6 +19,7 @@ from crawlcw.fetch.addresses import (
     current_hop,
     is_public,
 )
+from crawlcw.model.proxies import parse
 
 
 @pytest.mark.parametrize(
@@ -218,6 +220,65 @@ def test_what_the_user_allows_may_lead_anywhere_private_at_any_time() -> None:
 
     assert connects(guard, "http://a.example/", PUBLIC)
     assert connects(guard, "http://a.example/", PRIVATE)
+
+
+def test_all_ports_that_the_user_allows_are_open() -> None:
+    guard = AddressGuard(allow_private=["10.0.0.5:8080", "10.0.0.5:9200"])
+
+    assert connects(guard, "http://10.0.0.5:8080/", "10.0.0.5")
+    assert connects(guard, "http://10.0.0.5:9200/", "10.0.0.5")
+
+
+def test_outside_of_a_request_nothing_private_is_connected_to() -> None:
+    with pytest.raises(AddressRefusedError):
+        Context().run(AddressGuard(allow_private=[PRIVATE]).check, PRIVATE)
+
+
+class Started:
+    """Stands for the ledger, with the hosts that `start` has yielded."""
+
+    def __init__(self, *hosts: str) -> None:
+        self.hosts = list(hosts)
+
+    async def start_hosts(self) -> list[str]:
+        return self.hosts
+
+    async def was_public(self, name: str) -> bool:
+        return False
+
+    async def note_public(self, name: str) -> None:
+        """Forget it."""
+
+
+def test_only_so_many_public_names_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "_MOST_PUBLIC", 3)
+    guard = AddressGuard(public_names=Started())
+    for n in range(9):
+        resolve(guard, f"{n}.example", PUBLIC)
+
+    assert list(guard._public) == ["6.example", "7.example", "8.example"]
+
+
+def test_a_private_host_that_start_has_named_is_asked_for() -> None:
+    assert connects(AddressGuard(public_names=Started("10.0.0.5")), "http://10.0.0.5/", "10.0.0.5")
+    # By a proxy that looks its name up.
+    proxy, guard = parse("http://proxy.example:80"), AddressGuard(public_names=Started("localhost"))
+    asyncio.run(guard.admit(yarl.URL("http://localhost/"), proxy))
+
+
+def test_the_port_that_a_start_has_named_is_open() -> None:
+    guard = AddressGuard(public_names=Started("example.com:3000"))
+
+    asyncio.run(guard.admit(yarl.URL("http://example.com:3000/")))
+
+
+def test_a_name_that_was_public_before_start_has_named_it_stays_so() -> None:
+    started = Started()
+    guard = AddressGuard(public_names=started)
+    resolve(guard, "a.example", PUBLIC)
+    started.hosts.append("a.example")
+
+    assert not connects(guard, "http://a.example/", PRIVATE)
 
 
 def test_of_too_many_start_names_none_is_trusted() -> None:

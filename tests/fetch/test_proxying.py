@@ -346,16 +346,30 @@ async def test_a_proxy_that_cannot_reach_the_host_is_not_to_blame(authority: Non
         assert proxy.url in error.message
 
 
-async def test_a_site_that_is_silent_behind_a_tunnel_is_not_the_proxys_fault():
+@pytest.mark.parametrize(
+    ("silence", "settings", "reason"),
+    [
+        ({"is_silent": True}, {"connect_timeout": "300ms"}, Reason.TIMEOUT_CONNECT),
+        (
+            {"hangs": True, "certificate": TRUSTED},
+            {"read_timeout": "300ms", "insecure": True},
+            Reason.TIMEOUT_READ,
+        ),
+    ],
+    ids=["before TLS", "after TLS"],
+)
+async def test_a_site_that_is_silent_behind_a_tunnel_is_not_the_proxys_fault(
+    silence: dict[str, Any], settings: dict[str, Any], reason: Reason
+):
     # The proxy has not worked before, but it has answered CONNECT.
-    silent = ProxyServer("http", "127.0.0.3", is_silent=True)
+    silent = ProxyServer("http", "127.0.0.3", **silence)
     with proxies(silent):
         proxy = proxy_of("http", "127.0.0.2", names={"silent.test": f"127.0.0.3:{silent.port}"})
         with proxies(proxy):
-            async with through(proxy, connect_timeout="300ms") as downloader:
+            async with through(proxy, **settings) as downloader:
                 error = await refusal(downloader, "https://silent.test/")
 
-    assert error.reason is Reason.TIMEOUT_CONNECT
+    assert error.reason is reason
     assert str(error.proxy) == proxy.url
 
 
