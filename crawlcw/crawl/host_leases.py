@@ -127,7 +127,8 @@ class HostLeaser:
         return [host.lease for host in [*self._frontier.leased.values()] if host.lease is not None]
 
     async def renew(self) -> None:
-        """Renew all leases, and save the changes of their hosts."""
+        """Renew all leases, and save the changes of their hosts; the tasks' were just renewed."""
+        self._frontier.tasks_renewed(asked=self._session.renewed)
         await self._save(self._frontier.leased.values())
         if not (leases := self.leases()):
             return

@@ -136,7 +136,7 @@ class HeldHost:
             self.frontier.look_wanted.set()
 
     def renewed(self, *, asked: float) -> None:
-        """Note that its lease was renewed; the ledger was asked at *asked*."""
+        """Note that it may be asked for longer; the ledger was asked to renew at *asked*."""
         deadline = asked + self.frontier.usable
         self.frontier.queues.extend(self.name, deadline=deadline, now=self.frontier.clock())
 
@@ -267,8 +267,11 @@ class Frontier:
         return host
 
     def visit(self, state: Host) -> HeldHost:
-        """Take part in a host that another process has and shares."""
-        return self._add(state, None, asked=float("inf"))
+        """Take part in a host that another process has and shares.
+
+        The leases of its tasks, none of which is claimed yet, are the right to ask it.
+        """
+        return self._add(state, None, asked=self.clock())
 
     def _add(self, state: Host, lease: HostLease | None, *, asked: float) -> HeldHost:
         now, limit = self.clock(), limit_of(state.name, self._limits, self._settings)
@@ -317,6 +320,12 @@ class Frontier:
         more = host.look and not given_up
         ready_at = (not_before or moment) if more else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)
+
+    def tasks_renewed(self, *, asked: float) -> None:
+        """Note that the tasks' leases were renewed: hosts that others have are asked by these."""
+        for host in self.hosts.values():
+            if host.lease is None and host.phase is not Phase.LEAVING:
+                host.renewed(asked=asked)
 
     # --- limits and pace
 

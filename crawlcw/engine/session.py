@@ -81,6 +81,7 @@ class Session:
         #: Waits where it is away; `opened` does not.
         self.ledger = retrying(ledger, self.retry)
         self.held = HeldLeases()
+        self.renewed = time.monotonic()  #: when the leases of tasks were renewed last
         self._this = this_worker(now=ledger.now())
         self.worker = self._this.name  #: the name of this process in the ledger
         self.began = self._this.started  #: of the ledger's time
@@ -144,7 +145,10 @@ class Session:
                     logger.debug("no look at the workers: %s", printable(error), extra=told)
 
     async def _renew_tasks(self) -> set[bytes]:
-        return await self.held.renew(self.opened, lease=self.lease())
+        asked = time.monotonic()
+        lost = await self.held.renew(self.opened, lease=self.lease())
+        self.renewed = asked
+        return lost
 
     async def _renew_beside(self) -> None:
         """Renew, and beat, in another loop and over a connection of its own: this one stands still.

@@ -232,9 +232,44 @@ def test_a_visitor_asks_without_owning():
 
     assert HOST not in process.frontier.leased
     assert process.frontier.leased == {}
-    process.now += 10_000
     assert process.may_ask()
     assert len(process.take_all()) == 3
+
+
+@pytest.mark.parametrize("renewed_after", [None, USABLE / 2])
+def test_a_visitor_asks_as_long_as_it_renews_its_tasks(renewed_after: float | None):
+    """One that was frozen past their leases would ask for pages that others have asked for since.
+
+    These are its requests under way as well, whose time limits are over when it goes on.
+    """
+    process = Process(concurrency=0)
+    process.frontier.visit(Host(name=HOST))
+    process.open()
+    process.claim(3)
+    if renewed_after is not None:
+        process.now += renewed_after
+        process.frontier.tasks_renewed(asked=process.now)
+
+    process.now += USABLE - 1
+    assert process.may_ask()
+    assert process.take() is not None
+    process.now += 1
+    assert not process.may_ask()
+    assert process.take() is None
+    process.frontier.tasks_renewed(asked=process.now)
+    assert process.may_ask()
+    assert len(process.take_all()) == 2
+
+
+def test_a_lost_host_is_not_asked_though_its_tasks_are_renewed():
+    process = Process()
+    process.serve()
+    process.claim(3)
+    process.lose()
+
+    process.frontier.tasks_renewed(asked=process.now)
+
+    assert not process.may_ask()
 
 
 def test_a_shared_host_becomes_owned_with_what_is_under_way():

@@ -14,8 +14,8 @@ from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.engine.session import Session
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.model.hosts import HostLease, RobotsRecord
-from tests.support.frontiers import HOST, LEASE, Process
+from crawlcw.model.hosts import Host, HostLease, RobotsRecord
+from tests.support.frontiers import HOST, LEASE, USABLE, Process
 from tests.support.ledgers import START, FakeClock, PatchedFacet, PatchedLedger, make_task
 
 
@@ -108,6 +108,21 @@ async def test_a_robots_txt_that_is_read_after_a_save_is_saved(ledger: GivingUpL
     await host_leaser.renew()
 
     assert (await ledger.hosts.get([HOST]))[HOST].robots == record
+
+
+async def test_hosts_of_others_are_asked_from_the_last_renewal_of_tasks_on(ledger: GivingUpLedger):
+    process = Process(concurrency=0)
+    session = Session(ledger, lease=lambda: LEASE, give_up=LEASE)
+    host_leaser = HostLeaser(session, process.frontier, Settings(lease=LEASE))
+    process.frontier.visit(Host(name="other.example"))
+    session.renewed = process.now + 10
+
+    await host_leaser.renew()
+
+    process.now += USABLE + 9
+    assert process.may_ask("other.example")
+    process.now += 1
+    assert not process.may_ask("other.example")
 
 
 async def test_a_host_that_is_lost_while_leases_are_renewed_is_asked_for_nothing_more(

@@ -1,6 +1,7 @@
 """Session of a worker on a ledger: it joins, sends heartbeats, renews its leases, and leaves."""
 
 import asyncio
+import time
 from dataclasses import replace
 from datetime import timedelta
 
@@ -67,6 +68,30 @@ async def test_it_is_heard_of_and_its_leases_go_on(ledger: SqliteLedger, clock: 
 
     assert session.held.holds(kept)
     assert not session.held.holds(lost)
+
+
+async def test_leases_count_from_when_their_renewal_was_asked_for(ledger: SqliteLedger):
+    """A process may be frozen until the answer."""
+    session = session_on(ledger, lease=SHORT)
+    began, sent = session.renewed, list[float]()
+    renew = ledger.leases.renew
+    counted: asyncio.Queue[float] = asyncio.Queue()
+
+    async def noted(leases: list[Lease], *, lease: timedelta) -> set[bytes]:
+        sent.append(time.monotonic())
+        return await renew(leases, lease=lease)
+
+    class Hosts:
+        async def renew(self) -> None:
+            counted.put_nowait(session.renewed)
+
+    ledger.leases = PatchedFacet(ledger.leases, renew=noted)
+    session.hosts = Hosts()  # type: ignore[assignment]  # all that a renewal asks for
+    keeping = asyncio.create_task(session.keep_up(on_lost=lambda _: None))
+    from_then = await counted.get()
+    keeping.cancel()
+
+    assert began < from_then <= sent[0]
 
 
 async def test_who_leaves_gives_back_tasks_hosts_and_what_it_has_counted(ledger: SqliteLedger):
