@@ -3,7 +3,7 @@
 from collections.abc import Coroutine, Generator
 from typing import Any, Generic, Protocol, TypeVar
 
-from crawlcw.tracking.shielding import run_shielded
+from crawlcw.ledger.shielding import run_shielded
 
 
 class Closable(Protocol):

@@ -20,12 +20,12 @@ from crawlcw.engine import session as engine
 from crawlcw.engine.batching import write_in_groups
 from crawlcw.errors import LeaseLostError, LedgerError, LedgerUnavailableError, SettingsError
 from crawlcw.ledger.protocol import Claimed, Ledger
+from crawlcw.ledger.shielding import run_shielded
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import Outcome, Settlement, settle
 from crawlcw.tracking.coalescer import Coalescer
 from crawlcw.tracking.policy import Policy
-from crawlcw.tracking.shielding import run_shielded
 
 logger = logging.getLogger(__name__)
 

@@ -27,6 +27,7 @@ from crawlcw.errors import (
     UsageError,
 )
 from crawlcw.ledger.protocol import Added, TaskFilter
+from crawlcw.ledger.shielding import run_shielded
 from crawlcw.ledger_opening import open_tracked
 from crawlcw.model.task import Lease, Payload, Record, Status, Task
 from crawlcw.model.transitions import ended_since, is_quarantined
@@ -40,7 +41,6 @@ from crawlcw.tracking.new_task import NewTask, in_chunks
 from crawlcw.tracking.opening import Opening
 from crawlcw.tracking.policy import Policy, written
 from crawlcw.tracking.questions import Questions
-from crawlcw.tracking.shielding import run_shielded
 from crawlcw.tracking.sync_calls import SyncCalls
 from crawlcw.tracking.use_case import UseCase
 

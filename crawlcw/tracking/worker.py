@@ -27,6 +27,7 @@ from crawlcw.errors import (
     single_errors,
 )
 from crawlcw.ledger.protocol import Counts
+from crawlcw.ledger.shielding import cancelled_gently
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease
@@ -34,7 +35,6 @@ from crawlcw.model.tracebacks import describe_error
 from crawlcw.model.transitions import ended_since
 from crawlcw.tracking.handling import handle
 from crawlcw.tracking.session import LAST_PATIENCE
-from crawlcw.tracking.shielding import cancelled_gently
 from crawlcw.tracking.tracker import Tracker
 from crawlcw.tracking.use_case import Handler
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from crawlcw.errors import (
@@ -717,6 +718,44 @@ async def test_an_operation_whose_caller_is_cancelled_keeps_no_other_waiting(
             await asyncio.wait_for(ledger.close(), ENOUGH)
 
 
+async def test_a_close_that_is_cancelled_ends_what_is_under_way(
+    ledger: PostgresLedger, emptied_postgres: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(connection, "_ANSWER", 0.5)
+    has_ended = threading.Event()
+
+    def sleep(db: connection.Database) -> None:
+        try:
+            db.execute(f"SELECT pg_sleep({ENOUGH})")
+        finally:
+            has_ended.set()
+
+    working = asyncio.create_task(ledger.store.writer.run(sleep))
+    await until_asleep(emptied_postgres)
+    working.cancel()
+    closing = asyncio.create_task(ledger.close())
+    await asyncio.sleep(0)
+
+    closing.cancel()
+    await asyncio.wait([working, closing], timeout=ENOUGH)
+
+    assert closing.cancelled()
+    assert has_ended.is_set()
+
+
+async def test_a_ledger_is_closed_in_a_scope_that_is_cancelled(
+    ledger: PostgresLedger, emptied_postgres: str
+):
+    """As a renewal beside a loop that stands still, which has its time and no more."""
+    await ledger.tasks.add(make_tasks(1))
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+
+        await ledger.close()
+
+    await until_none_is_connected(emptied_postgres)
+
+
 @pytest.mark.thorough
 async def test_the_first_operation_after_a_restart_connects_anew(server: postgres.Server):
     async with opened(server.url("ledgers"), "restart") as ledger:
@@ -754,6 +793,17 @@ async def until_asleep(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as db:
         is_asleep = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
         while not db.execute(is_asleep).fetchone():
+            await asyncio.sleep(0.01)
+
+
+async def until_none_is_connected(url: str) -> None:
+    """Wait until no ledger has a connection."""
+    there = (
+        "SELECT 1 FROM pg_stat_activity "
+        "WHERE application_name = 'crawlcw' AND datname = current_database()"
+    )
+    with psycopg.connect(url, autocommit=True) as db, anyio.fail_after(ENOUGH):
+        while db.execute(there).fetchone():
             await asyncio.sleep(0.01)
 
 

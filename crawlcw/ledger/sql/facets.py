@@ -8,6 +8,7 @@ from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.queries import Groups, Queries, Search
 from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
+from crawlcw.ledger.shielding import run_shielded
 from crawlcw.ledger.spider_states import SpiderStates
 from crawlcw.ledger.sql.blobs import Blobs
 from crawlcw.ledger.sql.copying import Contents
@@ -49,5 +50,6 @@ class Facets:
         return self.store.kind
 
     async def close(self) -> None:
-        """See `Ledger.close`."""
-        await self.store.close()
+        """See `Ledger.close`: a caller that is cancelled waits for it, too."""
+        # A connection would be left behind, and on a server that does not answer its thread.
+        await run_shielded(self.store.close())
