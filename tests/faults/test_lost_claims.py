@@ -1,12 +1,14 @@
-"""Claims whose reply was lost: the repeated claim returns their leases."""
+"""Claims whose reply is lost, or whose caller is: the repeated claim returns their leases."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from crawlcw.errors import LedgerUnavailableError
+from crawlcw.model.hosts import HostLease
 from crawlcw.model.task import Lease, Task
 from tests.faults.proxy import At, End, Fault, Loss
 from tests.faults.wires import Command
@@ -44,6 +46,18 @@ async def claim(world: World, tasks: Sequence[Task]) -> list[Lease]:
         lambda: world.near.leases.claim(tasks, worker="w", lease=LEASE, max_lost=3)
     )
     return list(claimed.leases)
+
+
+async def cancelled(world: World, operation: Coroutine[Any, Any, Any], *, table: str) -> None:
+    """Cancel the caller of an operation after the server has applied it, and before its reply."""
+    before = world.documents()[table]
+    asking = asyncio.create_task(operation)
+    while world.documents()[table] == before:
+        await asyncio.sleep(0.01)
+    asking.cancel()
+    # On a busy machine, it may have been given up before.
+    with pytest.raises((asyncio.CancelledError, LedgerUnavailableError)):
+        await asking
 
 
 async def claim_in_vain(world: World, tasks: Sequence[Task]) -> None:
@@ -147,3 +161,30 @@ def test_a_reply_that_is_lost_again_while_it_is_looked_for_is_looked_for_again(w
     leases = world.run(claim(world, [todo]))
 
     assert [(lease.task.id, lease.fence) for lease in leases] == [(todo.id, todo.fence + 1)]
+
+
+def test_a_claim_whose_caller_is_cancelled_is_returned_to_the_next(world: World):
+    (todo,) = world.setting.todo
+    world.proxy.plan(lost(world, Fault(loss=Loss.REPLY)))
+    claiming = world.near.leases.claim([todo], worker="w", lease=LEASE, max_lost=3)
+    world.run(cancelled(world, claiming, table="books"))
+
+    leases = world.run(claim(world, [todo]))
+
+    assert [(lease.task.id, lease.fence) for lease in leases] == [(todo.id, todo.fence + 1)]
+
+
+def test_hosts_leased_by_a_caller_that_is_cancelled_are_returned_to_the_next(world: World):
+    name, target = ("COMMIT", "") if world.driver == "postgres" else ("update", "books.hosts")
+    world.proxy.plan(At(Fault(loss=Loss.REPLY), name=name, target=target))
+
+    def leasing() -> Coroutine[Any, Any, list[HostLease]]:
+        return world.near.host_leases.lease(worker="w", limit=1, lease=LEASE)
+
+    world.run(cancelled(world, leasing(), table="books.hosts"))
+
+    (lease,) = world.run(world.send(leasing))
+
+    owners = {name: each["owner"] for name, each in world.documents()["books.hosts"].items()}
+    assert owners[lease.host.name] == lease.token
+    assert [owner for owner in owners.values() if owner and owner.startswith("w:")] == [lease.token]

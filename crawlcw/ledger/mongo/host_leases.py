@@ -1,5 +1,6 @@
 """Leasing hosts: taking many at once, and what their owner writes while it holds them."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -51,7 +52,7 @@ class HostLeases:
                         break
                     # Another process was faster with the rest; behind it there may be more.
                 return await self._owned(dict.fromkeys(tried, token)) if missing < limit else []
-        except LedgerUnavailableError:
+        except (LedgerUnavailableError, asyncio.CancelledError):
             # They may be ours without our knowing, and would stand still for a lease.
             self._unsure |= dict.fromkeys(tried, token)
             raise

@@ -1,7 +1,7 @@
 """Claims of tasks and renewal of leases on MongoDB.
 
-After a lost reply, the worker may hold a task without knowing it: such claims are stored,
-and looked up when the call is repeated.
+After a lost reply, or where the caller was cancelled, the worker may hold a task without knowing
+it: such claims are stored, and looked up when the call is repeated.
 """
 
 import asyncio
@@ -57,11 +57,20 @@ class Leases:
         tasks = [task for task in tasks if task.id not in ours]
         together = [t for t in tasks if self._store.batches and t.status is not Status.PROCESSING]
         # A task to take over is claimed alone: each has its own count of losses.
-        alone = [t for t in tasks if not self._store.batches or t.status is Status.PROCESSING]
-        answers: list[Lease | Status | LedgerUnavailableError | None] = await asyncio.gather(
-            *(self._claim_one(t, self._store.token(worker), lease, max_lost) for t in alone)
-        )
-        answers += await self._claim_together(together, self._store.token(worker), lease)
+        apart = [t for t in tasks if not self._store.batches or t.status is Status.PROCESSING]
+        alone = [(each, self._store.token(worker)) for each in apart]
+        token = self._store.token(worker)
+        try:
+            answers: list[Lease | Status | LedgerUnavailableError | None] = await asyncio.gather(
+                *(self._claim_one(task, own, lease, max_lost) for task, own in alone)
+            )
+            answers += await self._claim_together(together, token, lease)
+        except asyncio.CancelledError:
+            # The server may have been asked, and gives no answer to anyone.
+            sent = [*alone, *((task, token) for task in together)]
+            for task, own in [*sent, *((each.task, each.token) for each in adopted)]:
+                self._doubt(task, own)
+            raise
         leases = (*adopted, *(answer for answer in answers if isinstance(answer, Lease)))
         for answer in answers:
             if isinstance(answer, LedgerUnavailableError):

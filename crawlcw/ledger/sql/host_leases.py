@@ -1,5 +1,6 @@
 """Leasing hosts: taking many at once, and what their owner writes while it holds them."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -38,7 +39,7 @@ class HostLeases:
                 return adopted
         try:
             return await self._store.writer.run(self._lease, bounds)
-        except LedgerUnavailableError:
+        except (LedgerUnavailableError, asyncio.CancelledError):
             # They may be ours without our knowing, and would stand still for a lease.
             self._unsure.append(token)
             raise

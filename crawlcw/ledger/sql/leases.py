@@ -1,9 +1,10 @@
 """Claims of tasks and renewal of leases in a database of SQL.
 
-After a lost reply, the worker may hold a task without knowing it: such leases are kept, and
-looked up when the claim is repeated.
+After a lost reply, or where the caller was cancelled, the worker may hold a task without knowing
+it: such leases are kept, and looked up when the claim is repeated.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -51,7 +52,7 @@ class Leases:
                 decided.append((task, change))
         try:
             leases, others = await self._store.writer.run(self._claim, decided, milliseconds(now))
-        except LedgerUnavailableError:
+        except (LedgerUnavailableError, asyncio.CancelledError):
             self._doubt(adopted)
             self._doubt(
                 [
