@@ -1436,6 +1436,17 @@ async def test_a_crawl_that_waits_for_start_alone_says_so(ledger: SqliteLedger):
             assert (await crawl.run()).drained
 
 
+async def test_an_unfiltered_request_has_its_own_page_where_a_redirect_leads(ledger: SqliteLedger):
+    class Twice(Books):
+        async def start(self) -> AsyncIterator[Request]:
+            for _ in range(2):
+                yield Request(f"{HOME}old", dont_filter=True)
+
+    await crawled(Twice(), Web({f"{HOME}old": to("/new"), f"{HOME}new": ""}), ledger)
+
+    assert await urls_of_items(ledger) == [f"{HOME}new"] * 2
+
+
 @pytest.mark.parametrize("seeds", [1, 100_000])
 async def test_start_has_closed_what_it_has_open_before_the_spider_is_closed(
     ledger: SqliteLedger, seeds: int, caplog: pytest.LogCaptureFixture
