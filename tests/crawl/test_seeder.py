@@ -193,7 +193,7 @@ class TwoHosts(Started):
 
 async def crawled(ledger: SqliteLedger, spider: Spider, **settings: Any) -> list[str]:
     """Crawl; return the pages that were asked for."""
-    pages = {"0": "<a href=/deeper>", "deeper": "<a href=/deepest>"}
+    pages = {"0": "<a href=/deeper><a href=//b.example/linked>", "deeper": "<a href=/deepest>"}
     web = ReplayDownloader({f"http://a.example/{page}": text for page, text in pages.items()})
     await assemble(spider, ledger, web, Settings(obey_robots=False, max_retry=1, **settings)).run()
     return sorted(url.removeprefix("http://") for url in web.requested)
@@ -202,6 +202,31 @@ async def crawled(ledger: SqliteLedger, spider: Spider, **settings: Any) -> list
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "ledger.db"
+
+
+async def test_unfiltered_start_requests_are_asked_for_in_each_run(file: Path):
+    class Again(Started):
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request("http://a.example/0", dont_filter=True)
+
+    ledger = await SqliteLedger.open(file, "started")
+    runs = [await crawled(ledger, Again()) for _ in range(2)]
+    await ledger.close()
+
+    assert ["a.example/0" in asked for asked in runs] == [True, True]
+
+
+@pytest.mark.parametrize("allowed", [None, ("a.example",)])
+async def test_links_to_a_host_of_start_are_followed_unless_hosts_are_named(
+    file: Path, allowed: tuple[str, ...] | None
+):
+    spider = TwoHosts()
+    spider.allowed_hosts = allowed
+    ledger = await SqliteLedger.open(file, "started")
+    asked = await crawled(ledger, spider)
+    await ledger.close()
+
+    assert ("b.example/linked" in asked) == (allowed is None)
 
 
 async def test_seeds_whose_tasks_were_deleted_by_hand_are_added_again_all_of_them(file: Path):
