@@ -247,3 +247,21 @@ async def test_what_a_dead_worker_held_goes_before_what_came_after_it(
 
     first = await ledger.tasks.page(limit=3)
     assert {task.id for task in first} == {lease.task.id for lease in lost}
+
+
+async def test_a_dead_worker_gives_back_its_own_tasks_and_hosts_alone(
+    ledger: Ledger, clock: FakeClock
+):
+    await ledger.tasks.add(make_tasks(2))
+    await ledger.hosts.wake({"a.example": clock(), "b.example": clock()})
+    for name in ("w", "ww"):
+        await ledger.workers.join(worker(name))
+        await claimed(ledger, worker=name, limit=1)
+        await ledger.host_leases.lease(worker=name, limit=1, lease=LEASE)
+
+    assert await ledger.workers.leave("w") == 1
+
+    assert len(await ledger.tasks.page(limit=9)) == 1
+    free = await ledger.host_leases.lease(worker="x", limit=9, lease=LEASE)
+    assert len(free) == 2
+    assert "example.com" in {each.host.name for each in free}, "its task has no owner"
