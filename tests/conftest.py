@@ -253,9 +253,11 @@ def emptied_postgres(shared_postgres: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def postgres_url(postgres_databases: Callable[[str], str]) -> str:
+def postgres_url(postgres_databases: Callable[[str], str]) -> Iterator[str]:
     """A database of this test's own."""
-    return postgres_databases(f"crawlcw_test_{next(_numbers)}")
+    url = postgres_databases(f"crawlcw_test_{next(_numbers)}")
+    yield url
+    ledgers.drop_postgres(url)
 
 
 @pytest.fixture(scope="session")
@@ -276,12 +278,15 @@ def durable_postgres() -> Iterator[Callable[[str], str]]:
         pytest.param("postgres", marks=pytest.mark.thorough),
     ]
 )
-def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a new ledger, on each store that processes can share in turn."""
     if request.param == "postgres":
         make: Callable[[str], str] = request.getfixturevalue("durable_postgres")
-        return make(f"crawlcw_test_{next(_numbers)}")
-    return _sqlite_or_mongodb(request, tmp_path)
+        url = make(f"crawlcw_test_{next(_numbers)}")
+        yield url
+        ledgers.drop_postgres(url)
+    else:
+        yield _sqlite_or_mongodb(request, tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "mongodb"])
