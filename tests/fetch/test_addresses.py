@@ -141,6 +141,9 @@ def test_without_exceptions_only_public_addresses_are_connected_to() -> None:
         # A public name that changes to the address of the cloud's credentials.
         ("example.com", "http://example.com/", "169.254.169.254", False),
         ("example.com", "http://example.com/", "::ffff:169.254.169.254", False),
+        ("example.com", "http://example.com/", "::169.254.169.254", False),
+        ("example.com", "http://example.com/", "64:ff9b::a9fe:a9fe", False),
+        ("example.com", "http://example.com/", "64:ff9b:1:a9fe:a9:fe00::", False),
         ("example.com", "http://example.com/", "168.63.129.16", False),
         ("example.com", "http://example.com/", "0.0.0.0", False),
         ("169.254.169.254", "http://169.254.169.254/", "169.254.169.254", True),
@@ -260,7 +263,12 @@ def test_only_so_many_public_names_are_remembered(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_private_host_that_start_has_named_is_asked_for() -> None:
-    assert connects(AddressGuard(public_names=Started("10.0.0.5")), "http://10.0.0.5/", "10.0.0.5")
+    def request() -> None:
+        guard = AddressGuard(public_names=Started(PRIVATE))
+        admit(guard, yarl.URL(f"http://{PRIVATE}/"))
+        guard.check(PRIVATE)  # an address is not looked up before
+
+    Context().run(request)
     # By a proxy that looks its name up.
     proxy, guard = parse("http://proxy.example:80"), AddressGuard(public_names=Started("localhost"))
     asyncio.run(guard.admit(yarl.URL("http://localhost/"), proxy))
