@@ -134,6 +134,24 @@ async def test_the_end_of_a_cookie_is_kept():
     assert other.expires - datetime.now(UTC) <= timedelta(days=400)
 
 
+async def test_a_spiders_own_cookie_for_a_safe_host_is_not_sent_without_tls():
+    jar = SiteCookies()
+    jar.add("k", "v", url=SAFE)
+
+    assert sent(jar, SAFE) == {"k": "v"}
+    assert sent(jar, SAFE.with_scheme("http")) == {}
+
+
+async def test_a_cookie_for_the_host_is_told_from_one_for_those_below():
+    jar = given("k=1", "k=2; Domain=a.example")
+
+    assert jar.sent_to(HOME) == [("k", "1"), ("k", "2")]
+
+
+async def test_the_end_of_a_cookie_that_was_never_kept_is_no_news():
+    assert given("k=; Max-Age=0").take_changes() == {}
+
+
 async def test_a_cookie_that_has_ended_is_sent_no_more():
     kept = given("a=1; Max-Age=60", "b=2; Max-Age=60", "c=3").kept()
     jar = SiteCookies()
