@@ -72,8 +72,8 @@ async def write_in_groups(
                 and not workers_wait()
             ):
                 await anyio.sleep(min(left, _LOOK))
-            # Else the first of many results are a group of their own: eight processes on MongoDB
-            # wrote half as many groups again, each by a command or two, and pages waited longer.
+            # Else the first of many results are a group of their own: four processes on MongoDB, at
+            # load, wrote half as many groups again, each by a command or two.
             gathered, until = -1, time.monotonic() + _APART
             while gathered < queue.qsize() < LARGEST_GROUP and time.monotonic() < until:
                 gathered = queue.qsize()
