@@ -172,7 +172,7 @@ def _state(crawl: Crawl) -> WorkerState:
 
 
 async def _tell(crawl: Crawl, states: asyncio.StreamWriter) -> None:
-    while True:
+    while not states.is_closing():
         state = _state(crawl)
         # Not while the supervisor has not read the last one.
         if not states.transport.get_write_buffer_size():
