@@ -321,25 +321,20 @@ class Causes:
         host.slow_start.steps = 0
         host.save_soon()
         host.pace()
-        if origin.given_up is not None:
-            if host.lease is not None:
-                self._stats.host_given_up(f"{scheme}://{name}", str(origin.given_up))
-                self._put_off_origin(host, scheme, until=now)
-                self._frontier.losing.add(host)
-            else:
-                # Its owner is to find that out by itself.
-                rest = (origin.until or 0.0) - now.timestamp()
-                self._frontier.avoided[name] = self._frontier.clock() + rest
-                host.enter(Phase.LEAVING)
+        if origin.given_up is not None and host.lease is not None:
+            self._stats.host_given_up(f"{scheme}://{name}", str(origin.given_up))
+            self._put_off_origin(host, scheme, until=now)
+            self._frontier.losing.add(host)
             return deferral(Cause.ORIGIN)
         why = failure_text(reason, status=error.status, retry_after=error.retry_after)
         until = host.state.resting_until(scheme, now=now)
-        if until is not None:
+        if until is not None and origin.given_up is None:
             # The other origin goes on, and this one's tasks are not in its way.
             self._put_off_origin(host, scheme, until=until)
             self.rests.note(f"{scheme}://{name}", until=until, why=why)
             return _behind(host, until)
-        until = host.state.not_before or now
+        # A visitor leaves it to the owner to give an origin up: for it the host rests.
+        until = until or host.state.not_before or now
         self.rests.note(name, until=until, why=why)
         rest = (until - now).total_seconds()
         free_at = self._frontier.clock() + rest

@@ -13,11 +13,12 @@ import pytest
 from crawlcw import FetchError, Reason, Request, Response, Settings, Spider
 from crawlcw.assembly import assemble
 from crawlcw.engine.watchdog import Watchdog
+from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import Report
 from crawlcw.model.hosts import HostLease
 from crawlcw.model.stalls import Stalls
-from crawlcw.model.task import Status
+from crawlcw.model.task import Status, Task
 from tests.blame.virtual import VirtualClock, run, virtual
 from tests.support.ledgers import PatchedFacet, make_task
 
@@ -291,15 +292,19 @@ def test_what_waits_for_an_origin_that_is_given_up_takes_no_turn_from_the_hosts_
     assert other - asked < 2
 
 
-@pytest.mark.parametrize(("released", "given_up"), [(5, ["http://a.example"]), (45, [])])
+@pytest.mark.parametrize(
+    ("released", "back", "given_up"), [(5, 60, ["http://a.example"]), (45, 25, [])]
+)
 def test_a_shared_host_that_fails_a_visitor_is_left_to_its_owner_for_a_rest(
-    released: float, given_up: list[str], crawled: Crawled
+    released: float, back: float, given_up: list[str], crawled: Crawled
 ):
     """Its owner alone gives it up, though that takes one failure."""
-    releasing = list[asyncio.Task[None]]()
+    releasing, claims = list[asyncio.Task[None]](), list[int]()
 
     async def prepare(ledger: SqliteLedger) -> None:
-        await ledger.tasks.add([make_task("http://a.example/")])
+        await ledger.tasks.add(
+            [make_task(f"http://a.example/{page}") for page in ("", "slow", "2")]
+        )
         await ledger.hosts.wake({"a.example": ledger.now()})
         (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
 
@@ -308,18 +313,32 @@ def test_a_shared_host_that_fails_a_visitor_is_left_to_its_owner_for_a_rest(
             await ledger.host_leases.release([(lease, lease.host)])
 
         releasing.append(asyncio.create_task(release()))
+        real = ledger.leases
+
+        async def claim(tasks: Sequence[Task], **given: Any) -> Claimed:
+            claims.append(len(tasks))
+            return await real.claim(tasks, **given)
+
+        ledger.leases = PatchedFacet(real, claim=claim)
 
     web = crawled(
         [],
-        lambda web, _: SILENT if web.clock.elapsed < 25 else WELL,
+        lambda web, url: (
+            (20, Reason.TIMEOUT_READ)
+            if "slow" in url
+            else SILENT
+            if web.clock.elapsed < back
+            else WELL
+        ),
         prepare=prepare,
         per_host_concurrency=0,
         max_pages_per_host=None,
         host_max_failures=1,
     )
 
-    assert all(later - earlier >= 10 for earlier, later in pairwise(web.times("//a.")))
+    assert all(later - earlier >= 10 for earlier, later in pairwise(web.times("a.example/2")))
     assert [*web.report.hosts_given_up] == given_up
+    assert len(claims) < 10, "not while another page is under way"
 
 
 # --- opening
