@@ -272,7 +272,7 @@ class Listener(ResponseHandler):
         """
         try:
             return any(fcntl.ioctl(self._descriptor, which, bytes(4)))
-        except OSError:
+        except (OSError, ValueError):
             return False
 
     def data_received(self, data: bytes) -> None:
