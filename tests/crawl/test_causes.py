@@ -1,4 +1,4 @@
-"""Whole crawls of webs that fail, in virtual time: the failures that count, and what they delay."""
+"""Whole crawls of webs that fail, in virtual time: the failures that count, and their delays."""
 
 import asyncio
 from collections import Counter

@@ -50,7 +50,7 @@ async def test_what_is_there_does_not_wait_for_more():
 
     async def source() -> AsyncIterator[int]:
         yield 1
-        await anyio.lowlevel.checkpoint()  # what comes soon after is written with it
+        await anyio.lowlevel.checkpoint()  # the next one, soon after, is of its group
         yield 2
         await written.wait()
         yield 3

@@ -213,6 +213,7 @@ class Concurrency:
     """The parts of asyncio and anyio that the product uses, on a timeline."""
 
     Event = Event
+    CancelledError = Cancelled
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline

@@ -148,7 +148,7 @@ def test_a_connection_is_made_to_the_host_in_the_address_and_to_no_other(given: 
     for location, names in zip(locations, asked, strict=True):
         name = name_of(location.host)
         assert names in (set(), {name.strip("[]")}, {name + "."}), location
-    # The test is valid only if it sees what is asked for.
+    # The test is valid only if it sees the names.
     assert last == {"a.example"}
 
 

@@ -719,19 +719,20 @@ async def test_an_operation_whose_caller_is_cancelled_keeps_no_other_waiting(
 
 
 async def test_a_close_that_is_cancelled_ends_what_is_under_way(
-    ledger: PostgresLedger, emptied_postgres: str, monkeypatch: pytest.MonkeyPatch
+    ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(connection, "_ANSWER", 0.5)
-    has_ended = threading.Event()
+    has_begun, has_ended = threading.Event(), threading.Event()
 
     def sleep(db: connection.Database) -> None:
+        has_begun.set()
         try:
             db.execute(f"SELECT pg_sleep({ENOUGH})")
         finally:
             has_ended.set()
 
     working = asyncio.create_task(ledger.store.writer.run(sleep))
-    await until_asleep(emptied_postgres)
+    assert await asyncio.to_thread(has_begun.wait, ENOUGH)
     working.cancel()
     closing = asyncio.create_task(ledger.close())
     await asyncio.sleep(0)

@@ -159,7 +159,7 @@ def empty_postgres(url: str) -> None:
 
 
 def drop_postgres(url: str) -> None:
-    """Drop a database, and end what is connected to it.
+    """Drop a database, and end its connections.
 
     Each has some 300 files: to delete those of all tests at the end of a run takes minutes.
     """
