@@ -1,8 +1,7 @@
 """Group commit: write the things of a queue, or of a source, in groups.
 
-While a group waits for the ledger's journal the next one gathers, and so it does while each turn of
-the event loop brings more. While no worker waits for its writes, groups are a while apart: a large
-one costs a fast ledger half as much.
+While a group waits for the ledger's journal the next one gathers. While no worker waits for
+its writes, groups are a while apart: a large one costs a fast ledger half as much.
 """
 
 import asyncio
@@ -43,8 +42,7 @@ async def write_in_groups(
     """Give *write* the things of *queue*, group after group until cancelled.
 
     Written things are done for the queue (`task_done`). While *workers_wait* for it, or for room in
-    the queue, a group is written as soon as the last one was, and a turn of the loop has brought
-    nothing more. Raises what *write* raises.
+    the queue, a group is written as soon as the last one was. Raises what *write* raises.
     """
     room = anyio.Semaphore(_GROUPS_AT_ONCE)
 
@@ -72,12 +70,6 @@ async def write_in_groups(
                 and not workers_wait()
             ):
                 await anyio.sleep(min(left, _LOOK))
-            # Else the first of many results are a group of their own: four processes on MongoDB, at
-            # load, wrote half as many groups again, each by a command or two.
-            gathered, until = -1, time.monotonic() + _APART
-            while gathered < queue.qsize() < LARGEST_GROUP and time.monotonic() < until:
-                gathered = queue.qsize()
-                await checkpoint()
             began = time.monotonic()
             while len(group) < LARGEST_GROUP and not queue.empty():
                 group.append(queue.get_nowait())

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from crawlcw.engine import batching
@@ -65,17 +64,6 @@ async def test_what_comes_while_a_group_is_written_is_the_next_group(
 
     assert slow.groups == [[1], [2, 3, 4], [5]]
     assert slow.most == 1
-
-
-async def test_what_each_turn_of_the_loop_brings_is_one_group(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(batching, "_APART", 1000.0)
-    async with written() as slow:
-        for n in range(5):
-            slow.queue.put_nowait(n)
-            await anyio.lowlevel.checkpoint()
-        await anyio.wait_all_tasks_blocked()
-
-    assert slow.groups == [[0, 1, 2, 3, 4]]
 
 
 async def test_groups_are_apart_until_a_worker_waits_for_what_is_written(
