@@ -317,7 +317,7 @@ class Supervisor:
         self._order = order
         at_once = order is FinishReason.STOPPED_AT_ONCE
         grace = 0.0 if at_once else self.settings.grace.total_seconds()
-        self._ends_from = time.monotonic() + grace
+        self._ends_from = min(self._ends_from, time.monotonic() + grace)
         self._stopping.set()
         for worker in self._running:
             worker.tell(order)
