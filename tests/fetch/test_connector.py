@@ -16,11 +16,13 @@ from typing import Any, cast
 import pytest
 import uvloop
 
+from crawlcw.api.attempt import Attempt
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch import connector as connector_module
+from crawlcw.fetch.addresses import Hop, current_hop
 from crawlcw.fetch.connector import CLEAN_RESTS, REST, Connector, Listener, Site
 from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile import server as hostile_server
@@ -94,6 +96,17 @@ def spoke_unasked(downloader: AiohttpDownloader, server: HostileServer) -> bool:
 
 def idle(downloader: AiohttpDownloader) -> list[Listener]:
     return list(connector_of(downloader)._idle)
+
+
+async def test_a_tunnel_whose_connection_is_lost_in_its_handshake_holds_nothing() -> None:
+    current_hop.set(Hop(Attempt(request=Request("https://a.example/"))))
+    opened = Listener(asyncio.get_running_loop(), among=set())
+    lost = asyncio.Transport()
+    assert lost.get_extra_info("socket") is None
+
+    opened.connection_made(lost)
+
+    assert not opened.holds(termios.FIONREAD)
 
 
 def unacknowledged(_: Listener, which: int) -> bool:
