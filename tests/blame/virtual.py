@@ -67,11 +67,19 @@ class _Selector(selectors.SelectSelector):
         return []
 
 
+class _ReadingSelector(_Selector):
+    """Selector for sockets whose other ends are in this process: it advances the clock last."""
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        ready = selectors.SelectSelector.select(self, 0)
+        return ready or super().select(timeout)
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop in virtual time."""
 
-    def __init__(self, clock: VirtualClock) -> None:
-        super().__init__(_Selector(clock))
+    def __init__(self, clock: VirtualClock, *, has_sockets: bool = False) -> None:
+        super().__init__(_ReadingSelector(clock) if has_sockets else _Selector(clock))
         self._virtual = clock
         # A timer must be due after the selector has waited for it.
         self._clock_resolution = 1e-6
@@ -115,10 +123,16 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
         yield clock
 
 
-def run(clock: VirtualClock, main: Coroutine[Any, Any, T], *, within: timedelta) -> T:
+def run(
+    clock: VirtualClock,
+    main: Coroutine[Any, Any, T],
+    *,
+    within: timedelta,
+    has_sockets: bool = False,
+) -> T:
     """Run *main* and return its result; raise `TooLongError` if it takes longer than *within*."""
     clock.until = clock.now + within.total_seconds()
-    with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock, has_sockets=has_sockets)) as runner:
         try:
             return runner.run(main)
         finally:
