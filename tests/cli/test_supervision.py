@@ -109,3 +109,39 @@ def test_a_second_order_to_stop_gives_a_blocked_worker_no_more_time(crawl, more)
 
     assert code == 0
     assert crawl.signals(0) == [(70, signal.SIGKILL)]
+
+
+async def killed(worker):
+    worker.says()
+    return -signal.SIGKILL
+
+
+NO_MORE_FILES = OSError("Too many open files")
+
+
+@pytest.mark.parametrize("start", [killed, NO_MORE_FILES], ids=["dies", "fails"])
+def test_a_stop_after_a_crash_ends_the_crawl_as_a_stop_in_the_wait_for_a_new_worker(crawl, start):
+    # The supervisor asks the ledger for the tasks of dead workers when the order comes.
+    crawl.patch.setattr("tests.blame.virtual._LEDGER_LATENCY", 1.0)
+    code = crawl.run(start, orders=[(0.5, Supervisor.stop)])
+
+    assert code == 0
+    assert ("worker_crashed" in crawl.events) == (start is killed)
+
+
+def test_a_worker_that_crashes_after_the_order_to_stop_has_crashed(crawl):
+    async def crashes(worker):
+        worker.says()
+        while (await worker.received()).isdecimal():
+            pass
+        return 1
+
+    assert crawl.run(crashes, orders=[(1, Supervisor.stop)]) == 70
+    assert crawl.events == ["worker_crashed"]
+
+
+def test_a_worker_that_cannot_be_started_after_the_order_to_stop_has_not_crashed(crawl):
+    code = crawl.run(NO_MORE_FILES, orders=[(START_TAKES / 2, Supervisor.stop)])
+
+    assert code == 0
+    assert crawl.events == ["worker_not_started"]

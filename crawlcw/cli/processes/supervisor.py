@@ -330,15 +330,18 @@ class Supervisor:
             code = await self._run_one(worker, number, share)
             if worker.exit_code is not None:
                 return _End(code=worker.exit_code, finish_reason=worker.state.finish_reason)
+            # An order that comes from now on has not ended this worker.
+            was_stopping = self._stopping.is_set()
             was_alone = await self._take_back()
-            await self._follow_stop()
+            was_stopping = await self._follows_stop() or was_stopping
             # A blocked worker is ended by signals, from this process or from itself. At a
             # shutdown of the machine each process gets one, which kills a starting worker.
             by_signal = worker.was_ended or code in (INTERRUPTED, -signal.SIGTERM)
-            if self._stopping.is_set() and by_signal:
+            was_started = worker in self._workers
+            if self._stopping.is_set() and (by_signal or not was_started):
                 return self._as_told()
             self._crashes += 1
-            if self._stopping.is_set():
+            if was_stopping:
                 logger.warning(
                     "worker %d has crashed: %s", number, _how(code), extra=_crashed(number, code)
                 )
@@ -417,8 +420,11 @@ class Supervisor:
             )
         return was_alone
 
-    async def _follow_stop(self) -> None:
-        """Stop if `crawlcw stop` has come, which the crashed worker may not have read."""
+    async def _follows_stop(self) -> bool:
+        """Stop if `crawlcw stop` has come, which the crashed worker may not have read.
+
+        Return whether it has.
+        """
         try:
             control = Control.of(await self.ledger.notes.control())
         except (LedgerError, SettingsError) as error:
@@ -427,9 +433,11 @@ class Supervisor:
                 printable(error),
                 extra={"event": "no_control"},
             )
-            return
-        if control.stops(self._began) and not self._stopping.is_set():
+            return False
+        has_come = control.stops(self._began)
+        if has_come and not self._stopping.is_set():
             self.stop()
+        return has_come
 
     def _as_told(self) -> _End:
         """Return the end of a slot without a worker at the time of the stop."""
