@@ -132,8 +132,9 @@ class _Zlib:
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         out = self._inflate.decompress(data or self._inflate.unconsumed_tail, max_length)
-        # A full piece may leave output behind with all of the input consumed.
-        self.needs_input = not self._inflate.unconsumed_tail and len(out) < max_length
+        # A full piece may leave output behind with all of the input consumed; only a full one
+        # leaves input.
+        self.needs_input = len(out) < max_length
         return out
 
     @property
@@ -165,9 +166,10 @@ class _Brotli:
         return bool(self._decoder.is_finished())
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        # The limit is a soft one: it is looked at after each of its own buffers.
+        # The limit is a soft one: it is looked at after each of its own buffers. Input is left
+        # behind only there.
         out = bytes(self._decoder.process(data, output_buffer_limit=max_length))
-        self.needs_input = self._decoder.can_accept_more_data() and len(out) < max_length
+        self.needs_input = len(out) < max_length
         return out
 
 
@@ -204,7 +206,8 @@ class _Stage:
             if engine is None:
                 data = self._begun + data
                 if self._streams and data[:1] != self._magic:
-                    # Browsers ignore what follows a stream and is not another.
+                    # Browsers ignore what follows a stream and is not another one, which only
+                    # some codings have.
                     self._ended = True
                     return
                 if len(data) < self._peek:
@@ -229,7 +232,6 @@ class _Stage:
                 self._streams += 1
                 if self._streams > _MAX_STREAMS:
                     raise _OverfedError
-                self._ended = not self._magic
 
     @property
     def missing(self) -> str:
@@ -364,12 +366,9 @@ class MemoryBudget:
     async def take(self, size: int) -> Share:
         """Wait for *size* bytes, or for all there are, where that is more."""
         size = min(size, self.limit)
-        if self._turn.locked() or self.used + size > self.limit:
-            async with self._turn:
-                while self.used + size > self.limit:
-                    self.freed.clear()
-                    await self.freed.wait()
-                self.used += size
-        else:
+        async with self._turn:
+            while self.used + size > self.limit:
+                self.freed.clear()
+                await self.freed.wait()
             self.used += size
         return Share(self, size)
