@@ -129,6 +129,26 @@ def test_a_stream_without_its_end_is_noticed(
         assert decoder.missing == f"the {coding} stream is cut off"
 
 
+@pytest.mark.parametrize(("cut", "lacks_content"), [(1, False), (8, False), (9, True)])
+def test_an_inner_stream_without_its_end_is_noticed(cut: int, lacks_content: bool) -> None:
+    decoder = BodyDecoder(["gzip", "br"], limit=MIB)
+
+    list(decoder.pieces(brotli.compress(gzip.compress(b"page")[:-cut])))
+
+    assert decoder.missing == "the gzip stream is cut off"
+    assert decoder.lacks_content is lacks_content
+
+
+def test_a_gzip_header_without_its_end_lacks_content() -> None:
+    decoder = BodyDecoder(["gzip"], limit=MIB)
+    fields = b"\x04" + bytes(6) + (1000).to_bytes(2, "little") + bytes(20)  # FEXTRA, 20 of 1000
+
+    assert list(decoder.pieces(b"\x1f\x8b\x08" + fields)) == []
+
+    assert decoder.missing
+    assert decoder.lacks_content
+
+
 @given(body=bodies, cut=st.integers(1, 19), level=st.sampled_from([0, 1, 6, 9]))
 @example(body=os.urandom(700), cut=9, level=6)
 @example(body=os.urandom(700), cut=12, level=6)
@@ -170,6 +190,47 @@ def test_a_bomb_yields_the_limit_and_not_much_more_memory(name: str) -> None:
     assert found == bytes(MIB)
 
 
+@pytest.mark.parametrize("name", PACKED)
+def test_a_last_match_that_crosses_the_end_of_a_piece_is_whole(name: str) -> None:
+    coding, pack = PACKERS[name]
+
+    for size in range((1 << 16) - 1, (1 << 16) + 259, 20):
+        decoder, body = BodyDecoder([coding], limit=MIB), b"a" * size
+        assert b"".join(decoder.pieces(pack(body))) == body
+        assert not decoder.missing
+
+
+def _stored(first: int, length: int) -> bytes:
+    """Return a raw stream of two stored blocks; bits of *first* behind the third mean nothing."""
+    sizes = length.to_bytes(2, "little") + (0xFFFF - length).to_bytes(2, "little")
+    return bytes([first]) + sizes + b"x" * length + b"\x01\0\0\xff\xff"
+
+
+@pytest.mark.parametrize(
+    ("packed", "body"),
+    [
+        # RFC 1950, section 2.2: the method is none, the window is too large, the check is wrong.
+        (_raw_deflate(b"58"), b"58"),
+        (_stored(0x88, 0x1C), b"x" * 0x1C),
+        (_stored(0x78, 0x02), b"x" * 0x02),
+    ],
+    ids=["method", "window", "check"],
+)
+def test_a_raw_stream_that_looks_like_a_wrapper_is_read(packed: bytes, body: bytes) -> None:
+    assert decoded(["deflate"], [packed]) == (body, False)
+
+
+def test_a_file_may_be_large_where_its_coding_does_not_swell() -> None:
+    packed = gzip.compress(os.urandom(MIB), 0)
+    decoder = BodyDecoder(["gzip"])
+
+    for _ in range(70):
+        for _piece in decoder.pieces(packed):
+            pass
+
+    assert decoder.size == 70 * MIB
+
+
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
 def test_no_bytes_at_all_are_an_empty_body(coding: str) -> None:
     assert decoded([coding], []) == (b"", False)
@@ -184,6 +245,7 @@ def test_what_follows_a_stream_is_ignored_as_browsers_do(
 
     assert decoded([coding], [compress(b"page") + garbage]) == (b"page", False)
     assert decoded([coding], [compress(b"page"), garbage, garbage]) == (b"page", False)
+    assert decoded([coding], [compress(b"page"), garbage, compress(b"more")]) == (b"page", False)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +258,7 @@ def test_what_follows_a_stream_is_ignored_as_browsers_do(
         (["zstd"], b"<html>not packed at all</html>"),
         (["frobnicate"], b"page"),
         (["gzip"] * 4, b"page"),
+        (["gzip"] * 4, gzip.compress(gzip.compress(gzip.compress(gzip.compress(b"page"))))),
     ],
 )
 def test_bytes_that_are_not_what_they_are_said_to_be_are_refused(

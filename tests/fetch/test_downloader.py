@@ -411,6 +411,7 @@ async def test_a_refused_type_has_the_status_of_its_answer(
         await get(downloader, server.url("/video"))
 
     assert (caught.value.reason, caught.value.status) == (Reason.CONTENT_TYPE, 200)
+    assert caught.value.message == "video/mp4 is not read, see `accept_types`"
 
 
 async def test_a_refused_connection_is_named(downloader: AiohttpDownloader) -> None:

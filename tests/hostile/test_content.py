@@ -26,6 +26,7 @@ PAGE = b"<html><title>a page</title></html>"
 #: Not NULs: they keep the parser busy for seconds, which other tests cover.
 SPACES = b" " * (32 * MIB)
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
+SHEET = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(1000)
 
 
@@ -291,6 +292,7 @@ async def test_what_is_no_text_is_not_read(tmp_path: Path):
         "/octets": typed(b"anything", "application/octet-stream"),
         "/json": typed(b"{}", "application/json"),
         "/pk": typed(b"PK is a town", "text/html"),
+        "/sheet": typed(b"PK\3\4" + bytes(1000), SHEET),
         "/not-found": response(b"", status="204 No Content"),
     }
 
@@ -324,6 +326,8 @@ def test_every_signature_is_of_a_type_that_is_refused():
 
         with pytest.raises(FetchError, match=f"text/html that is {re.escape(kind)} "):
             check_start(start, "text/html", [])
+        with pytest.raises(FetchError, match=f"a body of no type that is {re.escape(kind)} "):
+            check_start(start, "", [])
         check_start(start, "", ["*/*"])
 
 
