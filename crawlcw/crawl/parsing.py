@@ -44,6 +44,8 @@ _COPIES = 2
 #: Growth of a process that parses, for each byte of the tree as it is estimated: up to 1.23
 #: [measured]. With less room most large pages are parsed by two processes.
 _GROWS = 1.25
+#: Growth by lexbor itself, whatever the page is [measured]. Within a quarter of that it segfaults.
+_PARSER = 5 << 18
 _MOST_PROCESSES = 2
 #: So much longer than its time of CPU may a page take: the process was stopped, or gets no CPU.
 _LONGER = 12
@@ -115,9 +117,10 @@ class Parsing:
         beside = _COPIES * response.size
         most = max(0, self._trees.limit - beside)
         estimated = markup.tree_size(response.body) * (2 if self._selecting else 1)
-        expected = min(int(_GROWS * estimated), most)
+        expected = min(_PARSER + int(_GROWS * estimated), most)
+        rooms = dict.fromkeys((expected, most)) if most >= _PARSER else ()
         async with self._processes:
-            for room in dict.fromkeys((expected, most)):
+            for room in rooms:
                 # One that takes more gives this back first: others may wait for the same.
                 share = await self._trees.take(room + beside)
                 trees: Trees | None = None
@@ -128,7 +131,8 @@ class Parsing:
                 if trees is not None:
                     return share, trees
         raise ParseRefusedError(
-            f"its tree takes over {most >> 20} MiB, which is all that memory_budget leaves for it"
+            f"the page and its tree are larger than {self._trees.limit:,} bytes, the part of "
+            "memory_budget for trees: set memory_budget higher"
         )
 
     async def _made(self, response: Response, room: int, *, most: int) -> Trees | None:

@@ -42,6 +42,7 @@ FINISHED = {
     "formatting left open": b"<b>" * 20_000 + LINK,
     "formatting in paragraphs": b"<p><b><i><u>" * 5_000 + LINK,
     "options outside of a select": b"<option>" * 100_000 + LINK,
+    "10,001 times the same attribute": b"<p " + b"x=1 " * 10_001 + b">" + LINK,
     "100,000 times the same attribute": b"<p " + b"x=1 " * 100_000 + b">" + LINK,
     "svg in templates": b"<svg><template>" * 20_000 + b"</template></svg>" * 20_000 + LINK,
     "svg, math and tables": b"<math><mi><svg><desc><table>" * 3_000 + b"</table>" * 3_000 + LINK,
@@ -139,11 +140,15 @@ async def test_a_tree_that_is_larger_than_memory_allows_is_refused_without_being
 ):
     caplog.set_level("INFO")
     parsing = Parsing(Settings(memory_budget="32 MiB", max_body="8 MiB"))
-    for body in (b"<a><a>" * (1 << 18), b"<p " + b"x=1 " * (1 << 18) + b">"):
+    for body in (
+        b"<a><a>" * (1 << 18),
+        b"<p " + b"x=1 " * (1 << 18) + b">",
+        b"<p>" + b"a " * (3 << 20) + b"</p>",  # more than half of the memory for trees
+    ):
         response = page(body)
 
         async with no_stall(), parsing.ready(response) as response:
-            with pytest.raises(ParseRefusedError, match="its tree takes over"):
+            with pytest.raises(ParseRefusedError, match=r"than 12,582,912 bytes.*memory_budget"):
                 response.css("a")
     assert "a process died" not in caplog.text
 
@@ -472,7 +477,7 @@ def web(refused: bytes) -> ReplayDownloader:
     [
         (
             b"<a><a>" * 300_000,
-            "its tree takes over 44 MiB",
+            "the page and its tree are larger than 50,331,648 bytes",
         ),
         pytest.param(HANGS, "the parser did not end within 5 s", marks=pytest.mark.thorough),
     ],
