@@ -331,6 +331,22 @@ async def test_a_file_locked_by_another_is_unavailable(path: Path, monkeypatch: 
     await ledger.close()
 
 
+@pytest.mark.parametrize("line", ["stats", "tasks", "hosts"])
+async def test_a_command_that_only_reads_does_not_wait_for_a_writer(
+    line: str, path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(connection, "_BUSY_TIMEOUT", 0.01)
+    ledger = await SqliteLedger.open(path, "books")
+    await ledger.tasks.add([make_task()])
+    await ledger.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        done = invoke(*line.split(), "books", "--ledger", f"sqlite:///{path}")
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 async def test_a_full_disk_is_unavailable_and_nothing_is_half_written(path: Path):
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
     await ledger.tasks.add(make_tasks(2))

@@ -45,8 +45,9 @@ def prepare(
             f"The ledger {path} {MISCONFIGURED[sqlite3.SQLITE_READONLY]}."
         )
     # Before anything is changed, for the mode is written into the file.
-    check_marker(db, name, path, kind=kind, upgrades=tables.upgrades)
-    if not create and name not in names_in(db):
+    found = check_marker(db, name, path, kind=kind, upgrades=tables.upgrades)
+    names = names_in(db)
+    if not create and name not in names:
         raise UnknownNameError(name)
     enter_wal_mode(db)
     # Synced when the WAL is folded into the file; otherwise by the connection itself.
@@ -54,6 +55,10 @@ def prepare(
     # A statement on many rows may have to be undone alone: its undo log is written to a
     # file of its own otherwise.
     db.execute("PRAGMA temp_store = MEMORY")
+    marker = None if create else marker_of(db, name)
+    if marker is not None and marker["version"] == SCHEMA_VERSION and tables.names <= names:
+        # A transaction would wait for other processes that write, and readers need none.
+        return found
     with db.transaction(durable=True):
         # SQLite takes "Books" and "books" for the same table, so the marker does too.
         db.execute(

@@ -19,6 +19,8 @@ class Tables(schema.Tables):
             index=lambda part: quoted(f"{name}.{part}"),
             marker=quoted(MARKER),
         )
+        #: Of the tables and indexes.
+        self.names = {statement.split('"')[1] for statement in self.create}
         #: What brings tables of an older version up to date, before `create`.
         self.upgrades = self._upgrades(name)
 
