@@ -119,7 +119,8 @@ class ProxyPool:
         if last is not None:
             return last
         first = min(candidates, key=lambda each: self.wait(each, host))
-        why = self.health(first).why or f"{host} has banned it"
+        is_banned = first not in without and self.wait(first) <= 0
+        why = f"{host} has banned it" if is_banned else self.health(first).why
         wait = max(0.0, self.wait(first, host))
         raise ProxiesAwayError(f"no proxy can be used now: {why}", wait=wait)
 

@@ -1,17 +1,26 @@
 """Choice of the next proxy, and the state of proxies after their requests."""
 
-from dataclasses import dataclass
+import asyncio
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
 
 import pytest
 
+from crawlcw.api.attempt import Attempt, Session
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.errors import FetchError, ProxiesAwayError, Reason
-from crawlcw.fetch.proxies import ProxyPool
+from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError, Reason, SettingsError
+from crawlcw.fetch.proxies import Proxies, ProxyPool
+from crawlcw.model.identities import Identity
 from crawlcw.model.proxies import Proxy, parse
+from tests.blame.virtual import VirtualClock, run, virtual
 
 A, B, C = (parse(f"http://{name}:80") for name in "abc")
+S = parse("socks5h://s:1080")
 PAGE, OTHER = "http://shop.example/1", "http://shop.example/2"
 DOWN = "it cannot be reached"
 
@@ -29,7 +38,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def pool_of(clock: Clock, *given: Proxy, **settings: object) -> ProxyPool:
+def pool_of(clock: Callable[[], float], *given: Proxy, **settings: object) -> ProxyPool:
     chosen = {"host_backoff_base": "10s", "host_backoff_max": "1h", "host_max_failures": 3}
     return ProxyPool(Settings(proxies=given, **{**chosen, **settings}), clock=clock)
 
@@ -47,6 +56,10 @@ def test_proxies_take_turns(clock: Clock):
 
     assert set(turns[:3]) == {A, B, C}
     assert turns[3:] == turns[:3]
+
+
+def test_processes_do_not_all_begin_with_the_same_proxy(clock: Clock):
+    assert {pool_of(clock, A, B, C).choose(PAGE) for _ in range(100)} == {A, B, C}
 
 
 def test_a_failed_proxy_is_left_out_until_its_rest_is_over(clock: Clock):
@@ -69,6 +82,32 @@ def test_where_all_rest_it_is_told_how_long_and_why(clock: Clock):
 
     assert caught.value.wait == 6
     assert pool.away() == (6, "it cannot be reached")
+    clock.now += 7
+    assert pool.away() is None
+
+
+def test_a_proxy_that_failed_a_request_is_not_asked_for_it_though_its_rest_is_over(clock: Clock):
+    pool = pool_of(clock, A, B)
+    pool.failed(A, DOWN)
+    clock.now += 60
+
+    assert {pool.choose(PAGE, without={A}) for _ in range(3)} == {B}
+    with pytest.raises(ProxiesAwayError) as caught:
+        pool.choose(PAGE, without={A, B})
+    assert caught.value.wait == 0
+
+
+def test_where_all_are_banned_it_is_told_so_whatever_else_they_had(clock: Clock):
+    pool = pool_of(clock, A, B)
+    pool.failed(A, DOWN)
+    pool.failed(B, DOWN)
+    clock.now += 10
+    for proxy in (A, B):
+        pool.answered(proxy, answer(through=proxy))
+        pool.ban(proxy, "shop.example")
+
+    with pytest.raises(ProxiesAwayError, match=re.escape("now: shop.example has banned it")):
+        pool.choose(PAGE)
 
 
 def answer(url: str = PAGE, status: int = 200, *, through: Proxy) -> Response:
@@ -90,6 +129,9 @@ def test_a_page_that_failed_is_asked_for_through_another_proxy(clock: Clock):
 
     assert [pool.choose(PAGE) for _ in range(3)] == [B, B, B]
     assert {pool.choose(OTHER) for _ in range(2)} == {A, B}
+    # Where no other is left, it is asked again.
+    pool.failed(B, DOWN, for_good=True)
+    assert pool.choose(PAGE) == A
 
 
 def test_where_two_proxies_fail_alike_neither_is_to_blame(clock: Clock):
@@ -110,11 +152,50 @@ def test_with_one_proxy_nobody_else_can_tell(clock: Clock):
     assert pool_of(clock, A).another_in(failure(A), PAGE, is_fixed=False) is None
 
 
+def test_a_proxy_that_the_host_has_banned_tells_nothing_of_its_pages(clock: Clock):
+    pool = pool_of(clock, A, B)
+    pool.ban(B, "shop.example")
+
+    assert pool.another_in(failure(A), PAGE, is_fixed=False) is None
+    assert pool.another_in(failure(A), "http://other.example/", is_fixed=False) == 0
+
+
+def test_no_other_proxy_can_tell_of_one_that_the_request_names(clock: Clock):
+    assert pool_of(clock, A, B).another_in(failure(C), PAGE, is_fixed=False) is None
+
+
+def test_a_page_that_takes_too_long_is_the_fault_of_a_proxy_that_has_got_nothing_through(
+    clock: Clock,
+):
+    pool = pool_of(clock, A)
+    late = failure(A, Reason.TIMEOUT_TOTAL)
+
+    assert pool.another_in(late, PAGE, is_fixed=False) == 0
+    assert pool.away() == (10, "the proxy http://a:80 got nothing through in time: no")
+    clock.now += 10
+    pool.answered(A, answer(through=A))
+    assert pool.another_in(late, PAGE, is_fixed=False) is None
+    assert pool.another_in(FetchError(Reason.TIMEOUT_TOTAL, "no"), PAGE, is_fixed=False) is None
+    assert pool.away() is None
+
+
+@pytest.mark.parametrize("by", [A, None], ids=["itself", "one that is not known"])
+def test_a_page_that_no_other_proxy_got_is_no_strike(clock: Clock, by: Proxy | None):
+    pool = pool_of(clock, A, B)
+
+    for number in range(3):
+        pool.may_be_to_blame(failure(A), f"{PAGE}{number}", is_fixed=False)
+        pool.got(f"{PAGE}{number}", by)
+
+    assert pool.wait(A, "shop.example") <= 0
+
+
 def test_a_proxy_that_rests_is_waited_for_to_tell(clock: Clock):
     pool = pool_of(clock, A, B)
     pool.failed(B, DOWN)
 
     assert pool.another_in(failure(A), PAGE, is_fixed=False) == 10
+    assert not pool.may_be_to_blame(failure(A), PAGE, is_fixed=False)
     # Until then, another failure of the same proxy does not count.
     clock.now += 4
     assert pool.another_in(failure(A), PAGE, is_fixed=False) == 6
@@ -154,21 +235,22 @@ def test_a_page_that_fails_through_ten_proxies_fails_by_itself(clock: Clock):
 
 
 @pytest.mark.parametrize(
-    ("status", "url", "is_doubted"),
+    ("proxy", "status", "url", "is_doubted"),
     [
-        (502, PAGE, True),
-        (407, PAGE, True),
-        (502, PAGE.replace("http:", "https:"), False),  # through a tunnel
-        (404, PAGE, False),  # a proxy that has worked is trusted
+        (A, 502, PAGE, True),
+        (A, 407, PAGE, True),
+        (A, 502, PAGE.replace("http:", "https:"), False),  # through a tunnel
+        (S, 502, PAGE, False),  # likewise
+        (A, 404, PAGE, False),  # a proxy that has worked is trusted
     ],
 )
 def test_an_answer_may_be_the_proxys_own_where_it_sees_the_request(
-    clock: Clock, status: int, url: str, is_doubted: bool
+    clock: Clock, proxy: Proxy, status: int, url: str, is_doubted: bool
 ):
-    pool = pool_of(clock, A, B)
-    pool.answered(A, answer(OTHER, through=A))
+    pool = pool_of(clock, A, S, B)
+    pool.answered(proxy, answer(OTHER, through=proxy))
 
-    found = pool.may_be_to_blame(refusal(A, status, url), url, is_fixed=False)
+    found = pool.may_be_to_blame(refusal(proxy, status, url), url, is_fixed=False)
 
     assert found is is_doubted
 
@@ -177,6 +259,8 @@ def test_a_refusal_by_a_proxy_that_has_got_nothing_through_is_not_believed(clock
     pool = pool_of(clock, A, B)
     pool.answered(A, answer(OTHER, 403, through=A))
 
+    # A redirect that leads nowhere, for example, is none.
+    assert not pool.may_be_to_blame(refusal(A, 302), PAGE, is_fixed=False)
     assert pool.may_be_to_blame(refusal(A, 404), PAGE, is_fixed=False)
     assert not pool.may_be_to_blame(refusal(B, 404), PAGE, is_fixed=False)
 
@@ -208,7 +292,8 @@ def test_three_pages_in_a_row_that_others_get_let_a_proxy_rest(clock: Clock):
     assert {pool.choose(PAGE) for _ in range(3)} == {B}
 
 
-def test_a_success_in_between_makes_it_chance(clock: Clock):
+@pytest.mark.parametrize(("url", "status"), [(OTHER, 200), (OTHER.replace("http:", "https:"), 404)])
+def test_a_success_in_between_makes_it_chance(clock: Clock, url: str, status: int):
     pool = pool_of(clock, A, B)
 
     for number in range(6):
@@ -217,7 +302,7 @@ def test_a_success_in_between_makes_it_chance(clock: Clock):
         pool.answered(B, answer(page, through=B))
         pool.got(page, B)
         if number % 2:
-            pool.answered(A, answer(OTHER, through=A))
+            pool.answered(A, answer(url, status, through=A))
 
     assert pool.wait(A, "shop.example") <= 0
 
@@ -225,12 +310,17 @@ def test_a_success_in_between_makes_it_chance(clock: Clock):
 def test_the_proxy_of_a_session_is_overruled_by_others_at_the_same_origin(clock: Clock):
     pool = pool_of(clock, A, B)
 
+    pool.answered(A, answer(OTHER, through=A))
     assert not pool.may_be_to_blame(failure(A), PAGE, is_fixed=True)
     pool.answered(B, answer(OTHER, through=B))
     assert pool.may_be_to_blame(failure(A), PAGE, is_fixed=True)
     assert pool.may_be_to_blame(refusal(A, 502), PAGE, is_fixed=True)
     # A failure that may be the page's counts for the page.
     assert not pool.may_be_to_blame(failure(A, Reason.PROTOCOL), PAGE, is_fixed=True)
+    assert pool.wait(A) <= 0
+    assert pool.may_be_to_blame(failure(A), PAGE, is_fixed=True)
+    # The third one in a row.
+    assert pool.wait(A) > 0
     clock.now += 61
     assert not pool.may_be_to_blame(failure(A), PAGE, is_fixed=True)
 
@@ -247,8 +337,21 @@ def test_a_ban_is_for_one_host_and_longer_each_time(clock: Clock):
     clock.now += 600
     pool.ban(A, "shop.example")
     assert pool.wait(A, "shop.example") == 1200
+    pool.ban(A, "other.example")
     pool.unban("shop.example")
     assert pool.wait(A, "shop.example") <= 0
+    assert pool.wait(A, "other.example") == 600
+
+
+def test_a_ban_lasts_for_six_hours_at_most_however_many_there_were(clock: Clock):
+    pool = pool_of(clock, A)
+
+    for _ in range(1100):
+        pool.ban(A, "shop.example")
+        clock.now += pool.wait(A, "shop.example")
+
+    pool.ban(A, "shop.example")
+    assert pool.wait(A, "shop.example") == 6 * 3600
 
 
 def test_a_session_keeps_its_proxy_until_that_is_dead(clock: Clock):
@@ -266,6 +369,29 @@ def test_the_sessions_of_a_pool_have_a_proxy_each(clock: Clock):
     pool = pool_of(clock, A, B, C)
 
     assert [pool.bound(None, place=place) for place in range(4)] == [A, B, C, A]
+    pool.failed(A, DOWN)
+    assert [pool.bound(None, place=place) for place in range(3)] == [B, B, C]
+    pool.failed(B, DOWN, for_good=True)
+    pool.failed(C, DOWN)
+    # One that rests is of more use than one that is dead.
+    assert [pool.bound(None, place=place) for place in range(3)] == [A, C, C]
+
+
+def test_sessions_without_a_place_take_turns_and_a_renewed_one_gets_another_proxy(clock: Clock):
+    pool = pool_of(clock, A, B, C)
+
+    assert {pool.bound(None) for _ in range(3)} == {A, B, C}
+    assert pool.bound(A.key, place=0, is_renewed=True) == B
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_new_session_keeps_the_proxy_where_all_others_are_dead(clock: Clock, place: int):
+    pool = pool_of(clock, A, B)
+    pool.failed(B, DOWN, for_good=True)
+
+    assert pool.bound(A.key, place=place, is_renewed=True) == A
+    pool.failed(A, DOWN, for_good=True)
+    assert pool.bound("of other settings", place=place) in (A, B)
 
 
 def test_a_session_whose_proxy_is_not_named_any_more_gets_another(clock: Clock):
@@ -287,8 +413,173 @@ def test_a_proxy_that_refuses_us_ends_the_crawl_where_there_is_no_other(clock: C
 
 
 def test_no_proxy_of_the_environment_holds_for_those_of_the_settings_too(clock: Clock):
-    settings = Settings(proxies=[A])
-    pool = ProxyPool(settings, {"NO_PROXY": "intranet"}, clock=clock)
+    # The proxies of the environment are not read, so a wrong one does no harm.
+    variables = {"NO_PROXY": "intranet", "HTTP_PROXY": "ftp://gate"}
+    pool = ProxyPool(Settings(proxies=[A]), variables, clock=clock)
 
     assert pool.asks_for(PAGE)
     assert not pool.asks_for("http://intranet/")
+
+
+def test_the_environment_is_not_read_where_the_settings_say_no(clock: Clock):
+    variables = {"HTTP_PROXY": "http://gate:80"}
+
+    assert ProxyPool(Settings(), variables, clock=clock).asks_for(PAGE)
+    assert not ProxyPool(Settings(proxy_env=False), variables, clock=clock).asks_for(PAGE)
+
+
+def test_a_proxy_that_nothing_installed_speaks_to_is_refused_before_the_first_request(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "python_socks.async_.asyncio", None)
+
+    with pytest.raises(SettingsError, match=re.escape("pip install 'crawlcw[socks]'")):
+        pool_of(clock, A, S)
+    assert pool_of(clock, A).asks_for(PAGE)
+
+
+@dataclass
+class Net:
+    """The network behind the layer. `down` counts the requests that each proxy is yet to fail."""
+
+    down: dict[Proxy, int]
+    takes: float = 0.0  #: seconds of an answer or a failure
+    for_good: bool = False  #: whether waiting does not help
+    asked: list[Proxy | None] = field(default_factory=list)
+
+    async def __call__(self, attempt: Attempt, request: Request, /) -> Response:
+        self.asked.append(attempt.proxy)
+        await asyncio.sleep(self.takes)
+        left = 0 if attempt.proxy is None else self.down.get(attempt.proxy, 0)
+        if attempt.proxy is not None and left:
+            self.down[attempt.proxy] = left - 1
+            raise ProxyFailedError(DOWN, for_good=self.for_good)
+        return Response(request.url, request=request, status=200)
+
+
+Asked = Callable[..., float]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[VirtualClock, Asked]]:
+    """The clock for a pool, and a function that asks by it and returns the seconds."""
+    with virtual(monkeypatch) as clock:
+
+        def ask(
+            pool: ProxyPool,
+            net: Net,
+            *urls: str,
+            bound: Proxy | None = None,
+            named: Proxy | None = None,
+        ) -> float:
+            requests = [Request(url, proxy=named and named.url) for url in urls or (PAGE,)]
+            session = Session(identity=Identity(name="ann"), jar=None, proxy=bound)
+            attempt = Attempt(request=requests[0], session=session)
+
+            async def main() -> None:
+                for each in requests:
+                    await Proxies(pool)(attempt, each, net)
+
+            began = clock.now
+            run(clock, main(), within=timedelta(minutes=1))
+            return round(clock.now - began, 1)
+
+        yield clock, ask
+
+
+REST = {"host_backoff_base": "2s", "host_backoff_max": "2s"}
+
+
+@pytest.mark.parametrize("bound", [None, A], ids=["any", "of a session"])
+def test_a_request_waits_for_the_first_proxy_whose_rest_is_over(
+    bound: Proxy | None, asked: tuple[VirtualClock, Asked]
+):
+    clock, ask = asked
+    given = (A,) if bound else (A, B, C)
+    pool, net = pool_of(clock.monotonic, *given, **REST), Net(dict.fromkeys(given, 1))
+
+    took = ask(pool, net, bound=bound)
+
+    assert took == 2
+    assert len(net.asked) == len(given) + 1
+
+
+def test_a_request_that_has_waited_for_long_enough_goes_back_and_asks_no_proxy_twice(
+    asked: tuple[VirtualClock, Asked],
+):
+    clock, ask = asked
+    pool, net = pool_of(clock.monotonic, A, B, **REST), Net({A: 9, B: 9}, takes=3.0)
+
+    with pytest.raises(ProxiesAwayError):
+        ask(pool, net)
+
+    assert sorted(map(str, net.asked)) == [str(A), str(B)]
+
+
+def test_a_request_does_not_wait_where_no_proxy_will_work(asked: tuple[VirtualClock, Asked]):
+    clock, ask = asked
+    began = clock.now
+
+    with pytest.raises(ProxiesAwayError):
+        ask(pool_of(clock.monotonic, A, B), Net({A: 1, B: 1}, for_good=True))
+
+    assert clock.now - began < 1
+
+
+@pytest.mark.parametrize("named", [None, A], ids=["of a session", "its own"])
+@pytest.mark.parametrize("rest", ["0s", "10m"])
+def test_a_request_with_one_proxy_alone_waits_for_that_until_it_is_dead(
+    rest: str, named: Proxy | None, asked: tuple[VirtualClock, Asked]
+):
+    clock, ask = asked
+    rests = {"host_backoff_base": rest, "host_backoff_max": rest}
+    pool, net = pool_of(clock.monotonic, A, B, **rests), Net({A: 99})
+    bound = None if named else A
+
+    while True:
+        began = clock.now
+        with pytest.raises(FetchError) as caught:
+            ask(pool, net, bound=bound, named=named)
+        away, took = caught.value, clock.now - began
+        if not isinstance(away, ProxiesAwayError) or away.is_dead:
+            break
+        assert took == pytest.approx(5, abs=0.1)
+        clock.now += away.wait
+
+    assert net.asked == [A] * 3
+    # A session gets another one; a request that names its proxy fails by that.
+    assert isinstance(away, ProxiesAwayError) is (named is None)
+    assert took < 1
+
+
+def test_an_attempt_keeps_its_proxy_and_asks_hosts_that_are_to_have_none_directly(
+    asked: tuple[VirtualClock, Asked],
+):
+    clock, ask = asked
+    pool = ProxyPool(Settings(proxies=[A, B, C]), {"NO_PROXY": "intranet"}, clock=clock.monotonic)
+    net = Net({})
+
+    ask(pool, net, PAGE, OTHER, "http://intranet/")
+
+    first, second, third = net.asked
+    assert first is not None
+    assert (second, third) == (first, None)
+
+
+def test_a_session_goes_through_the_proxy_of_the_environment(asked: tuple[VirtualClock, Asked]):
+    clock, ask = asked
+    pool, net = ProxyPool(Settings(), {"HTTP_PROXY": A.url}, clock=clock.monotonic), Net({})
+
+    ask(pool, net, bound=None)
+
+    assert net.asked == [A]
+
+
+def test_a_request_whose_own_proxy_nothing_installed_speaks_to_says_so(
+    asked: tuple[VirtualClock, Asked], monkeypatch: pytest.MonkeyPatch
+):
+    clock, ask = asked
+    monkeypatch.setitem(sys.modules, "python_socks.async_.asyncio", None)
+
+    with pytest.raises(SettingsError, match=re.escape("pip install 'crawlcw[socks]'")):
+        ask(pool_of(clock.monotonic), Net({}), named=S)
