@@ -380,6 +380,18 @@ async def refused(url: str, driver: str = "motor") -> str:
     return said
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("w=1&authSorce=admin", "URL will not do: Unknown option authSorce. Did you mean"),
+        # An `&` in a password begins another option.
+        (f"tlsCertificateKeyFilePassword=my&{PASSWORD}=", "URL will not do: Unknown option."),
+    ],
+)
+async def test_an_option_that_is_misspelt_is_named(options: str, said: str):
+    assert said in await refused(f"mongodb://ann:{PASSWORD}@127.0.0.1:9/crawl?{options}")
+
+
 @pytest.mark.thorough
 @pytest.mark.representative("motor", "/nope")
 @pytest.mark.parametrize("driver", DRIVERS)
@@ -400,7 +412,6 @@ async def refused(url: str, driver: str = "motor") -> str:
         ({"tlsCertificateKeyFile": __file__}, "MongoDB: Private key doesn't match certificate"),
         ({"tls": "maybe"}, "URL will not do: The value of tls must be 'true' or 'false'"),
         ({"tls": "false"}, "MongoDB: TLS has not been enabled but"),
-        ({"authSorce": "admin"}, "URL will not do: Unknown option"),
         ({"timeoutMS": "soon"}, "URL will not do: timeoutms must be an integer or float"),
         ({"authMechanism": "NOPE"}, "URL will not do: authmechanism must be in"),
     ],

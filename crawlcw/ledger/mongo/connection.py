@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pymongo
+from pymongo.common import URI_OPTIONS_VALIDATOR_MAP
 from pymongo.errors import (
     BulkWriteError,
     ConfigurationError,
@@ -28,6 +29,8 @@ from crawlcw.ledger.mongo.privileges import refused_sentence
 FIRST_ANSWER = 5.0
 _LAST_ANSWER = 1.0
 ACCESS_CODES = {13, 18, 8000}
+#: Names of options whose values are secrets, or have some.
+_HOLDS_SECRETS = re.compile("pass|properties", re.IGNORECASE)
 _QUOTED = re.compile(r"(['\"])(.+?)\1")
 
 
@@ -46,7 +49,7 @@ def connected(url: str, driver: str) -> tuple[Any, Any]:
     except PyMongoError as error:
         said = f"MongoDB: {_without_secrets(sentence(error), url)}"
     except (ValueError, UserWarning) as error:
-        said = f"the ledger's URL will not do: {_without_secrets(str(error), url)}"
+        said = f"the ledger's URL will not do: {_without_secrets(_named(error, url), url)}"
     except OSError as error:
         # Among these are the errors of TLS: a file that is no certificate, or no key.
         said = f"a file that the ledger's URL names for TLS will not do: {_reason(error)}"
@@ -62,6 +65,19 @@ def _without_secrets(said: str, url: str) -> str:
     """Return the driver's message without a text that may be a part of a password."""
     secret = url.rpartition("@")[0]
     return _QUOTED.sub(lambda m: "'***'" if m[2] in secret or "@" in m[2] else m[0], said)
+
+
+def _named(error: Exception, url: str) -> str:
+    """Return the driver's message with the name of the option that it does not know.
+
+    The driver leaves it out, for it may be the rest of a password with an `&` in it.
+    """
+    options = url.rpartition("@")[2].partition("?")[2]
+    names = (option.partition("=")[0] for option in re.split("[&;]", options))
+    unknown = next((name for name in names if name.lower() not in URI_OPTIONS_VALIDATOR_MAP), "")
+    if _HOLDS_SECRETS.search(options):
+        return str(error)
+    return str(error).replace("Unknown option.", f"Unknown option {unknown}.")
 
 
 def _reason(error: OSError) -> str:
