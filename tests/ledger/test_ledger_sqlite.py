@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from crawlcw.engine.workers import this_worker
@@ -28,6 +29,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import ItemRow, TaskFilter
 from crawlcw.ledger.sql import outcomes, rows, task_table
+from crawlcw.ledger.sql.database import once
 from crawlcw.ledger.sqlite import SqliteLedger, connection
 from crawlcw.ledger.sqlite.connection import Database
 from crawlcw.model.task import Status
@@ -345,6 +347,16 @@ async def test_a_command_that_only_reads_does_not_wait_for_a_writer(
         done = invoke(*line.split(), "books", "--ledger", f"sqlite:///{path}")
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+async def test_a_connection_for_one_question_is_closed_though_its_caller_is_cancelled(path: Path):
+    asked = connection.Connection(path)
+    with anyio.CancelScope() as scope:
+        await once(asked, lambda _: anyio.from_thread.run_sync(scope.cancel))
+
+    assert scope.cancel_called
+    with pytest.raises(LedgerUnavailableError, match="was closed"):
+        await asked.run(lambda _: None)
 
 
 async def test_a_full_disk_is_unavailable_and_nothing_is_half_written(path: Path):

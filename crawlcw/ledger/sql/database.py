@@ -11,6 +11,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
+from crawlcw.ledger.shielding import run_shielded
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -113,7 +115,7 @@ async def once(connection: Connection, work: Callable[[Any], _T]) -> _T:
     try:
         return await connection.run(work)
     finally:
-        await connection.close()
+        await run_shielded(connection.close())
 
 
 def number_of(db: Database, statement: str, values: Values = ()) -> int:
