@@ -8,7 +8,6 @@ aiohttp gives guard and connector the context of a request and nothing else. So 
 way is a context variable.
 """
 
-import errno
 import ipaddress
 import socket
 from collections.abc import Collection, Iterable
@@ -80,12 +79,11 @@ current_hop: ContextVar[Hop] = ContextVar("current_hop")
 
 
 class AddressRefusedError(PermissionError):
-    """The address is not public, and the host was not allowed to have such a one."""
+    """The address is not public, and the host was not allowed to have such a one.
 
-    def __init__(self) -> None:
-        # The same text for every address, so that aiohttp does not merge those
-        # of one name into an OSError of no particular kind.
-        super().__init__(errno.EACCES, NOT_PUBLIC)
+    It is without a text: aiohttp merges errors of several addresses of one name into an `OSError`
+    of no particular kind where their texts differ.
+    """
 
 
 class PublicNames(Protocol):
@@ -148,6 +146,14 @@ class AddressGuard:
             known = self._start_names if _parsed(host) is None else self._trusted
             known[host] = known.get(host, frozenset()) | ports
 
+    async def _ask(self, known: PublicNames) -> None:
+        """Trust the hosts that `start` has yielded, and write down which of them are public."""
+        before = set(self._start_names)
+        self._trust(await known.start_hosts())
+        for name in self._start_names.keys() - before:
+            if name in self._public:
+                await known.note_public(name)
+
     def _is_named(self, host: str, port: int | None) -> bool:
         return any(port in known.get(host, ()) for known in (self._trusted, self._start_names))
 
@@ -161,10 +167,10 @@ class AddressGuard:
         host, port = url.raw_host or "", url.port
         is_odd = port not in self._ports or (_is_inside(host) and not self._is_named(host, port))
         if is_odd and self._public_names is not None:
-            self._trust(await self._public_names.start_hosts())
+            await self._ask(self._public_names)
         if port not in self._ports:
             raise FetchError(Reason.REFUSED_PORT, f"port {port} is not one of the web's")
-        if proxy is None or not proxy.resolves_names:
+        if proxy is None:
             return
         address = address_of(host)
         refused = (
@@ -177,8 +183,6 @@ class AddressGuard:
 
     def check(self, address: str) -> None:
         """Raise `AddressRefusedError` unless this request may connect to *address*."""
-        if is_public(address):
-            return
         hop = current_hop.get(None)
         if hop is None or hop.url is None:
             raise AddressRefusedError
@@ -215,7 +219,7 @@ class AddressGuard:
         known, has_public = self._public_names, any(map(is_public, addresses))
         is_asked = name not in self._start_names and not (has_public and name in self._public)
         if known is not None and is_asked:
-            self._trust(await known.start_hosts())
+            await self._ask(known)
         is_start = name in self._start_names
         if has_public:
             self._public[name] = None
@@ -225,9 +229,8 @@ class AddressGuard:
             if is_start and known is not None:
                 await known.note_public(name)
         elif is_start and name not in self._private:
-            if known is not None and await known.was_public(name):
-                self._public[name] = None
-            elif name not in self._public:  # another look-up may have said so meanwhile
+            was_public = known is not None and await known.was_public(name)
+            if not was_public and name not in self._public:  # another look-up may have said so
                 self._private.add(name)
 
 

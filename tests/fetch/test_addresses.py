@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Iterable
 from contextvars import Context, copy_context
 
 import pytest
@@ -138,6 +139,7 @@ def test_without_exceptions_only_public_addresses_are_connected_to() -> None:
         ("intranet", "http://intranet/", "10.0.0.1", True),
         ("intranet", "https://intranet/", "10.0.0.1", True),
         ("intranet", "http://intranet:8000/", "10.0.0.1", False),
+        ("intranet", "http://intranet/", "not an address", False),
         # A public name that changes to the address of the cloud's credentials.
         ("example.com", "http://example.com/", "169.254.169.254", False),
         ("example.com", "http://example.com/", "::ffff:169.254.169.254", False),
@@ -232,25 +234,90 @@ def test_all_ports_that_the_user_allows_are_open() -> None:
     assert connects(guard, "http://10.0.0.5:9200/", "10.0.0.5")
 
 
-def test_outside_of_a_request_nothing_private_is_connected_to() -> None:
+@pytest.mark.parametrize("hop", [None, Hop(Attempt(request=Request("http://10.0.0.1/")))])
+def test_outside_of_a_request_nothing_private_is_connected_to(hop: Hop | None) -> None:
+    def check() -> None:
+        if hop is not None:
+            current_hop.set(hop)
+        AddressGuard(allow_private=[PRIVATE]).check(PRIVATE)
+
     with pytest.raises(AddressRefusedError):
-        Context().run(AddressGuard(allow_private=[PRIVATE]).check, PRIVATE)
+        Context().run(check)
+
+
+@pytest.mark.parametrize(
+    "host", ["10.1.2.3", "127.1", "[::1]", "[::ffff:10.0.0.1]", "169.254.169.254", "a.localhost"]
+)
+@pytest.mark.parametrize("kind", ["http", "socks5", "socks5h"])
+def test_no_proxy_may_be_asked_for_an_address_that_is_not_public(kind: str, host: str) -> None:
+    with pytest.raises(FetchError) as caught:
+        asyncio.run(
+            AddressGuard().admit(yarl.URL(f"http://{host}/"), parse(f"{kind}://p.example:80"))
+        )
+
+    assert caught.value.reason is Reason.REFUSED_ADDRESS
 
 
 class Started:
     """Stands for the ledger, with the hosts that `start` has yielded."""
 
-    def __init__(self, *hosts: str) -> None:
+    def __init__(self, *hosts: str, public: Iterable[str] = ()) -> None:
         self.hosts = list(hosts)
+        self.public = list(public)
+        self.is_away = False
 
     async def start_hosts(self) -> list[str]:
+        if self.is_away:
+            raise ConnectionError
         return self.hosts
 
     async def was_public(self, name: str) -> bool:
-        return False
+        if self.is_away:
+            raise ConnectionError
+        return name in self.public
 
     async def note_public(self, name: str) -> None:
-        """Forget it."""
+        self.public.append(name)
+
+
+def test_what_a_guard_has_learnt_counts_while_the_ledger_is_away() -> None:
+    ledger = Started()
+    guard = AddressGuard(start_origins=["intranet", "localhost"], public_names=ledger)
+    resolve(guard, "intranet", PRIVATE)
+    resolve(guard, "example.com", PUBLIC)
+    ledger.is_away = True
+
+    assert connects(guard, "http://intranet/", PRIVATE)
+    assert connects(guard, "http://example.com/", PUBLIC)
+    for host in (PUBLIC, "other.example", "localhost"):
+        admit(guard, yarl.URL(f"http://{host}/"))
+
+
+def test_a_start_name_that_was_public_for_another_process_is_public() -> None:
+    guard = AddressGuard(start_origins=["a.example"], public_names=Started(public=["a.example"]))
+
+    for _ in range(2):
+        assert not connects(guard, "http://a.example/", PRIVATE)
+
+
+def test_a_name_is_judged_when_start_has_named_it_and_not_before() -> None:
+    started = Started()
+    guard = AddressGuard(public_names=started)
+    resolve(guard, "a.example", PRIVATE)
+    started.hosts.append("a.example")
+    started.public.append("a.example")
+
+    assert not connects(guard, "http://a.example/", PRIVATE)
+
+
+def test_the_ledger_is_told_of_start_names_alone() -> None:
+    ledger = Started("a.example")
+    guard = AddressGuard(start_origins=["b.example"], public_names=ledger)
+
+    for name in ("a.example", "b.example", "other.example"):
+        resolve(guard, name, PUBLIC)
+
+    assert ledger.public == ["a.example", "b.example"]
 
 
 def test_only_so_many_public_names_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,6 +354,8 @@ def test_a_name_that_was_public_before_start_has_named_it_stays_so() -> None:
     started.hosts.append("a.example")
 
     assert not connects(guard, "http://a.example/", PRIVATE)
+    in_another_process = AddressGuard(public_names=started)
+    assert not connects(in_another_process, "http://a.example/", PRIVATE)
 
 
 def test_of_too_many_start_names_none_is_trusted() -> None:

@@ -103,6 +103,7 @@ def test_an_origin_that_spoke_unasked_is_never_trusted_whatever_else_it_does() -
     clean(origin, "/page/1")
 
     assert origin.rest_after(endpoint("/page/1")) == math.inf
+    assert origin.rest_after(endpoint("/of/no/request/yet")) == math.inf
 
 
 async def test_what_is_remembered_is_bounded(
