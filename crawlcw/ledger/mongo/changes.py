@@ -16,7 +16,7 @@ from pymongo.errors import OperationFailure
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.mongo.connection import connected, mapped, sentence
 from crawlcw.ledger.mongo.drivers import cancellable
-from crawlcw.ledger.mongo.shielding import unseen
+from crawlcw.ledger.mongo.shielded_client import unseen
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.task import WAITING
 

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 from pymongo import WriteConcern, periodic_executor
 
-from crawlcw.ledger.mongo.shielding import Shielded, shielded
+from crawlcw.ledger.mongo.shielded_client import Shielded, shielded
 
 
 def client_class(driver: str) -> Any:

@@ -20,7 +20,7 @@ from crawlcw.ledger.mongo.indexes import (
     WORKER_INDEXES,
     Indexes,
 )
-from crawlcw.ledger.mongo.shielding import shielded
+from crawlcw.ledger.mongo.shielded_client import shielded
 from crawlcw.ledger.mongo.table import Table
 from crawlcw.ledger.port import RATE_KEY, P, T, Unit, Work
 from crawlcw.model.clock import LedgerClock
