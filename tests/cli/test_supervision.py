@@ -5,17 +5,23 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from crawlcw import Settings, Spider
+from crawlcw.cli.processes.channel import WorkerState, exit_line
 from crawlcw.cli.processes.supervisor import Supervisor
+from crawlcw.engine.workers import this_worker
+from crawlcw.errors import Reason
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.model.counters import FinishReason, Report
+from crawlcw.model.counters import Counters, EarlyEnd, FinishReason, Report
 from tests.blame.virtual import VirtualClock, run, virtual
+from tests.support.ledgers import make_task
 from tests.support.scripted_workers import START_TAKES, Script, ScriptedWorker, Starts
 
 
@@ -33,6 +39,7 @@ class Crawl:
     log: pytest.LogCaptureFixture
     workers: list[ScriptedWorker] = field(default_factory=list)
     report: Report | None = None
+    ledger: Ledger = field(init=False)
     began: float = field(init=False)
 
     def run(
@@ -63,6 +70,7 @@ class Crawl:
         path = self.folder / "ledger.db"
         ledger = await SqliteLedger.open(path, Pages.name, clock=self.clock.ledger_now)
         try:
+            self.ledger = ledger
             supervisor = Supervisor(Pages(), ledger, settings, processes=processes)
             self.began = self.clock.now
             for seconds, order in orders:
@@ -72,6 +80,12 @@ class Crawl:
         finally:
             await ledger.close()
         return code
+
+    @property
+    def starts(self) -> list[int]:
+        """Return the times of the workers' starts, in seconds since the first."""
+        first, *others = [worker.started for worker in self.workers]
+        return [0, *(round(each - first) for each in others)]
 
     def signals(self, number: int) -> list[tuple[int, signal.Signals]]:
         """Return the signals to a worker, with the seconds since the start."""
@@ -97,9 +111,11 @@ async def blocked(worker):
 
 async def obedient(worker):
     worker.says(pages=1)
-    while (order := await worker.received()).isdecimal():
-        pass
-    return worker.ends(0, FinishReason(order), pages=1)
+    return worker.ends(0, await worker.order(), pages=1)
+
+
+async def drains(worker):
+    return worker.ends(0, FinishReason.DRAINED, pages=1)
 
 
 @pytest.mark.parametrize("more", [(), (50,)], ids=["once", "again"])
@@ -132,8 +148,7 @@ def test_a_stop_after_a_crash_ends_the_crawl_as_a_stop_in_the_wait_for_a_new_wor
 def test_a_worker_that_crashes_after_the_order_to_stop_has_crashed(crawl):
     async def crashes(worker):
         worker.says()
-        while (await worker.received()).isdecimal():
-            pass
+        await worker.order()
         return 1
 
     assert crawl.run(crashes, orders=[(1, Supervisor.stop)]) == 70
@@ -145,3 +160,190 @@ def test_a_worker_that_cannot_be_started_after_the_order_to_stop_has_not_crashed
 
     assert code == 0
     assert crawl.events == ["worker_not_started"]
+
+
+async def crashes(_):
+    return 1
+
+
+async def crashes_after_a_page(worker):
+    worker.says(pages=1)
+    return 1
+
+
+async def crashes_after_giving_a_page_up(worker):
+    worker.send(WorkerState(counters=Counters(failures={Reason.CRASHED_WORKER: 1})).line())
+    return 1
+
+
+def test_the_fifth_crash_without_progress_is_the_last(crawl):
+    code = crawl.run(*[crashes] * 5)
+
+    assert code == 70
+    assert crawl.starts == [0, 1, 3, 7, 15]
+    assert crawl.events[-1] == "worker_down"
+    assert crawl.report is None
+
+
+@pytest.mark.parametrize("progresses", [crashes_after_a_page, crashes_after_giving_a_page_up])
+def test_a_worker_that_has_progressed_is_started_again_after_the_shortest_wait(crawl, progresses):
+    code = crawl.run(crashes, crashes, *[progresses] * 5, drains)
+
+    assert code == 0
+    assert crawl.starts == [0, 1, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_crash_on_a_quarantined_page_counts_against_the_page(crawl):
+    async def crashes_alone(_):
+        ledger, now = crawl.ledger, crawl.ledger.now()
+        dead = replace(this_worker(now=now), name=str(now.timestamp()), pid=1 << 30)
+        await ledger.workers.join(dead)
+        task = make_task(f"http://a.example/{dead.name}")
+        await ledger.tasks.add([task])
+        page = [each for each in await ledger.tasks.page(limit=9) if each.id == task.id]
+        hour = timedelta(hours=1)
+        claimed = await ledger.leases.claim(page, worker=dead.name, lease=hour, max_lost=9)
+        assert await ledger.leases.begin(claimed.leases[0])
+        return -signal.SIGKILL
+
+    code = crawl.run(crashes, *[crashes_alone] * 5, drains)
+
+    assert code == 0
+    assert crawl.starts == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_worker_after_a_crash_has_the_rest_of_the_limit(crawl):
+    limits = []
+
+    def after(pages: int) -> Script:
+        async def crashed(worker):
+            limits.append(await worker.received())
+            worker.says(pages=pages)
+            return 1
+
+        return crashed
+
+    code = crawl.run(after(3), after(4), max_pages=7)
+
+    assert code == 0
+    assert limits == ["7", "4"]
+    assert crawl.report.finish_reason == FinishReason.MAX_PAGES
+    assert crawl.report.pages == 7
+
+
+@pytest.mark.parametrize("reason", [FinishReason.STOPPED_BY_SPIDER, FinishReason.PROXIES_FAILED])
+def test_a_reason_that_ends_one_worker_ends_all(crawl, reason):
+    ending = EarlyEnd(reason=reason, detail="enough")
+
+    async def ends(worker):
+        worker.says(pages=2, ending=ending)
+        await worker.order()
+        worker.says(pages=2, ending=ending, finish_reason=reason)
+        worker.send(exit_line(0))
+        return 0
+
+    code = crawl.run(obedient, ends, processes=2)
+
+    assert code == 0
+    assert (crawl.report.finish_reason, crawl.report.detail) == (reason, "enough")
+    assert crawl.report.pages == 3
+
+
+def test_a_reason_of_the_spider_does_not_soften_a_stop_at_once(crawl):
+    orders = []
+
+    async def ends(worker):
+        orders.append(await worker.order())
+        worker.says(ending=EarlyEnd(reason=FinishReason.STOPPED_BY_SPIDER, detail="enough"))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                orders.append(await worker.order())
+        return worker.ends(130, orders[0])
+
+    code = crawl.run(ends, orders=[(1, Supervisor.stop_now)])
+
+    assert code == 130
+    assert orders == [FinishReason.STOPPED_AT_ONCE]
+
+
+def said_every(seconds: float, *, for_seconds: float) -> Script:
+    """A worker that is silent for *seconds* between its states, and does not stop earlier."""
+
+    async def slow(worker):
+        for _ in range(round(for_seconds / seconds)):
+            worker.says()
+            await asyncio.sleep(seconds)
+        return worker.ends(0, FinishReason.DRAINED, pages=1)
+
+    return slow
+
+
+@pytest.mark.parametrize(
+    ("callback_timeout", "longest"), [("2s", 6), ("5s", 15), ("60s", 75), ("0s", None)]
+)
+def test_a_worker_is_killed_after_a_silence_longer_than_any_callback(
+    crawl, callback_timeout, longest
+):
+    silent = said_every(100, for_seconds=100)
+    code = crawl.run(silent, drains, callback_timeout=callback_timeout)
+
+    assert code == 0
+    signals = [time for time, _ in crawl.signals(0)]
+    # The supervisor looks twice a second.
+    assert signals == [] if longest is None else longest <= signals[0] <= longest + 1
+
+
+def test_a_worker_that_is_blocked_after_the_grace_gets_two_sigterms_and_then_sigkill(crawl):
+    async def blocks_later(worker):
+        for _ in range(20):
+            worker.says()
+            await asyncio.sleep(0.5)
+        await asyncio.Event().wait()
+
+    code = crawl.run(blocks_later, orders=[(5, Supervisor.stop)], grace="2s")
+
+    assert code == 0
+    assert [which for _, which in crawl.signals(0)] == [
+        *(signal.SIGTERM, signal.SIGTERM),
+        signal.SIGKILL,
+    ]
+    first, _, last = [time for time, _ in crawl.signals(0)]
+    assert 11 <= first < last <= 19
+
+
+def test_a_stop_at_once_gives_a_blocked_worker_no_grace(crawl):
+    code = crawl.run(blocked, orders=[(20, Supervisor.stop_now)], grace="1h")
+
+    assert code == 130
+    assert crawl.signals(0) == [(20, signal.SIGKILL)]
+
+
+@pytest.mark.parametrize("state", [None, FinishReason.STOPPED], ids=["starts", "ends"])
+def test_a_worker_that_starts_or_ends_may_be_silent(crawl, state):
+    async def silent(worker):
+        if state is not None:
+            worker.says(finish_reason=state)
+        await asyncio.sleep(300)
+        return worker.ends(0, FinishReason.STOPPED)
+
+    code = crawl.run(silent, orders=[(1, Supervisor.stop)], grace="1s", callback_timeout="1s")
+
+    assert code == 0
+    assert crawl.signals(0) == []
+
+
+def test_a_worker_that_closes_slowly_but_says_so_is_not_ended(crawl):
+    slow = said_every(1, for_seconds=60)
+    code = crawl.run(slow, orders=[(1, Supervisor.stop)], grace="1s")
+
+    assert code == 0
+    assert crawl.signals(0) == []
+
+
+def test_a_worker_may_die_within_a_line(crawl):
+    async def dies(worker):
+        worker.send(b'{"pages": 1')
+        return -signal.SIGKILL
+
+    assert crawl.run(dies, drains) == 0
+    assert crawl.starts == [0, 1]

@@ -15,7 +15,7 @@ from crawlcw.cli.processes.channel import WorkerState, exit_line
 from crawlcw.model.counters import Counters, FinishReason
 
 #: Seconds from the order to create a process to its start.
-START_TAKES = 0.125
+START_TAKES = 0.001
 #: The behaviour of a worker; returns the exit code of its process, or a signal below zero.
 Script = Callable[["ScriptedWorker"], Awaitable[int]]
 
@@ -27,6 +27,7 @@ class ScriptedWorker:
         # No process has a number that is this high.
         self.pid = (1 << 30) + number
         self.returncode: int | None = None
+        self.started = asyncio.get_running_loop().time()
         self.signals: list[tuple[float, signal.Signals]] = []  #: with the loop's times
         self._script = script
         self._ends = ExitStack()
@@ -70,6 +71,12 @@ class ScriptedWorker:
             self._received += more
         line, _, self._received = self._received.partition(b"\n")
         return line.decode()
+
+    async def order(self) -> FinishReason:
+        """Wait for an order to stop."""
+        while (line := await self.received()).isdecimal():
+            pass
+        return FinishReason(line)
 
     def send(self, line: bytes) -> None:
         self._channel.send(line)
