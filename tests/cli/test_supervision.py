@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,17 +17,27 @@ from crawlcw import Settings, Spider
 from crawlcw.cli.processes.channel import WorkerState, exit_line
 from crawlcw.cli.processes.supervisor import Supervisor
 from crawlcw.engine.workers import this_worker
-from crawlcw.errors import Reason
+from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import Counters, EarlyEnd, FinishReason, Report
+from crawlcw.model.retry import RetryPolicy
+from crawlcw.model.standstill import Standstill
+from crawlcw.telemetry.measures import Measures
 from tests.blame.virtual import VirtualClock, run, virtual
-from tests.support.ledgers import make_task
+from tests.support.ledgers import PatchedFacet, claimed_one, failure, make_task
 from tests.support.scripted_workers import START_TAKES, Script, ScriptedWorker, Starts
 
 
 class Pages(Spider):
     name = "pages"
+
+
+Prepare = Callable[[Ledger], Awaitable[None]]
+
+
+async def nothing(_: Ledger) -> None:
+    pass
 
 
 @dataclass(kw_only=True)
@@ -41,22 +52,27 @@ class Crawl:
     report: Report | None = None
     ledger: Ledger = field(init=False)
     began: float = field(init=False)
+    ended: float = field(init=False)
 
     def run(
         self,
         *scripts: Script | OSError,
         orders: Sequence[tuple[float, Callable[[Supervisor], None]]] = (),
         processes: int = 1,
+        prepare: Prepare = nothing,
         **settings: object,
     ) -> int:
-        """Run them, give *orders* at their times, and return the exit code."""
+        """Run them, give *orders* at their times, and return the exit code.
+
+        *prepare* is called with the open ledger before.
+        """
         starts = Starts(*scripts)
         self.workers = starts.workers
         self.patch.setattr(asyncio, "create_subprocess_exec", starts)
         given = Settings(**settings)
         return run(
             self.clock,
-            self._run(given, orders, processes),
+            self._run(given, orders, processes, prepare),
             within=timedelta(hours=1),
             has_sockets=True,
         )
@@ -66,16 +82,19 @@ class Crawl:
         settings: Settings,
         orders: Sequence[tuple[float, Callable[[Supervisor], None]]],
         processes: int,
+        prepare: Prepare,
     ) -> int:
         path = self.folder / "ledger.db"
         ledger = await SqliteLedger.open(path, Pages.name, clock=self.clock.ledger_now)
         try:
             self.ledger = ledger
+            await prepare(ledger)
             supervisor = Supervisor(Pages(), ledger, settings, processes=processes)
             self.began = self.clock.now
             for seconds, order in orders:
                 asyncio.get_running_loop().call_later(seconds, order, supervisor)
             code = await supervisor.run()
+            self.ended = self.clock.now
             self.report = await supervisor.report()
         finally:
             await ledger.close()
@@ -347,3 +366,133 @@ def test_a_worker_may_die_within_a_line(crawl):
 
     assert crawl.run(dies, drains) == 0
     assert crawl.starts == [0, 1]
+
+
+async def away(ledger):
+    async def horizon():
+        raise LedgerUnavailableError("away")
+
+    ledger.queries = PatchedFacet(ledger.queries, horizon=horizon)
+
+
+@pytest.mark.parametrize(
+    ("order", "minutes"), [(None, 10), (Supervisor.stop, 1), (Supervisor.stop_now, 0)]
+)
+def test_a_report_waits_for_the_ledger_as_long_as_a_crawl_does_and_after_a_stop_less(
+    crawl, order, minutes
+):
+    orders = [] if order is None else [(1, order)]
+    script = drains if order is None else obedient
+
+    with pytest.raises(LedgerUnavailableError):
+        crawl.run(script, orders=orders, prepare=away, grace="1m")
+
+    assert 60 * minutes - 6 <= crawl.clock.now - crawl.ended <= 60 * minutes + 1
+
+
+async def gives_up(worker):
+    worker.says(pages=1)
+    worker.send(exit_line(69))
+    return 69
+
+
+@pytest.mark.parametrize("prepare", [away, nothing])
+def test_a_report_does_not_wait_for_a_ledger_that_a_worker_has_given_up(crawl, prepare):
+    code = crawl.run(drains, gives_up, processes=2, prepare=prepare)
+
+    assert code == 69
+    assert (crawl.report is None) == (prepare is away)
+    assert crawl.clock.now - crawl.ended < 1
+
+
+def test_a_report_has_the_pages_that_failed_before(crawl):
+    async def fail_a_page(ledger):
+        await ledger.tasks.add([make_task()])
+        lease = await claimed_one(ledger)
+        once = RetryPolicy(max_retry=1)
+        await ledger.outcomes.commit([failure(ledger, lease, policy=once)])
+
+    crawl.run(drains, prepare=fail_a_page)
+
+    assert crawl.report.failed_before == 1
+
+
+def test_a_report_of_several_reasons_has_the_detail_of_the_one_that_counts(crawl):
+    def ends(reason: FinishReason) -> Script:
+        async def script(worker):
+            ending = EarlyEnd(reason=reason, detail=f"because of {reason}")
+            worker.says(ending=ending, finish_reason=reason)
+            worker.send(exit_line(0))
+            return 0
+
+        return script
+
+    crawl.run(ends(FinishReason.STOPPED_BY_SPIDER), ends(FinishReason.LOGIN_FAILED), processes=2)
+
+    assert crawl.report.finish_reason == FinishReason.LOGIN_FAILED
+    assert crawl.report.detail == "because of login-failed"
+
+
+def test_kill_ends_the_workers_that_do_not_end(crawl):
+    code = crawl.run(blocked, orders=[(1, Supervisor.stop), (2, Supervisor.kill)], grace="1h")
+
+    assert code == 0
+    assert crawl.signals(0) == [(2, signal.SIGKILL)]
+
+
+def test_suspended_workers_are_stopped_with_their_children_until_they_are_resumed(crawl):
+    sent = []
+    crawl.patch.setattr(os, "killpg", lambda group, which: sent.append((group, which)))
+    orders = [(1, Supervisor.suspend), (2, Supervisor.resume), (3, Supervisor.stop)]
+    crawl.run(obedient, drains, orders=orders, processes=2)
+
+    group = crawl.workers[0].pid
+    assert sent == [(group, signal.SIGSTOP), (group, signal.SIGCONT)]
+
+
+def test_a_crawl_stands_still_when_its_workers_that_have_not_ended_do(crawl):
+    resting = Standstill(hosts=1, until=datetime(2026, 1, 1, tzinfo=UTC), why="429")
+
+    async def rests(worker):
+        worker.says(standstill=resting)
+        return worker.ends(0, await worker.order())
+
+    async def drains_in_a_while(worker):
+        worker.says()
+        await asyncio.sleep(2)
+        worker.says(finish_reason=FinishReason.DRAINED)
+        return worker.ends(0, await worker.order())
+
+    found = []
+
+    def look(supervisor: Supervisor) -> None:
+        found.append((supervisor.standstill, supervisor.measured().standstill))
+
+    crawl.run(
+        rests, drains_in_a_while, processes=2, orders=[(1, look), (3, look), (4, Supervisor.stop)]
+    )
+
+    assert found == [(None, False), (resting, True)]
+
+
+def test_measures_are_of_all_workers_and_gauges_of_the_running_ones(crawl):
+    first, second = Measures(gauges={"in_flight": 1}), Measures(gauges={"in_flight": 2})
+
+    async def drains_with(worker):
+        worker.says(measures=first)
+        return await drains(worker)
+
+    async def runs(worker):
+        worker.says(measures=second)
+        return worker.ends(0, await worker.order())
+
+    found = []
+    crawl.run(
+        *(drains_with, runs, obedient),
+        processes=3,
+        orders=[(1, lambda supervisor: found.append(supervisor.measured())), (2, Supervisor.stop)],
+    )
+
+    (measured,) = found
+    assert measured.running == {"2": second, "3": Measures()}
+    assert measured.all == [second]
