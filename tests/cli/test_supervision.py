@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ import pytest
 
 from crawlcw import Settings, Spider
 from crawlcw.cli.processes.channel import WorkerState, exit_line
+from crawlcw.cli.processes.first_processes import FirstProcess, pair
 from crawlcw.cli.processes.supervisor import Supervisor
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerUnavailableError, Reason
@@ -496,3 +498,22 @@ def test_measures_are_of_all_workers_and_gauges_of_the_running_ones(crawl):
     (measured,) = found
     assert measured.running == {"2": second, "3": Measures()}
     assert measured.all == [second]
+
+
+async def test_a_process_that_no_slot_needs_is_ended_at_once(tmp_path):
+    sleeps = [subprocess.Popen(["sleep", "1000"]) for _ in range(2)]
+    ends = [pair() for _ in sleeps]
+    first = [
+        FirstProcess(pid=process.pid, ends=ours)
+        for process, (ours, _) in zip(sleeps, ends, strict=True)
+    ]
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", Pages.name)
+
+    Supervisor(Pages(), ledger, Settings(max_pages=1), processes=2, first=first)
+
+    assert [each.returncode for each in first] == [None, -signal.SIGKILL]
+    first[0].discard()
+    await ledger.close()
+    for process, (_, theirs) in zip(sleeps, ends, strict=True):
+        process.wait()
+        theirs.close()
