@@ -1,6 +1,7 @@
 """Decisions of a supervisor about its workers, in virtual time; the workers are scripts."""
 
 import asyncio
+import io
 import logging
 import os
 import signal
@@ -13,11 +14,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from crawlcw import Settings, Spider
 from crawlcw.cli.processes.channel import WorkerState, exit_line
 from crawlcw.cli.processes.first_processes import FirstProcess, pair
 from crawlcw.cli.processes.supervisor import Supervisor
+from crawlcw.cli.processes.worker_process import WorkerProcess
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.protocol import Ledger
@@ -517,3 +520,102 @@ async def test_a_process_that_no_slot_needs_is_ended_at_once(tmp_path):
     for process, (_, theirs) in zip(sleeps, ends, strict=True):
         process.wait()
         theirs.close()
+
+
+def test_a_worker_that_has_ended_even_before_its_start_gets_no_order_and_no_signal(crawl):
+    """The transports of uvloop raise when they are closed, unlike those of asyncio."""
+
+    async def started_too_late() -> WorkerProcess:
+        worker = WorkerProcess()
+        await worker.start(max_pages=None)
+        worker.send_group(signal.SIGCONT)  # no process has this number
+        assert await worker.ended() == 1
+        crawl.patch.setattr(os, "killpg", lambda *_: pytest.fail("another group may have its id"))
+        worker.tell(FinishReason.STOPPED)
+        worker.end(signal.SIGTERM)
+        worker.send_group(signal.SIGCONT)
+        worker.close()
+        return worker
+
+    crawl.patch.setattr(asyncio, "create_subprocess_exec", Starts(crashes))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        worker = runner.run(started_too_late())
+
+    assert worker.was_ended
+    assert worker.exit_code is None
+
+
+def test_a_worker_whose_output_cannot_be_read_sees_the_end_of_its_supervisor(crawl):
+    received = []
+
+    async def waits(worker):
+        received.append(await worker.received())
+        return 0
+
+    async def fail_once(_):
+        loop = asyncio.get_running_loop()
+        read = loop.connect_read_pipe
+
+        def fails(*_):
+            crawl.patch.setattr(loop, "connect_read_pipe", read)
+            raise NO_MORE_FILES
+
+        crawl.patch.setattr(loop, "connect_read_pipe", fails)
+
+    code = crawl.run(waits, drains, prepare=fail_once)
+
+    assert (code, received) == (0, [""])
+    assert crawl.events.count("worker_not_started") == 1
+
+
+def test_the_last_lines_of_a_worker_may_come_after_its_end(crawl):
+    async def is_read_late(worker):
+        def say():
+            worker.ends(0, FinishReason.DRAINED, pages=1)
+            worker.close()
+
+        worker.leaves_open = True
+        asyncio.get_running_loop().call_later(1, say)
+        return 0
+
+    assert crawl.run(is_read_late) == 0
+    assert crawl.report.pages == 1
+
+
+def test_a_child_process_that_keeps_the_connection_of_its_worker_does_not_keep_the_crawl(crawl):
+    async def leaves_a_child(worker):
+        worker.leaves_open = True
+        return worker.ends(0, FinishReason.DRAINED, pages=1)
+
+    code = crawl.run(leaves_a_child)
+    (child,) = crawl.workers
+
+    assert code == 0
+    assert crawl.ended - crawl.began < 3
+    with pytest.raises(BrokenPipeError):
+        child.says()
+    with pytest.raises(BrokenPipeError):
+        child.stdout.write(b"more")
+    child.close()
+
+
+async def prints(worker):
+    worker.stdout.write("é\n".encode() + b"\xff")
+    return await drains(worker)
+
+
+def test_the_output_of_a_worker_is_printed_at_once(crawl):
+    shown = io.BytesIO()
+    crawl.patch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="utf-8"))
+
+    assert crawl.run(prints) == 0
+    assert shown.getvalue() == "é\n\\xff\n".encode()
+
+
+def test_a_closed_output_does_not_end_a_crawl(crawl):
+    closed = io.StringIO()
+    closed.close()
+    crawl.patch.setattr(sys, "stdout", closed)
+
+    assert crawl.run(prints) == 0
+    assert crawl.report.finish_reason == FinishReason.DRAINED

@@ -29,6 +29,7 @@ class ScriptedWorker:
         self.returncode: int | None = None
         self.started = asyncio.get_running_loop().time()
         self.signals: list[tuple[float, signal.Signals]] = []  #: with the loop's times
+        self.leaves_open = False  #: whether a child process has the ends, too
         self._script = script
         self._ends = ExitStack()
         self._channel = self._ends.enter_context(socket.socket(fileno=os.dup(channel)))
@@ -46,8 +47,13 @@ class ScriptedWorker:
         except asyncio.CancelledError:
             code = -signal.SIGKILL
         finally:
-            self._ends.close()
+            if not self.leaves_open:
+                self.close()
         self.returncode = code
+
+    def close(self) -> None:
+        """Close the channel and the outputs, as the end of the last process that has them does."""
+        self._ends.close()
 
     async def wait(self) -> int:
         await asyncio.wait([self._life])

@@ -47,8 +47,8 @@ class WorkerProcess:
         # Looked up at each line: a live display replaces both streams.
         self._printed = Lines(lambda line: _print(line, sys.stdout))
         self._logged = Lines(lambda line: _print(line, sys.stderr))
-        self._channel: asyncio.WriteTransport | None = None
-        self._outputs: list[asyncio.BaseTransport] = []
+        self._channel: asyncio.WriteTransport  #: from the start on
+        self._transports: list[asyncio.BaseTransport] = []  #: the channel included
         self._silence: Silence | None = None  #: None: no state yet
         self._is_heard = False  #: whether a state has arrived since the last check
 
@@ -71,8 +71,7 @@ class WorkerProcess:
             self.close()
             ends.close()
             raise
-        assert self._channel is not None
-        self._channel.write(go(max_pages))
+        self._send(go(max_pages))
 
     async def _spawn(self) -> Ends:
         ours, theirs = pair()
@@ -96,15 +95,20 @@ class WorkerProcess:
         self._channel, _ = await loop.create_unix_connection(
             lambda: self._states, sock=ends.channel
         )
-        self._outputs = [
-            (await loop.connect_read_pipe(lambda: self._printed, ends.printed))[0],
-            (await loop.connect_read_pipe(lambda: self._logged, ends.logged))[0],
-        ]
+        self._transports.append(self._channel)
+        printed, _ = await loop.connect_read_pipe(lambda: self._printed, ends.printed)
+        self._transports.append(printed)
+        logged, _ = await loop.connect_read_pipe(lambda: self._logged, ends.logged)
+        self._transports.append(logged)
 
     def tell(self, order: FinishReason) -> None:
         """Order the worker to end for this reason, unless it has ended. Idempotent."""
-        if self._channel is not None and not self._channel.is_closing():
-            self._channel.write(order.encode() + b"\n")
+        self._send(order.encode() + b"\n")
+
+    def _send(self, line: bytes) -> None:
+        # The process may have ended already, even before its start: uvloop raises then.
+        if not self._channel.is_closing():
+            self._channel.write(line)
 
     def kill(self) -> None:
         """End it by SIGKILL."""
@@ -134,9 +138,8 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Close the connection: a running worker then stops gracefully."""
-        for transport in (self._channel, *self._outputs):
-            if transport is not None:
-                transport.close()
+        for transport in self._transports:
+            transport.close()
 
     @property
     def _started(self) -> Process | FirstProcess:
