@@ -28,7 +28,6 @@ from crawlcw.engine.stats import UNSEEN
 from crawlcw.errors import Defer, FetchError, LedgerError, Reason, StopCrawl, UsageError
 from crawlcw.fetch.pipeline import RENDERED
 from crawlcw.fetch.redirects import REDIRECTS, is_page
-from crawlcw.fetch.user_layers import HOOKS
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import put_off
@@ -228,7 +227,6 @@ class Fetcher:
             # When the last request was sent is not known.
             frontier.sent(task.host, at=time.monotonic())
             raise
-        self._outcomes.errors.good.update(HOOKS)
         # Later still, where connecting took long.
         hops = response.url != asked.url
         elapsed = 0.0 if hops else response.elapsed.total_seconds()

@@ -288,6 +288,9 @@ class Outcomes:
                 self._end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(refusal)))
                 raise Defer("the crawl ends") from refusal
             case SpiderFaultError(name=method, raised=raised):
+                if self._stats.fetched:
+                    # A page that was answered has passed all hooks and layers.
+                    self.errors.good.add(method)
                 self.errors.raised(method, raised, url=task.url)
                 # It is no evidence about the host.
                 return await self.failed(attempt, refusal, replace(raised, message=refusal.message))

@@ -36,8 +36,6 @@ from crawlcw.model.tracebacks import describe_error
 
 logger = logging.getLogger(__name__)
 
-#: The methods whose faults are told like those of callbacks.
-HOOKS = ("before_request", "after_response", "downloader")
 _OUR_FILES = (__file__,)
 #: The wait of a page that a layer defers without a time.
 _A_SECOND = timedelta(seconds=1)

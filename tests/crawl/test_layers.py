@@ -29,13 +29,15 @@ from crawlcw import (
 )
 from crawlcw.api import spider as spiders
 from crawlcw.browser.layer import Render
+from crawlcw.crawl.outcomes import BROKEN_FROM
 from crawlcw.dev_cache import DevCache
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.fetch import pipeline
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.proxies import Proxies, ProxyPool
-from crawlcw.fetch.user_layers import HOOKS, OwnDownloader, UserLayer
+from crawlcw.fetch.user_layers import OwnDownloader, UserLayer
+from crawlcw.model.counters import FinishReason
 from crawlcw.testing import LayerContract, Replay, ReplayDownloader
 
 HOME = "http://a.example/"
@@ -198,6 +200,24 @@ async def test_any_other_error_fails_the_page_and_names_the_layer(result: str, t
     assert "Broken raised" in errors[0].message
 
 
+async def test_a_layer_that_fails_on_some_pages_keeps_the_crawl_from_no_other(tmp_path: Path):
+    class Odd:
+        async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
+            if request.url.endswith("1"):
+                raise KeyError("key")
+            return await call_next(attempt, request)  # type: ignore[no-any-return]
+
+    spider = crawler(Odd(), errors=[])
+    spider.start_urls = [f"{HOME}{page:b}" for page in range(2 * BROKEN_FROM)]
+
+    report = await crawled(
+        spider, ReplayDownloader(dict.fromkeys(spider.start_urls, "page")), tmp_path
+    )
+
+    assert report.finish_reason is FinishReason.DRAINED
+    assert (report.items, report.failures) == (BROKEN_FROM, {"parse-error": BROKEN_FROM})
+
+
 async def test_a_page_that_is_put_back_is_tried_later_and_pays_nothing(tmp_path: Path):
     class Later:
         asked = 0
@@ -304,7 +324,7 @@ async def test_the_guide_has_the_order_of_the_code():
         type(each).__name__
         if not isinstance(each, UserLayer)
         else each.name
-        if each.name in HOOKS
+        if each.name in ("before_request", "after_response")
         else f"your layers{' with wire' * each.is_wire}"
         for each in layers
     ]
