@@ -82,8 +82,8 @@ class Render:
             # The second attempt is alone, so that a page that kills the browser affects no other.
             with suppress(_BrowserDiedError):
                 rendered = await self._rendered(attempt, response, call_next, alone=alone)
-                rendered.elapsed = response.elapsed + timedelta(seconds=monotonic() - began)
-                return rendered
+                elapsed = response.elapsed + timedelta(seconds=monotonic() - began)
+                return replaced(rendered, elapsed=elapsed)
         raise FetchError(Reason.BROWSER_CRASHED, "the page kills the browser")
 
     async def _rendered(
