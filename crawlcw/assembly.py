@@ -1,4 +1,4 @@
-"""Putting the parts together: the only place that chooses a crawl's implementations."""
+"""Putting the parts of a crawl together; `pipeline.web` chooses its client and its proxies."""
 
 import asyncio
 import os

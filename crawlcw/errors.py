@@ -44,6 +44,7 @@ class Reason(StrEnum):
 
     # Worth another attempt, see `retry`.
     DNS_TEMPORARY = "dns-temporary"
+    DNS_NXDOMAIN = "dns-nxdomain"  #: once more
     CONNECT = "connect"
     TIMEOUT_CONNECT = "timeout-connect"
     TIMEOUT_READ = "timeout-read"
@@ -53,11 +54,11 @@ class Reason(StrEnum):
     HTTP_STATUS = "http-status"  #: the status decides about a retry
     BROWSER_FAILED = "browser-failed"  #: the page could not be rendered
     ROBOTS_UNAVAILABLE = "robots-unavailable"
+    PROXY = "proxy"  #: the proxy of its request does not work
     TASK_ERROR = "task-error"  #: the handler of a tracked task raised
 
     # Failures without a retry.
     PARSE_ERROR = "parse-error"  #: a callback raised
-    DNS_NXDOMAIN = "dns-nxdomain"
     TLS = "tls"
     PROTOCOL = "protocol"
     HEADER_TOO_LARGE = "header-too-large"
@@ -75,7 +76,6 @@ class Reason(StrEnum):
     CRASHED_WORKER = "crashed-worker"
     HOST_UNREACHABLE = "host-unreachable"  #: its host was given up
     HOST_FULL = "max-pages-per-host"  #: its host has reached `max_pages_per_host`
-    PROXY = "proxy"  #: the proxy of its request does not work
     BANNED = "banned"  #: the server bans every proxy and session for this page
     LOGGED_OUT = "logged-out"  #: the page shows a logged-out user, even after a login
     INTERNAL = "internal"

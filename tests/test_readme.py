@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 
 from crawlcw import run_spider
 from crawlcw.errors import Reason
@@ -88,13 +89,27 @@ def test_the_architecture_is_read_in_half_an_hour():
 
 
 def test_the_architecture_has_a_row_for_each_room():
-    rooms = ARCHITECTURE.partition("## Rooms, bottom first")[2].partition("\n## ")[0]
-    named = {name.rstrip("/") for name in re.findall(r"`([a-z_]+/?)`", rooms)}
+    named = set(rooms_in_order())
     package = ROOT / "crawlcw"
     there = {path.parent.name for path in package.glob("*/__init__.py")}
     there |= {path.stem for path in package.glob("*.py") if not path.stem.startswith("__")}
 
     assert there <= named
+
+
+def test_the_architecture_has_the_rooms_in_the_order_that_the_linter_checks():
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = reversed(contract["contracts"][0]["layers"])
+    level = {name: number for number, layer in enumerate(layers) for name in layer.split(" | ")}
+    levels = [level[name] for name in rooms_in_order()]
+
+    assert levels == sorted(levels)
+
+
+def rooms_in_order():
+    rooms = ARCHITECTURE.partition("## Rooms, bottom first")[2].partition("\n## ")[0]
+    firsts = re.findall(r"(?m)^\| (`[^|]+) \|", rooms)
+    return re.findall(r"`([a-z_]+)/?`", " ".join(firsts))
 
 
 def test_the_examples_run(tmp_path):

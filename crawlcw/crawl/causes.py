@@ -159,7 +159,10 @@ class Causes:
     def throttled(self, attempt: PageAttempt, error: FetchError) -> None:
         """Note a refusal (429, or 503 with Retry-After); raises `Defer` but for the page's own.
 
-        See `Origin.refused`. Until a known good page was asked nothing counts.
+        `Origin.refused` returns the cause. The page: `Host.page_refused`, then `Outcomes.failed`.
+        The origin: `origin_failed` has the host rest. Unknown: `Opening.probe` asks a known good
+        page, and nothing counts before that; then `answered_well` has the host go on, or
+        `unanswered` has it rest.
         """
         task, now = attempt.lease.task, self._now()
         host = self._frontier.hosts.get(task.host)

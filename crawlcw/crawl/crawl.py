@@ -119,7 +119,7 @@ class Parts:
     bodies: Bodies | None  #: where pages are kept, if they are
     meter: Meter | None  #: of a crawl that is measured
     rests: Rests
-    #: Each is run until the crawl ends.
+    #: Each is run beside the crawl, and ends with it at the latest.
     beside: Sequence[Callable[[], Coroutine[Any, Any, None]]]
 
 

@@ -108,8 +108,9 @@ class Fetcher:
     async def _work(self, lease: Lease) -> Done | None:
         """Return what to write of one task; None where it does not count, and is put back.
 
-        No other place makes results of exceptions. The host's slot is freed as soon as the answer
-        is there and the host's breaker has noted it, or not here at all.
+        No other place but `MovedPages.redirected` makes results of exceptions. The host's slot is
+        freed as soon as the answer is there and the host's breaker has noted it, or not here at
+        all.
         """
         task, outcomes, frontier = lease.task, self._outcomes, self._coordinator.frontier
         try:
@@ -193,7 +194,7 @@ class Fetcher:
         return await outcomes.parsed(attempt, response)
 
     async def _answer(self, attempt: PageAttempt) -> Response:
-        """Ask for a page, with robots.txt and scope asked at every hop."""
+        """Ask for a page where robots.txt allows it; its further hops are `opening.Admission`'s."""
         task, asked, stats = attempt.lease.task, attempt.request, self._stats
         frontier, session = self._coordinator.frontier, attempt.session
         await self._robots.admit(asked.url)

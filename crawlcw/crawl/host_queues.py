@@ -1,8 +1,8 @@
 """Host queues: the tasks that wait for their host's next turn, and heaps of the times of turns.
 
 Synchronous: the time is an argument. A lease waits here until its host may be asked again, so no
-fetcher sleeps for politeness, and a slow host holds up no other. A queue whose right to ask its
-host has ended has no turn any more.
+fetcher sleeps before a task's first request, and a slow host holds up no other. A queue whose right
+to ask its host has ended has no turn any more.
 """
 
 import heapq

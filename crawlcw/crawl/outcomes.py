@@ -277,11 +277,7 @@ class Outcomes:
         return await self._own_failure(attempt, error)
 
     async def refused(self, attempt: PageAttempt, refusal: FetchError | StopCrawl) -> Done:
-        """Record a page that was not answered; raises `Defer` where that is not the page's fault.
-
-        What may be the cause is asked in the order of how many pages it concerns: crawlcw itself,
-        the disk, all proxies, this process's loop, the host or the network; the page comes last.
-        """
+        """Record a page that was not answered; raises `Defer` where the page is not to blame."""
         task = attempt.lease.task
         match refusal:
             case StopCrawl():

@@ -72,7 +72,9 @@ def layers(
     """Return the layers of a crawl of *spider*, the outermost first, without those it never needs.
 
     A layer sees each request as those above it have made it, and the answer as those below it
-    have made it. The purposes of a layer say which requests pass it; by default all do.
+    have made it. The purposes of a layer say which requests pass it; by default all do. A
+    session is chosen before the first layer, by `Fetcher`: `credentials` adds its headers, and what
+    is marked below adds its proxy and its cookies.
     """
     chosen = [*spider.layers, *own_layers.loaded(settings.layers)]
     users = [UserLayer(each, watch, admission) for each in chosen]
@@ -81,12 +83,12 @@ def layers(
     below_own: list[Step | None] = [
         # An answer that is kept needs no proxy.
         default.cache,
-        # With `wire`: all that leaves for the network, its secrets included, before a proxy.
+        # With `wire`: the request with its secrets, before a proxy.
         *wire,
         # The session's proxy, or one of the pool. It may ask more than once: another proxy when
         # one fails.
         default.proxies,
-        # Adds the cookies: the session's, or those of the crawl.
+        # Adds the cookies, the session's or those of the crawl, and missing usual headers.
         Transport(default.client),
     ]
     default.ways = ways(below_own)

@@ -366,7 +366,7 @@ def losses(task: Task) -> int:
     """Return how many leases count as lost on *task* as soon as it is claimed.
 
     One counts only where its holder had begun with the task alone, see
-    `Ledger.begin`: else the task waited in the queue of a worker that something
+    `Leases.begin`: else the task waited in the queue of a worker that something
     else has crashed, or was under way beside what did.
     """
     return task.lost + (task.status is Status.PROCESSING and task.begun == task.fence)
