@@ -177,6 +177,7 @@ class _Parts(Parts):
             ledger=self.ledger,
             stats=session.stats,
             rests=self.rests,
+            stop=self.ending.wished,
         )
         self.admission.opening = opening = Opening(
             self.frontier,

@@ -104,13 +104,12 @@ class Trial:
         location, _ = request.identity()
         try:
             await self._robots.admit(location.url)
+            return await self._attempted(request)
         except FetchError as error:
             if error.reason is Reason.REFUSED_ROBOTS:
                 message = f"{error.message} (-s obey_robots=false fetches it all the same)"
                 raise FetchError(error.reason, message) from None
             raise
-        try:
-            return await self._attempted(request)
         except StopCrawl as wish:
             message = f"the crawl would stop: {printable(text_of(wish))}"
             raise FetchError(Reason.UNWANTED, message) from None

@@ -20,7 +20,7 @@ from crawlcw.api.response import Response
 from crawlcw.crawl.host_queues import AHEAD
 from crawlcw.crawl.hosts import Frontier, HeldHost, Phase
 from crawlcw.engine.stats import Stats
-from crawlcw.errors import Defer, FetchError, Reason
+from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.fetch.redirects import status_error, throttles
 from crawlcw.ledger.protocol import Ledger
@@ -31,6 +31,7 @@ from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Rests, failure_text
 from crawlcw.model.task import Lease, Task
+from crawlcw.model.tracebacks import text_of
 from crawlcw.model.transitions import put_off
 from crawlcw.model.urls import scheme_of
 
@@ -80,13 +81,16 @@ class Causes:
         ledger: Ledger,
         stats: Stats,
         rests: Rests,
+        stop: Callable[[str], None],
     ) -> None:
         """Ask good pages by *ask*. *rests* is told which hosts rest and why, or our own uplink.
 
-        In *stats* failures of hosts are counted, and origins that are given up.
+        In *stats* failures of hosts are counted, and origins that are given up. *stop* is told
+        of a `StopCrawl` that a layer raises at no page's request.
         """
         self.proxies = proxies
         self.rests = rests
+        self.stop = stop
         self._frontier = frontier
         self._policy = frontier.policy
         self._uplink = frontier.uplink
@@ -431,6 +435,9 @@ class Causes:
                 except FetchError as error:
                     if error.status is None:
                         return
+                except StopCrawl as told:
+                    self.stop(printable(text_of(told)))
+                    return
                 self.answered()
 
             for number, (name, url) in enumerate([*reversed(self._uplink.good_pages.items())]):

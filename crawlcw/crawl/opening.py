@@ -19,10 +19,12 @@ from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.hosts import Frontier, HeldHost
 from crawlcw.crawl.robots import VALID, Robots, origin_of
 from crawlcw.engine.watchdog import Watchdog
-from crawlcw.errors import FetchError, ProxiesAwayError, Reason
+from crawlcw.errors import FetchError, ProxiesAwayError, Reason, StopCrawl
 from crawlcw.model import urls
 from crawlcw.model.health import HOST_FAILURES
 from crawlcw.model.hosts import RobotsRecord
+from crawlcw.model.sanitize import printable
+from crawlcw.model.tracebacks import text_of
 
 #: Hosts that are not held are forgotten above so many, once their delay has passed.
 _REMEMBERED = 1000
@@ -88,7 +90,10 @@ class Opening:
             await self.causes.settled()
             async with self._room:
                 if clock() < host.queue.deadline:
-                    await ask(host, url)
+                    try:
+                        await ask(host, url)
+                    except StopCrawl as told:
+                        self.causes.stop(printable(text_of(told)))
             host.busy = False
             self.frontier.look_wanted.set()
 

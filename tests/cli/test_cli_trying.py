@@ -230,6 +230,46 @@ def test_the_hooks_and_the_downloader_of_a_spider_are_those_of_a_crawl(home: str
     assert raised.stderr == ("crawlcw: parse-error: before_request raised LookupError: no token\n")
 
 
+ENDING = """\
+from crawlcw import Defer, Spider, StopCrawl
+
+class Ending:
+    wire = True
+
+    def __init__(self, purpose, error):
+        self.purpose, self.error = purpose, error
+
+    async def __call__(self, attempt, request, call_next):
+        if attempt.purpose == self.purpose:
+            raise self.error
+        return await call_next(attempt, request)
+
+class Ends(Spider):
+    name = "ends"
+    start_urls = ["http://127.0.0.1:9/"]
+    layers = [Ending({purpose!r}, {error})]
+"""
+
+
+@pytest.mark.parametrize(
+    ("purpose", "error", "said"),
+    [
+        ("page", 'StopCrawl("enough")', "unwanted: the crawl would stop: enough"),
+        ("robots", 'StopCrawl("enough")', "unwanted: the crawl would stop: enough"),
+        ("page", 'Defer("not yet")', "unwanted: the page would be put back: not yet"),
+    ],
+)
+def test_what_a_layer_would_do_to_a_crawl_is_told(
+    purpose: str, error: str, said: str, home: str, folder: Path
+):
+    code = ENDING.format(purpose=purpose, error=error)
+    (folder / "spiders" / "ends.py").write_text(code)
+
+    done = invoke("fetch", f"{home}index.html", "--spider", "ends")
+
+    assert (done.returncode, done.stderr) == (3, f"crawlcw: {said}\n")
+
+
 MEMBERS = """\
 from tests.support.member_site import Members as Base
 

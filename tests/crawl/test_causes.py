@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from crawlcw import FetchError, Reason, Request, Response, Settings, Spider
+from crawlcw import (
+    FetchError,
+    FinishReason,
+    Reason,
+    Request,
+    Response,
+    Settings,
+    Spider,
+    StopCrawl,
+)
+from crawlcw.api.attempt import Attempt, Layer, Next, Purpose
 from crawlcw.assembly import assemble
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.ledger.protocol import Claimed
@@ -91,11 +101,11 @@ Crawled = Callable[..., Web]
 
 @pytest.fixture
 def crawled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crawled:
-    async def crawl(web: Web, urls: Sequence[str | float], prepare: Any, settings: Any) -> None:
+    async def crawl(web: Web, spider: Spider, prepare: Any, settings: Any) -> None:
         ledger = await SqliteLedger.open(tmp_path / "l.db", "pages", clock=web.clock.ledger_now)
         try:
             await prepare(ledger)
-            web.report = await assemble(Pages(web.clock, urls), ledger, web, settings).run()
+            web.report = await assemble(spider, ledger, web, settings).run()
             counts = await ledger.queries.counts()
             web.statuses = {status: count for status, count in counts.by_status.items() if count}
         finally:
@@ -109,6 +119,7 @@ def crawled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crawled:
         answers: Answers,
         *,
         prepare: Callable[[SqliteLedger], Awaitable[None]] = nothing,
+        layers: Sequence[Layer] = (),
         **given: Any,
     ) -> Web:
         with virtual(monkeypatch) as clock, monkeypatch.context() as patch:
@@ -122,7 +133,9 @@ def crawled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crawled:
             patch.setattr(Watchdog, "__aenter__", watched)
             web = Web(clock, answers)
             settings = Settings(**{"obey_robots": False, "auto_throttle": False} | given)
-            run(clock, crawl(web, urls, prepare, settings), within=timedelta(hours=2))
+            spider = Pages(clock, urls)
+            spider.layers = layers
+            run(clock, crawl(web, spider, prepare, settings), within=timedelta(hours=2))
             return web
 
     return crawled
@@ -401,3 +414,36 @@ def test_a_probe_that_was_late_for_a_stalled_loop_slows_no_host(crawled: Crawled
 
     first, last = web.times("//a.")[-2:]
     assert last - first < 0.4
+
+
+class Stopping:
+    """Layer that ends the crawl at the first request of a purpose."""
+
+    wire = True
+
+    def __init__(self, purpose: Purpose) -> None:
+        self.purpose = purpose
+
+    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
+        if attempt.purpose is self.purpose:
+            raise StopCrawl("enough")
+        return await call_next(attempt, request)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "urls", "answers"),
+    [
+        (Purpose.ROBOTS, pages("a", 9), lambda *_: WELL),
+        (Purpose.PROBE, pages("a", 9), lambda _, url: REFUSED if "/2" in url else WELL),
+        (Purpose.PROBE, URLS, checked()),
+    ],
+    ids=["robots.txt", "probe of a host", "check of the network"],
+)
+def test_a_layer_may_end_the_crawl_at_a_request_of_the_crawls_own(
+    purpose: Purpose, urls: list[str | float], answers: Answers, crawled: Crawled
+):
+    web = crawled(urls, answers, layers=[Stopping(purpose)], obey_robots=purpose is Purpose.ROBOTS)
+
+    report = web.report
+    assert (report.finish_reason, report.detail) == (FinishReason.STOPPED_BY_SPIDER, "enough")
+    assert (report.given_up, report.hosts_given_up) == (0, {})

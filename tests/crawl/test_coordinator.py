@@ -194,7 +194,13 @@ class Harness:
         )
         proxies = ProxyPool(self.settings)
         self.causes = Causes(
-            self.frontier, proxies, ask, ledger=ledger, stats=self.stats, rests=Rests()
+            self.frontier,
+            proxies,
+            ask,
+            ledger=ledger,
+            stats=self.stats,
+            rests=Rests(),
+            stop=lambda _: None,
         )
         opening = Opening(
             self.frontier,

@@ -74,6 +74,7 @@ class Process:
             ledger=None,
             stats=self.stats,
             rests=Rests(),
+            stop=lambda _: None,
         )
 
     def ledger_now(self) -> datetime:
