@@ -41,6 +41,20 @@ class Pages(Spider):
 Prepare = Callable[[Ledger], Awaitable[None]]
 
 
+class ScriptedFirst(FirstProcess):
+    """A process that runs already when the supervisor begins."""
+
+    def __init__(self, script: Script) -> None:
+        ours, theirs = pair()
+        outputs = [theirs.printed, theirs.logged]
+        self._worker = ScriptedWorker(0, script, theirs.channel.fileno(), outputs)
+        theirs.close()
+        super().__init__(pid=self._worker.pid, ends=ours)
+
+    async def wait(self) -> int:
+        return await self._worker.wait()
+
+
 async def nothing(_: Ledger) -> None:
     pass
 
@@ -54,6 +68,7 @@ class Crawl:
     patch: pytest.MonkeyPatch
     log: pytest.LogCaptureFixture
     workers: list[ScriptedWorker] = field(default_factory=list)
+    first: Sequence[Script] = ()  #: the behaviour of processes that run already
     report: Report | None = None
     ledger: Ledger = field(init=False)
     began: float = field(init=False)
@@ -94,11 +109,20 @@ class Crawl:
         try:
             self.ledger = ledger
             await prepare(ledger)
-            supervisor = Supervisor(Pages(), ledger, settings, processes=processes)
+            supervisor = Supervisor(
+                Pages(),
+                ledger,
+                settings,
+                processes=processes,
+                first=[ScriptedFirst(script) for script in self.first],
+            )
             self.began = self.clock.now
+            loop, failures = asyncio.get_running_loop(), []
+            loop.set_exception_handler(lambda _, context: failures.append(context))
             for seconds, order in orders:
-                asyncio.get_running_loop().call_later(seconds, order, supervisor)
+                loop.call_later(seconds, order, supervisor)
             code = await supervisor.run()
+            assert failures == []
             self.ended = self.clock.now
             self.report = await supervisor.report()
         finally:
@@ -619,3 +643,17 @@ def test_a_closed_output_does_not_end_a_crawl(crawl):
 
     assert crawl.run(prints) == 0
     assert crawl.report.finish_reason == FinishReason.DRAINED
+
+
+def test_the_processes_that_run_already_are_the_first_workers_and_others_succeed_them(crawl):
+    crawl.first = [crashes_after_a_page]
+
+    assert crawl.run(drains) == 0
+    assert crawl.report.pages == 2
+
+
+def test_a_group_of_processes_that_has_just_ended_is_not_suspended(crawl):
+    orders = [(1, Supervisor.suspend), (2, Supervisor.resume), (3, Supervisor.stop)]
+
+    # No process has the number of a scripted worker.
+    assert crawl.run(obedient, orders=orders) == 0

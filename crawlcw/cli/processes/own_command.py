@@ -38,8 +38,8 @@ def _parted(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
     given = iter(arguments)
     for each in given:
         parts = [each, *islice(given, 1)] if each == "-s" else [each]
-        name, equals, value = parts[-1].removeprefix("-s").partition("=")
-        if each.startswith("-s") and equals and name.strip().lower() in _SECRET:
+        name, _, value = parts[-1].removeprefix("-s").partition("=")
+        if each.startswith("-s") and name.strip().lower() in _SECRET:
             secrets[name.strip().lower()] = value.strip()
         else:
             plain += parts
