@@ -84,7 +84,8 @@ class DevCache:
                 return None
             with attempt.deadline:
                 if found.st_size > _LARGE:
-                    share = await self._budget.take(found.st_size)
+                    waits = attempt.may_wait and not attempt.memory
+                    share = await self._budget.take(found.st_size, waits=waits)
                 content = await to_thread.run_sync(path.read_bytes, limiter=self._limiter)
             told, _, body = content.partition(b"\n")
             head, most = json.loads(told), request.options.max_body

@@ -135,6 +135,8 @@ class Attempt:
     accepts_file: Callable[[Response], bool] | None = None
     exchanges: list[Any] | None = None  #: for the WARC files; None: none are kept
     cleanup: AsyncExitStack | None = None  #: made by the first layer that has something to close
+    #: Whether its first body may wait for memory: not if a page that holds some waits for this.
+    may_wait: bool = True
     #: The memory of bodies until the end; None: no body is kept beyond its exchange.
     memory: list[Share] | None = None
 

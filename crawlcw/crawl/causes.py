@@ -416,7 +416,7 @@ class Causes:
         Raises `FetchError` where it does not answer in time, or asks to wait.
         """
         request = Request(url)
-        async with Attempt(request=request, purpose=Purpose.PROBE) as attempt:
+        async with Attempt(request=request, purpose=Purpose.PROBE, may_wait=False) as attempt:
             response = await self._ask_server(attempt, request)
         if throttles(response):
             raise status_error(response, now=self._now())

@@ -155,10 +155,11 @@ class Robots:
 
     async def _fetch(self, origin: str) -> Rules:
         try:
-            # No part of the page that is asked for, which may have to wait for memory itself.
-            # Which answers are pages to a spider says nothing of this one.
-            request = Request(f"{origin}/robots.txt", accept_statuses=())
-            async with Attempt(request=request, purpose=Purpose.ROBOTS) as attempt:
+            # The settings for statuses and cuts are about pages. Nothing behind LARGEST is parsed.
+            url = f"{origin}/robots.txt"
+            request = Request(url, accept_statuses=(), max_body=LARGEST, truncate=True)
+            attempt = Attempt(request=request, purpose=Purpose.ROBOTS, may_wait=False)
+            async with attempt:
                 response = await self._ask(attempt, request)
         except FetchError as error:
             if error.reason in (Reason.REDIRECT_LIMIT, Reason.REDIRECT_LOOP):

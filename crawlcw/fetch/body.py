@@ -6,7 +6,8 @@
   is none.
 - **Memory.** A budget counts bytes. Shares of it are given in the order in which they were asked
   for, so small ones do not keep a large one waiting. A holder of a share never waits for another
-  share of the same budget: two holders could wait for each other.
+  one, nor for a request that does: holders could wait for each other. Their further shares are
+  over the limit.
 - **Bodies that are not read** have no end or no text, by Content-Type and first bytes. A
   picture that calls itself HTML is still a picture. PDF and bodies that are only called
   `application/octet-stream` are read: spiders want them, and nothing tells them apart.
@@ -363,12 +364,13 @@ class MemoryBudget:
         self.freed = asyncio.Event()
         self._turn = asyncio.Lock()  # first come, first served
 
-    async def take(self, size: int) -> Share:
-        """Wait for *size* bytes, or for all there are, where that is more."""
+    async def take(self, size: int, *, waits: bool = True) -> Share:
+        """Take *size* bytes, at most all there are; over the limit, unless the caller *waits*."""
         size = min(size, self.limit)
-        async with self._turn:
-            while self.used + size > self.limit:
-                self.freed.clear()
-                await self.freed.wait()
-            self.used += size
+        if waits:
+            async with self._turn:
+                while self.used + size > self.limit:
+                    self.freed.clear()
+                    await self.freed.wait()
+        self.used += size
         return Share(self, size)

@@ -315,7 +315,8 @@ class AiohttpDownloader:
                     if share is None and decoder.size > self._free_body:
                         began = monotonic()
                         with attempt.deadline:
-                            share = await self._budget.take(most)
+                            waits = attempt.may_wait and not attempt.memory
+                            share = await self._budget.take(most, waits=waits)
                         waited = monotonic() - began
                     decoded.write(piece)
                 check(bytes(decoded.getbuffer()[:LOOK]))

@@ -149,7 +149,9 @@ class Login:
         url, admission = location.url, self._admission
         self._origins[urls.origin_of(url)] = None
         asked_as = self._asked_as
-        async with Attempt(request=request, purpose=Purpose.LOGIN, session=asked_as) as attempt:
+        async with Attempt(
+            request=request, purpose=Purpose.LOGIN, session=asked_as, may_wait=False
+        ) as attempt:
             await admission.admit(attempt, url)
             began = time.monotonic()
             try:

@@ -267,7 +267,7 @@ class Sessions:
         """Return whether a page is answered as without a login; None: it is not answered."""
         request = Request(url)
         try:
-            async with Attempt(request=request, session=session) as attempt:
+            async with Attempt(request=request, session=session, may_wait=False) as attempt:
                 await self._ask_page(attempt, request)
             self._admission.asked(url)
         except LoggedOutError:

@@ -4,12 +4,16 @@ import asyncio
 import weakref
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from crawlcw import Response, Settings, Spider, run_spider
 from crawlcw.api.attempt import Attempt
 from crawlcw.api.request import Request
 from crawlcw.fetch.body import MemoryBudget
+from tests.support.plain_site import PlainHandler, PlainSite
 
 pytestmark = pytest.mark.quick
 
@@ -126,3 +130,63 @@ async def test_an_attempt_that_has_ended_waits_for_no_garbage_collection():
         assert bound() is not None
 
     assert bound() is None
+
+
+class LargePages(PlainHandler):
+    """Any two of its pages are larger than the budget of a crawl below; one is for members."""
+
+    def get(self) -> None:
+        is_seen = self.path == "/page" or (self.path == "/inside" and self.headers["X-Member"])
+        self.reply(200, ("page" if is_seen else "refused") + " " * 900_000)
+
+
+class Reader(Spider):
+    name = "reader"
+
+    def parse(self, response: Response) -> Any:
+        yield {"page": response.text.strip()}
+
+
+async def asked_twice(attempt: Any, request: Any, call_next: Any) -> Response:
+    await call_next(attempt, request)
+    return await call_next(attempt, request)  # type: ignore[no-any-return]
+
+
+class AsksTwice(Reader):
+    layers = (asked_twice,)
+
+
+class Member(Reader):
+    """Its first page is the login probe when the second one is refused."""
+
+    async def login(self, session: Any) -> None:
+        await session.fetch(next(iter(self.start_urls)))
+        session.headers["X-Member"] = "yes"
+
+    def login_when(self, response: Response) -> bool:
+        return response.body.startswith(b"refused")
+
+
+@pytest.mark.parametrize(
+    ("spider", "pages", "failures"),
+    [(AsksTwice(), ["page"], {}), (Member(), ["inside", "never"], {"logged-out": 1})],
+)
+async def test_no_request_waits_for_memory_of_the_page_that_it_is_made_for(
+    spider: Reader, pages: list[str], failures: dict[str, int], tmp_path: Path
+):
+    settings = Settings(
+        obey_robots=False,
+        cookies=True,
+        concurrency=1,
+        max_body="1 MiB",
+        memory_budget="4 MiB",
+        backoff_base="0s",
+        backoff_max="0s",
+    )
+    ledger = f"sqlite:///{tmp_path / 'crawl.db'}"
+    with PlainSite(LargePages) as site:
+        spider.start_urls = [site.url + page for page in pages]
+        async with asyncio.timeout(5):
+            report = await run_spider(spider, ledger=ledger, settings=settings)
+
+    assert (report.items, report.failures) == (1, failures)
