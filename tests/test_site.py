@@ -23,6 +23,18 @@ if TYPE_CHECKING:
 AXE = ROOT / "tests" / "support" / "axe" / "axe.min.js"
 #: A page of each kind: prose, code and tables, pictures, a program, a diagram, signatures.
 PAGES = ("", "settings/", "examples/", "examples/login.py/", "guarantees/", "api/")
+#: Signatures and list items are removed where others have every kind of their elements. With all
+#: 17,000 elements of the reference axe takes 14 s of CPU.
+WITHOUT_REPEATS = """() => {
+  const kind = (e) => `${e.parentElement.className} ${e.tagName} ${e.className}`;
+  const seen = new Set();
+  for (const each of [...document.querySelectorAll(".doc-object, li")].reverse()) {
+    if (each.querySelector(".doc-object, li")) continue;
+    const kinds = [each, ...each.querySelectorAll("*")].map(kind);
+    if (kinds.every((k) => seen.has(k))) each.remove();
+    else kinds.forEach((k) => seen.add(k));
+  }
+}"""
 
 
 # Pictures
@@ -148,14 +160,6 @@ def test_every_kind_of_page_is_accessible_fits_and_loads_nothing_from_others(
 ):
     for path in PAGES:
         page.goto(site + path, wait_until="networkidle")
-        page.evaluate(AXE.read_text())
-        found = page.evaluate("axe.run({resultTypes: ['violations']})")
-
-        assert [
-            (path, each["id"], [node["html"] for node in each["nodes"]])
-            for each in found["violations"]
-            if each["impact"] in ("serious", "critical")
-        ] == []
         assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, path
         # Nothing that is shown has not been loaded.
         assert (
@@ -164,6 +168,15 @@ def test_every_kind_of_page_is_accessible_fits_and_loads_nothing_from_others(
             )
             == []
         ), path
+        page.evaluate(WITHOUT_REPEATS)
+        page.evaluate(AXE.read_text())
+        found = page.evaluate("axe.run({resultTypes: ['violations']})")
+
+        assert [
+            (path, each["id"], [node["html"] for node in each["nodes"]])
+            for each in found["violations"]
+            if each["impact"] in ("serious", "critical")
+        ] == []
 
 
 def test_a_click_copies_code_and_a_word_finds_a_page(site: str, page: "Page"):
