@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from crawlcw.api.attempt import Session
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -21,6 +22,7 @@ from crawlcw.errors import SettingsError
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
+from crawlcw.model.identities import Identity
 from crawlcw.model.sanitize import redacted
 from crawlcw.testing.replay import Replay, ReplayDownloader
 from tests.hostile.sites import Answer, Asked, Site, site
@@ -273,6 +275,48 @@ async def test_the_secrets_of_the_settings_are_for_the_origins_of_the_start_urls
 
     assert web.sent == {home: told, elsewhere: {"Accept-Language": "da"}, f"{home}end": told}
     assert not any(secret in repr(settings) for secret in (KEY, PASSWORD))
+
+
+@pytest.mark.parametrize(
+    "elsewhere", ["http://a.example/", "https://a.example:8443/", "https://b.a.example/"]
+)
+async def test_the_headers_of_a_session_are_for_the_origins_of_its_login(elsewhere: str) -> None:
+    home = "https://a.example/"
+    web = Recording({home: "home", elsewhere: "elsewhere"})
+    known = Identity(name="ada", headers=(("X-Key", KEY),), origins=("https://a.example",))
+    downloader = Layered(Credentials(), over=web, session=Session(identity=known, jar=None))
+
+    for url in (home, elsewhere):
+        response = await downloader.fetch(Request(url), url=url)
+        assert dict(response.request.headers) == {}
+
+    assert web.sent == {home: {"X-Key": KEY}, elsewhere: {}}
+
+
+async def test_harmless_headers_of_the_settings_are_sent_without_any_secret() -> None:
+    url = "https://a.example/"
+    web = Recording({url: "page"})
+    credentials = Credentials(headers=[("Accept-Language", "da")])
+
+    await Layered(credentials, over=web).fetch(Request(url), url=url)
+
+    assert web.sent == {url: {"Accept-Language": "da"}}
+    # No origin of a start URL is kept for them, neither in memory nor in a ledger.
+    credentials.learn(url)
+    credentials.trust(["https://b.example"])
+    assert credentials.origins == frozenset()
+
+
+async def test_of_two_passwords_for_an_origin_the_first_counts() -> None:
+    url = "https://a.example/"
+    web = Recording({url: "page"})
+    credentials = Credentials([f"https://user:{PASSWORD}@a.example/"])
+
+    assert credentials.learn("https://other:one@b.example/")
+    assert not credentials.learn("https://other:one@a.example/")
+    await Layered(credentials, over=web).fetch(Request(url), url=url)
+
+    assert web.sent == {url: {"Authorization": BASIC}}
 
 
 class Elsewhere(Spider):
