@@ -68,8 +68,8 @@ def layers(
     render: Layer,
     watch: Watchdog,
     keeps_bodies: bool = False,
-) -> list[Step]:
-    """Return the layers of a crawl of *spider*, the outermost first, without those it never needs.
+) -> list[Step | None]:
+    """Return the layers of a crawl of *spider*, the outermost first; None for those it never needs.
 
     A layer sees each request as those above it have made it, and the answer as those below it
     have made it. The purposes of a layer say which requests pass it; by default all do. A
@@ -92,9 +92,7 @@ def layers(
         Transport(default.client),
     ]
     default.ways = ways(below_own)
-    # Another downloader than the crawl's own returns a file in memory.
-    streams = not wire and default.own is None and hasattr(default.client, "exchange")
-    found: list[Step | None] = [
+    return [
         # Once for an attempt: its deadline spans all hops, and each target is admitted before
         # anything is spent on it: scope, robots.txt, the host's turn.
         FollowRedirects(settings, admission),
@@ -111,11 +109,11 @@ def layers(
         render,
         # Secrets of settings, start URLs and session, below all that the spider sees.
         credentials,
-        None if streams else SaveFile(settings),
+        # Another downloader than the crawl's own returns a file in memory, as a layer may below.
+        SaveFile(settings),
         default.own,
         *below_own,
     ]
-    return [layer for layer in found if layer is not None]
 
 
 def ways(found: Sequence[Step | None]) -> dict[str, Next]:

@@ -103,6 +103,41 @@ async def test_a_layer_sees_pages_and_one_on_the_wire_all_and_the_secrets(tmp_pa
     assert (plain.headers.get("X-Key"), wire.headers.get("X-Key")) == (None, "secret")
 
 
+async def test_a_layer_on_the_wire_sees_the_requests_of_a_downloader_around_the_crawls(
+    tmp_path: Path,
+):
+    class Around:
+        def __init__(self, default: Any) -> None:
+            self.fetch = default.fetch
+
+        async def close(self) -> None:
+            """Close nothing."""
+
+    class Own(Spider):
+        name = "own"
+        start_urls = (HOME,)
+        layers = (wire := Seen(wire=True),)
+
+        def downloader(self, default: Any) -> Any:
+            return Around(default)
+
+        def parse(self, response: Response) -> Any:
+            yield {"text": response.text}
+
+    report = await crawled(Own(), ReplayDownloader({HOME: "page"}), tmp_path)
+
+    assert report.items == 1
+    assert Own.wire.passed == [("page", HOME)]
+
+
+async def test_a_401_is_the_pages_failure_where_no_session_logs_in(tmp_path: Path):
+    web = ReplayDownloader({HOME: Replay(status=401)})
+
+    report = await crawled(crawler(), web, tmp_path, sessions=1)
+
+    assert (report.failures, web.requested) == ({"http-status": 1}, [HOME])
+
+
 async def test_each_hop_passes_with_its_own_url_and_the_page_keeps_its_own(tmp_path: Path):
     class Signing(Seen):
         async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:

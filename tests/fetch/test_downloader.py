@@ -26,11 +26,12 @@ from crawlcw.fetch import connector as connector_module
 from crawlcw.fetch import transport as downloader_module
 from crawlcw.fetch.addresses import AddressGuard
 from crawlcw.fetch.connector import Listener
+from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.fetch.failures import failure_of
 from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile.pages import fixed, response
 from tests.hostile.server import MIB, PAGE, HostileServer
-from tests.support.attempts import attempt
+from tests.support.attempts import Layered, attempt, session
 
 SETTINGS = Settings(timeout="2s", read_timeout="300ms", connect_timeout="1s", max_body="1 MiB")
 
@@ -759,6 +760,25 @@ async def test_cookies_are_kept_only_on_request(
 
     assert response.body == b"inside"
     assert "cookie" not in server.seen_headers["/ok"]
+
+
+async def test_a_downloader_around_it_keeps_the_cookies_of_the_session(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    class Around:
+        def __init__(self) -> None:
+            self.fetch, self.close = downloader.fetch, downloader.close
+
+    ada = Layered(over=Around(), session=session(jar=SiteCookies()))
+    bob = Layered(over=Around(), session=session(jar=SiteCookies()))
+
+    await ada.fetch(Request(url := server.url("/set-cookie")), url=url)
+    seen = []
+    for each in (bob, ada):
+        await each.fetch(Request(url := server.url("/ok")), url=url)
+        seen.append("cookie" in server.seen_headers["/ok"])
+
+    assert seen == [False, True]
 
 
 @asynccontextmanager

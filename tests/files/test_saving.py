@@ -15,11 +15,14 @@ from typing import Any
 
 import pytest
 
+from crawlcw.api.attempt import LoggedOutError
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response, SavedFile
 from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.credentials import Credentials
+from crawlcw.fetch.pipeline import CheckAnswer
 from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.files import partial
 from crawlcw.files.saving import SaveFile
@@ -189,6 +192,23 @@ async def test_what_is_in_memory_is_saved_as_well(tmp_path: Path) -> None:
     assert response.file is not None
     assert Path(response.file.path).read_bytes() == b"abc"
     assert (response.body, response.size) == (b"", 3)
+
+
+async def test_a_long_page_that_asks_for_a_login_is_no_file(
+    site: MediaSite, tmp_path: Path
+) -> None:
+    class Members(Spider):
+        name = "members"
+        login_when = 200
+
+    url = site.url("/film.mp4")
+    layers = CheckAnswer(Members()), SaveFile(SETTINGS)
+    async with AiohttpDownloader(SETTINGS, start_origins=[f"127.0.0.1:{site.port}"]) as web:
+        downloader = Layered(*layers, over=web, session=session())
+        with pytest.raises(LoggedOutError):
+            await downloader.fetch(Request(url, save_to=tmp_path), url=url)
+
+    assert names(tmp_path) == []
 
 
 async def test_what_was_cut_in_memory_is_no_file(tmp_path: Path) -> None:
