@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
+from crawlcw.api.attempt import Attempt, Purpose
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.redirects import is_page, throttles
+from crawlcw.model.proxies import parse
 from crawlcw.model.urls import MAX_LENGTH
 from crawlcw.testing.replay import Replay, ReplayDownloader
-from tests.support.attempts import attempt
+from tests.support.attempts import Layered, attempt, way
 
 pytestmark = pytest.mark.quick
 
@@ -126,6 +129,15 @@ async def test_an_at_sign_in_a_path_is_no_user() -> None:
     assert response.body == b"page"
 
 
+async def test_a_password_of_the_start_url_is_none_of_the_location() -> None:
+    start = "http://user:password@a.example/start"
+    downloader = ReplayDownloader({start: to("/next"), "http://a.example/next": "page"})
+
+    response = await attempt(Request(start), downloader=downloader, settings=Settings())
+
+    assert response.body == b"page"
+
+
 async def test_a_loop_is_seen_at_the_second_visit() -> None:
     downloader = ReplayDownloader({START: to("/other"), "http://a.example/other": to(START)})
 
@@ -144,6 +156,140 @@ async def test_with_cookies_a_page_may_send_its_visitor_back_once() -> None:
 
     assert response.body == b"inside"
     assert await reason_of({START: to(START)}, cookies=True) is Reason.REDIRECT_LOOP
+    with pytest.raises(FetchError, match=r"lead back to http://a\.example/start$"):
+        await attempt(
+            Request(START),
+            downloader=ReplayDownloader({START: to(START)}),
+            settings=Settings(cookies=True),
+        )
+
+
+async def test_a_session_keeps_cookies_so_its_visitor_may_be_sent_back_too() -> None:
+    gate = ReplayDownloader({START: [to("/set"), "inside"], "http://a.example/set": to(START)})
+
+    response = await attempt(Request(START), downloader=gate, settings=Settings(), cookies=True)
+
+    assert response.body == b"inside"
+
+
+@pytest.mark.parametrize(
+    ("purpose", "most", "hops"),
+    [
+        (Purpose.PAGE, 8, 8),
+        (Purpose.ROBOTS, 8, 5),  # RFC 9309, section 2.3.1.2
+        (Purpose.ROBOTS, 3, 3),
+        (Purpose.PROBE, 8, 0),  # any answer shows that the server is there
+    ],
+)
+async def test_the_purpose_of_a_request_bounds_its_redirects(
+    purpose: Purpose, most: int, hops: int
+) -> None:
+    chain = {f"http://a.example/{n}": to(f"/{n + 1}") for n in range(9)}
+    downloader = ReplayDownloader(chain)
+    ask = way(downloader, Settings(max_redirects=most), purpose=purpose)
+    request = Request("http://a.example/0")
+    trying = Attempt(request=request, purpose=purpose)
+
+    if purpose is Purpose.PROBE:
+        assert (await ask(trying, request)).status == 302
+    else:
+        with pytest.raises(FetchError, match="redirect-limit"):
+            await ask(trying, request)
+
+    assert len(downloader.requested) == hops + 1
+
+
+async def test_a_redirect_that_is_accepted_as_a_page_is_not_followed() -> None:
+    downloader = ReplayDownloader({START: to("/next")})
+    request = Request(START, accept_statuses=[302])
+
+    response = await attempt(request, downloader=downloader, settings=Settings())
+
+    assert (response.status, response.url, downloader.requested) == (302, START, [START])
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "page", "waits"),
+    [
+        (200, {}, True, False),
+        (204, {}, True, False),
+        (206, {}, False, False),
+        (404, {}, False, False),
+        (418, {}, True, False),
+        (429, {}, False, True),
+        (503, {}, False, False),
+        (503, {"retry-after": "1"}, False, True),
+        (500, {"retry-after": "1"}, False, False),
+    ],
+)
+def test_a_status_is_a_pages_or_asks_for_patience(
+    status: int, headers: dict[str, str], page: bool, waits: bool
+) -> None:
+    request = Request(START)
+    response = Response(START, request=request, status=status, headers=headers)
+
+    assert is_page(response, request, Settings(accept_statuses=[418])) is page
+    assert throttles(response) is waits
+
+
+@pytest.mark.parametrize(
+    ("answers", "hop"),
+    [
+        ({START: FetchError(Reason.CONNECT)}, 1),
+        ({START: to("/next"), "http://a.example/next": FetchError(Reason.CONNECT)}, 2),
+        ({START: to("file:///etc/passwd")}, 2),
+        ({START: to("/next"), "http://a.example/next": to(None)}, 3),
+        ({START: to("/next"), "http://a.example/next": Replay(truncated="bytes")}, 2),
+    ],
+)
+async def test_a_failure_names_its_hop(answers: dict[str, Any], hop: int) -> None:
+    """A host that has answered by a redirect has not failed."""
+    with pytest.raises(FetchError) as caught:
+        await attempt(
+            Request(START),
+            downloader=ReplayDownloader(answers),
+            settings=Settings(truncate=False),
+        )
+
+    assert caught.value.hop == hop
+
+
+@pytest.mark.parametrize(
+    ("answer", "own", "message"),
+    [
+        (Replay(), {}, None),
+        (Replay(truncated="bytes"), {"truncate": True}, None),
+        (Replay(truncated="bytes", status=404), {}, None),
+        (Replay(truncated="bytes"), {}, "body-too-large: the body is larger than max_body=20,000"),
+        (Replay(truncated="bytes"), {"max_body": 10_000}, "larger than max_body=10,000"),
+        (Replay(truncated="coding"), {}, "payload-truncated: .* coding is cut off"),
+    ],
+)
+async def test_where_nothing_may_be_cut_a_cut_page_fails(
+    answer: Replay, own: dict[str, Any], message: str | None
+) -> None:
+    settings = Settings(truncate=False, max_body=20_000)
+    asked = attempt(
+        Request(START, **own), downloader=ReplayDownloader({START: answer}), settings=settings
+    )
+
+    if message is None:
+        assert (await asked).truncated == answer.truncated
+    else:
+        with pytest.raises(FetchError, match=message):
+            await asked
+
+
+async def test_a_response_is_the_answer_to_the_spiders_own_request() -> None:
+    async def signs(_attempt: Any, request: Request, call_next: Any) -> Any:
+        return await call_next(_attempt, request.elsewhere(f"{request.url}?signed"))
+
+    web = Layered(signs, over=ReplayDownloader({f"{START}?signed": "page"}))
+    request = Request(START)
+
+    response = await attempt(request, downloader=web, settings=Settings())
+
+    assert (response.body, response.request) == (b"page", request)
 
 
 @pytest.mark.parametrize("hops", [0, 1, 3])
@@ -245,6 +391,39 @@ class _Never(ReplayDownloader):
 async def test_an_attempt_ends_at_its_deadline() -> None:
     with pytest.raises(FetchError, match="timeout-total"):
         await attempt(Request(START), downloader=_Never(), settings=Settings(timeout="10ms"))
+
+
+async def test_a_deadline_of_its_own_counts_for_a_request() -> None:
+    with pytest.raises(FetchError, match=r"no response within 0\.01 s") as caught:
+        await attempt(Request(START, timeout=0.01), downloader=_Never(), settings=Settings())
+
+    assert caught.value.deadline == 0.01
+
+
+async def test_a_late_answer_names_its_proxy() -> None:
+    proxy = parse("http://127.0.0.1:1")
+
+    async def chooses(trying: Attempt, request: Request, call_next: Any) -> Any:
+        trying.proxy = proxy
+        return await call_next(trying, request)
+
+    with pytest.raises(FetchError, match="timeout-total") as caught:
+        await attempt(
+            Request(START),
+            downloader=Layered(chooses, over=_Never()),
+            settings=Settings(timeout="10ms"),
+        )
+
+    assert caught.value.proxy is proxy
+
+
+async def test_a_time_out_of_something_else_is_not_the_deadlines() -> None:
+    class Broken(ReplayDownloader):
+        async def fetch(self, request: Request, *, url: str) -> Response:
+            raise TimeoutError("of a file system")
+
+    with pytest.raises(TimeoutError, match="of a file system"):
+        await attempt(Request(START), downloader=Broken(), settings=Settings())
 
 
 async def test_the_deadline_counts_what_admit_takes() -> None:
