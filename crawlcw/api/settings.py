@@ -285,7 +285,6 @@ class Settings:
         """The settings about further attempts, as the pure core takes them."""
         return RetryPolicy(
             max_retry=self.max_retry,
-            max_lost=self.max_lost,
             base=self.backoff_base,
             ceiling=self.backoff_max,
             statuses=frozenset(self.retry_statuses),

@@ -43,7 +43,6 @@ class RetryPolicy:
     """How often a task is tried, and how long it rests in between."""
 
     max_retry: int = 3  #: failed attempts before a task is given up
-    max_lost: int = 5  #: workers that crash on a task alone before it is given up
     base: timedelta = timedelta(seconds=5)
     ceiling: timedelta = timedelta(hours=1)
     kept_errors: int = KEPT_ERRORS  #: of a task, the last ones

@@ -48,7 +48,6 @@ class Policy:
         """What `transitions` asks."""
         return RetryPolicy(
             max_retry=self.max_retry,
-            max_lost=self.max_lost,
             base=self.backoff_base,
             ceiling=self.backoff_max,
             kept_errors=self.kept_errors,

@@ -195,8 +195,9 @@ def test_the_defaults_are_those_of_the_readme():
     assert (settings.max_url_length, settings.max_path_segments) == (2000, 20)
     assert (settings.max_segment_repeats, settings.max_query_parameters) == (3, 20)
     assert (settings.claim, settings.mongo_driver) == ("each", "pymongo")
+    assert settings.max_lost == 5
     assert settings.retry_policy == RetryPolicy(
-        max_retry=3, max_lost=5, base=timedelta(seconds=5), ceiling=timedelta(hours=1)
+        max_retry=3, base=timedelta(seconds=5), ceiling=timedelta(hours=1)
     )
     assert settings.host_policy == Policy(
         backoff_base=timedelta(seconds=10),

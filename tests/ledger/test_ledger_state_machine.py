@@ -23,7 +23,8 @@ from tests.support.state_machines import StoreMachine, explore, mongodb, mongomo
 
 pytestmark = pytest.mark.thorough
 
-POLICY = RetryPolicy(max_retry=3, max_lost=3, base=timedelta(seconds=8))
+POLICY = RetryPolicy(max_retry=3, base=timedelta(seconds=8))
+MAX_LOST = 3
 TASKS = [replace(task, priority=n) for n, task in enumerate(make_tasks(3))]
 CLIENTS = 3
 #: The transitions that one step may cause between two reads of a task.
@@ -118,7 +119,7 @@ class LedgerMachine(StoreMachine):
         # No two processes have one name.
         name = f"{worker}{client}"
         answer = self.run(
-            self.clients[client].leases.claim(page, worker=name, lease=LEASE, max_lost=3)
+            self.clients[client].leases.claim(page, worker=name, lease=LEASE, max_lost=MAX_LOST)
         )
         told = len(answer.leases) + answer.missed + answer.abandoned + answer.put_off
         assert told == len(page)
@@ -268,7 +269,7 @@ class LedgerMachine(StoreMachine):
             assert task.due is not None or task.status in (Status.FINISHED, Status.IGNORED)
             assert task.settled <= task.fence
             assert task.retry <= POLICY.max_retry
-            assert task.lost <= POLICY.max_lost
+            assert task.lost <= MAX_LOST
             assert len(record.errors) <= KEPT_ERRORS
             assert record.items == self.accepted.get(task_id, ())
             self.check_edge(self.seen.get(task_id), record)

@@ -118,7 +118,7 @@ async def work_off(url: str) -> None:
         hosts = await ledger.host_leases.lease(worker="w:1", limit=9, lease=timedelta(minutes=1))
         page = await ledger.tasks.page(limit=99, hosts=[lease.host.name for lease in hosts])
         claimed = await ledger.leases.claim(
-            page, worker="w:2", lease=timedelta(minutes=1), max_lost=RetryPolicy().max_lost
+            page, worker="w:2", lease=timedelta(minutes=1), max_lost=5
         )
         outcomes = [
             settle(lease, Succeeded(), now=ledger.now(), policy=RetryPolicy(), chance=0.5)

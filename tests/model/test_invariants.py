@@ -234,7 +234,7 @@ STEPS = st.sampled_from(
         *("retry", "give up host"),
     ]
 )
-POLICY = RetryPolicy(max_retry=3, max_lost=3)
+POLICY = RetryPolicy(max_retry=3)
 
 
 @given(st.lists(st.tuples(STEPS, REASONS, st.booleans()), max_size=20))

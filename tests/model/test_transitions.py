@@ -391,7 +391,7 @@ def test_every_decision_is_in_the_table(
         return
     assert change.lost == lost
     lease = Lease(task=task, token="w:1", fence=change.fence, expires=START + LEASE)
-    policy = RetryPolicy(max_retry=max_retry, max_lost=max_lost)
+    policy = RetryPolicy(max_retry=max_retry)
     settlements = [
         transitions.settle(lease, outcome, now=START, policy=policy, chance=chance),
         transitions.release(lease, now=START),
