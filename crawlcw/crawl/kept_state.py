@@ -156,8 +156,8 @@ class KeptState:
             run = (lease.task.id, lease.fence)
             if settlement.change.status in DONE:
                 self._history.over(run, settled=lease.task.settled)
-            elif (page := self._history.page_of(run)) is not None:
-                self._history.undo(page)
+            else:
+                self.undo(lease)
 
     def settled(self, settlements: Sequence[Settlement], *, lost: Collection[bytes]) -> None:
         """Note the recorded outcomes, but for those of tasks that are *lost*."""
