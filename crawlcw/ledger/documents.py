@@ -16,7 +16,7 @@ sqlite3. A host is
     origins      {scheme: {failures, nameless, failing_since, not_before, good_at, resolved,
                  witness, given_up}}, without empty fields; absent: no request yet
     robots       {origin, body, sitemaps, expires}; absent: not fetched yet
-    counts       {finished, failed}
+    counts       {finished, failed}; earlier versions counted failed attempts
 
 and a worker
 
@@ -345,7 +345,7 @@ def host_learned(host: Host, *, since: Host | None = None) -> Document:
         "failures": host.failures,
         "page_failures": host.page_failures,
         "given_up": str(host.given_up) if host.given_up is not None else None,
-        "counts": {"finished": host.finished, "failed": host.failed},
+        "counts": {"finished": host.finished, "failed": 0},
         "origins": {name: _origin_document(each) for name, each in host.origins.items()} or None,
     }
     if since is None or host.robots != since.robots:
@@ -380,7 +380,6 @@ def host(found: Mapping[str, Any]) -> Host:
         given_up=Reason(given_up) if given_up is not None else None,
         robots=robots and RobotsRecord(**{**robots, "sitemaps": tuple(robots["sitemaps"])}),
         finished=found["counts"]["finished"],
-        failed=found["counts"]["failed"],
         origins={name: _origin(each) for name, each in (found.get("origins") or {}).items()},
     )
 

@@ -73,7 +73,6 @@ class Host:
     """By scheme: those asked so far; one that is looked up is made."""
     robots: RobotsRecord | None = None
     finished: int = 0  #: pages, by all processes
-    failed: int = 0  #: attempts that failed, by all processes
 
     def __post_init__(self) -> None:
         """Make origins as they are looked up."""
@@ -152,7 +151,6 @@ class Host:
 
     def page_failed(self, policy: Policy) -> None:
         """Note a page that failed by itself; ten in a row slow the host down."""
-        self.failed += 1
         self.page_failures += 1
         if self.page_failures % _PAGE_FAILURES == 0:
             self._slow(policy, longest=_LONGEST_FOR_PAGES)
@@ -185,7 +183,6 @@ class Host:
             named=any(each.resolved for each in others),
             beside=alone,
         )
-        self.failed += 1
         if not alone:
             self.failures += faults
         if not alone and origin.until is not None and origin.given_up is None:

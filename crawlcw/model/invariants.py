@@ -538,9 +538,8 @@ def of_host(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
     if epoch < released + (owner is not None):
         detail = f"epoch {epoch}, released {released}, owner {owner}"
         yield Violation(kind=Kind.HOST_EPOCH_BEHIND, detail=detail)
-    counts = found["counts"]
     numbers = {name: found[name] for name in ("epoch", "delay", "failures", "page_failures")}
-    numbers |= {f"counts.{name}": counts.get(name) for name in ("finished", "failed")}
+    numbers["counts.finished"] = found["counts"].get("finished")
     for name, number in numbers.items():
         if not _is_number(number) or number < 0:
             yield Violation(kind=Kind.HOST_MALFORMED, detail=f"{name} is {number!r}")

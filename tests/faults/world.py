@@ -266,7 +266,7 @@ def worker(name: str, *, started: datetime = NOW) -> Worker:
 
 def learned(lease: HostLease, **more: Any) -> tuple[HostLease, Host]:
     """Return the lease of a host with the state that its owner writes."""
-    fields = {"delay": 1.5, "finished": 7, "failed": 2, "not_before": NOW, **more}
+    fields = {"delay": 1.5, "finished": 7, "not_before": NOW, **more}
     return lease, replace(lease.host, **fields)
 
 

@@ -214,7 +214,6 @@ LEARNED: dict[str, Any] = {
     "given_up": Reason.DNS_NXDOMAIN,
     "robots": RobotsRecord(origin="http://a.com", body="User-agent: *", expires=at(86_400)),
     "finished": 7,
-    "failed": 5,
 }
 
 
@@ -285,12 +284,11 @@ async def test_nothing_is_saved_and_released_where_nothing_is_given(ledger: Ledg
 
 async def test_a_save_that_is_sent_twice_counts_once(ledger: Ledger):
     lease = await held(ledger)
-    await ledger.host_leases.save([state(lease, finished=2, failed=1)])
+    await ledger.host_leases.save([state(lease, finished=2)])
 
-    assert await ledger.host_leases.save([state(lease, finished=2, failed=1)]) == set()
+    assert await ledger.host_leases.save([state(lease, finished=2)]) == set()
 
-    host = await the_host(ledger)
-    assert (host.finished, host.failed) == (2, 1)
+    assert (await the_host(ledger)).finished == 2
 
 
 async def test_a_release_that_is_sent_twice_is_not_lost(ledger: Ledger):
@@ -307,11 +305,10 @@ async def test_the_counts_of_one_owner_after_the_other_are_added(ledger: Ledger)
         lease = await held(ledger, worker=worker)
         host = replace(lease.host, finished=lease.host.finished + 3)
         await ledger.host_leases.save([(lease, host)])
-        host = replace(host, finished=host.finished + 1, failed=host.failed + 2)
+        host = replace(host, finished=host.finished + 1)
         await ledger.host_leases.release([(replace(lease, host=host), host)])
 
-    host = await the_host(ledger)
-    assert (host.finished, host.failed) == (8, 4)
+    assert (await the_host(ledger)).finished == 8
 
 
 @pytest.mark.parametrize(
@@ -571,7 +568,6 @@ async def test_all_hosts_that_nobody_holds_are_woken_their_failures_forgiven(led
         delay=1.5,
         robots=LEARNED["robots"],
         finished=7,
-        failed=5,
     )
     assert hosts["b.com"].not_before == at(
         3

@@ -123,7 +123,7 @@ def test_requests_that_were_under_way_together_are_one_failure():
         later = NOW + timedelta(seconds=n / 10)
         host = failed(host, sent=NOW - timedelta(seconds=n / 10), now=later)
 
-    assert (host.failures, host.failed, lost(host)) == (1, 8, None)
+    assert (host.failures, lost(host)) == (1, None)
     assert host.not_before == first.not_before
     assert failed(host, sent=NOW + timedelta(seconds=11)).failures == 2
 
@@ -160,7 +160,7 @@ def test_a_host_is_given_up_after_five_failures_in_a_row():
     for expected in [None, None, None, None, Reason.HOST_UNREACHABLE]:
         host = failed(host)
         assert lost(host) is expected
-    assert (host.failures, host.failed, host.given_up) == (5, 5, None)
+    assert (host.failures, host.given_up) == (5, None)
 
 
 def test_a_host_does_not_rest_for_an_origin_that_is_given_up():
@@ -192,11 +192,11 @@ def test_one_more_failure_is_no_reason_to_ask_a_full_host_again():
 
 
 def test_one_success_forgives_all_failures():
-    host = replace(HOST, failures=4, page_failures=9, failed=13)
+    host = replace(HOST, failures=4, page_failures=9)
 
     host = succeeded(host, latency=0.1, policy=POLICY)
 
-    assert (host.failures, host.page_failures, host.failed) == (0, 0, 13)
+    assert (host.failures, host.page_failures) == (0, 0)
 
 
 # --- origins
@@ -300,7 +300,6 @@ def test_every_tenth_page_failure_in_a_row_doubles_the_delay_up_to_two_seconds()
     host = hosts[-1]
 
     assert [each.delay for each in hosts] == [0.0] * 9 + [0.5] * 10 + [1.0] * 10 + [2.0] * 31
-    assert host.failed == 60
     assert (host.failures, host.not_before, host.given_up) == (0, None, None)
 
 
@@ -318,7 +317,7 @@ def test_page_failures_count_in_a_row():
             host = page_failed(host, policy=POLICY)
         host = succeeded(host, latency=0.1, policy=POLICY)
 
-    assert (host.delay, host.failed) == (0.0, 45)
+    assert host.delay == 0
 
 
 def test_a_delay_doubles_from_half_a_second_to_a_minute():
@@ -490,5 +489,3 @@ def test_whatever_comes_delays_and_rests_stay_within_their_bounds(happenings, ch
             and what is not Reason.DNS_NXDOMAIN
             and what is not Reason.DNS_TEMPORARY
         )
-        counted = what not in ("success", "no-page")
-        assert host.failed == before.failed + counted

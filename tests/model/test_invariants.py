@@ -327,7 +327,7 @@ def test_nothing_is_wrong_with_a_host_as_a_crawl_leaves_it(found: dict[str, Any]
         (host(failures=-1), Kind.HOST_MALFORMED),
         (host(page_failures=-1), Kind.HOST_MALFORMED),
         (host(counts={"finished": -1, "failed": 0}), Kind.HOST_MALFORMED),
-        (host(counts={"finished": 1}), Kind.HOST_MALFORMED),
+        (host(counts={"failed": 1}), Kind.HOST_MALFORMED),
         (host(counts=...), Kind.HOST_MALFORMED),
         (host(given_up="nonsense"), Kind.HOST_MALFORMED),
         (host(owner=7), Kind.HOST_MALFORMED),
