@@ -20,6 +20,7 @@ from crawlcw.crawl.hosts import Frontier, HeldHost
 from crawlcw.crawl.robots import VALID, Robots, origin_of
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason, StopCrawl
+from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.model import urls
 from crawlcw.model.health import HOST_FAILURES
 from crawlcw.model.hosts import RobotsRecord
@@ -105,6 +106,10 @@ class Opening:
         causes, sent, began = self.causes, self.frontier.ledger_now(), self.frontier.clock()
         try:
             response = await causes.ask(url)
+        except SpiderFaultError:
+            # The next page tells instead: this one would never be asked.
+            host.state.origins[urls.scheme_of(url)].good_url = None
+            return
         except FetchError as error:
             if error.status is not None:
                 causes.answered()
@@ -125,9 +130,10 @@ class Opening:
         try:
             rules = await self.robots.rules(url)
         except FetchError as error:
-            if error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT):
-                # The pages are refused for the same reason, each as its own outcome.
-                host.open()
+            is_refused = error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
+            if is_refused or isinstance(error, SpiderFaultError):
+                # The pages fail for the same reason, each as its own outcome.
+                host.open(asked=not is_refused)
             elif not self._is_excused(error, asked, began):
                 await causes.unanswered(host.name, url, error, sent=sent, began=began)
             return

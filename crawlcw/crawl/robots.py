@@ -23,6 +23,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.fetch.redirects import throttles
+from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.model.retry import retry_after
 from crawlcw.model.sanitize import printable
@@ -147,8 +148,8 @@ class Robots:
     def _answered(self, origin: str, answer: asyncio.Future[Rules]) -> None:
         error = None if answer.cancelled() else answer.exception()
         unknown = isinstance(error, FetchError) and error.reason is Reason.ROBOTS_UNAVAILABLE
-        if unknown or isinstance(error, ProxiesAwayError):
-            # Its host rests now; the next caller after that is to ask again.
+        if unknown or isinstance(error, ProxiesAwayError | SpiderFaultError):
+            # Its host may rest now; the next caller after that is to ask again.
             self._known.pop(origin, None)
         elif error is not None:
             self._known[origin] = (self._clock() + _UNKNOWN_FOR, answer)
@@ -165,8 +166,8 @@ class Robots:
             if error.reason in (Reason.REDIRECT_LIMIT, Reason.REDIRECT_LOOP):
                 return ALLOW_ALL  # RFC 9309, section 2.3.1.2: as if there were none
             is_for_good = error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
-            if is_for_good or isinstance(error, ProxiesAwayError):
-                raise  # its pages are refused for the same reason, or no server was asked
+            if is_for_good or isinstance(error, ProxiesAwayError | SpiderFaultError):
+                raise  # its pages fail for the same reason, or no server was asked
             unknown = FetchError(
                 Reason.ROBOTS_UNAVAILABLE, f"{error.reason} {printable(error.message)}".strip()
             )

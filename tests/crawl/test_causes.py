@@ -416,17 +416,20 @@ def test_a_probe_that_was_late_for_a_stalled_loop_slows_no_host(crawled: Crawled
     assert last - first < 0.4
 
 
-class Stopping:
-    """Layer that ends the crawl at the first request of a purpose."""
+class Raising:
+    """Layer that raises an error at the first requests of a purpose."""
 
     wire = True
 
-    def __init__(self, purpose: Purpose) -> None:
+    def __init__(self, error: Exception, purpose: Purpose, *, times: int = 1_000) -> None:
+        self.error = error
         self.purpose = purpose
+        self.times = times
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        if attempt.purpose is self.purpose:
-            raise StopCrawl("enough")
+        if attempt.purpose is self.purpose and self.times:
+            self.times -= 1
+            raise self.error
         return await call_next(attempt, request)
 
 
@@ -442,8 +445,32 @@ class Stopping:
 def test_a_layer_may_end_the_crawl_at_a_request_of_the_crawls_own(
     purpose: Purpose, urls: list[str | float], answers: Answers, crawled: Crawled
 ):
-    web = crawled(urls, answers, layers=[Stopping(purpose)], obey_robots=purpose is Purpose.ROBOTS)
+    layer = Raising(StopCrawl("enough"), purpose)
+    web = crawled(urls, answers, layers=[layer], obey_robots=purpose is Purpose.ROBOTS)
 
     report = web.report
     assert (report.finish_reason, report.detail) == (FinishReason.STOPPED_BY_SPIDER, "enough")
     assert (report.given_up, report.hosts_given_up) == (0, {})
+
+
+@pytest.mark.parametrize(("times", "failed"), [(1_000, 9), (3, 2)])
+def test_a_layer_that_raises_at_robots_txt_fails_pages_and_no_host(
+    times: int, failed: int, crawled: Crawled
+):
+    layer = Raising(KeyError("key"), Purpose.ROBOTS, times=times)
+    web = crawled(pages("a", 9), lambda *_: WELL, layers=[layer], obey_robots=True)
+
+    assert web.report.failures == {"parse-error": failed}
+    assert web.statuses.get(Status.FINISHED, 0) == 9 - failed
+    assert (web.report.host_failures, web.report.hosts_given_up) == ({}, {})
+
+
+def test_a_layer_that_raises_at_each_probe_costs_no_page(crawled: Crawled):
+    web = crawled(
+        pages("a", 9),
+        lambda web, url: REFUSED if "/2" in url and len(web.times(url)) == 1 else WELL,
+        layers=[Raising(KeyError("key"), Purpose.PROBE)],
+    )
+
+    assert web.statuses == {Status.FINISHED: 9}
+    assert web.report.host_failures == {"connect": 1}
