@@ -280,7 +280,9 @@ class _Parts(Parts):
             standstill=self.coordinator.standstill,
             stop=self.ending.wished,
         )
-        self.beside = [self.sessions.run, alarms.run, self.steering.run]
+        # Not the coordinator's: after its end pages under way may still wait for the uplink.
+        watch_uplink = self.causes.watch_uplink
+        self.beside = [self.sessions.run, alarms.run, self.steering.run, watch_uplink]
         if self.bodies is not None:
             self.beside.append(self.bodies.mend)
 

@@ -109,7 +109,6 @@ class Coordinator:
         """Keep the queue filled until there is nothing more to do; return why it ended."""
         try:
             async with anyio.create_task_group() as background:
-                background.start_soon(self._opening.causes.watch_uplink)
                 reason = await self._fill(background)
                 background.cancel_scope.cancel()
         finally:

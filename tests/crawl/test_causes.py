@@ -251,6 +251,22 @@ def test_a_page_that_answers_between_two_checks_of_the_network_spares_the_next_o
     assert [round(time) for time in web.times("//d.")] == [1, 15, 18]
 
 
+def test_a_crawl_that_is_stopped_during_a_check_of_the_network_ends_with_that(crawled: Crawled):
+    async def stop(attempt: Attempt, request: Request, call_next: Next) -> Response:
+        if "/stop" in request.url:
+            await asyncio.sleep(4)
+            raise StopCrawl
+        return await call_next(attempt, request)
+
+    urls = [*pages("abc", 4), 0.5, "http://d.example/silent", "http://e.example/stop"]
+    web = crawled(urls, checked(*[SILENT] * 9), layers=[stop], grace="1h")
+
+    assert [round(time) for time, _ in probed(web)][-1] == 4
+    assert web.report.finish_reason is FinishReason.STOPPED_BY_SPIDER
+    assert web.clock.elapsed < 8
+    assert web.statuses == {Status.FINISHED: 12, Status.TODO: 2}
+
+
 @pytest.mark.thorough
 def test_a_network_that_does_not_come_back_within_an_hour_is_there(crawled: Crawled):
     web = crawled(
