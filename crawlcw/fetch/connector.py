@@ -214,6 +214,14 @@ class Listener(ResponseHandler):
             )
         super().connection_lost(exc)
 
+    def close(self) -> None:
+        """End the connection at once.
+
+        A server that does not read the rest of a request, or does not end TLS, could keep it
+        otherwise, and the connector's end waits for it.
+        """
+        self.abort()
+
     async def ask(
         self,
         request: bytes,
@@ -262,7 +270,7 @@ class Listener(ResponseHandler):
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Go on reading where that was paused; aiohttp calls this after each read of a body."""
-        if self._reading_paused or self._buffer_paused:
+        if self._reading_paused:
             super().resume_reading(resume_parser)
 
     def holds(self, which: int) -> bool:
@@ -315,20 +323,16 @@ class Listener(ResponseHandler):
         """End the connection of a server that spoke unasked, or without having read all of it."""
         if not data.startswith(_GOODBYES):
             site.distrust(math.inf)
-        if not self.is_answered:
-            # The request is repeated, if it may be, on a new connection.
-            self.set_exception(ServerDisconnectedError("an answer before the request"))
-        # Not one byte is kept: a server could send them for as long as the connection stands.
-        if self.transport is not None:
-            self.transport.close()
+        # Not one byte is kept: a server could send them for as long as the connection stands. A
+        # request under way is repeated, if it may be, on a new connection.
+        self.close()
 
     def _refuse(self, site: Site, error: HttpProcessingError) -> None:
         """End the connection after an answer that is no HTTP."""
         site.distrust(REST)
-        if self.transport is not None:
-            self.transport.close()
         if self._payload is not None and not self._payload.is_eof():
             self._payload.set_exception(error)
+        self.close()
         self.set_exception(error)
 
     def _looked_at(self, data: bytes) -> bytes:
@@ -358,7 +362,7 @@ class Listener(ResponseHandler):
         values = {value.strip() for each in lengths for value in each.split(b",")}
         value = values.pop()
         # A folded line would be joined to another header once its first part is gone.
-        if not values and value.isdigit() and not _CONTINUED.search(head):
+        if not values and not _CONTINUED.search(head):
             line = b"\nContent-Length: %s\r\n" % value
             head = _LENGTH.sub(b"", head).replace(b"\n", line, 1)
         return head + data[end:]
@@ -464,8 +468,7 @@ class Connector(TCPConnector):
         found.ready_at = found.released + rest
         site.idle.append(found)
         self._idle[found] = None
-        if len(self._idle) > _IDLE_IN_TOTAL:
-            self.close_idle(but=_IDLE_IN_TOTAL)
+        self.close_idle(but=_IDLE_IN_TOTAL)
         if self._cleaning is None:
             self._cleaning = self._loop.call_later(_KEEPALIVE, self._clean)
 
@@ -476,8 +479,8 @@ class Connector(TCPConnector):
         """
         while len(self._idle) > but and (first := next(iter(self._idle))).released < since:
             del self._idle[first]
-            if first.site is not None:
-                first.site.idle.remove(first)
+            assert first.site is not None
+            first.site.idle.remove(first)
             first.close()
 
     def _clean(self) -> None:

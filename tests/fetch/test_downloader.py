@@ -453,9 +453,11 @@ async def test_names_that_are_not_found_are_told_from_those_not_found_now(
     assert await reason_of(downloader, "http://nowhere.example/") is reason
 
 
+@pytest.mark.parametrize(("connect_timeout", "patience"), [("100ms", 5.0), ("60s", 0.05)])
 async def test_names_without_an_answer_keep_neither_other_threads_nor_the_end_waiting(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, connect_timeout: str, patience: float
 ) -> None:
+    monkeypatch.setattr(connector_module, "_NAME_PATIENCE", patience)
     over = threading.Event()
 
     def look_up(*_: object, **__: object) -> None:
@@ -464,12 +466,14 @@ async def test_names_without_an_answer_keep_neither_other_threads_nor_the_end_wa
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     try:
-        async with AiohttpDownloader(Settings(connect_timeout="100ms")) as downloader:
+        async with AiohttpDownloader(Settings(connect_timeout=connect_timeout)) as downloader:
             names = [f"http://{n}.example/" for n in range(40)]
-            await asyncio.gather(*(reason_of(downloader, name) for name in names))
+            reasons = await asyncio.gather(*(reason_of(downloader, name) for name in names))
             await asyncio.wait_for(asyncio.to_thread(int), 5)
     finally:
         over.set()
+
+    assert set(reasons) == {Reason.DNS_TEMPORARY}
 
 
 async def test_a_look_up_has_a_deadline_of_its_own(
@@ -604,22 +608,36 @@ async def test_of_two_answers_at_once_the_second_is_never_a_page(
         assert (await get(downloader, server.url("/ok"))).body == PAGE
 
 
-async def test_only_so_many_connections_to_a_host_rest(server: HostileServer) -> None:
-    settings = Settings(per_host_concurrency=1)
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        ({"per_host_concurrency": 1}, 16),
+        ({"per_host_concurrency": 5}, 20),
+        ({"per_host_concurrency": 0, "concurrency": 3}, 24),
+    ],
+)
+async def test_only_so_many_connections_to_a_host_rest(
+    server: HostileServer, limits: dict[str, int], most: int
+) -> None:
+    settings = Settings(**limits)
     async with AiohttpDownloader(settings, start_origins=[server.origin]) as downloader:
-        await asyncio.gather(*(get(downloader, server.url("/ok")) for _ in range(20)))
+        await asyncio.gather(*(get(downloader, server.url("/ok")) for _ in range(most + 4)))
 
-        assert len(downloader._connector._idle) == 16
+        assert len(downloader._connector._idle) == most
 
 
 async def test_only_so_many_connections_rest_in_total(
-    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+    downloader: AiohttpDownloader,
+    server: HostileServer,
+    no_rest: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connector_module, "_IDLE_IN_TOTAL", 3)
 
-    await asyncio.gather(*(get(downloader, server.url("/ok")) for _ in range(10)))
+    for _ in range(2):
+        await asyncio.gather(*(get(downloader, server.url("/ok")) for _ in range(10)))
 
-    assert len(downloader._connector._idle) == 3
+        assert len(downloader._connector._idle) == 3
 
 
 @pytest.mark.parametrize("path", ["/silent", "/silent-in-body", "/endless-body"])
@@ -870,6 +888,42 @@ async def test_a_connection_with_the_rest_of_a_refused_body_is_not_used_again(
         assert refused.status == 200
         assert not opened._connector._idle
     assert len(heads) == 1
+
+
+async def test_a_connection_is_used_again_after_a_large_request_that_was_read(
+    no_rest: None,
+) -> None:
+    async def answer(_: bytes, reader: asyncio.StreamReader) -> bytes:
+        await reader.readexactly(8 << 20)
+        return _EMPTY
+
+    async with (
+        raw_site(answer) as (origin, _),
+        AiohttpDownloader(SETTINGS, start_origins=[origin]) as opened,
+    ):
+        await get(opened, f"http://{origin}/", method="POST", body=b"x" * (8 << 20))
+
+        assert len(opened._connector._idle) == 1
+
+
+async def test_a_server_that_reads_nothing_keeps_no_connection() -> None:
+    over = asyncio.Event()
+
+    async def answer(_: bytes, __: asyncio.StreamReader) -> bytes:
+        await over.wait()
+        return b""
+
+    async with raw_site(answer) as (origin, heads):
+        async with AiohttpDownloader(SETTINGS, start_origins=[origin]) as opened:
+            large = get(opened, f"http://{origin}/", method="POST", body=b"x" * (32 << 20))
+            task = asyncio.ensure_future(large)
+            while not heads:
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            while opened._connector._acquired:
+                await asyncio.sleep(0)
+        over.set()
 
 
 async def test_a_server_may_not_be_silent_after_a_large_request() -> None:
