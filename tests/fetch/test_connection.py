@@ -1,19 +1,24 @@
 """Rests of connections before their reuse, decided without a connection."""
 
+import asyncio
 import math
+import termios
 from collections.abc import AsyncIterator
 
 import pytest
 import yarl
 
+from crawlcw.api.attempt import Attempt
+from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.fetch import connector as connector_module
-from crawlcw.fetch.addresses import AddressGuard
+from crawlcw.fetch.addresses import AddressGuard, Hop, current_hop
 from crawlcw.fetch.connector import (
     CLEAN_ENDPOINTS,
     CLEAN_RESTS,
     REST,
     Connector,
+    Listener,
     Site,
     endpoint_of,
 )
@@ -104,6 +109,15 @@ def test_an_origin_that_spoke_unasked_is_never_trusted_whatever_else_it_does() -
 
     assert origin.rest_after(endpoint("/page/1")) == math.inf
     assert origin.rest_after(endpoint("/of/no/request/yet")) == math.inf
+
+
+async def test_a_connection_that_has_ended_already_has_no_bytes() -> None:
+    """uvloop gives no socket for it, which can end while TLS begins in a proxy's tunnel."""
+    current_hop.set(Hop(Attempt(request=Request("https://example.com/"))))
+    listener = Listener(asyncio.get_running_loop(), among=set())
+    listener.connection_made(asyncio.Transport())
+
+    assert not listener.holds(termios.FIONREAD)
 
 
 async def test_what_is_remembered_is_bounded(

@@ -54,6 +54,25 @@ async def _goodbye(exchange: Exchange) -> object:
     return None
 
 
+@page("/last")
+async def _last(exchange: Exchange) -> object:
+    """Says that the connection ends with the answer, and leaves that to the client."""
+    await exchange.send(response(headers=b"Connection: close\r\n"))
+    await exchange.hang()
+    return None
+
+
+@page("/garbage-behind")
+async def _garbage_behind(exchange: Exchange) -> object:
+    """Answers in two segments; the second has bytes behind the body."""
+    whole = response()
+    await exchange.send(whole[:-5])
+    await exchange.taken()
+    await exchange.send(whole[-5:] + b"no HTTP")
+    await exchange.hang()
+    return None
+
+
 class Clock:
     """The connector's clock; *ahead* seconds before the real time."""
 
@@ -143,6 +162,8 @@ async def test_a_connection_that_was_idle_for_long_is_not_used_again(
     await get(downloader, server.url("/ok"))
 
     assert server.connections == 2
+    while server.open_connections > 1:
+        await asyncio.sleep(0)
 
 
 async def test_connections_that_are_not_used_end(
@@ -160,6 +181,38 @@ async def test_connections_that_are_not_used_end(
         await asyncio.sleep(0.01)
 
     assert idle(downloader) == []
+
+
+async def test_one_timer_is_enough_for_all_connections(
+    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connector_module, "_KEEPALIVE", 1234.5)
+    loop, delays = asyncio.get_running_loop(), list[float]()
+    call_later = loop.call_later
+
+    def noted(delay: float, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
+        delays.append(delay)
+        return call_later(delay, *arguments, **options)
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    for _ in range(5):
+        await get(downloader, server.url("/ok"))
+
+    assert delays.count(1234.5) == 1
+
+
+async def test_a_connection_that_the_server_ends_is_not_used_again(
+    downloader: AiohttpDownloader, server: HostileServer, clock: Clock
+) -> None:
+    await trusted(downloader, clock, server.url("/last"))
+
+    assert server.connections == CLEAN_RESTS + 1
+
+
+async def test_bytes_behind_a_body_do_the_page_no_harm(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    assert (await get(downloader, server.url("/garbage-behind"))).body == PAGE
 
 
 async def test_a_rested_connection_is_found_behind_one_that_still_rests(
@@ -278,6 +331,83 @@ async def test_a_request_answered_too_early_is_repeated_where_that_is_safe(
     assert server.connections == 2
 
 
+@pytest.mark.parametrize(("method", "times"), [("GET", 2), ("POST", 1)])
+async def test_a_connection_that_ends_before_the_request_has_a_name(
+    method: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made.append(writer)
+        writer.close()
+
+    async def late(connector: Connector, *arguments: Any) -> Listener:
+        opened = await open_connection(connector, *arguments)
+        while opened.transport is not None:
+            await asyncio.sleep(0)
+        return opened
+
+    open_connection = Connector._open
+    monkeypatch.setattr(Connector, "_open", late)
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as listening:
+        origin = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        async with AiohttpDownloader(SETTINGS, start_origins=[origin]) as downloader:
+            with pytest.raises(FetchError) as caught:
+                await get(downloader, f"http://{origin}/", method=method)
+
+    assert caught.value.reason is Reason.DISCONNECTED
+    assert len(made) == times
+
+
+async def test_an_answer_that_comes_before_the_request_of_a_new_connection_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For example, an overloaded server refuses at once."""
+    has_come = asyncio.Event()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(b"busy", status="503 Busy"))
+        await reader.read()
+        writer.close()
+
+    async def late(connector: Connector, *arguments: Any) -> Listener:
+        opened = await open_connection(connector, *arguments)
+        await has_come.wait()
+        return opened
+
+    def noted(listener: Listener, data: bytes) -> None:
+        data_received(listener, data)
+        has_come.set()
+
+    open_connection, data_received = Connector._open, Listener.data_received
+    monkeypatch.setattr(Connector, "_open", late)
+    monkeypatch.setattr(Listener, "data_received", noted)
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as listening:
+        origin = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        async with AiohttpDownloader(SETTINGS, start_origins=[origin]) as downloader:
+            refused = await get(downloader, f"http://{origin}/")
+
+    assert (refused.status, refused.body) == (503, b"busy")
+
+
+async def test_a_connection_that_opens_while_all_are_closed_is_closed_too(
+    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def closing(connector: Connector, *arguments: Any) -> object:
+        made = await create(connector, *arguments)
+        await connector.close()
+        return made
+
+    create = Connector._create_connection
+    monkeypatch.setattr(Connector, "_create_connection", closing)
+    with pytest.raises(FetchError) as caught:
+        await get(downloader, server.url("/ok"))
+
+    assert caught.value.reason is Reason.DISCONNECTED
+    while server.open_connections:
+        await asyncio.sleep(0)
+
+
 async def test_a_body_may_be_refused_before_it_is_read(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,6 +453,33 @@ async def test_a_request_does_not_wait_where_a_connection_opens_much_sooner(
     await get(downloader, server.url("/ok"))
 
     assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    ("rest", "seconds", "connections"), [(0.02, [10.0], 1), (10.0, [100.0, 0.0, 100.0], 4)]
+)
+async def test_the_quickest_connection_decides_whether_a_request_waits(
+    downloader: AiohttpDownloader,
+    server: HostileServer,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    rest: float,
+    seconds: list[float],
+    connections: int,
+) -> None:
+    async def slow(connector: Connector, *arguments: Any) -> object:
+        clock.ahead += seconds.pop(0) if seconds else 0.0
+        return await create(connector, *arguments)
+
+    create = Connector._create_connection
+    monkeypatch.setattr(connector_module, "REST", rest)
+    monkeypatch.setattr(Connector, "_create_connection", slow)
+    while len(seconds) > 1:
+        await get(downloader, server.url("/last"))
+    for _ in range(2):
+        await get(downloader, server.url("/ok"))
+
+    assert server.connections == connections
 
 
 async def test_a_request_that_is_cancelled_while_it_waits_leaves_the_connection_to_others(
