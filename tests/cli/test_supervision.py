@@ -17,10 +17,12 @@ import pytest
 import uvloop
 
 from crawlcw import Settings, Spider
+from crawlcw.cli.processes import supervisor
 from crawlcw.cli.processes.channel import WorkerState, exit_line
 from crawlcw.cli.processes.first_processes import FirstProcess, pair
 from crawlcw.cli.processes.supervisor import Supervisor
 from crawlcw.cli.processes.worker_process import WorkerProcess
+from crawlcw.cli.showing import Output
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.protocol import Ledger
@@ -657,3 +659,65 @@ def test_a_group_of_processes_that_has_just_ended_is_not_suspended(crawl):
 
     # No process has the number of a scripted worker.
     assert crawl.run(obedient, orders=orders) == 0
+
+
+class Counting(Spider):
+    name = "counting"
+    seen = 0
+
+    def parse(self, response):
+        self.seen += 1
+
+
+async def is_ended_before_its_first_state(worker):
+    await worker.order()
+    return -signal.SIGTERM
+
+
+async def stops_at_once(worker):
+    worker.says(pages=1)
+    await worker.order()
+    return worker.ends(130, await worker.order(), pages=1)
+
+
+@pytest.mark.parametrize(
+    ("script", "signals", "code", "told", "is_exported"),
+    [
+        (drains, 0, 0, "drained", True),
+        (obedient, 1, 0, "stopped", True),
+        (stops_at_once, 2, 130, "stopped-at-once", False),
+        (is_ended_before_its_first_state, 1, 0, "stopped", False),
+    ],
+)
+def test_after_a_crawl_its_items_are_exported_unless_it_was_stopped_at_once(
+    crawl, script, signals, code, told, is_exported
+):
+    exported, posted = [], []
+
+    async def export(ledger):
+        exported.append(ledger)
+
+    async def post(_, fields, **__):
+        posted.append((fields["finish_reason"], fields["exit_code"]))
+
+    crawl.patch.setattr("crawlcw.telemetry.webhook.post", post)
+    crawl.patch.setattr(asyncio, "create_subprocess_exec", Starts(script))
+
+    async def crawled() -> int:
+        for second in range(signals):
+            asyncio.get_running_loop().call_later(1 + second, signal.raise_signal, signal.SIGINT)
+        return await supervisor.crawl(
+            Counting(),
+            f"sqlite:///{crawl.folder}/ledger.db",
+            settings=Settings(webhook="http://127.0.0.1:9/"),
+            output=Output(quiet=True),
+            processes=1,
+            first=[],
+            afterwards=export,
+        )
+
+    assert run(crawl.clock, crawled(), within=timedelta(hours=1), has_sockets=True) == code
+    assert len(exported) == is_exported
+    assert posted == [(told, code)]
+    assert [each.name for each in crawl.folder.iterdir()] == ["ledger.db"], "it is closed"
+    assert "state_in_attributes" in crawl.events

@@ -100,7 +100,7 @@ async def crawl(
         finally:
             await ledger.close()
         if report is None:
-            notice.ended(code)
+            notice.ended(code, {"finish_reason": supervisor.finish_reason(is_empty=False)})
             return code
         code = worst((code, sum_up(report, output, settings=settings)))
         notice.ended(code, report_fields(report, settings))
@@ -270,8 +270,7 @@ class Supervisor:
             if given_up:
                 return None
             raise
-        ends = (end.finish_reason for end in self._ends)
-        reason = finish_reason(ends, is_empty=horizon is None)
+        reason = self.finish_reason(is_empty=horizon is None)
         states = [worker.state for worker in self._workers]
         ended = (each.ending for each in states if each.ending is not None)
         return Report.of(
@@ -284,6 +283,10 @@ class Supervisor:
             detail=next((end.detail for end in ended if end.reason == reason), ""),
             failed_before=failed_pages(reasons or {}),
         )
+
+    def finish_reason(self, *, is_empty: bool) -> FinishReason:
+        """Return the finish reason of all workers; *is_empty* says that no task is left to do."""
+        return finish_reason((end.finish_reason for end in self._ends), is_empty=is_empty)
 
     def _heed(self, state: WorkerState) -> None:
         """Stop all workers if a spider or its callback ends one of them."""
