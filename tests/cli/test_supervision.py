@@ -205,6 +205,40 @@ def test_a_worker_that_crashes_after_the_order_to_stop_has_crashed(crawl):
     assert crawl.events == ["worker_crashed"]
 
 
+@pytest.mark.parametrize(
+    ("control", "code"),
+    [
+        ({"stopped": "2026-01-01T00:00:01Z"}, 70),
+        # Of an earlier crawl.
+        ({"stopped": "2025-12-31T00:00:00Z"}, 0),
+        ({"stopped": "2026-01-01T00:00:01Z", "concurrency": "many"}, 0),
+    ],
+    ids=["stop", "old", "wrong"],
+)
+def test_an_order_in_the_ledger_that_a_crashed_worker_has_not_read_is_followed(
+    crawl, control, code
+):
+    async def crashes_after(worker):
+        worker.says()
+        await crawl.ledger.notes.set_control(control)
+        return 1
+
+    assert crawl.run(crashes_after, drains) == code
+    assert crawl.events == ["worker_crashed"]
+    assert len(crawl.workers) == (1 if code else 2)
+
+
+def test_a_crashed_worker_is_started_again_whatever_the_ledger_answers(crawl):
+    async def fail(*_):
+        raise LedgerUnavailableError("away")
+
+    async def fail_later(ledger):
+        ledger.workers = PatchedFacet(ledger.workers, all=fail)
+        ledger.notes = PatchedFacet(ledger.notes, control=fail)
+
+    assert crawl.run(crashes, drains, prepare=fail_later) == 0
+
+
 def test_a_worker_that_cannot_be_started_after_the_order_to_stop_has_not_crashed(crawl):
     code = crawl.run(NO_MORE_FILES, orders=[(START_TAKES / 2, Supervisor.stop)])
 
@@ -681,16 +715,16 @@ async def stops_at_once(worker):
 
 
 @pytest.mark.parametrize(
-    ("script", "signals", "code", "told", "is_exported"),
+    ("script", "signals", "code", "told", "has_report", "is_exported"),
     [
-        (drains, 0, 0, "drained", True),
-        (obedient, 1, 0, "stopped", True),
-        (stops_at_once, 2, 130, "stopped-at-once", False),
-        (is_ended_before_its_first_state, 1, 0, "stopped", False),
+        (drains, 0, 0, "drained", True, True),
+        (obedient, 1, 0, "stopped", True, True),
+        (stops_at_once, 2, 130, "stopped-at-once", True, False),
+        (is_ended_before_its_first_state, 1, 0, "stopped", False, False),
     ],
 )
 def test_after_a_crawl_its_items_are_exported_unless_it_was_stopped_at_once(
-    crawl, script, signals, code, told, is_exported
+    crawl, script, signals, code, told, has_report, is_exported
 ):
     exported, posted = [], []
 
@@ -698,7 +732,7 @@ def test_after_a_crawl_its_items_are_exported_unless_it_was_stopped_at_once(
         exported.append(ledger)
 
     async def post(_, fields, **__):
-        posted.append((fields["finish_reason"], fields["exit_code"]))
+        posted.append((fields["finish_reason"], fields["exit_code"], "pages" in fields))
 
     crawl.patch.setattr("crawlcw.telemetry.webhook.post", post)
     crawl.patch.setattr(asyncio, "create_subprocess_exec", Starts(script))
@@ -718,6 +752,6 @@ def test_after_a_crawl_its_items_are_exported_unless_it_was_stopped_at_once(
 
     assert run(crawl.clock, crawled(), within=timedelta(hours=1), has_sockets=True) == code
     assert len(exported) == is_exported
-    assert posted == [(told, code)]
+    assert posted == [(told, code, has_report)]
     assert [each.name for each in crawl.folder.iterdir()] == ["ledger.db"], "it is closed"
     assert "state_in_attributes" in crawl.events
