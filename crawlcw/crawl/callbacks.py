@@ -207,7 +207,7 @@ class Runner:
             return Raised(reason=Reason.PARSE_ERROR, message=str(error), error=name)
         run = CallbackRun(self, method, name=callback, task=task)
         with self.state.running(task) as running:
-            given = arguments[-1] if arguments else None
+            given = arguments[-1]
             response = given.response if isinstance(given, FetchError) else given
             # The base class's `on_error` looks at nothing.
             looks = getattr(method, "__func__", None) is not Spider.on_error
