@@ -60,7 +60,7 @@ class Parsing:
 
     def __init__(self, settings: Settings, *, seconds: float = 5.0) -> None:
         """Give one page so many *seconds* of CPU."""
-        self._trees = MemoryBudget(int(settings.memory_budget * _FOR_TREES))
+        self.memory = MemoryBudget(int(settings.memory_budget * _FOR_TREES))  #: of all trees
         self._seconds = seconds
         self._robot = product_token(settings.user_agent)
         self._obey_robots = settings.obey_robots
@@ -69,11 +69,6 @@ class Parsing:
         # Its own, so that nothing else waits for pages; each thread keeps memory of its own.
         self._thread = anyio.CapacityLimiter(1)
         self._selecting = False  # whether a callback has asked for a tree of parsel's
-
-    @property
-    def held(self) -> int:
-        """How many bytes of trees there are just now, as far as they are counted."""
-        return self._trees.used
 
     @asynccontextmanager
     async def ready(self, response: Response) -> AsyncIterator[Response]:
@@ -89,13 +84,13 @@ class Parsing:
 
     async def _prepared(self, response: Response) -> tuple[Share, Trees | None]:
         """Return the memory for a response's trees, and those of a process; None: no look."""
-        body, nothing = response.body, Share(self._trees, 0)
+        body, nothing = response.body, Share(self.memory, 0)
         if not markup.is_markup(response.headers.get("content-type"), body):
             return nothing, None
         if len(body) <= markup.LARGE:
             size = markup.ordinary_tree_size(response.source())
             if size is not None:
-                return await self._trees.take(size * (2 if self._selecting else 1)), _ORDINARY
+                return await self.memory.take(size * (2 if self._selecting else 1)), _ORDINARY
         try:
             return await self._doubtful(response)
         except ParseRefusedError as refusal:
@@ -115,14 +110,14 @@ class Parsing:
         """Return the trees that were made, and their memory; raises `ParseRefusedError`."""
         # A body that is parsed is in memory twice more: as text or UTF-8, and on its way.
         beside = _COPIES * response.size
-        most = max(0, self._trees.limit - beside)
+        most = max(0, self.memory.limit - beside)
         estimated = markup.tree_size(response.body) * (2 if self._selecting else 1)
         expected = min(_PARSER + int(_GROWS * estimated), most)
         rooms = dict.fromkeys((expected, most)) if most >= _PARSER else ()
         async with self._processes:
             for room in rooms:
                 # One that takes more gives this back first: others may wait for the same.
-                share = await self._trees.take(room + beside)
+                share = await self.memory.take(room + beside)
                 trees: Trees | None = None
                 try:
                     trees = await self._made(response, room, most=most)
@@ -131,7 +126,7 @@ class Parsing:
                 if trees is not None:
                     return share, trees
         raise ParseRefusedError(
-            f"the page and its tree are larger than {self._trees.limit:,} bytes, the part of "
+            f"the page and its tree are larger than {self.memory.limit:,} bytes, the part of "
             "memory_budget for trees: set memory_budget higher"
         )
 

@@ -118,8 +118,8 @@ async def test_what_is_only_deep_or_odd_is_parsed_as_a_browser_would(name: str, 
         last = response.css("a[href]")[-1]
         assert response.trees is not None
         assert (response.trees.refusal, last.attributes["href"]) == (None, "/next")
-        assert parsing.held > 0
-    assert parsing.held == 0
+        assert parsing.memory.used > 0
+    assert parsing.memory.used == 0
 
 
 @pytest.mark.thorough
@@ -132,7 +132,7 @@ async def test_what_does_not_end_is_killed(name: str, parsing: Parsing):
         with pytest.raises(ParseRefusedError, match="the parser did not end within 1 s"):
             response.css("a")
         assert response.text, "the text can still be read"
-        assert (pids(), parsing.held) == ([], 0)
+        assert (pids(), parsing.memory.used) == ([], 0)
 
 
 async def test_a_tree_that_is_larger_than_memory_allows_is_refused_without_being_made(
@@ -193,7 +193,7 @@ async def test_an_ordinary_large_page_is_parsed_within_the_memory_that_is_expect
 
     async with parsing.ready(page(body)) as response:
         assert len(response.css("a")) == 15_000
-        assert parsing.held < 2 * markup.tree_size(body), "only a part of the memory budget"
+        assert parsing.memory.used < 2 * markup.tree_size(body), "only a part of the memory budget"
 
 
 async def test_of_pages_side_by_side_two_are_parsed_at_once(parsing: Parsing):
@@ -270,7 +270,7 @@ async def test_cancellation_ends_the_process_that_is_at_work(parsing: Parsing):
         async with parsing.ready(page(HANGS)):
             pytest.fail("it cannot be ready")
 
-    assert (pids(), parsing.held) == ([], 0)
+    assert (pids(), parsing.memory.used) == ([], 0)
 
 
 async def test_a_process_whose_page_is_cancelled_as_it_starts_leaves_no_pipe_open(
@@ -356,11 +356,11 @@ async def test_a_process_that_gets_no_cpu_is_not_waited_for_for_ever(
 async def test_a_callback_that_is_cancelled_gives_the_memory_of_its_tree_back(parsing: Parsing):
     with anyio.CancelScope() as scope:
         async with parsing.ready(page(b"<p>")):
-            assert parsing.held > 0
+            assert parsing.memory.used > 0
             scope.cancel()
             await anyio.sleep_forever()
 
-    assert parsing.held == 0
+    assert parsing.memory.used == 0
 
 
 CHILD = f"""
@@ -536,7 +536,7 @@ async def test_a_tree_of_parsels_is_tried_elsewhere_once_a_callback_has_asked_fo
         assert odd.css("a[href]"), "the first parser finishes the page"
         with pytest.raises(ParseRefusedError, match="over 2000 tags inside one another"):
             odd.xpath("//a")
-    assert parsing.held == 0
+    assert parsing.memory.used == 0
 
 
 async def test_a_tree_of_parsels_for_which_memory_is_too_short_leaves_the_other_alone():
