@@ -67,7 +67,7 @@ class LinkChecks:
         if host.given_up is not None:
             return Refusal(reason=host.given_up, why=f"{host.name} was given up")
         record = host.robots
-        if not settings.obey_robots or record is None or record.origin != robots.origin_of(url):
+        if not settings.obey_robots or record is None or record.origin != urls.origin_of(url):
             return None
         agent = product_token(settings.user_agent)
         if robots.parse(record.body.encode(), agent=agent).allows(url):

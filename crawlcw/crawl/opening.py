@@ -17,7 +17,7 @@ from crawlcw.api.attempt import Attempt, Purpose
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.hosts import Frontier, HeldHost
-from crawlcw.crawl.robots import VALID, Robots, origin_of
+from crawlcw.crawl.robots import VALID, Robots
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason, StopCrawl
 from crawlcw.fetch.user_layers import SpiderFaultError
@@ -125,7 +125,7 @@ class Opening:
 
     async def _ask(self, host: HeldHost, url: str) -> None:
         causes, sent, began = self.causes, self.frontier.ledger_now(), self.frontier.clock()
-        origin = origin_of(url)
+        origin = urls.origin_of(url)
         asked = f"{origin}/robots.txt"
         try:
             rules = await self.robots.rules(url)

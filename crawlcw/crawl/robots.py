@@ -24,6 +24,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.fetch.redirects import throttles
 from crawlcw.fetch.user_layers import SpiderFaultError
+from crawlcw.model import urls
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.model.retry import retry_after
 from crawlcw.model.sanitize import printable
@@ -61,7 +62,7 @@ class Rules:
 
     def allows(self, url: str) -> bool:
         """Return whether *url* may be fetched; the robots.txt itself always may."""
-        if self.parsed is None or url == f"{origin_of(url)}/robots.txt":
+        if self.parsed is None or url == f"{urls.origin_of(url)}/robots.txt":
             return True  # RFC 9309, section 2.2.2
         return bool(self.parsed.can_fetch(url, self.agent))
 
@@ -95,7 +96,7 @@ class Robots:
         """
         if not self._obeyed:
             return ALLOW_ALL
-        origin = origin_of(url)
+        origin = urls.origin_of(url)
         expires, answer = self._known.get(origin, (0.0, None))
         if answer is None or self._clock() >= expires:
             # A task of its own: a caller that is cancelled must not take the
@@ -112,7 +113,7 @@ class Robots:
         """
         if not self._obeyed:
             return ALLOW_ALL
-        origin = origin_of(url)
+        origin = urls.origin_of(url)
         expires, answer = self._known.get(origin, (0.0, None))
         current = answer is not None and answer.done() and self._clock() < expires
         if answer is not None and current and not answer.exception():
@@ -225,8 +226,3 @@ def _without_others(text: str, *, agent: str) -> str:
         elif _RULE.match(line):
             lines.append(line)
     return "\n".join(lines)
-
-
-def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL that is normalised."""
-    return "/".join(url.split("/", 3)[:3]).partition("?")[0]

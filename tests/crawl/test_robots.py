@@ -15,7 +15,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl import robots as module
-from crawlcw.crawl.robots import ALLOW_ALL, LARGEST, Robots, origin_of, parse
+from crawlcw.crawl.robots import ALLOW_ALL, LARGEST, Robots, parse
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.model.hosts import RobotsRecord
@@ -531,19 +531,6 @@ def test_a_rule_parts_two_groups(rule: str):
 )
 def test_the_product_token_is_the_first_word_without_its_version(user_agent: str, token: str):
     assert product_token(user_agent) == token
-
-
-@pytest.mark.parametrize(
-    ("url", "origin"),
-    [
-        ("http://a.example/b/c?d", "http://a.example"),
-        ("https://a.example:8443/", "https://a.example:8443"),
-        ("http://a.example?b=/c", "http://a.example"),
-        ("http://[::1]:8080/a", "http://[::1]:8080"),
-    ],
-)
-def test_an_origin_is_scheme_host_and_port(url: str, origin: str):
-    assert origin_of(url) == origin
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.robots import origin_of
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.addresses import AddressGuard, AddressRefusedError
 from crawlcw.fetch.transport import AiohttpDownloader
@@ -93,7 +92,7 @@ def assert_leads_to_its_host(location: Location) -> None:
         other = urlsplit(url)
         assert (other.hostname or "").rstrip(".") == name.strip("[]")
         assert (other.port or {"http": 80, "https": 443}[other.scheme]) == target.port
-    assert origin_of(location.url) == str(target.origin())
+    assert urls.origin_of(location.url) == str(target.origin())
     assert urls.in_scope(location.host, frozenset({name}))
     assert not urls.in_scope(location.host, frozenset({"other.example", "xample.com"}))
 

@@ -557,3 +557,16 @@ def test_a_plain_link_needs_no_parser(href: str, url: str):
 )
 def test_what_is_in_scope(host: str, allowed: set[str], inside: bool):
     assert in_scope(host, frozenset(allowed)) is inside
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("http://a.example/b/c?d", "http://a.example"),
+        ("https://a.example:8443/", "https://a.example:8443"),
+        ("http://a.example?b=/c", "http://a.example"),
+        ("http://[::1]:8080/a", "http://[::1]:8080"),
+    ],
+)
+def test_an_origin_is_scheme_host_and_port(url: str, origin: str):
+    assert urls.origin_of(url) == origin
