@@ -22,11 +22,10 @@ from crawlcw.api.page_head import product_token
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
-from crawlcw.fetch.redirects import throttles
+from crawlcw.fetch.redirects import status_error, throttles
 from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.model import urls
 from crawlcw.model.hosts import RobotsRecord
-from crawlcw.model.retry import retry_after
 from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
@@ -175,14 +174,7 @@ class Robots:
             unknown.proxy, unknown.refused = error.proxy, error.refused
             raise unknown from error
         if throttles(response) or response.status >= 500:
-            unavailable = FetchError(
-                Reason.ROBOTS_UNAVAILABLE,
-                f"HTTP {response.status}",
-                status=response.status,
-                retry_after=retry_after(response.headers.get("retry-after"), now=self._now()),
-            )
-            unavailable.response = response
-            raise unavailable
+            raise status_error(response, now=self._now(), reason=Reason.ROBOTS_UNAVAILABLE)
         if not 200 <= response.status < 300:
             return ALLOW_ALL
         if response.truncated == "coding":

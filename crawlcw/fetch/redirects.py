@@ -178,10 +178,12 @@ def throttles(response: Response) -> bool:
     return response.status == 429 or (response.status == 503 and "retry-after" in response.headers)
 
 
-def status_error(response: Response, *, now: datetime) -> FetchError:
+def status_error(
+    response: Response, *, now: datetime, reason: Reason = Reason.HTTP_STATUS
+) -> FetchError:
     """Return the failure that a response of this status is."""
     error = FetchError(
-        Reason.HTTP_STATUS,
+        reason,
         f"HTTP {response.status}",
         status=response.status,
         retry_after=retry_after(response.headers.get("retry-after"), now=now),
