@@ -4,6 +4,7 @@ import asyncio
 import errno
 import gzip
 import socket
+import ssl
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +16,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import AddrInfoType
+from aiohttp.http_exceptions import BadHttpMessage
 
 from crawlcw.api.attempt import Attempt
 from crawlcw.api.request import Request
@@ -327,6 +330,9 @@ async def test_no_deadline_runs_while_a_body_waits_for_memory(
 
 # Failures ----------------------------------------------------------------------
 
+#: The server of a connection that could not be made.
+KEY = ConnectionKey("a.example", 443, True, True, None, None, None)
+
 
 @pytest.mark.parametrize(
     ("path", "reason"),
@@ -419,7 +425,12 @@ async def test_a_refused_connection_is_named(downloader: AiohttpDownloader) -> N
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     async with AiohttpDownloader(SETTINGS, start_origins=[f"127.0.0.1:{port}"]) as opened:
-        assert await reason_of(opened, f"http://127.0.0.1:{port}/") is Reason.CONNECT
+        with pytest.raises(FetchError) as caught:
+            await get(opened, f"http://127.0.0.1:{port}/")
+
+    assert (caught.value.reason, caught.value.refused) == (Reason.CONNECT, True)
+    unreachable = aiohttp.ClientConnectorError(KEY, OSError(errno.EHOSTUNREACH, "no route"))
+    assert not failure_of(unreachable).refused
 
 
 async def test_plain_http_where_tls_was_expected_is_named(
@@ -504,10 +515,32 @@ async def test_a_look_up_has_a_deadline_of_its_own(
         (aiohttp.InvalidURL("x"), Reason.URL_INVALID),
         (UnicodeEncodeError("idna", "x", 0, 1, "no"), Reason.URL_INVALID),
         (LookupError("x"), Reason.INTERNAL),
+        (aiohttp.ClientConnectorError(KEY, OSError(errno.ETIMEDOUT, "")), Reason.TIMEOUT_CONNECT),
+        (aiohttp.ClientConnectorError(KEY, OSError(errno.EHOSTUNREACH, "")), Reason.CONNECT),
+        (BadHttpMessage("Too many headers received"), Reason.HEADER_TOO_LARGE),
+        (BadHttpMessage("Bad header"), Reason.PROTOCOL),
+        # Of trailers.
+        (aiohttp.ClientPayloadError("Got more than 8190 bytes"), Reason.HEADER_TOO_LARGE),
     ],
 )
 def test_every_exception_becomes_a_fetch_error(error: Exception, reason: Reason) -> None:
     assert failure_of(error).reason is reason
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (TimeoutError(), "TimeoutError"),
+        (aiohttp.ServerDisconnectedError(), "the server hung up"),
+        (BadHttpMessage("Bad header"), "Bad header"),
+        (
+            aiohttp.ClientConnectorCertificateError(KEY, ssl.SSLCertVerificationError(1, "odd")),
+            "the certificate is not trusted: odd",
+        ),
+    ],
+)
+def test_a_failure_has_a_sentence(error: Exception, message: str) -> None:
+    assert failure_of(error).message == message
 
 
 def test_the_text_of_a_server_is_cleaned_and_cut() -> None:

@@ -1,7 +1,9 @@
 """Requests through real proxies of each kind: certificates, refusals, reuse and secrets."""
 
 import asyncio
+import errno
 import logging
+import re
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -9,15 +11,24 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey, RequestInfo
+from aiohttp.http_exceptions import BadHttpMessage
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
+from crawlcw.api.attempt import Attempt
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.errors import FetchError, ProxiesAwayError, Reason
+from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError, Reason
+from crawlcw.fetch.addresses import Hop, Stage
+from crawlcw.fetch.failures import failure_in
 from crawlcw.fetch.pipeline import DefaultDownloader
 from crawlcw.fetch.proxies import Proxies, ProxyPool
 from crawlcw.fetch.transport import AiohttpDownloader
+from crawlcw.model.proxies import parse
 from tests.support import exit_site
 from tests.support.attempts import attempt
 from tests.support.exit_site import ExitSite
@@ -228,6 +239,67 @@ async def test_a_proxy_that_refuses_the_password_says_so_in_a_clear_sentence(
     assert ("HTTP 407" in lost[0]) or ("authentication failure" in lost[0])
     assert "wr0ng" not in repr(lost)
     assert site.visits == []
+
+
+def _untrusted() -> Exception:
+    """Return the error of aiohttp for a certificate within a tunnel over TLS."""
+    error = aiohttp.ClientOSError("closed")
+    error.__cause__ = ssl.SSLCertVerificationError()
+    error.__cause__.verify_message = "expired"
+    return error
+
+
+HTTP, SOCKS = "http://127.0.0.1:1", "socks5://127.0.0.1:1"
+KEY = ConnectionKey("127.0.0.1", 1, False, True, None, None, None)
+DOWN = OSError(errno.ECONNREFUSED, "Connection refused")
+ASKED = RequestInfo(URL(HTTP), "CONNECT", CIMultiDictProxy(CIMultiDict()), URL(HTTP))
+NO_LOGIN = aiohttp.ClientHttpProxyError(ASKED, (), status=407)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "stage", "error", "message", "otherwise"),
+    [
+        (
+            HTTP,
+            0,
+            aiohttp.ClientConnectorError(KEY, DOWN),
+            "cannot be reached: Connection refused$",
+            0,
+        ),
+        (HTTP, 0, _untrusted(), "cannot be reached: the certificate is not trusted: expired$", 0),
+        (HTTP, 0, NO_LOGIN, r"asks for a user and a password \(HTTP 407\)", 0),
+        ("http://ann:x@127.0.0.1:1", 0, NO_LOGIN, r"refuses its password \(HTTP 407\)", 0),
+        (HTTP, 1, TimeoutError(), "takes connections and does not answer", 1),
+        (SOCKS, 1, TimeoutError(), "takes connections and does not answer", 0),
+        (SOCKS, 2, TimeoutError(), "takes connections and does not answer", 1),
+    ],
+)
+def test_a_failure_of_a_proxy_says_if_it_may_be_the_sites(
+    proxy: str, stage: int, error: Exception, message: str, otherwise: int
+) -> None:
+    attempted = Attempt(request=Request("http://a.example/"))
+
+    found = failure_in(error, Hop(attempted, parse(proxy), stage=Stage(stage)))
+
+    assert isinstance(found, ProxyFailedError)
+    assert re.search(message, found.message)
+    assert (found.otherwise is not None) == bool(otherwise)
+
+
+@pytest.mark.parametrize(
+    ("stage", "error"),
+    [
+        (Stage.REACHED, BadHttpMessage("Bad header")),  # its site has spoken
+        (Stage.PASSED, TimeoutError()),
+    ],
+)
+def test_a_failure_behind_a_proxy_is_the_sites(stage: Stage, error: Exception) -> None:
+    attempted = Attempt(request=Request("http://a.example/"))
+
+    found = failure_in(error, Hop(attempted, parse(HTTP), stage=stage))
+
+    assert not isinstance(found, ProxyFailedError)
+    assert found.message.endswith(f", through the proxy {HTTP}")
 
 
 async def test_a_407_of_the_site_itself_is_its_answer(authority: None):
