@@ -320,7 +320,7 @@ class Outcomes:
         task, answer, status = attempt.lease.task, error.response, error.status
         # Refused by itself: neither a sign of load nor of health.
         if not (isinstance(answer, Response) and throttles(answer)):
-            behind = error.hop > 1 or error.reason in _BEHIND_AN_ANSWER
+            behind = attempt.redirects or error.hop > 1 or error.reason in _BEHIND_AN_ANSWER
             if behind or (status is not None and status < 500):
                 # 0 where it was cut off: its time says nothing of the host.
                 self.causes.answered_well(

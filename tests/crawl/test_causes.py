@@ -490,3 +490,24 @@ def test_a_layer_that_raises_at_each_probe_costs_no_page(crawled: Crawled):
 
     assert web.statuses == {Status.FINISHED: 9}
     assert web.report.host_failures == {"connect": 1}
+
+
+@pytest.mark.parametrize(
+    ("behind", "within"),
+    [((0.1, 500), 10), ((9, 200), 150), ((6, 200), 150)],
+    ids=["500", "late", "slow"],
+)
+def test_a_host_is_not_slowed_down_for_the_host_that_its_redirects_lead_to(
+    behind: Answer, within: float, crawled: Crawled
+):
+    web = crawled(
+        pages("a", 40),
+        lambda _, url: behind if "//b." in url else (0.1, "http://b.example/"),
+        # With cookies a redirect is followed in place.
+        cookies=True,
+        auto_throttle=True,
+        timeout="8s",
+        max_retry=1,
+    )
+
+    assert web.clock.elapsed < within
