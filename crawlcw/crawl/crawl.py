@@ -273,7 +273,6 @@ class Crawl:
         # ever, since the leases run out anyway.
         coordinator = self._parts.coordinator
         self._session.retry.shorten(LAST_WORDS)
-        await self._parts.robots.close()
         with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):
             try:
                 held = self._session.held.all()
@@ -287,3 +286,6 @@ class Crawl:
                     printable(error),
                     extra={"event": "not_given_back"},
                 )
+            finally:
+                # Last: it waits for layers of the user's.
+                await self._parts.robots.close()

@@ -1783,6 +1783,18 @@ async def test_a_crawl_that_is_cancelled_gives_everything_back(ledger: SqliteLed
     assert await ledger.workers.all() == []
 
 
+async def test_a_crawl_in_a_scope_that_is_cancelled_gives_everything_back(ledger: SqliteLedger):
+    """Unlike asyncio alone, AnyIO cancels every wait in the scope."""
+    web = Web(site(30), held=numbered(30))
+    async with anyio.create_task_group() as group:
+        group.start_soon(crawl_of(Books(), web, ledger, concurrency=4).run)
+        await web.reached.wait()
+        group.cancel_scope.cancel()
+
+    assert (await ledger.queries.counts()).by_status == {Status.FINISHED: 1, Status.TODO: 30}
+    assert await ledger.workers.all() == []
+
+
 # Leases
 
 
