@@ -7,7 +7,7 @@ crash of a worker either: leases that run out during an outage have a renewal gr
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import iscoroutinefunction
@@ -59,22 +59,16 @@ class LedgerRetry:
             return None
         return now - timedelta(seconds=monotonic - self._began)
 
-    def insist(self, operation: Callable[[], Awaitable[T]]) -> Coroutine[Any, Any, T]:
-        """Return the result of *operation*, see `ask`; it is not counted."""
-        return self.ask("", operation)
-
     async def ask(
         self, name: str, operation: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Return the result of *operation*, which is repeated while the ledger is unavailable.
 
-        It is counted under *name*, if there is one. Raises `LedgerUnavailableError` when the
-        time is up.
+        It is counted under *name*. Raises `LedgerUnavailableError` when the time is up.
         """
         # Several times a page: the path without an outage makes no further call of Python.
         began = time.monotonic()
-        if name:
-            self.asked[name] += 1
+        self.asked[name] += 1
         try:
             result = await operation(*args, **kwargs)
         except LedgerUnavailableError as error:
@@ -126,8 +120,7 @@ class LedgerRetry:
                 )
                 await anyio.sleep(wait)
                 wait = min(wait * 2, _LONGEST_WAIT)
-                if name:
-                    self.asked[name] += 1
+                self.asked[name] += 1
                 try:
                     result = await operation()
                 except LedgerUnavailableError as again:

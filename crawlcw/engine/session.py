@@ -134,10 +134,10 @@ class Session:
                     await self._hurried.wait()
                 self._hurried = anyio.Event()
                 began = anyio.current_time()
-                if lost := await self.retry.insist(self._renew_tasks):
+                if lost := await self.retry.ask("leases.renew", self._renew_tasks):
                     on_lost(lost)
                 if self.hosts is not None:
-                    await self.retry.insist(self.hosts.renew)
+                    await self.retry.ask("host_leases.renew", self.hosts.renew)
                 await self._release_orphans(announce)
                 try:
                     await reap_dead_workers(self.opened)

@@ -60,12 +60,12 @@ def patient(**give_up: float) -> LedgerRetry:
 
 
 async def test_an_answer_is_returned_at_once(time: FakeTime):
-    assert await patient(seconds=1).insist(Away(0)) == "answer"
+    assert await patient(seconds=1).ask("look", Away(0)) == "answer"
     assert time.waits == []
 
 
 async def test_waits_double_up_to_five_seconds(time: FakeTime):
-    answer = await patient(minutes=10).insist(Away(8))
+    answer = await patient(minutes=10).ask("look", Away(8))
 
     assert answer == "answer"
     assert time.waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
@@ -77,7 +77,7 @@ async def test_patience_ends(time: FakeTime):
     with pytest.raises(
         LedgerUnavailableError, match=r"the ledger has not answered for 60 s: no server"
     ):
-        await retry.insist(operation)
+        await retry.ask("look", operation)
 
     assert 50 <= time.seconds <= 60
     time.seconds += 100
@@ -88,7 +88,7 @@ async def test_every_outage_is_given_the_whole_time(time: FakeTime):
     retry = patient(seconds=1)
 
     for _ in range(5):
-        assert await retry.insist(Away(2)) == "answer"
+        assert await retry.ask("look", Away(2)) == "answer"
 
 
 async def test_it_can_only_be_shortened(time: FakeTime):
@@ -97,7 +97,7 @@ async def test_it_can_only_be_shortened(time: FakeTime):
     retry.shorten(timedelta(hours=1))
 
     with pytest.raises(LedgerUnavailableError, match=r"1\.0 s"):
-        await retry.insist(Away(float("inf")))
+        await retry.ask("look", Away(float("inf")))
 
     assert time.seconds <= 1
 
@@ -112,7 +112,7 @@ async def test_it_is_shortened_for_what_waits_already(time: FakeTime):
             return await super().__call__()
 
     with pytest.raises(LedgerUnavailableError):
-        await retry.insist(StoppedAtTheThirdCall(float("inf")))
+        await retry.ask("look", StoppedAtTheThirdCall(float("inf")))
 
     assert time.seconds <= 1
 
@@ -120,13 +120,13 @@ async def test_it_is_shortened_for_what_waits_already(time: FakeTime):
 @pytest.mark.parametrize("error", [LedgerConfigurationError("wrong password"), KeyError("x")])
 async def test_only_an_outage_is_waited_for(time: FakeTime, error: Exception):
     with pytest.raises(type(error)):
-        await patient(minutes=10).insist(Away(1, error=error))
+        await patient(minutes=10).ask("look", Away(1, error=error))
 
     assert time.waits == []
 
 
 async def test_an_outage_is_told_and_its_end_too(time: FakeTime, caplog: pytest.LogCaptureFixture):
-    await patient(minutes=1).insist(Away(2, error=LedgerUnavailableError("gone\x1b")))
+    await patient(minutes=1).ask("look", Away(2, error=LedgerUnavailableError("gone\x1b")))
 
     assert [getattr(record, "event", "") for record in caplog.records] == [
         "ledger_unavailable",
@@ -145,7 +145,7 @@ def grace_for(retry: LedgerRetry) -> float | None:
 async def test_without_an_outage_no_lease_is_in_its_grace(time: FakeTime):
     retry = patient(minutes=10)
     time.seconds += 100
-    await retry.insist(Away(0))
+    await retry.ask("look", Away(0))
 
     assert grace_for(retry) is None
 
@@ -155,7 +155,7 @@ async def test_what_ran_out_since_the_last_answer_is_in_its_grace_until_all_have
 ):
     retry = patient(minutes=10)
     time.seconds = 100
-    await retry.insist(Away(0))
+    await retry.ask("look", Away(0))
     time.seconds = 103
     grace: list[float | None] = []
 
@@ -164,7 +164,7 @@ async def test_what_ran_out_since_the_last_answer_is_in_its_grace_until_all_have
             grace.append(grace_for(retry))
             return await super().__call__()
 
-    await retry.insist(Watched(4))
+    await retry.ask("look", Watched(4))
 
     # It waited for 0.1, 0.2, 0.4 and 0.8 s.
     assert time.seconds == 104.5
@@ -181,9 +181,9 @@ async def test_a_later_outage_gives_no_grace_to_what_that_ran_out_before_it(time
     retry = patient(minutes=10)
     for second in range(100):
         time.seconds = second
-        await retry.insist(Away(0))
+        await retry.ask("look", Away(0))
         time.seconds = second + 0.5
-        await retry.insist(Away(1))
+        await retry.ask("look", Away(1))
 
     assert grace_for(retry) == pytest.approx(0.6)
 
@@ -195,12 +195,12 @@ async def test_a_question_of_the_outage_that_fails_after_its_end_begins_no_other
     class HangsInAnOutage(Away):
         async def __call__(self) -> str:
             if not self.called:
-                await retry.insist(Away(3))
+                await retry.ask("look", Away(3))
                 time.seconds += 9
-                await retry.insist(Away(0))
+                await retry.ask("look", Away(0))
             return await super().__call__()
 
-    await retry.insist(HangsInAnOutage(1))
+    await retry.ask("look", HangsInAnOutage(1))
 
     assert grace_for(retry) == pytest.approx(time.seconds)
 
@@ -211,11 +211,11 @@ async def test_a_slow_answer_does_not_lengthen_the_grace(time: FakeTime):
 
     async def slow() -> None:
         time.seconds += 4
-        await retry.insist(Away(0))
+        await retry.ask("look", Away(0))
 
-    await retry.insist(slow)
+    await retry.ask("look", slow)
     time.seconds += 1
-    await retry.insist(Away(1))
+    await retry.ask("look", Away(1))
 
     assert grace_for(retry) == pytest.approx(1.1), "since the question that was asked last"
 
@@ -228,12 +228,12 @@ async def test_a_later_question_of_an_outage_does_not_shorten_its_grace(time: Fa
         async def __call__(self) -> str:
             if not self.called:
                 time.seconds += 1
-                await retry.insist(Away(0))
+                await retry.ask("look", Away(0))
             elif self.called == 1:
-                await retry.insist(Away(1))
+                await retry.ask("look", Away(1))
             return await super().__call__()
 
-    await retry.insist(Hangs(2))
+    await retry.ask("look", Hangs(2))
 
     assert grace_for(retry) == pytest.approx(time.seconds - 50)
 
@@ -245,9 +245,9 @@ async def test_an_answer_that_takes_very_long_was_an_outage_too(time: FakeTime):
     async def answer(seconds: float) -> None:
         time.seconds += seconds
 
-    await retry.insist(lambda: answer(4))
+    await retry.ask("look", lambda: answer(4))
     assert grace_for(retry) is None
-    await retry.insist(lambda: answer(6))
+    await retry.ask("look", lambda: answer(6))
     assert grace_for(retry) == pytest.approx(10)
     time.seconds += 10.1
     assert grace_for(retry) is None

@@ -127,7 +127,7 @@ class World(ABC):
             finally:
                 assert time.monotonic() - began < BOUND.total_seconds()
 
-        return await self._sender.insist(once)
+        return await self._sender.ask("look", once)
 
     def held(self) -> tuple[list[Lease], list[HostLease]]:
         """Return all leases in the ledger, of any worker."""
@@ -227,7 +227,9 @@ class MongoWorld(World):
             self.far = self.run(MongoLedger.open(self.url, "books", clock=self.clock))
             # The short timeout is for the faults; on a busy server, opening may take longer.
             opened = self.run(
-                self._sender.insist(lambda: MongoLedger.open(near, "books", driver=self.driver))
+                self._sender.ask(
+                    "look", lambda: MongoLedger.open(near, "books", driver=self.driver)
+                )
             )
             self._near = opened.store.database
             try:
