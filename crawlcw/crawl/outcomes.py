@@ -288,7 +288,8 @@ class Outcomes:
                     # A page that was answered has passed all hooks and layers.
                     self.errors.good.add(method)
                 self.errors.raised(method, raised, url=task.url)
-                # It is no evidence about the host.
+                # It is no evidence about the host, which need not wait for the errback.
+                attempt.free()
                 return await self.failed(attempt, refusal, replace(raised, message=refusal.message))
             case ProxiesAwayError():
                 raise Defer(refusal.message, until=timedelta(seconds=refusal.wait)) from refusal

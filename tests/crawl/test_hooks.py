@@ -176,6 +176,28 @@ async def test_a_hook_that_raises_on_all_first_pages_ends_the_crawl(place: str):
     assert "after_response raised on each of its first 20 pages" in report.detail
 
 
+async def test_a_host_is_asked_on_while_the_errback_of_a_hooks_fault_takes_its_time(place: str):
+    class Waiting(Pages):
+        start_urls = [f"{HOME}bad", f"{HOME}good"]
+        settings = Settings(per_host_concurrency=1, callback_timeout="1s")
+        parsed = asyncio.Event()
+
+        def before_request(self, request):
+            if request.url.endswith("bad"):
+                raise KeyError("x")
+
+        def parse(self, response):
+            self.parsed.set()
+
+        async def on_error(self, request, error):
+            await self.parsed.wait()
+            yield {"after": "the other page"}
+
+    _, items = await crawled(Waiting(), Web({f"{HOME}good": "good"}), place)
+
+    assert items == [{"after": "the other page"}]
+
+
 async def test_a_hook_may_answer_itself(place: str):
     class Known(Pages):
         def before_request(self, request):
