@@ -660,6 +660,12 @@ def frozen(server: postgres.Server) -> Iterator[None]:
             os.kill(process, signal.SIGCONT)
 
 
+def sleep(db: connection.Database) -> None:
+    """Let the server sleep, and end with its client: a later test waits for connections to end."""
+    db.execute("SET client_connection_check_interval = '100ms'")
+    db.execute(f"SELECT pg_sleep({ENOUGH})")
+
+
 async def test_the_time_of_an_operation_begins_with_its_work_on_the_thread(
     ledger: PostgresLedger, emptied_postgres: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -674,9 +680,7 @@ async def test_the_time_of_an_operation_begins_with_its_work_on_the_thread(
         await asyncio.sleep(answer)
 
     with writer._lock:
-        asleep = asyncio.create_task(
-            writer.run(lambda db: db.execute(f"SELECT pg_sleep({ENOUGH})"))
-        )
+        asleep = asyncio.create_task(writer.run(sleep))
         await asyncio.sleep(0)
         await a_timer_of_the_operation()
         time_of_clock += answer
@@ -724,14 +728,14 @@ async def test_a_close_that_is_cancelled_ends_what_is_under_way(
     monkeypatch.setattr(connection, "_ANSWER", 0.5)
     has_begun, has_ended = threading.Event(), threading.Event()
 
-    def sleep(db: connection.Database) -> None:
+    def noted_sleep(db: connection.Database) -> None:
         has_begun.set()
         try:
-            db.execute(f"SELECT pg_sleep({ENOUGH})")
+            sleep(db)
         finally:
             has_ended.set()
 
-    working = asyncio.create_task(ledger.store.writer.run(sleep))
+    working = asyncio.create_task(ledger.store.writer.run(noted_sleep))
     assert await asyncio.to_thread(has_begun.wait, ENOUGH)
     working.cancel()
     closing = asyncio.create_task(ledger.close())
