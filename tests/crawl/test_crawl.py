@@ -5,8 +5,10 @@ import gc
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import update_wrapper
+from inspect import Signature, signature
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Record, Status, Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.testing import Replay, ReplayDownloader
+from tests.blame.virtual import run, virtual
 from tests.support.ledgers import PatchedLedger, claimed_one, make_task, success
 
 HOME = "http://a.example/"
@@ -139,6 +142,28 @@ async def crawled(
     spider: Spider, web: ReplayDownloader, ledger: SqliteLedger, **settings: Any
 ) -> Report:
     return await crawl_of(spider, web, ledger, **settings).run()
+
+
+def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Let a test wait for no real second; its ledger has the virtual time as well."""
+
+    def running(path: Path, monkeypatch: pytest.MonkeyPatch, **given: Any) -> None:
+        with virtual(monkeypatch) as clock:
+
+            async def opened() -> None:
+                ledger = await SqliteLedger.open(path, "books", clock=clock.ledger_now)
+                try:
+                    await test(ledger=ledger, **given)
+                finally:
+                    await ledger.close()
+
+            run(clock, opened(), within=timedelta(hours=1))
+
+    others = [each for each in signature(test).parameters.values() if each.name != "ledger"]
+    own = [*signature(running).parameters.values()][:2]
+    update_wrapper(running, test)
+    running.__signature__ = Signature([*others, *own])  # type: ignore[attr-defined]  # for pytest
+    return running
 
 
 async def record(ledger: SqliteLedger, url: str) -> Record:
@@ -258,6 +283,7 @@ async def test_no_more_is_under_way_than_allowed(ledger: SqliteLedger):
     assert all(web.most[f"{name}.example"] <= 2 for name in "abcd")
 
 
+@in_virtual_time
 async def test_pages_that_are_throttled_among_others_cost_these_nothing(ledger: SqliteLedger):
     """HOSTILE 2.17: the host neither rests nor is slowed down."""
     busy = [f"{HOME}busy{n}" for n in range(5)]
@@ -386,6 +412,7 @@ async def test_a_page_that_fails_first_is_tried_again(ledger: SqliteLedger, fail
 @pytest.mark.thorough
 @pytest.mark.representative("[3]")
 @pytest.mark.parametrize("most", [1, 3])
+@in_virtual_time
 async def test_a_page_that_fails_for_ever_is_tried_as_often_as_allowed(
     ledger: SqliteLedger, most: int
 ):
@@ -401,6 +428,7 @@ async def test_a_page_that_fails_for_ever_is_tried_as_often_as_allowed(
     assert spider.given_up == [(HOME, Reason.HTTP_STATUS)], "told once, at the end"
 
 
+@in_virtual_time
 async def test_a_request_may_ask_for_attempts_of_its_own(ledger: SqliteLedger):
     class Patient(Books):
         async def start(self):
@@ -433,9 +461,8 @@ HOST_FAILURES = [
 ]
 
 
-@pytest.mark.thorough
-@pytest.mark.representative("failure0")
 @pytest.mark.parametrize("failure", HOST_FAILURES)
+@in_virtual_time
 async def test_a_failure_of_the_host_costs_no_page_an_attempt(ledger: SqliteLedger, failure: Any):
     web = Web({HOME: [failure] * 4 + ["there"]})
 
@@ -572,6 +599,7 @@ async def test_a_page_that_waits_for_a_retry_is_given_up_with_its_host(
     ]
 
 
+@in_virtual_time
 async def test_a_name_that_does_not_exist_is_given_up_sooner(ledger: SqliteLedger):
     web = Web({HOME: FetchError(Reason.DNS_NXDOMAIN, "no such host")})
 
@@ -621,6 +649,7 @@ async def test_a_server_that_names_a_time_is_asked_no_earlier(ledger: SqliteLedg
     assert host.ready_at >= host.not_before
 
 
+@in_virtual_time
 async def test_a_page_that_was_asked_for_with_its_own_headers_is_no_probe(ledger: SqliteLedger):
     class Keyed(Books):
         async def start(self) -> AsyncIterator[Request]:
@@ -669,6 +698,7 @@ async def test_a_body_of_another_length_than_promised_is_tried_again(ledger: Sql
     ],
     ids=["raised", "told"],
 )
+@in_virtual_time
 async def test_an_error_of_crawlcw_itself_ends_no_page(error: Exception, ledger: SqliteLedger):
     web = Web(site(3) | {f"{HOME}1": error})
 
@@ -998,6 +1028,7 @@ async def test_a_page_that_many_redirects_lead_to_at_once_is_asked_for_once(ledg
     assert await urls_of_items(ledger) == [HOME, f"{HOME}new"]
 
 
+@in_virtual_time
 async def test_a_page_that_fails_behind_redirects_fails_once_and_by_itself(ledger: SqliteLedger):
     new = f"{HOME}new"
     answers = {HOME: links("/1", "/2"), f"{HOME}1": to("/new"), f"{HOME}2": to("/new")}
