@@ -322,7 +322,7 @@ class Coordinator:
         returned, self.frontier.returned = self.frontier.returned, []
         if returned:
             await self._give_back(returned)
-        for host in self.frontier.half_open():
+        for host in self.frontier.reopen():
             self._opening.probe(host, background)
         if await self.host_leaser.look(background, hungry=self.pool.has_idle_workers()):
             self._idle = _SHORTEST_IDLE

@@ -435,10 +435,10 @@ class Frontier:
             if host not in self.losing and not self._held.of_host[host.name]
         ]
 
-    def half_open(self) -> list[HeldHost]:
-        """Return the hosts of which a known good page is to be asked before any other.
+    def reopen(self) -> list[HeldHost]:
+        """Serve the hosts that have answered meanwhile, or whose origin was given up.
 
-        Those that have answered meanwhile, or whose origin was given up, are served from here on.
+        Return those that are half-open: a known good page is to be asked before any other.
         """
         half_open = []
         for host in list(self.opening):

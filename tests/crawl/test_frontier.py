@@ -1061,7 +1061,7 @@ def test_where_that_page_is_answered_its_host_goes_on_as_before_and_the_throttle
 
     answered_since(process)
 
-    assert process.frontier.half_open() == []
+    assert process.frontier.reopen() == []
     for lease in taken:
         process.fetched(lease)
     assert host.state.delay == 0.0
@@ -1144,7 +1144,7 @@ def test_a_new_host_rests_before_that_until_it_was_cleared_once():
     throttled(process, first, retry_after=2)
     process.now += 2
     answered_since(process)
-    process.frontier.half_open()
+    process.frontier.reopen()
 
     throttled(process, second, retry_after=2)
 
@@ -1252,7 +1252,7 @@ def limited(process: Process) -> tuple[HeldHost, Lease, Lease]:
     process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
     assert host.state.delay == 0.5
     process.now += 3
-    process.frontier.half_open()
+    process.frontier.reopen()
     answered_since(process)
     return host, first, second
 
@@ -1276,7 +1276,7 @@ def test_at_a_host_with_a_delay_a_page_pays_once_another_came_in_time():
     host, first, second = limited(process)
     throttled(process, first)
     answered_since(process)
-    process.frontier.half_open()
+    process.frontier.reopen()
 
     assert throttled(process, first) is None
     process.now += 1
@@ -1291,7 +1291,7 @@ def test_what_was_known_of_a_page_before_its_host_had_a_delay_is_asked_again():
     (first,) = process.claim()
     throttled(process, first)
     answered_since(process)
-    process.frontier.half_open()
+    process.frontier.reopen()
     process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
     answered_since(process)
     assert host.state.delay > 0
@@ -1302,7 +1302,7 @@ def test_what_was_known_of_a_page_before_its_host_had_a_delay_is_asked_again():
 
 def test_a_page_that_pays_while_it_is_open_who_is_to_blame_for_another_slows_nobody():
     process, host, first, second = doubted()
-    process.frontier.half_open()
+    process.frontier.reopen()
     throttled(process, second)
 
     assert throttled(process, first) is None
@@ -1320,11 +1320,11 @@ def test_a_lane_is_closed_until_a_page_is_asked_that_was_answered_before():
     process.failed(reason=Reason.HTTP_STATUS, retry_after=1)
 
     assert host.probe_url() == good_page
-    assert process.frontier.half_open() == [host]
+    assert process.frontier.reopen() == [host]
     process.now += 50
     assert process.take() is None
     answered_since(process)
-    assert process.frontier.half_open() == []
+    assert process.frontier.reopen() == []
     assert process.take() is lease
 
 
