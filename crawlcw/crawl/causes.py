@@ -143,7 +143,7 @@ class Causes:
             if good_url is not None:
                 host.origin(task).learned(good_url, size=size)
             limit = self._frontier.page_limit
-            if limit.seeded and limit.is_reached(host.state):
+            if self._frontier.seeded and limit.is_reached(host.state):
                 limit.full.add(host.name)
                 host.state.given_up = Reason.HOST_FULL
                 host.enter(Phase.LEAVING)
@@ -294,7 +294,7 @@ class Causes:
         hosts, for such a port alone.
         """
         host = self._frontier.hosts.get(name)
-        if not error.refused or host is None or not self._frontier.page_limit.seeded:
+        if not error.refused or host is None or not self._frontier.seeded:
             return False
         if host.state.origins[scheme_of(url)].good_at is not None:
             return False

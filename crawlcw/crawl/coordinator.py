@@ -141,7 +141,7 @@ class Coordinator:
 
     def seeded(self) -> None:
         """Note that all seeds are in the ledger."""
-        self.frontier.page_limit.seeded = True
+        self.frontier.seeded = True
         self.wake()
 
     def wake(self) -> None:
@@ -511,7 +511,7 @@ class Coordinator:
             return False  # something came to this process while it asked
         # A task has a due until its outcome is committed, and its links have one before
         # that: a horizon of None hides nothing.
-        if horizon is None and self.frontier.page_limit.seeded:
+        if horizon is None and self.frontier.seeded:
             return True
         await self.internal_errors.end_where_nothing_else_is_left()
         now, idle, until = self._ledger.now(), self._idle, horizon
@@ -543,7 +543,7 @@ class Coordinator:
     async def _waiting(self, horizon: datetime | None, until: datetime | None) -> Standstill:
         """Return what there is to wait for, where this process has nothing to do *until* then."""
         now = self._ledger.now()
-        if horizon is None and not self.frontier.page_limit.seeded:
+        if horizon is None and not self.frontier.seeded:
             return Standstill(start=True)
         workers, _ = await self._session.neighbours()
         # The leases of others end by then, or are renewed.

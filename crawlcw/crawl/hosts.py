@@ -174,8 +174,6 @@ class PageLimit:
     most: int | None
     full: set[str]
     unlimited: set[str] = field(default_factory=set)  #: hosts that it does not hold for
-    #: Whether all start URLs are known: before that the crawl's own hosts are not.
-    seeded: bool = False
 
     def is_reached(self, state: Host) -> bool:
         """Return whether a host is full."""
@@ -207,6 +205,8 @@ class Frontier:
         #: Tasks of a lost origin that are settled one by one.
         self.calls = Calls.ALL if has_own else Calls.ERRBACK
         self.page_limit = page_limit
+        #: Whether all start URLs are known: before that the crawl's own hosts are not.
+        self.seeded = False
         self.clock = clock
         self.ledger_now = ledger_now
         self.queues = HostQueues(half_lease=settings.lease.total_seconds() / 2)

@@ -600,7 +600,7 @@ async def test_seeds_that_come_in_while_it_asks_whether_any_are_left_are_worked_
 
     async def seeded_meanwhile(**options: Any) -> datetime | None:
         found: datetime | None = await horizon(**options)
-        if not harness.frontier.page_limit.seeded:
+        if not harness.frontier.seeded:
             await ledger.tasks.add(make_tasks(3))
             harness.coordinator.seeded()
         return found

@@ -1407,7 +1407,7 @@ def test_a_page_that_is_visited_again_is_no_further_one_of_its_host():
 def test_no_host_is_full_before_all_start_urls_are_known():
     process = Process(max_pages=1)
     host = process.serve()
-    process.frontier.page_limit.seeded = False
+    process.frontier.seeded = False
 
     process.causes.finished(make_task(f"http://{HOST}/"), good_url=None, size=0)
 

@@ -58,7 +58,7 @@ class Process:
             name: Limit(concurrency=limit.concurrency, delay=limit.delay)
             for name, limit in (limits or {}).items()
         }
-        pages = PageLimit(most=max_pages, unlimited=set(unlimited), full=self.full, seeded=True)
+        pages = PageLimit(most=max_pages, unlimited=set(unlimited), full=self.full)
         self.frontier = Frontier(
             spider,
             settings,
@@ -67,6 +67,7 @@ class Process:
             clock=lambda: self.now,
             ledger_now=self.ledger_now,
         )
+        self.frontier.seeded = True
         self.causes = Causes(
             self.frontier,
             ProxyPool(settings),
