@@ -224,7 +224,6 @@ class _Parts(Parts):
             self.adder,
             coordinator=self.coordinator,
             scope=self.scope,
-            start_hosts=self.frontier.page_limit.unlimited,
             credentials=self.credentials,
             lease=settings.lease,
             stop=self.ending.wished,

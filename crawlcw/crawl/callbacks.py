@@ -95,13 +95,13 @@ class Produced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Which links of a crawl are followed."""
+    """Which links of a crawl are followed; the seeder adds hosts, and `PageLimit` full ones."""
 
     hosts: set[str]  #: those of the seeds and `allowed_hosts`
     max_depth: int | None
     max_links: int
     traps: TrapPolicy
-    full: set[str] = field(default_factory=set)  #: hosts that had their `max_pages_per_host`
+    full: set[str] = field(default_factory=set)  #: those of `PageLimit.full`
 
     @classmethod
     def of(cls, hosts: Iterable[str], settings: Settings) -> "Scope":

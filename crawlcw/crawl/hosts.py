@@ -175,6 +175,10 @@ class PageLimit:
     full: set[str]
     unlimited: set[str] = field(default_factory=set)  #: hosts that it does not hold for
 
+    def exempt(self, name: str) -> None:
+        """Ask a host of the start URLs without this limit."""
+        self.unlimited.add(name)
+
     def is_reached(self, state: Host) -> bool:
         """Return whether a host is full."""
         reached = self.most is not None and state.finished >= self.most

@@ -104,12 +104,11 @@ class Seeder:
         *,
         coordinator: Coordinator,
         scope: Scope,
-        start_hosts: set[str],
         credentials: Credentials,
         lease: timedelta,
         stop: Callable[[str], None],
     ) -> None:
-        """*start_hosts* is filled, and *scope* widened by it; *stop* is told of a `StopCrawl`.
+        """*scope* is widened by the hosts of the seeds; *stop* is told of a `StopCrawl`.
 
         *credentials*, which know the start URLs', learn those that only `start` has.
         """
@@ -118,7 +117,8 @@ class Seeder:
         self._coordinator = coordinator
         self._ledger = adder.ledger
         self._scope = scope
-        self._start_hosts = start_hosts
+        self._page_limit = coordinator.frontier.page_limit
+        self._start_hosts: set[str] = set()
         self._credentials = credentials
         self.run_start = RunStart(adder.ledger, lease=lease)
         self._stop = stop
@@ -159,6 +159,7 @@ class Seeder:
 
     def _note_start(self, host: str) -> None:
         self._start_hosts.add(host)
+        self._page_limit.exempt(host)
         if self._spider.allowed_hosts is None:
             self._scope.hosts.add(host)
 
