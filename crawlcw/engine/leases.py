@@ -50,16 +50,15 @@ class HeldLeases:
 
     def settling(self, leases: Iterable[Lease]) -> None:
         """Note that the outcomes of *leases* are on their way to the ledger."""
-        for lease in leases:
-            self._settling.add(lease.task.id)
+        self._settling.update(lease.task.id for lease in leases if self.holds(lease))
 
     def end(self, leases: Iterable[Lease]) -> None:
         """Forget leases that were committed, released or lost."""
-        for lease in leases:
+        # Not a later lease of the same task: it would run out.
+        for lease in filter(self.holds, leases):
             task = lease.task
             self._settling.discard(task.id)
-            if self._held.pop(task.id, None) is None:
-                continue
+            del self._held[task.id]
             if end := self._ends.pop(task.id, None):
                 end.set()
             self.of_host[task.host] -= 1
@@ -68,7 +67,7 @@ class HeldLeases:
 
     async def ended(self, lease: Lease) -> None:
         """Wait until *lease* was committed, released or lost."""
-        if lease.task.id in self._held:
+        if self.holds(lease):
             await self._ends.setdefault(lease.task.id, anyio.Event()).wait()
 
     def lose(self, task_ids: Iterable[bytes]) -> None:
@@ -81,10 +80,11 @@ class HeldLeases:
 
     async def renew(self, ledger: Ledger, *, lease: timedelta) -> set[bytes]:
         """Renew the leases held; return the lost tasks, which are forgotten here as by `lose`."""
-        lost = await ledger.leases.renew(self.all(), lease=lease)
+        asked = self.all()
+        lost = await ledger.leases.renew(asked, lease=lease) - self._settling
         # A task that was committed meanwhile is not lost, nor is one that may just have
         # been: of that the commit itself will tell.
-        gone = {i for i in lost if i in self._held and i not in self._settling}
+        gone = {each.task.id for each in asked if each.task.id in lost and self.holds(each)}
         if gone:
             logger.warning(
                 "%d leases are lost to other workers", len(gone), extra={"event": "lease_lost"}

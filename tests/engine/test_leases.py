@@ -203,6 +203,27 @@ async def test_a_lease_that_ended_while_it_was_renewed_is_not_lost(
     assert await renewed_once(ledger, held) == set()
 
 
+async def test_a_lease_that_was_claimed_anew_while_it_was_renewed_is_not_lost(
+    ledger: RenewingLedger, held: HeldLeases
+):
+    await ledger.tasks.add([make_task()])
+    held.add(await claimed(ledger))
+    original = ledger.leases.renew
+
+    async def claimed_anew(leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
+        await ledger.outcomes.release(leases)
+        held.end(leases)
+        lost = await original(leases, lease=lease)
+        held.add(await claimed(ledger))
+        ledger.leases.renew = original  # type: ignore[method-assign]  # the same the second time
+        return lost
+
+    ledger.leases.renew = claimed_anew  # type: ignore[method-assign]  # between the question and its answer
+
+    assert await renewed_once(ledger, held) == set()
+    assert len(held) == 1
+
+
 async def test_the_renewer_waits_for_a_ledger_that_is_away(
     ledger: RenewingLedger, held: HeldLeases, clock: FakeClock
 ):
@@ -329,6 +350,22 @@ def test_a_task_that_is_claimed_anew_is_one_of_its_host():
     assert (held.holds(before), held.holds(now)) == (False, True)
     held.end(held.all())
     assert held.of_host["a.example"] == 0
+
+
+async def test_the_late_end_of_a_lost_lease_is_not_that_of_the_next_one():
+    """Its result was still to be written when this process claimed the task anew."""
+    held = HeldLeases()
+    lost, again = (lease_of("http://a.example/1", fence=fence) for fence in (1, 2))
+    held.add([lost])
+    held.lose([lost.task.id])
+    held.add([again])
+
+    held.settling([lost])
+    with anyio.fail_after(5):
+        await held.ended(lost)
+    held.end([lost])
+
+    assert (held.all(), held.of_host) == ([again], {"a.example": 1})
 
 
 def test_what_is_not_held_ends_for_nobody():
