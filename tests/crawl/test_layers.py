@@ -124,10 +124,20 @@ async def test_a_layer_on_the_wire_sees_the_requests_of_a_downloader_around_the_
         def parse(self, response: Response) -> Any:
             yield {"text": response.text}
 
-    report = await crawled(Own(), ReplayDownloader({HOME: "page"}), tmp_path)
+    web = ReplayDownloader({HOME: "page"})
+    report = await crawled(Own(), web, tmp_path, obey_robots=True)
 
     assert report.items == 1
-    assert Own.wire.passed == [("page", HOME)]
+    assert Own.wire.passed == [("robots", f"{HOME}robots.txt"), ("page", HOME)]
+
+
+async def test_the_crawls_downloader_may_be_asked_outside_of_an_attempt():
+    default = pipeline.DefaultDownloader(ReplayDownloader({f"{HOME}there": "page"}))
+    request = Request(HOME)
+
+    response = await default.fetch(request, url=f"{HOME}there")
+
+    assert (response.text, response.request) == ("page", request)
 
 
 async def test_a_401_is_the_pages_failure_where_no_session_logs_in(tmp_path: Path):

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from crawlcw.api.attempt import LoggedOutError
+from crawlcw.api.attempt import LoggedOutError, Session
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response, SavedFile
 from crawlcw.api.settings import Settings
@@ -194,19 +194,50 @@ async def test_what_is_in_memory_is_saved_as_well(tmp_path: Path) -> None:
     assert (response.body, response.size) == (b"", 3)
 
 
-async def test_a_long_page_that_asks_for_a_login_is_no_file(
-    site: MediaSite, tmp_path: Path
-) -> None:
+async def checked(
+    site: MediaSite, folder: Path, login_when: Any, *, own: Session | None
+) -> Response:
+    """Return the response of a spider that logs in, in its *own* session."""
+
     class Members(Spider):
         name = "members"
-        login_when = 200
 
+    Members.login_when = login_when
     url = site.url("/film.mp4")
     layers = CheckAnswer(Members()), SaveFile(SETTINGS)
     async with AiohttpDownloader(SETTINGS, start_origins=[f"127.0.0.1:{site.port}"]) as web:
-        downloader = Layered(*layers, over=web, session=session())
-        with pytest.raises(LoggedOutError):
-            await downloader.fetch(Request(url, save_to=tmp_path), url=url)
+        downloader = Layered(*layers, over=web, session=own)
+        return await downloader.fetch(Request(url, save_to=folder), url=url)
+
+
+async def test_a_long_page_that_asks_for_a_login_is_no_file(
+    site: MediaSite, tmp_path: Path
+) -> None:
+    with pytest.raises(LoggedOutError):
+        await checked(site, tmp_path, 200, own=session())
+
+    assert names(tmp_path) == []
+    # Where there is no session, none is logged out.
+    check((await checked(site, tmp_path, 200, own=None)).file)
+
+
+async def test_the_beginning_of_a_file_says_if_a_login_is_asked_for(
+    site: MediaSite, tmp_path: Path
+) -> None:
+    def is_login(_: Spider, response: Response) -> bool:
+        return not response.body
+
+    check((await checked(site, tmp_path, is_login, own=session())).file)
+
+
+async def test_a_file_is_none_where_the_spider_cannot_tell_a_login(
+    site: MediaSite, tmp_path: Path
+) -> None:
+    def is_login(_: Spider, response: Response) -> bool:
+        raise KeyError(response.url)
+
+    with pytest.raises(FetchError, match="login_when raised KeyError"):
+        await checked(site, tmp_path, is_login, own=session())
 
     assert names(tmp_path) == []
 
