@@ -169,6 +169,7 @@ async def test_a_name_is_looked_up_by_the_proxy(kind: str, site: ExitSite):
 
     assert response.text == "<p>0"
     assert proxy.asked == ["shop.test:80"]
+    assert not any(b"authorization" in head.lower() for head in proxy.heads)
 
 
 async def test_with_socks5_a_name_is_looked_up_here_and_checked(site: ExitSite):
@@ -418,25 +419,91 @@ async def test_a_proxy_that_cannot_reach_the_host_is_not_to_blame(authority: Non
         assert proxy.url in error.message
 
 
+async def test_no_http_from_a_proxy_that_is_to_open_a_tunnel_is_an_error_of_the_protocol(
+    caplog: pytest.LogCaptureFixture,
+):
+    proxy = proxy_of("http", answers=b"no HTTP at all\r\n\r\n")
+    with proxies(proxy):
+        async with through(proxy) as downloader:
+            error = await refusal(downloader, "https://shop.test/")
+
+    assert error.reason is Reason.PROTOCOL
+    assert str(error.proxy) == proxy.url
+    assert caplog.records == []
+
+
+async def test_a_socks_proxy_that_hangs_up_after_its_greeting_may_have_lost_the_host(
+    site: ExitSite,
+):
+    proxy = proxy_of("socks5h")
+    with proxies(proxy):
+        async with through(proxy, start=site.url[7:]) as downloader:
+            await get(downloader, f"{site.url}/p/0")
+            proxy.hangs_up = True
+            error = await refusal(downloader, "http://shop.test/")
+
+    assert error.reason is Reason.DISCONNECTED
+    assert str(error.proxy) == proxy.url
+
+
+@pytest.mark.parametrize(("reply", "reason"), [(4, Reason.CONNECT), (7, Reason.PROXY)])
+async def test_a_reply_of_socks_tells_a_failure_of_the_host_from_one_of_the_proxy(
+    reply: int, reason: Reason
+):
+    proxy = proxy_of("socks5h", says=reply)
+    with proxies(proxy):
+        async with through(proxy, host_max_failures=1) as downloader:
+            error = await refusal(downloader, "http://shop.test/")
+
+    assert error.reason is reason
+    assert "socks" in error.message
+
+
+async def test_a_user_without_a_password_logs_in_with_an_empty_one(site: ExitSite):
+    proxy = proxy_of("http", login="ann:")
+    with proxies(proxy):
+        url = f"http://ann@127.0.0.1:{proxy.port}"
+        async with through(url, start=site.url[7:]) as downloader:
+            response = await get(downloader, f"{site.url}/p/0")
+
+    assert response.status == 200
+
+
+async def test_silence_over_a_connection_of_a_proxy_that_is_used_again_may_be_the_sites(
+    site: ExitSite, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("crawlcw.fetch.connector.REST", 0.0)
+    proxy = proxy_of("http")
+    with proxies(proxy):
+        async with through(proxy, start=site.url[7:], read_timeout="50ms") as downloader:
+            await get(downloader, f"{site.url}/p/0")
+            proxy.hangs = True
+            error = await refusal(downloader, f"{site.url}/p/0")
+
+    assert (error.reason, proxy.connections) == (Reason.TIMEOUT_READ, 1)
+
+
 @pytest.mark.parametrize(
-    ("silence", "settings", "reason"),
+    ("kind", "silence", "settings", "reason"),
     [
-        ({"is_silent": True}, {"connect_timeout": "300ms"}, Reason.TIMEOUT_CONNECT),
+        ("http", {"is_silent": True}, {"connect_timeout": "300ms"}, Reason.TIMEOUT_CONNECT),
+        ("socks5h", {"is_silent": True}, {"connect_timeout": "300ms"}, Reason.TIMEOUT_CONNECT),
         (
+            "http",
             {"hangs": True, "certificate": TRUSTED},
             {"read_timeout": "300ms", "insecure": True},
             Reason.TIMEOUT_READ,
         ),
     ],
-    ids=["before TLS", "after TLS"],
+    ids=["before TLS", "before TLS, socks", "after TLS"],
 )
 async def test_a_site_that_is_silent_behind_a_tunnel_is_not_the_proxys_fault(
-    silence: dict[str, Any], settings: dict[str, Any], reason: Reason
+    kind: str, silence: dict[str, Any], settings: dict[str, Any], reason: Reason
 ):
     # The proxy has not worked before, but it has answered CONNECT.
     silent = ProxyServer("http", "127.0.0.3", **silence)
     with proxies(silent):
-        proxy = proxy_of("http", "127.0.0.2", names={"silent.test": f"127.0.0.3:{silent.port}"})
+        proxy = proxy_of(kind, "127.0.0.2", names={"silent.test": f"127.0.0.3:{silent.port}"})
         with proxies(proxy):
             async with through(proxy, **settings) as downloader:
                 error = await refusal(downloader, "https://silent.test/")

@@ -34,8 +34,10 @@ class ProxyServer:
     port: int = 0
     refuses_connect: int | None = None  #: status of the answer to CONNECT
     hangs: bool = False  #: whether it never answers requests
+    hangs_up: bool = False  #: whether it greets SOCKS clients and then hangs up
     is_silent: bool = False  #: whether it accepts connections but sends nothing, not even TLS
-    answers: bytes | None = None  #: its own answer to plain requests
+    answers: bytes | None = None  #: its own answer to HTTP requests
+    says: int | None = None  #: the SOCKS reply to each request
     answers_at: str = ""  #: only for URLs with this part
     asked: list[str] = field(default_factory=list)  #: `host:port` of each connection or request
     logins: list[str] = field(default_factory=list)
@@ -194,6 +196,8 @@ class ProxyServer:
             writer.write(b"\x01\x00" if given == self.login else b"\x01\x01")
             if given != self.login:
                 return
+        if self.hangs_up:
+            return
         _, _, _, kind = await reader.readexactly(4)
         if kind == 1:
             host = ".".join(str(each) for each in await reader.readexactly(4))
@@ -202,6 +206,9 @@ class ProxyServer:
             host = (await reader.readexactly(size)).decode()
         (port,) = struct.unpack("!H", await reader.readexactly(2))
         bound = b"\x00\x01\x00\x00\x00\x00\x00\x00"
+        if self.says is not None:
+            writer.write(bytes([5, self.says]) + bound)
+            return
         try:
             there = await self._connect(host, port)
         except OSError:
