@@ -186,7 +186,7 @@ class FetchError(CrawlcwError):
     response: Answered | None = None
     proxy: object = None  #: the `Proxy` of the request, if it may be the cause
     deadline: float | None = None  #: the request's deadline in seconds, if that has passed
-    refused = False  #: whether the connection was refused
+    port_closed = False  #: whether the connection was refused
 
     def __init__(
         self,

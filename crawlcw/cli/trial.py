@@ -129,7 +129,9 @@ class Trial:
                 answer = refused.response
                 why = f"HTTP {answer.status} for {answer.url}, with a logged-in session"
                 # A session from an earlier login is logged in once more.
-                if session is None or await self._sessions.refused(session, task, why, told=False):
+                if session is None or await self._sessions.logged_out(
+                    session, task, why, told=False
+                ):
                     raise FetchError(Reason.LOGGED_OUT, why, status=answer.status) from None
 
     async def _answer(self, request: Request, session: Session | None) -> Response:

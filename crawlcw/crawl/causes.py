@@ -163,7 +163,7 @@ class Causes:
     def throttled(self, attempt: PageAttempt, error: FetchError) -> None:
         """Note a refusal (429, or 503 with Retry-After); raises `Defer` but for the page's own.
 
-        `Origin.refused` returns the cause. The page: `Host.page_refused`, then `Outcomes.failed`.
+        `Origin.throttled` returns the cause. The page: `Host.page_refused`, then `Outcomes.failed`.
         The origin: `origin_failed` has the host rest. Unknown: `Opening.probe` asks a known good
         page, and nothing counts before that; then `answered_well` has the host go on, or
         `unanswered` has it rest.
@@ -172,7 +172,7 @@ class Causes:
         host = self._frontier.hosts.get(task.host)
         if host is not None:
             origin = host.origin(task)
-            cause = origin.refused(
+            cause = origin.throttled(
                 self._marks,
                 task.id,
                 error,
@@ -294,7 +294,7 @@ class Causes:
         hosts, for such a port alone.
         """
         host = self._frontier.hosts.get(name)
-        if not error.refused or host is None or not self._frontier.seeded:
+        if not error.port_closed or host is None or not self._frontier.seeded:
             return False
         if host.state.origins[scheme_of(url)].good_at is not None:
             return False

@@ -137,7 +137,7 @@ class Fetcher:
                 try:
                     return await self._page(attempt)
                 except (FetchError, StopCrawl) as refusal:
-                    return await outcomes.refused(attempt, refusal)
+                    return await outcomes.unanswered(attempt, refusal)
         except Defer as deferred:
             self._put_back(lease, deferred)
         except (LedgerError, UsageError):

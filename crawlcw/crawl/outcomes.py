@@ -98,7 +98,7 @@ class PageSessions(Protocol):
     def answered_well(self, used: PageSession, task: Task, *, probe: str | None) -> None:
         """Note that a page was answered well; *probe* is its URL, if it may be asked again."""
 
-    async def refused(self, used: PageSession, task: Task, why: str, *, told: bool) -> bool:
+    async def logged_out(self, used: PageSession, task: Task, why: str, *, told: bool) -> bool:
         """Note that a page was answered as without a login; return whether that is its own.
 
         If it is not, the page is to be tried again. *told*: the callback has retired the session.
@@ -238,7 +238,7 @@ class Outcomes:
         if session is None:
             # It is no session's, so the callback has changed nothing.
             return Failed(reason=Reason.LOGGED_OUT, message=f"no session to retire: {why}")
-        if not await self.sessions.refused(session, attempt.lease.task, why, told=True):
+        if not await self.sessions.logged_out(session, attempt.lease.task, why, told=True):
             raise Defer("its session is retired")
         return Failed(reason=Reason.LOGGED_OUT, message=why)
 
@@ -267,7 +267,7 @@ class Outcomes:
         else:
             assert session is not None
             whose = "with a session that is logged in"
-            own = await self.sessions.refused(session, task, why, told=False)
+            own = await self.sessions.logged_out(session, task, why, told=False)
         if not own:
             raise Defer(f"{reason}: it is asked for with another session or proxy")
         error = status_error(response, now=self.now())
@@ -276,7 +276,7 @@ class Outcomes:
             error.response = response
         return await self._own_failure(attempt, error)
 
-    async def refused(self, attempt: PageAttempt, refusal: FetchError | StopCrawl) -> Done:
+    async def unanswered(self, attempt: PageAttempt, refusal: FetchError | StopCrawl) -> Done:
         """Record a page that was not answered; raises `Defer` where the page is not to blame."""
         task = attempt.lease.task
         match refusal:

@@ -171,7 +171,7 @@ class Robots:
             unknown = FetchError(
                 Reason.ROBOTS_UNAVAILABLE, f"{error.reason} {printable(error.message)}".strip()
             )
-            unknown.proxy, unknown.refused = error.proxy, error.refused
+            unknown.proxy, unknown.port_closed = error.proxy, error.port_closed
             raise unknown from error
         if throttles(response) or response.status >= 500:
             raise status_error(response, now=self._now(), reason=Reason.ROBOTS_UNAVAILABLE)

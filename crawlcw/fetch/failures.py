@@ -78,7 +78,7 @@ def failure_of(error: Exception) -> FetchError:
         text = f"the certificate is not trusted: {getattr(found, 'verify_message', '') or found}"
     text = printable(text or type(error).__name__, limit=_MAX_MESSAGE)
     failure = FetchError(_reason(error), text)
-    failure.refused = at_connect is not None and at_connect.errno == errno.ECONNREFUSED
+    failure.port_closed = at_connect is not None and at_connect.errno == errno.ECONNREFUSED
     return failure
 
 

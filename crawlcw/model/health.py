@@ -226,7 +226,7 @@ class Origin(Breaker):
         self.nameless, self.given_up = 0, None
         return limited
 
-    def refused(
+    def throttled(
         self,
         marks: Marks,
         page: bytes,

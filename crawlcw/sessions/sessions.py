@@ -204,7 +204,7 @@ class Sessions:
                 # It was refused before the login.
                 held.useful += 1
 
-    async def refused(self, used: Session, task: Task, why: str, *, told: bool) -> bool:
+    async def logged_out(self, used: Session, task: Task, why: str, *, told: bool) -> bool:
         """Note that a page was answered as without a login; return whether that is its own.
 
         Where it is not, the page is to be tried again. *told* says that the callback

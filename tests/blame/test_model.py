@@ -238,12 +238,12 @@ def _no_page_goes_to_the_tail(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_page_is_to_blame(patch: pytest.MonkeyPatch) -> None:
-    refused = Origin.refused
+    throttled = Origin.throttled
 
     def of_origin(origin: Origin, *given: Any, **named: Any) -> Cause | None:
-        return refused(origin, *given, **named) and Cause.ORIGIN
+        return throttled(origin, *given, **named) and Cause.ORIGIN
 
-    patch.setattr(Origin, "refused", of_origin)
+    patch.setattr(Origin, "throttled", of_origin)
 
 
 def _no_good_page_is_known(patch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ class Web:
         await asyncio.sleep(seconds)
         if isinstance(end, Reason):
             error = FetchError(end)
-            error.refused = end is Reason.CONNECT
+            error.port_closed = end is Reason.CONNECT
             raise error
         status, headers = (302, {"location": end}) if isinstance(end, str) else (end, {})
         elapsed = timedelta(seconds=self.clock.elapsed - began)

@@ -989,7 +989,7 @@ async def test_a_host_that_fails_rests_and_others_do_not(ledger: CountingLedger)
 
 def refusing() -> FetchError:
     error = FetchError(Reason.CONNECT, "refused")
-    error.refused = True
+    error.port_closed = True
     return error
 
 

@@ -1421,7 +1421,7 @@ async def test_a_host_that_has_answered_rests_as_long_as_any_though_nothing_else
     url = f"http://{HOST}/"
     process.causes.answered_well(HOST, url, latency=0.0, sent=process.ledger_now())
     refused = FetchError(Reason.CONNECT)
-    refused.refused = True
+    refused.port_closed = True
     process.now += 1
 
     await process.causes.unanswered(

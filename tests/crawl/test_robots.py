@@ -241,7 +241,10 @@ async def test_it_says_when_the_host_wants_to_be_asked_again(
 
 async def test_an_unavailable_robots_txt_says_why():
     failure = FetchError(Reason.CONNECT, "refused\x1b")
-    (failure.proxy,), failure.refused = ProxyPool(Settings(proxies=["http://one:1"])).proxies, True
+    (failure.proxy,), failure.port_closed = (
+        ProxyPool(Settings(proxies=["http://one:1"])).proxies,
+        True,
+    )
     robots, _ = robots_of({ROBOTS: failure})
 
     error = await error_of(robots, PAGE)
@@ -249,7 +252,7 @@ async def test_an_unavailable_robots_txt_says_why():
     assert str(error) == r"robots-unavailable: connect refused\x1b"
     assert isinstance(error.__cause__, FetchError)
     assert error.__cause__.reason is Reason.CONNECT
-    assert (error.proxy, error.refused) == (failure.proxy, True)
+    assert (error.proxy, error.port_closed) == (failure.proxy, True)
 
 
 async def test_an_error_told_to_thousands_does_not_grow():

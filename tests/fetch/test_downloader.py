@@ -428,9 +428,9 @@ async def test_a_refused_connection_is_named(downloader: AiohttpDownloader) -> N
         with pytest.raises(FetchError) as caught:
             await get(opened, f"http://127.0.0.1:{port}/")
 
-    assert (caught.value.reason, caught.value.refused) == (Reason.CONNECT, True)
+    assert (caught.value.reason, caught.value.port_closed) == (Reason.CONNECT, True)
     unreachable = aiohttp.ClientConnectorError(KEY, OSError(errno.EHOSTUNREACH, "no route"))
-    assert not failure_of(unreachable).refused
+    assert not failure_of(unreachable).port_closed
 
 
 async def test_plain_http_where_tls_was_expected_is_named(

@@ -52,7 +52,7 @@ class Asked:
         sent = self.now if sent is None else sent
         return self.origin.answered(self.marks, sent=sent, delay=self.delay)
 
-    def refused(
+    def throttled(
         self,
         page: str = "x",
         *,
@@ -61,7 +61,7 @@ class Asked:
         is_new: bool = False,
     ) -> Cause | None:
         self.now += 1
-        cause = self.origin.refused(
+        cause = self.origin.throttled(
             self.marks,
             page.encode(),
             FetchError(Reason.HTTP_STATUS, retry_after=retry_after),
@@ -131,7 +131,7 @@ def test_any_good_answer_revives_an_origin_that_was_given_up():
 def test_the_first_refusal_makes_an_origin_with_a_good_page_half_open():
     asked = known()
 
-    assert asked.refused() is None
+    assert asked.throttled() is None
 
     assert (state(asked.origin), asked.origin.failures) == ("half-open", 0)
 
@@ -139,7 +139,7 @@ def test_the_first_refusal_makes_an_origin_with_a_good_page_half_open():
 def test_without_a_good_page_it_opens():
     asked = Asked()
 
-    assert asked.refused() is Cause.ORIGIN
+    assert asked.throttled() is Cause.ORIGIN
 
     assert (state(asked.origin), asked.origin.failures) == ("open", 1)
 
@@ -147,41 +147,41 @@ def test_without_a_good_page_it_opens():
 def test_the_good_page_itself_cannot_be_its_own_probe():
     asked = known()
 
-    assert asked.refused("good") is Cause.ORIGIN
+    assert asked.throttled("good") is Cause.ORIGIN
 
 
 def test_where_the_probe_is_answered_the_page_pays_at_its_next_refusal():
     asked = known()
-    asked.refused()
+    asked.throttled()
 
     assert not asked.good()
 
     assert state(asked.origin) == "closed"
-    assert [asked.refused() for _ in range(3)] == [Cause.PAGE] * 3
+    assert [asked.throttled() for _ in range(3)] == [Cause.PAGE] * 3
 
 
 def test_where_the_probe_fails_the_page_pays_nothing():
     asked = known()
-    asked.refused(retry_after=40)
+    asked.throttled(retry_after=40)
 
     asked.fault(Reason.HTTP_STATUS, retry_after=3)
 
     assert state(asked.origin) == "open"
     assert asked.origin.until == asked.now + 40, "the longest rest that any answer asked for"
     asked.good()
-    assert asked.refused() is None
+    assert asked.throttled() is None
 
 
 def test_what_was_known_of_a_page_is_void_once_the_origin_opens():
     asked = known()
-    asked.refused()
+    asked.throttled()
     asked.good()
-    assert asked.refused() is Cause.PAGE
+    assert asked.throttled() is Cause.PAGE
 
     asked.fault()
     asked.good()
 
-    assert asked.refused() is None
+    assert asked.throttled() is None
 
 
 @pytest.mark.parametrize(("delay", "pages", "limited"), [(0, 2, False), (0, 3, True), (1, 1, True)])
@@ -191,13 +191,13 @@ def test_a_limit_is_likely_where_there_is_a_delay_or_many_are_refused_at_once(
     asked = known()
     asked.delay = delay
     for number in range(pages):
-        asked.refused(f"{number}")
+        asked.throttled(f"{number}")
 
     assert asked.good() is limited
     # That excuse holds once for a page: the next refusal costs it an attempt.
-    assert asked.refused("0") is (None if limited else Cause.PAGE)
+    assert asked.throttled("0") is (None if limited else Cause.PAGE)
     asked.good()
-    assert asked.refused("0") is Cause.PAGE
+    assert asked.throttled("0") is Cause.PAGE
 
 
 @pytest.mark.parametrize(("is_new", "limited"), [(True, True), (False, False)])
@@ -205,25 +205,25 @@ def test_after_the_rest_of_a_new_host_two_refused_pages_show_a_limit(is_new: boo
     """A host at its rate limit always answers the good page after a rest."""
     asked = known()
     for page in ("1", "2"):
-        asked.refused(page, retry_after=3, is_new=is_new)
+        asked.throttled(page, retry_after=3, is_new=is_new)
 
     assert asked.good() is limited
 
 
 def test_without_a_good_page_a_page_pays_where_another_was_answered_since():
     asked = Asked()
-    asked.refused()
+    asked.throttled()
     asked.good()
 
-    assert [asked.refused() for _ in range(2)] == [Cause.PAGE, Cause.PAGE]
+    assert [asked.throttled() for _ in range(2)] == [Cause.PAGE, Cause.PAGE]
 
 
 def test_refusals_that_were_under_way_at_the_opening_count_once():
     asked = Asked()
     sent = asked.now
-    asked.refused("1", sent=sent, retry_after=5)
+    asked.throttled("1", sent=sent, retry_after=5)
 
-    asked.refused("2", sent=sent, retry_after=60)
+    asked.throttled("2", sent=sent, retry_after=60)
 
     assert asked.origin.failures == 1
     assert asked.origin.until == asked.now + 60
@@ -265,7 +265,7 @@ def test_whatever_comes_state_and_fields_agree(steps, seconds):
             case "page":
                 asked.origin.learned(f"http://example.com/{detail}", size=1)
             case "refused":
-                asked.refused(f"{detail}", sent=asked.now - detail)
+                asked.throttled(f"{detail}", sent=asked.now - detail)
             case "fault":
                 asked.fault(detail)
         origin = asked.origin
@@ -286,11 +286,11 @@ def test_a_page_that_is_always_refused_pays_at_the_latest_at_its_third_refusal(s
     asked = known()
     for what, detail in steps:
         if what == "refused":
-            asked.refused(f"{detail}")
+            asked.throttled(f"{detail}")
             asked.good()
     causes = []
     for _ in range(3):
-        causes.append(asked.refused("y"))
+        causes.append(asked.throttled("y"))
         asked.good()
 
     assert causes[-1] is Cause.PAGE

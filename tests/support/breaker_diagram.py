@@ -125,7 +125,7 @@ class DrivenOrigin(Driven):
 
     def _refuse(self, page: str) -> bool:
         error = FetchError(Reason.HTTP_STATUS)
-        cause = self.origin.refused(
+        cause = self.origin.throttled(
             self.marks,
             page.encode(),
             error,
