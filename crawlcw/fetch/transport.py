@@ -255,12 +255,11 @@ class AiohttpDownloader:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         # The body of an error is read, whatever its type.
         accepted = self._settings.accept_types if 200 <= status < 300 else ("*/*",)
-        if kind != "text/html":
-            check_type(kind, accepted, status=status)
+        check_type(kind, accepted, status=status)
         body, truncated, waited = b"", None, 0.0
         # The body of a redirect is a courtesy to people, and may be endless.
         is_redirect = status in REDIRECTS and "location" in headers
-        if request.method != "HEAD" and status not in _BODILESS and not is_redirect:
+        if status not in _BODILESS and not is_redirect:
             most = request.options.max_body
             most = self._settings.max_body if most is None else most
             codings = [] if headers.keys().isdisjoint(CODED) else codings_of(headers)

@@ -16,22 +16,25 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yarl
 from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import AddrInfoType
 from aiohttp.http_exceptions import BadHttpMessage
 
-from crawlcw.api.attempt import Attempt
+from crawlcw.api.attempt import Attempt, Session
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch import connector as connector_module
 from crawlcw.fetch import transport as downloader_module
-from crawlcw.fetch.addresses import AddressGuard
+from crawlcw.fetch.addresses import AddressGuard, Hop, current_hop
 from crawlcw.fetch.connector import Listener
 from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.fetch.failures import failure_of
 from crawlcw.fetch.transport import AiohttpDownloader
+from crawlcw.model.identities import Identity
+from crawlcw.model.proxies import parse
 from tests.hostile.pages import fixed, response
 from tests.hostile.server import MIB, PAGE, HostileServer
 from tests.support.attempts import Layered, attempt, session
@@ -251,12 +254,23 @@ async def test_a_large_body_takes_memory_until_the_end_of_its_page(
     assert budget.used == 0
 
 
+@pytest.mark.parametrize("path", ["/ok", "/gzip"])
 async def test_a_small_body_takes_none(
-    downloader: AiohttpDownloader, server: HostileServer
+    downloader: AiohttpDownloader, server: HostileServer, path: str
 ) -> None:
     await downloader._budget.take(downloader._budget.limit)
 
-    assert (await get(downloader, server.url("/ok"))).body == PAGE
+    async with asyncio.timeout(10):
+        assert (await get(downloader, server.url(path))).body == PAGE
+
+
+async def test_a_large_body_takes_no_more_than_the_length_that_was_announced(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    await downloader._budget.take(downloader._budget.limit - len(LARGE))
+
+    async with asyncio.timeout(10):
+        assert (await get(downloader, server.url("/large"))).body == LARGE
 
 
 async def test_the_small_bodies_of_all_fetchers_are_a_small_part_of_the_budget(
@@ -691,17 +705,20 @@ async def test_a_cancelled_fetch_leaves_no_connection_behind(
     assert not downloader._connector._acquired
 
 
+@pytest.mark.parametrize("lack", [errno.EMFILE, errno.ENFILE])
 async def test_a_lack_of_descriptors_is_waited_out(
-    server: HostileServer, no_rest: None, monkeypatch: pytest.MonkeyPatch
+    server: HostileServer, no_rest: None, monkeypatch: pytest.MonkeyPatch, lack: int
 ) -> None:
     """HOSTILE 1.18."""
     monkeypatch.setattr(downloader_module, "_DESCRIPTOR_PAUSE", 0.0)
     make_socket = AddressGuard.socket
-    lacking = [errno.EMFILE, errno.ENFILE]
+    lacking = [lack]
 
     def scarce(guard: AddressGuard, address: AddrInfoType) -> socket.socket:
         if server.requests and lacking:
-            raise OSError(lacking.pop(), "too many open files")
+            # Given back by others, as soon as they have their turn.
+            asyncio.get_running_loop().call_soon(lacking.clear)
+            raise OSError(lack, "too many open files")
         return make_socket(guard, address)
 
     monkeypatch.setattr(AddressGuard, "socket", scarce)
@@ -724,6 +741,34 @@ async def test_a_closed_downloader_has_no_connections(server: HostileServer) -> 
     await downloader.close()
 
     assert downloader._connector is None
+
+
+async def test_a_downloader_is_opened_once_and_closed_with_its_block(
+    server: HostileServer, no_rest: None
+) -> None:
+    async with AiohttpDownloader(SETTINGS, start_origins=[server.origin]) as downloader:
+        for _ in range(2):
+            await downloader.open()
+            await get(downloader, server.url("/ok"))
+        assert server.connections == 1
+
+    while server.open_connections:
+        await asyncio.sleep(0)
+
+
+async def test_a_users_downloader_sends_requests_of_its_attempt_directly(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    jar = SiteCookies()
+    request = Request("http://elsewhere.example/")
+    outer = Attempt(request=request, session=Session(identity=Identity(name="a"), jar=jar))
+    outer.proxy = parse("http://127.0.0.1:9")
+    current_hop.set(Hop(outer))
+
+    response = await downloader.fetch(request, url=server.url("/set-cookie"))
+
+    assert response.request is request
+    assert jar.sent_to(yarl.URL(server.url("/")))
 
 
 # Redirects and addresses -------------------------------------------------------
@@ -877,6 +922,53 @@ async def test_the_length_of_a_request_is_counted_and_never_the_users() -> None:
     assert b"transfer-encoding" not in head
     assert head.count(b"host:") == 1
     assert b"\r\nhost: other.example\r\n" in head
+
+
+@pytest.mark.parametrize(
+    ("request_", "lines"),
+    [
+        ({}, []),
+        ({"method": "OPTIONS"}, []),
+        ({"method": "DELETE"}, ["content-length: 0"]),
+        (
+            {"method": "POST"},
+            ["content-length: 0", "content-type: application/octet-stream"],
+        ),
+        (
+            {"body": b"body"},
+            ["content-length: 4", "content-type: application/octet-stream"],
+        ),
+        (
+            {"method": "POST", "body": b"body", "headers": {"Content-Type": "text/plain"}},
+            ["content-length: 4", "content-type: text/plain"],
+        ),
+        ({"headers": {"user-agent": "own"}}, ["user-agent: own"]),
+        (
+            {"headers": {"Cookie": "a=1; b=1", "X-Key": "7"}, "cookies": {"b": "2"}},
+            ["cookie: a=1; b=2", "x-key: 7"],
+        ),
+    ],
+)
+async def test_a_request_has_these_headers_once(request_: dict[str, Any], lines: list[str]) -> None:
+    async def answer(head: bytes, reader: asyncio.StreamReader) -> bytes:
+        await reader.readexactly(4 if b"Content-Length: 4" in head else 0)
+        return _EMPTY
+
+    async with (
+        raw_site(answer) as (origin, heads),
+        AiohttpDownloader(SETTINGS, start_origins=[origin]) as opened,
+    ):
+        await get(opened, f"http://{origin}/", **request_)
+
+    usual = {
+        "user-agent": SETTINGS.user_agent.lower(),
+        "accept-encoding": "gzip, deflate, br, zstd",
+        "accept": "*/*",
+        "host": origin,
+    }
+    expected = usual | dict(line.split(": ") for line in lines)
+    sent = heads[0].decode().lower().split("\r\n")[1:-2]
+    assert sorted(sent) == sorted(f"{name}: {value}" for name, value in expected.items())
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Heads of responses: repeated Content-Length and interim responses, whole and in pieces."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -51,13 +53,15 @@ async def serving(pieces: Sequence[bytes], *, hangs: bool = False) -> AsyncItera
         await asyncio.sleep(0)  # for the transports
 
 
-async def fetched(pieces: Sequence[bytes], *, times: int = 1, hangs: bool = False) -> Response:
+async def fetched(
+    pieces: Sequence[bytes], *, times: int = 1, hangs: bool = False, **options: Any
+) -> Response:
     async with (
         serving(pieces, hangs=hangs) as origin,
         AiohttpDownloader(SETTINGS, start_origins=[origin]) as downloader,
     ):
         for _ in range(times):
-            request = Request(f"http://{origin}/")
+            request = Request(f"http://{origin}/", **options)
             response = await downloader.fetch(request, url=request.url)
         return response
 
@@ -138,6 +142,68 @@ async def test_a_head_without_its_end_fails_as_ever(
         await fetched(pieces, hangs=hangs)
 
     assert caught.value.reason in ([reason] if reason else [Reason.DISCONNECTED, Reason.PROTOCOL])
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"201 Created\r\nLocation: /other",
+        b"301 Moved Permanently",
+        b"404 Not Found\r\nContent-Type: image/png",
+    ],
+)
+async def test_the_body_of_any_status_that_leads_nowhere_is_read(head: bytes) -> None:
+    response = await fetched([b"HTTP/1.1 " + head + b"\r\nContent-Length: 4\r\n\r\npage"])
+
+    assert response.body == b"page"
+
+
+async def test_the_answer_to_head_has_no_body_that_could_be_cut_off() -> None:
+    coded = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 99\r\n\r\n"
+
+    assert (await fetched([coded], method="HEAD")).body == b""
+
+
+async def test_a_request_may_allow_less_than_the_settings() -> None:
+    page = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npage"
+
+    response = await fetched([page], max_body=2)
+
+    assert (response.body, response.truncated) == (b"pa", "bytes")
+
+
+async def test_a_small_picture_that_is_called_a_page_is_refused() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 12\r\n\r\n"
+
+    with pytest.raises(FetchError) as caught:
+        await fetched([head + b"\x89PNG\r\n\x1a\npage"])
+
+    assert caught.value.reason is Reason.CONTENT_TYPE
+
+
+async def test_a_coding_in_chunks_that_is_cut_off_is_marked() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
+    cut = gzip.compress(b"page" * 9)[:-9]
+
+    response = await fetched([head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(cut), cut)])
+
+    assert response.truncated == "coding"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "joined"),
+    [
+        (b"Location", [b"/a", b"/b"], "/a"),
+        (b"X-Robots-Tag", [b"noindex", b"bot: nofollow"], "noindex, bot: nofollow"),
+        (b"X-Robots-Tag", [b"bot: nofollow", b"noindex"], "noindex, bot: nofollow"),
+    ],
+)
+async def test_a_header_that_comes_twice(name: bytes, values: list[bytes], joined: str) -> None:
+    lines = b"".join(b"%b: %b\r\n" % (name, value) for value in values)
+
+    response = await fetched([b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + lines + b"\r\n"])
+
+    assert response.headers[name.decode().lower()] == joined
 
 
 async def test_of_many_headers_only_the_first_are_kept() -> None:

@@ -140,6 +140,27 @@ async def test_an_answer_without_content_is_no_file(tmp_path: Path) -> None:
         await Layered(SaveFile(SETTINGS), over=web).fetch(request, url=request.url)
 
 
+async def test_the_connection_of_a_file_is_used_again(site: MediaSite, tmp_path: Path) -> None:
+    request = Request(site.url("/film.mp4"), save_to=tmp_path)
+    async with AiohttpDownloader(SETTINGS, start_origins=[f"127.0.0.1:{site.port}"]) as downloader:
+        await attempt(request, downloader=downloader, settings=SETTINGS)
+
+        assert len(downloader._connector._idle) == 1
+
+
+async def test_a_coded_body_that_ends_too_early_is_no_file(site: MediaSite, tmp_path: Path) -> None:
+    packed = gzip.compress(b"film" * 99)[:-9]
+    site.files["/film.mp4"] = Media(
+        size=len(packed), body=packed, headers=("Content-Encoding: gzip",)
+    )
+
+    with pytest.raises(FetchError) as caught:
+        await saved(site, tmp_path)
+
+    assert caught.value.reason is Reason.PAYLOAD_TRUNCATED
+    assert names(tmp_path) == []
+
+
 async def test_a_coding_that_nobody_asked_for_is_taken_off(site: MediaSite, tmp_path: Path) -> None:
     content = FILM.piece(0, FILM.size)
     site.files["/film.mp4"] = Media(
@@ -288,7 +309,11 @@ async def test_what_one_session_has_is_not_gone_on_with_by_another(
     assert third is not None
 
 
-async def test_the_next_attempt_asks_for_the_rest(site: MediaSite, tmp_path: Path) -> None:
+@pytest.mark.parametrize("headers", [(), ("Content-Encoding: identity",)])
+async def test_the_next_attempt_asks_for_the_rest(
+    site: MediaSite, tmp_path: Path, headers: tuple[str, ...]
+) -> None:
+    site.files["/film.mp4"] = Media(size=FILM.size, headers=headers)
     await interrupted(site, tmp_path)
 
     check((await saved(site, tmp_path)).file)
