@@ -143,7 +143,7 @@ class SiteCookies:
                 ):
                     found.append((-len(cookie.path), rank, cookie.name, cookie.value))
             # Those of the names that the host is below of, too.
-            domain = "" if _is_address(host) else domain.partition(".")[2]
+            domain = domain.partition(".")[2]
         return [(name, value) for *_, name, value in sorted(found)]
 
     def _set(self, cookie: Cookie, *, now: datetime) -> None:
@@ -201,11 +201,6 @@ def _origin(url: yarl.URL) -> tuple[str, int, bool]:
     )
 
 
-def _is_address(host: str) -> bool:
-    # The URL Standard lets no other host end in a number.
-    return ":" in host or host.rpartition(".")[2].isdigit()
-
-
 def _is_the_same(known: Cookie | None, cookie: Cookie) -> bool:
     if known is None or known.expires is None or cookie.expires is None:
         return known == cookie
@@ -238,11 +233,11 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
     attributes = _attributes(rest)
     host, port, is_safe = _origin(url)
     domain = attributes.get("domain", "").removeprefix(".").lower()
-    # In a domain with many owners, and at an IP address, a cookie is for the very host.
+    # In a domain with many owners, and at an IP address, a cookie is for the very host. The URL
+    # Standard lets no other host end in a number, and an IPv6 address has no private suffix.
     is_shared = (
-        bool(domain)
-        and f".{host}".endswith(f".{domain}")
-        and not _is_address(host)
+        f".{host}".endswith(f".{domain}")
+        and not host.rpartition(".")[2].isdigit()
         and _suffixes().privatesuffix(domain) is not None
     )
     if domain not in ("", host) and not is_shared:

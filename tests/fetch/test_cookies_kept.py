@@ -1,5 +1,6 @@
 """Cookies kept between processes: changes of a jar, and its restored state."""
 
+import pickle
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -106,6 +107,10 @@ async def test_only_what_has_changed_is_to_be_written():
     jar.keep(["a=1", "b=1; Max-Age=110"], HOME)
     assert not jar.changed, "a later expiry alone is no change"
 
+    jar.keep(["b=1; Max-Age=1000", "c=1"], HOME)
+    assert [each and each.value for each in jar.take_changes().values()] == ["1", "1"]
+    jar.keep(["b=2; Max-Age=1000", "c=1; Max-Age=1000"], HOME)
+    assert sorted(each.value for each in jar.take_changes().values() if each) == ["1", "2"]
     jar.keep(["a=2", "b=1; Max-Age=0"], HOME)
     changes = jar.take_changes()
     assert sorted("gone" if each is None else each.value for each in changes.values()) == [
@@ -172,6 +177,15 @@ async def test_a_jar_amounts_to_so_much_and_no_more():
     kept = jar.kept().values()
     assert sum(len(each.value) for each in kept) < 2 << 20
     assert f"h{MOST_COOKIES + 9}.example" in {each.domain for each in kept}
+
+
+async def test_a_jar_whose_cookies_are_gone_takes_no_memory_for_their_hosts():
+    jar = SiteCookies()
+    for number in range(100):
+        jar.keep(["k=v", "k=; Max-Age=0"], yarl.URL(f"http://h{number}.example/"))
+    jar.take_changes()
+
+    assert len(pickle.dumps(jar)) < 500
 
 
 async def test_a_spiders_own_cookie_is_for_that_host():

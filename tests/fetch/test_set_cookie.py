@@ -120,6 +120,16 @@ def test_a_domain_is_the_host_or_above_it(attribute: str, domain: str, host_only
     assert (cookie.domain, cookie.host_only) == (domain, host_only)
 
 
+@pytest.mark.parametrize("host", ["[::1]", "[2001:db8::1]", "127.0.0.1"])
+def test_an_address_has_no_cookies_for_hosts_below_it(host: str):
+    url = yarl.URL(f"http://{host}/")
+
+    cookie = parsed(f"a=b; Domain={host.strip('[]')}", url)
+
+    assert cookie is not None
+    assert (cookie.domain, cookie.host_only) == (host.strip("[]"), True)
+
+
 @pytest.mark.parametrize(
     "domain",
     ["example", "op.example", "x.www.shop.example", "..shop.example", "shop.example.", "127.0.0.1"],
@@ -204,6 +214,7 @@ def test_an_end_that_is_over_deletes_a_cookie(delete: str):
         ("6/Nov/1994;08:49:37", (1994, 11, 6, 8, 49, 37)),
         ("6 Nov 1994 08:49:37 +0300", (1994, 11, 6, 8, 49, 37)),
         ("1994 6 Nov 08:49:37", (1994, 11, 6, 8, 49, 37)),
+        ("6 Nov 1994 08:49:37 7 Dec 1995 09:50:38", (1994, 11, 6, 8, 49, 37)),
         ("29 Feb 2024 00:00:00", (2024, 2, 29, 0, 0, 0)),
         ("1 Jan 1601 00:00:00", (1601, 1, 1, 0, 0, 0)),
     ],
