@@ -198,7 +198,10 @@ class Fetcher:
         """Ask for a page where robots.txt allows it; its further hops are `opening.Admission`'s."""
         task, asked, stats = attempt.lease.task, attempt.request, self._stats
         frontier, session = self._coordinator.frontier, attempt.session
-        await self._robots.admit(asked.url)
+        if (rules := self._robots.known(asked.url)) is None:
+            await self._robots.rules(asked.url)
+            raise Defer("the robots.txt of its origin has had its turn")
+        rules.check(asked.url)
         if session is None:
             # With one every redirect is followed in place.
             attempt.follows = partial(self._moved.follows, attempt)

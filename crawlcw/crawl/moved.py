@@ -169,8 +169,8 @@ class MovedPages:
     def _check_robots(self, url: str) -> None:
         """Raise `FetchError` for a URL that the rules disallow, where they are known here."""
         rules = self.robots.known(url)
-        if rules is not None and not rules.allows(url):
-            raise FetchError(Reason.REFUSED_ROBOTS, f"robots.txt disallows {url}")
+        if rules is not None:
+            rules.check(url)
 
     def _at(self, task: Task, home: Request, *, hops: int) -> Task:
         """Return the task of the page that *task* leads to, due in its place.

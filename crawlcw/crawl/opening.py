@@ -1,7 +1,8 @@
 """Permission to ask: hosts are opened, and URLs that are no tasks of their own are admitted.
 
 No page is asked for before its host's robots.txt is known: from the ledger, or else by its owner's
-request, once a day for all processes. A host whose breaker is half-open is asked first for a known
+request, once a day for all processes. A fetcher of each process asks for that of its other scheme,
+in the turn of the first such page. A host whose breaker is half-open is asked first for a known
 good page: only a host that is away does not answer it.
 
 Redirects' targets, parts of rendered pages, repeated requests of a user's layers, probes and logins
@@ -54,6 +55,7 @@ class Opening:
         self.causes = causes
         self._room = anyio.Semaphore(at_once)
         self._watchdog = watchdog
+        robots.learned = self._learned
 
     def open(self, host: HeldHost, url: str, background: anyio.abc.TaskGroup) -> bool:
         """Open a host that has *url* among its tasks; say whether it is open already.
@@ -64,7 +66,7 @@ class Opening:
         if self.probe(host, background):
             return False
         if rules is not None:
-            host.open(crawl_delay=rules.crawl_delay)
+            host.open(crawl_delay=self.robots.crawl_delay(host.name))
             return True
         self._begin(host, url, self._ask, background)
         return False
@@ -146,7 +148,14 @@ class Opening:
             sitemaps=rules.sitemaps[:_SITEMAPS],
             expires=self.frontier.ledger_now() + VALID,
         )
-        host.open(crawl_delay=rules.crawl_delay, robots=record, asked=True)
+        delay = self.robots.crawl_delay(host.name)
+        host.open(crawl_delay=delay, robots=record, asked=True)
+
+    def _learned(self, origin: str) -> None:
+        """Keep the Crawl-delay of an origin whose robots.txt has been fetched."""
+        if host := self.frontier.hosts.get(urls.locate(origin).host):
+            host.crawl_delay = self.robots.crawl_delay(host.name)
+            host.pace()
 
     def _is_excused(self, error: FetchError, asked: str, began: float) -> bool:
         """Return whether a failure says nothing of the host, which is asked again."""
@@ -174,8 +183,11 @@ class Admission:
 
     async def admit(self, attempt: Attempt, url: str) -> None:
         """See `redirects.Admission.admit`."""
+        # The waits are the crawl's own, and not the server's.
+        if self.robots.known(url) is None:
+            with attempt.deadline:
+                await self.turn(url)
         await self.part(url, is_document=attempt.purpose is Purpose.PAGE)
-        # The wait is the crawl's own, and not the server's.
         with attempt.deadline:
             await self.turn(url)
 
@@ -191,8 +203,8 @@ class Admission:
             return
         frontier, host = self.opening.frontier, urls.locate(url).host
         now, delay = frontier.clock(), frontier.delay(host)
-        if host not in frontier.hosts and (rules := self.robots.known(url)) is not None:
-            delay = max(delay, rules.crawl_delay)
+        if host not in frontier.hosts:
+            delay = max(delay, self.robots.crawl_delay(host))
         if not delay:
             return
         turn = max(now, self.last(host) + delay, self._free_at.get(host, now))

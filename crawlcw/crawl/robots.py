@@ -2,7 +2,7 @@
 
 4xx allows everything; 5xx, 429 and network errors leave it unknown, and nothing of the host is
 fetched until it is known. A host's owner fetches it once a day, and the ledger keeps it for all
-other processes.
+other processes: of the host's two origins the one that the host was opened with.
 """
 
 import asyncio
@@ -65,6 +65,11 @@ class Rules:
             return True  # RFC 9309, section 2.2.2
         return bool(self.parsed.can_fetch(url, self.agent))
 
+    def check(self, url: str) -> None:
+        """Raise `FetchError` (`refused-robots`) where *url* may not be fetched."""
+        if not self.allows(url):
+            raise FetchError(Reason.REFUSED_ROBOTS, f"robots.txt disallows {url}")
+
 
 ALLOW_ALL = Rules()
 
@@ -87,6 +92,8 @@ class Robots:
         self._clock = clock
         self._now = now
         self._known: OrderedDict[str, tuple[float, asyncio.Future[Rules]]] = OrderedDict()
+        #: Told of each origin whose rules have been fetched.
+        self.learned: Callable[[str], None] = lambda _: None
 
     async def rules(self, url: str) -> Rules:
         """Return the rules for *url*'s origin; many callers at once make one request.
@@ -131,8 +138,12 @@ class Robots:
 
     async def admit(self, url: str) -> None:
         """Raise `FetchError` (`refused-robots`) where robots.txt disallows *url*."""
-        if not (await self.rules(url)).allows(url):
-            raise FetchError(Reason.REFUSED_ROBOTS, f"robots.txt disallows {url}")
+        (await self.rules(url)).check(url)
+
+    def crawl_delay(self, host: str) -> float:
+        """Return the longest Crawl-delay of the known origins of a host, in seconds."""
+        known = (self.known(f"{scheme}://{host}") for scheme in ("http", "https"))
+        return max((rules.crawl_delay for rules in known if rules), default=0.0)
 
     async def close(self) -> None:
         """End look-ups that are still under way."""
@@ -153,6 +164,8 @@ class Robots:
             self._known.pop(origin, None)
         elif error is not None:
             self._known[origin] = (self._clock() + _UNKNOWN_FOR, answer)
+        elif not answer.cancelled():
+            self.learned(origin)
 
     async def _fetch(self, origin: str) -> Rules:
         try:

@@ -511,3 +511,53 @@ def test_a_host_is_not_slowed_down_for_the_host_that_its_redirects_lead_to(
     )
 
     assert web.clock.elapsed < within
+
+
+# --- robots.txt
+
+
+@pytest.mark.parametrize(
+    ("urls", "host"),
+    [
+        (["http://a.example/0", "https://a.example/0", "https://a.example/1"], "//a."),
+        (["http://to-b.example/"], "//b."),
+    ],
+    ids=["of the other scheme", "behind a redirect"],
+)
+def test_a_robots_txt_takes_a_turn_of_its_host(
+    urls: list[str | float], host: str, crawled: Crawled
+):
+    def answers(_: Web, url: str) -> Answer:
+        return (0.1, "http://b.example/1") if url == "http://to-b.example/" else WELL
+
+    # With cookies a redirect is followed in place.
+    web = crawled(urls, answers, obey_robots=True, cookies=True, delay="2s")
+
+    assert web.report.failures == {}
+    assert Counter(url for _, url in web.asked).most_common(1)[0][1] == 1
+    assert min(later - at for at, later in pairwise(web.times(host))) > 1.99
+
+
+RULES = b"User-agent: *\nCrawl-delay: 9\nDisallow: /0"
+
+
+class OwnRules:
+    """Layer that answers for the robots.txt of one origin."""
+
+    wire = True
+
+    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
+        if request.url == "https://a.example/robots.txt":
+            return Response(request.url, request=request, body=RULES)
+        return await call_next(attempt, request)
+
+
+def test_the_longest_crawl_delay_of_a_hosts_origins_is_kept(crawled: Crawled):
+    urls = [f"{scheme}://a.example/{n}" for n in range(3) for scheme in ("http", "https")]
+    web = crawled(urls, lambda *_: WELL, layers=[OwnRules()], obey_robots=True, concurrency=1)
+
+    assert "https://a.example/0" not in [url for _, url in web.asked]
+    first = web.times("https://a.example/")[0]
+    later = [time for time in web.times("//a.") if time >= first]
+    assert len(later) >= 3
+    assert min(after - at for at, after in pairwise(later)) > 8.99
