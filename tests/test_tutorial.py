@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import pages
+from tests.support.examples import QUICK
 
 SERVE = "crawlcw demo --serve"
 
@@ -52,7 +53,7 @@ def test_the_tutorial_works_from_its_first_to_its_last_step(port: int, tmp_path:
     finished = subprocess.run(
         ["bash", "-euc", "".join(blocks)],
         cwd=tmp_path,
-        env={"HOME": str(tmp_path), "PATH": path},
+        env={"HOME": str(tmp_path), "PATH": path, **QUICK},
         capture_output=True,
         text=True,
         timeout=120,

@@ -28,6 +28,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from tests.support import needed, pages, terminals
+from tests.support.examples import QUICK
 
 FOLDER = pages.ROOT / "examples" / "pictures"
 _COLUMNS, _LINES = 100, 50
@@ -166,7 +167,7 @@ def _on_terminal(
     arguments = command.split()
     if arguments[0] == "crawlcw":
         arguments = [sys.executable, "-m", *arguments]
-    environ = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", "HOME": str(folder)}
+    environ = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", "HOME": str(folder), **QUICK}
     process, terminal = terminals.started(
         arguments, environ | (environment or {}), folder=folder, size=(_LINES, _COLUMNS)
     )
