@@ -127,6 +127,8 @@ class MovedPages:
         """Add the task of a page in hand and lease it, unless it is leased or done."""
         # A cancelled claim would leave a lease that no process knows of.
         with anyio.CancelScope(shield=True):
+            # Other processes may ask for it from here on: as with links, its cookies come first.
+            await self.adder.add(())
             await self.adder.put({target.id: target})
             self.adder.seen.add([target.id])
             record = await self.session.ledger.tasks.get(target.id)

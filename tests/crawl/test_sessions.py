@@ -17,8 +17,10 @@ from crawlcw.assembly import assemble, run_spider
 from crawlcw.fetch.pipeline import downloader_of, web
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Committed, Ledger
+from crawlcw.ledger.values import Added
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.identities import IdentityState
+from crawlcw.model.task import Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.testing import ReplayDownloader
 from tests.support.commands import invoke
@@ -473,6 +475,32 @@ async def test_no_outcome_is_written_before_the_cookies_of_its_page(
 
     assert report.counts[Status.FINISHED] == 16
     assert behind == []
+
+
+async def test_the_page_of_a_redirect_is_added_after_the_cookies_of_the_redirect(
+    site: MemberSite, tmp_path: Path
+):
+    """Another process may ask for it as soon as it is there, and this one be killed."""
+    spider = Visitors(start_urls=[site.base + "/enter-at-once"])
+    settings = layered(QUICK, assignments=["cookies=true"])
+    ledger = await open_ledger(f"sqlite:///{tmp_path / 'crawl.db'}", "members")
+    tasks, kept = ledger.tasks, set[str]()
+
+    async def add(added: Sequence[Task]) -> Added:
+        if site.start in [each.url for each in added]:
+            known = await ledger.sessions.get("default")
+            kept.update(each.name for each in (known.cookies.values() if known else ()))
+        return await tasks.add(added)
+
+    ledger.tasks = PatchedFacet(tasks, add=add)
+    async with downloader_of(
+        spider, web(spider, settings, proxies=ProxyPool(settings))
+    ) as downloader:
+        report = await assemble(spider, ledger, downloader, settings).run()
+    await ledger.close()
+
+    assert report.counts[Status.FINISHED] == 16
+    assert kept == {"sid", "last"}
 
 
 @pytest.mark.thorough

@@ -135,6 +135,12 @@ class MemberSite:
         response.set_cookie("sid", sid)
         return response
 
+    async def enter_at_once(self, request: web.Request) -> web.Response:
+        response = await self.enter(request)
+        response.headers["Location"] = "/in/0"
+        response.set_status(302)
+        return response
+
     async def open_page(self, request: web.Request) -> web.Response:
         links = '<a href="/in/0">in</a><a href="/open/1">1</a><a href="/open/2">2</a>'
         return web.Response(text=f"anybody\n{links}", content_type="text/html")
@@ -150,6 +156,7 @@ def served(pages: int, **options: Any) -> Iterator[MemberSite]:
     app.router.add_get("/in/{number}", site.page)
     app.router.add_get("/open/{number}", site.open_page)
     app.router.add_get("/enter", site.enter)
+    app.router.add_get("/enter-at-once", site.enter_at_once)
     app.router.add_get("/file/{number}", site.file)
     with in_thread(loopback.served(app)) as site.base:
         yield site
