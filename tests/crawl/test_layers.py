@@ -131,6 +131,18 @@ async def test_a_layer_on_the_wire_sees_the_requests_of_a_downloader_around_the_
     assert Own.wire.passed == [("robots", f"{HOME}robots.txt"), ("page", HOME)]
 
 
+async def test_a_layer_on_the_wire_sees_no_request_that_the_cache_answers(tmp_path: Path):
+    wire, web = Seen(wire=True), ReplayDownloader({HOME: "page"})
+    cache = DevCache(Settings(cache="dev"), folder=tmp_path / "cache")
+
+    for run in ("1", "2"):
+        (folder := tmp_path / run).mkdir()
+        report = await crawled(crawler(wire), pipeline.DefaultDownloader(web, cache=cache), folder)
+        assert report.items == 1
+
+    assert wire.passed == [("page", HOME)]
+
+
 async def test_the_crawls_downloader_may_be_asked_outside_of_an_attempt():
     default = pipeline.DefaultDownloader(ReplayDownloader({f"{HOME}there": "page"}))
     request = Request(HOME)
