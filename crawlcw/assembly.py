@@ -29,7 +29,7 @@ from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder, StartNames
 from crawlcw.dev_cache import DevCache
-from crawlcw.engine.session import Session
+from crawlcw.engine.session import WorkerSession
 from crawlcw.fetch import pipeline
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.pipeline import DefaultDownloader, downloader_of, web
@@ -117,7 +117,7 @@ class _Parts(Parts):
         self.proxies = proxies
         self.meter = meter
         self.now = ledger.now
-        self.session = Session(
+        self.session = WorkerSession(
             ledger,
             lease=lambda: settings.lease,
             give_up=settings.ledger_give_up,

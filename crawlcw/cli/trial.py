@@ -23,7 +23,7 @@ from crawlcw.crawl.opening import Admission
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.dev_cache import DevCache
-from crawlcw.engine.session import Session as WorkerSession
+from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import Defer, FetchError, Reason, StopCrawl

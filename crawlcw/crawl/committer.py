@@ -25,7 +25,7 @@ from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done, End
 from crawlcw.engine.batching import write_in_groups
-from crawlcw.engine.session import Session
+from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.stats import UNSEEN, Stats
 from crawlcw.errors import FetchError
 from crawlcw.ledger.protocol import Ledger
@@ -138,7 +138,7 @@ class Committer:
 
     def __init__(
         self,
-        session: Session,
+        session: WorkerSession,
         *,
         coordinator: Coordinator,
         adder: TaskAdder,

@@ -21,7 +21,7 @@ from crawlcw.model.sanitize import printable
 if TYPE_CHECKING:
     # The commands that write an order down load nothing that crawls.
     from crawlcw.crawl.coordinator import Coordinator
-    from crawlcw.engine.session import Session
+    from crawlcw.engine.session import WorkerSession
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class Steering:
 
     def __init__(
         self,
-        session: "Session",
+        session: "WorkerSession",
         settings: Settings,
         *,
         coordinator: "Coordinator",

@@ -27,7 +27,7 @@ from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.outcomes import End, InternalErrors
 from crawlcw.engine.pool import Pool
-from crawlcw.engine.session import Session
+from crawlcw.engine.session import WorkerSession
 from crawlcw.errors import Reason
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
@@ -70,7 +70,7 @@ class Coordinator:
 
     def __init__(
         self,
-        session: Session,
+        session: WorkerSession,
         settings: Settings,
         *,
         opening: Opening,

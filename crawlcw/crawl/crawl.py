@@ -30,7 +30,7 @@ from crawlcw.crawl.outcomes import Done, PageSessions
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder
 from crawlcw.engine.ledger_retry import LedgerRetry
-from crawlcw.engine.session import Session
+from crawlcw.engine.session import WorkerSession
 from crawlcw.errors import LedgerUnavailableError, single_errors
 from crawlcw.model.counters import EarlyEnd, FinishReason, Report, failed_pages
 from crawlcw.model.durations import format_duration
@@ -103,7 +103,7 @@ class Parts:
 
     spider: Spider
     settings: Settings
-    session: Session
+    session: WorkerSession
     ending: Ending
     # The stations of a task, from the seed to the outcome:
     seeder: Seeder

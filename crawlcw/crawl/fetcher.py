@@ -23,7 +23,7 @@ from crawlcw.crawl.moved import MovedPages
 from crawlcw.crawl.outcomes import NOT_MODIFIED, Done, Outcomes
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.pool import RunAlone
-from crawlcw.engine.session import Session
+from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.stats import UNSEEN
 from crawlcw.errors import Defer, FetchError, LedgerError, Reason, StopCrawl, UsageError
 from crawlcw.fetch.pipeline import RENDERED
@@ -49,7 +49,7 @@ class Fetcher:
 
     def __init__(
         self,
-        session: Session,
+        session: WorkerSession,
         *,
         ways: Mapping[str, Next],
         robots: Robots,

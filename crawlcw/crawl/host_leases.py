@@ -14,7 +14,7 @@ import anyio.abc
 
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.hosts import Frontier, HeldHost, Phase
-from crawlcw.engine.session import Session
+from crawlcw.engine.session import WorkerSession
 from crawlcw.model.hosts import Calls, HostLease
 from crawlcw.model.sanitize import printable
 
@@ -38,7 +38,7 @@ _SWEPT = 25
 class HostLeaser:
     """The leases of hosts of one process."""
 
-    def __init__(self, session: Session, frontier: Frontier, settings: Settings) -> None:
+    def __init__(self, session: WorkerSession, frontier: Frontier, settings: Settings) -> None:
         """Lease hosts for the process of *session*."""
         self._session = session
         self._ledger = session.ledger

@@ -16,7 +16,7 @@ from crawlcw.crawl.causes import PageAttempt
 from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.outcomes import Done, Outcomes, info_of
 from crawlcw.crawl.robots import Robots
-from crawlcw.engine.session import Session
+from crawlcw.engine.session import WorkerSession
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.redirects import loop_message, onward
 from crawlcw.model import urls
@@ -33,7 +33,7 @@ _LONGEST_LOOP = 100
 class MovedPages:
     """Ends tasks whose pages are elsewhere."""
 
-    session: Session
+    session: WorkerSession
     outcomes: Outcomes
     _: KW_ONLY
     adder: TaskAdder  #: adds the targets

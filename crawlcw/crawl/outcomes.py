@@ -29,7 +29,7 @@ from crawlcw.api.user_code import Raised
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl.callbacks import Produced, Runner
 from crawlcw.crawl.causes import Causes, PageAttempt
-from crawlcw.engine.session import Session
+from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.stats import UNSEEN
 from crawlcw.errors import (
     FAILURE_REASONS,
@@ -116,7 +116,7 @@ class Outcomes:
 
     def __init__(
         self,
-        session: Session,
+        session: WorkerSession,
         settings: Settings,
         *,
         runner: Runner,
@@ -552,7 +552,7 @@ class InternalErrors:
     time. When nothing else is left the crawl ends, and the pages stay for the next run.
     """
 
-    def __init__(self, session: Session, *, end: End) -> None:
+    def __init__(self, session: WorkerSession, *, end: End) -> None:
         self._times: Counter[bytes] = Counter()  #: the attempts that met one, by the task's id
         self._ledger = session.ledger
         self._stats = session.stats

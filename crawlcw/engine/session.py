@@ -52,7 +52,7 @@ class Hosts(Protocol):
         """Give them back; raises `LedgerUnavailableError`."""
 
 
-class Session:
+class WorkerSession:
     """The leases of one process on one ledger, and its place among the workers."""
 
     #: Those that it holds, of hosts; tracked tasks have none.

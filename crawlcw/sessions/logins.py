@@ -22,7 +22,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.api.user_code import Called, Cancellation, calls_user_code, time_limit
 from crawlcw.crawl.opening import Admission
-from crawlcw.engine.session import Session as WorkerSession
+from crawlcw.engine.session import WorkerSession
 from crawlcw.errors import FetchError, StopCrawl
 from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.model import identities, urls, values

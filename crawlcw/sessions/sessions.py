@@ -29,7 +29,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, logs_in
 from crawlcw.crawl.opening import Admission
-from crawlcw.engine.session import Session as WorkerSession
+from crawlcw.engine.session import WorkerSession
 from crawlcw.errors import Defer, FetchError, StopCrawl
 from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.fetch.pipeline import RENDERED

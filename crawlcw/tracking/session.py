@@ -16,8 +16,8 @@ from functools import partial
 
 import anyio
 
-from crawlcw.engine import session as engine
 from crawlcw.engine.batching import write_in_groups
+from crawlcw.engine.session import WorkerSession
 from crawlcw.errors import LeaseLostError, LedgerError, LedgerUnavailableError, SettingsError
 from crawlcw.ledger.protocol import Claimed, Ledger
 from crawlcw.ledger.shielding import run_shielded
@@ -43,7 +43,7 @@ class _Waiting:
     written: asyncio.Future[None]
 
 
-class Session(engine.Session):
+class Session(WorkerSession):
     """The leases of one process on one use case."""
 
     def __init__(self, ledger: Ledger, policy: Policy, *, give_up: timedelta) -> None:

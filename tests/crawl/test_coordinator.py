@@ -28,7 +28,7 @@ from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine import ledger_retry
-from crawlcw.engine.session import Session
+from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
 from crawlcw.fetch.proxies import ProxyPool
@@ -179,7 +179,9 @@ class Harness:
         self.settings = Settings(**settings)
         self.starts: list[tuple[float, str]] = []
         loop = asyncio.get_running_loop()
-        session = Session(ledger, lease=lambda: self.settings.lease, give_up=timedelta(minutes=10))
+        session = WorkerSession(
+            ledger, lease=lambda: self.settings.lease, give_up=timedelta(minutes=10)
+        )
         self.held, self.stats = session.held, session.stats
         web = FailureLog({"http://example.com/robots.txt": robots} if robots else {})
         self.failures = web.failures

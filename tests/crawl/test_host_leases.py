@@ -11,7 +11,7 @@ import pytest
 
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.host_leases import HostLeaser
-from crawlcw.engine.session import Session
+from crawlcw.engine.session import WorkerSession
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import Host, HostLease, RobotsRecord
@@ -50,7 +50,7 @@ async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[GivingUpLedg
 
 async def leaser_of(ledger: SqliteLedger, process: Process) -> HostLeaser:
     """The leaser of a process that has leased its host."""
-    session = Session(ledger, lease=lambda: LEASE, give_up=LEASE)
+    session = WorkerSession(ledger, lease=lambda: LEASE, give_up=LEASE)
     session.held = process.held
     leaser = HostLeaser(session, process.frontier, Settings(concurrency=8, lease=LEASE))
     assert await look(leaser)
@@ -112,7 +112,7 @@ async def test_a_robots_txt_that_is_read_after_a_save_is_saved(ledger: GivingUpL
 
 async def test_hosts_of_others_are_asked_from_the_last_renewal_of_tasks_on(ledger: GivingUpLedger):
     process = Process(concurrency=0)
-    session = Session(ledger, lease=lambda: LEASE, give_up=LEASE)
+    session = WorkerSession(ledger, lease=lambda: LEASE, give_up=LEASE)
     host_leaser = HostLeaser(session, process.frontier, Settings(lease=LEASE))
     process.frontier.visit(Host(name="other.example"))
     session.renewed = process.now + 10

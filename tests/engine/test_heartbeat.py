@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from crawlcw.engine import session as session_module
-from crawlcw.engine.session import Session
+from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerError, LedgerUnavailableError
 from crawlcw.ledger.protocol import Counters, Worker
@@ -59,16 +59,18 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "_LONGEST_PAUSE", 3600.0)
 
 
-async def joined(ledger: SqliteLedger, name: str = "me", *, lease: timedelta = HOUR) -> Session:
+async def joined(
+    ledger: SqliteLedger, name: str = "me", *, lease: timedelta = HOUR
+) -> WorkerSession:
     """Return the session of a new worker."""
-    session = Session(ledger, lease=lambda: lease, give_up=HOUR)
+    session = WorkerSession(ledger, lease=lambda: lease, give_up=HOUR)
     session.worker = name
     await ledger.workers.join(replace(this_worker(now=START), name=name))
     return session
 
 
 @asynccontextmanager
-async def running(session: Session) -> AsyncIterator[None]:
+async def running(session: WorkerSession) -> AsyncIterator[None]:
     with anyio.fail_after(30):
         async with anyio.create_task_group() as background:
             background.start_soon(session._keep_beating)
@@ -214,7 +216,7 @@ async def test_the_next_heartbeat_tells_of_hunger_too(ledger: BeatenLedger):
 # --- neighbours
 
 
-async def hungry(ledger: SqliteLedger, name: str) -> Session:
+async def hungry(ledger: SqliteLedger, name: str) -> WorkerSession:
     """Return a worker that has just asked for hosts."""
     worker = await joined(ledger, name)
     worker.starving(True)

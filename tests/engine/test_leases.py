@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.session import Session
+from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.workers import reap_dead_workers, this_worker
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.protocol import Worker
@@ -84,8 +84,8 @@ def session_on(
     *,
     lease: timedelta = SHORT,
     renew_hosts: Callable[[], Awaitable[None]] | None = None,
-) -> Session:
-    session = Session(ledger, lease=lambda: lease, give_up=timedelta(minutes=1))
+) -> WorkerSession:
+    session = WorkerSession(ledger, lease=lambda: lease, give_up=timedelta(minutes=1))
     session.held = held
     session.hosts = None if renew_hosts is None else Hosts(renew_hosts)
     return session
@@ -281,7 +281,7 @@ async def test_a_changed_lease_is_renewed_at_once_and_then_three_times_in_its_le
     ledger: RenewingLedger,
 ):
     lease, times = timedelta(hours=1), list[float]()
-    session = Session(ledger, lease=lambda: lease, give_up=SHORT)
+    session = WorkerSession(ledger, lease=lambda: lease, give_up=SHORT)
     async with anyio.create_task_group() as running:
         running.start_soon(partial(session.keep_up, on_lost=lambda _: None))
         await anyio.wait_all_tasks_blocked()

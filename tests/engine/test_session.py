@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from crawlcw.engine.session import Session
+from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.protocol import Worker
@@ -23,8 +23,8 @@ SHORT = timedelta(milliseconds=30)
 LEDGER = SqliteLedger
 
 
-def session_on(ledger: SqliteLedger, *, lease: timedelta = LEASE) -> Session:
-    return Session(ledger, lease=lambda: lease, give_up=timedelta(seconds=0.05))
+def session_on(ledger: SqliteLedger, *, lease: timedelta = LEASE) -> WorkerSession:
+    return WorkerSession(ledger, lease=lambda: lease, give_up=timedelta(seconds=0.05))
 
 
 async def names(ledger: SqliteLedger) -> list[str]:

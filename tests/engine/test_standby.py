@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from crawlcw.engine.session import Session
+from crawlcw.engine.session import WorkerSession
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.hosts import HostLease
@@ -38,7 +38,7 @@ async def ledger(ledger_url: str) -> AsyncIterator[Ledger]:
 async def test_what_the_ledger_has_just_given_away_is_renewed_and_nothing_of_others(
     ledger: Ledger,
 ):
-    session = Session(ledger, lease=lambda: HOUR, give_up=HOUR)
+    session = WorkerSession(ledger, lease=lambda: HOUR, give_up=HOUR)
     await session.join()
     mine, others = make_task("http://a.example/"), make_task("http://b.example/")
     await ledger.tasks.add([mine])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from crawlcw.engine.session import Session
+from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerConfigurationError, LedgerError
 from crawlcw.ledger.copying import UNFINISHED, CopiedLedger, Part, copy
@@ -207,7 +207,7 @@ async def test_a_copy_that_is_not_whole_is_told_and_is_not_worked_on(opened: Ope
         await copy(source, target, told=silent)
 
     assert (await target.notes.state())[UNFINISHED]
-    session: Session = Session(
+    session: WorkerSession = WorkerSession(
         target, lease=lambda: timedelta(minutes=1), give_up=timedelta(seconds=1)
     )
     with pytest.raises(LedgerConfigurationError, match="begin `crawlcw copy` again"):
