@@ -1,5 +1,6 @@
 """The first worker processes: they load beside their supervisor, and start on its command."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -150,6 +151,20 @@ def test_an_id_that_another_process_may_have_by_now_gets_no_signal(
     ours, theirs = pair()
     with closing(ours), closing(theirs):
         FirstProcess(pid=os.getpid(), ends=ours, returncode=0).send_signal(signal.SIGKILL)
+
+
+async def test_the_loop_goes_on_while_it_waits_for_the_end_of_a_process() -> None:
+    process = subprocess.Popen(["sleep", "20"])
+    ours, theirs = pair()
+    with closing(ours), closing(theirs):
+        first = FirstProcess(pid=process.pid, ends=ours)
+        waiting = asyncio.create_task(first.wait())
+        await asyncio.sleep(0)
+
+        first.send_signal(signal.SIGKILL)
+
+        assert await waiting == first.returncode == -signal.SIGKILL
+    process.wait()
 
 
 def test_a_worker_that_is_never_told_to_go_ends_well_and_has_loaded_no_spider(
