@@ -172,6 +172,27 @@ async def test_a_name_is_looked_up_by_the_proxy(kind: str, site: ExitSite):
     assert not any(b"authorization" in head.lower() for head in proxy.heads)
 
 
+async def test_the_site_behind_a_socks_proxy_is_not_told_the_login():
+    heads = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        there = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        proxy = proxy_of("socks5h", login="ann:pass", names={"shop.test": there})
+        with proxies(proxy):
+            async with through(proxy) as downloader:
+                await get(downloader, "http://shop.test/p/0")
+
+    assert proxy.logins == ["ann:pass"]
+    assert heads[0].startswith(b"GET /p/0 HTTP/1.1\r\n")
+    assert b"authorization" not in heads[0].lower()
+
+
 async def test_with_socks5_a_name_is_looked_up_here_and_checked(site: ExitSite):
     proxy = proxy_of("socks5")
     with proxies(proxy):
