@@ -405,8 +405,8 @@ class Causes:
             self.rests.network_away_since = None
             self._wake()
 
-    async def settled(self) -> None:
-        """Wait until tasks may be begun with."""
+    async def uplink_known(self) -> None:
+        """Wait until tasks may be begun with: our own network is there, or given up."""
         while self._uplink.is_blocked:
             await self._checked.wait()
 

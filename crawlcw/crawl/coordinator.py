@@ -191,7 +191,7 @@ class Coordinator:
         self.host_leaser.resize(concurrency)
         self.wake()
 
-    def fetched(self, lease: Lease) -> None:
+    def free_slot(self, lease: Lease) -> None:
         """Free the host's slot of a dispatched lease, once: its next request may begin."""
         key = (lease.task.id, lease.fence)
         if key not in self._asking:
@@ -203,7 +203,7 @@ class Coordinator:
 
     def done(self, lease: Lease) -> None:
         """Note the end of the work on a dispatched lease."""
-        self.fetched(lease)
+        self.free_slot(lease)
         self.pool.done()
         now = self._moved_at = time.monotonic()
         self.dispatch()
@@ -337,7 +337,7 @@ class Coordinator:
         """Give back the tasks that no fetcher has begun with; return how many went back."""
         leases = self.pool.take_back()
         for lease in leases:
-            self.fetched(lease)
+            self.free_slot(lease)
         leases += [*self._queues.withdraw(), *self.frontier.returned]
         self.frontier.returned = []
         return await self._give_back(leases) if leases else 0

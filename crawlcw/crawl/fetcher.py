@@ -123,7 +123,7 @@ class Fetcher:
             attempt = PageAttempt(
                 lease=lease,
                 request=Request.of(task),
-                free=partial(self._coordinator.fetched, lease),
+                free=partial(self._coordinator.free_slot, lease),
                 session=session,
                 exchanges=[] if self._keeps_pages else None,
                 at=outcomes.now(),

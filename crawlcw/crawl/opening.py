@@ -90,7 +90,7 @@ class Opening:
             clock = self.frontier.clock
             await anyio.sleep(max(0.0, host.queue.next_start - clock()))
             # While the network is away no failure counts: a host would be asked again and again.
-            await self.causes.settled()
+            await self.causes.uplink_known()
             async with self._room:
                 if clock() < host.queue.deadline:
                     try:

@@ -193,7 +193,7 @@ class Origin(Breaker):
         if self.failing_since is not None:
             self.opened_at = self.failing_since
 
-    def is_counted(self, sent: float) -> bool:
+    def sent_before_opening(self, sent: float) -> bool:
         """Return whether a request that failed was sent before the opening.
 
         Requests that were under way together fail together, and that is one fault.
@@ -220,7 +220,7 @@ class Origin(Breaker):
             for page in () if limited else probe.pages:
                 if page in marks:
                     marks[page].own = True
-        elif self.given_up is None and (not self.failures or self.is_counted(sent)):
+        elif self.given_up is None and (not self.failures or self.sent_before_opening(sent)):
             return False
         self.close()
         self.nameless, self.given_up = 0, None
@@ -252,7 +252,7 @@ class Origin(Breaker):
         if known is not None and known.own:
             mark.own = True
             return Cause.PAGE
-        if self.given_up is not None or self.is_counted(sent):
+        if self.given_up is not None or self.sent_before_opening(sent):
             return Cause.ORIGIN
         if may_probe and not self.failures and self.good_url not in (None, url):
             if self.probe is None:
@@ -284,7 +284,7 @@ class Origin(Breaker):
         """
         reason, asked, faults = error.underlying, error.retry_after, 1
         self.has_refused = self.has_refused or reason is Reason.HTTP_STATUS
-        if self.is_counted(sent):
+        if self.sent_before_opening(sent):
             more = policy.rest(self.failures, retry_after=asked, chance=chance) if asked else 0.0
             self.until = max(self.until or now, now + more)
             return 0

@@ -229,7 +229,7 @@ class Harness:
             self.starts.append((asyncio.get_running_loop().time(), lease.task.url))
             await asyncio.sleep(seconds)
             self.ledger.claimed.discard(lease.task.id)
-            self.coordinator.fetched(lease)
+            self.coordinator.free_slot(lease)
             self.coordinator.done(lease)
             settlement = success(self.ledger, lease)
             await self.ledger.outcomes.commit([settlement])
@@ -330,7 +330,7 @@ async def test_a_hosts_slot_is_freed_once_for_each_page(ledger: CountingLedger) 
     slots = harness.frontier.hosts[first.task.host].queue
 
     for _ in range(2):
-        coordinator.fetched(first)
+        coordinator.free_slot(first)
     coordinator.done(first)
 
     second = await coordinator.pool.get()
@@ -843,10 +843,10 @@ async def test_lost_leases_are_not_handed_out(ledger: CountingLedger) -> None:
     lost = {make_task("http://example.com/1").id, make_task("http://example.com/3").id}
 
     harness.coordinator.lost(lost)
-    harness.coordinator.fetched(first)
+    harness.coordinator.free_slot(first)
     harness.coordinator.done(first)
     second = await harness.coordinator.pool.get()
-    harness.coordinator.fetched(second)
+    harness.coordinator.free_slot(second)
     harness.coordinator.done(second)
 
     assert [lease.task.url[-1] for lease in (first, second)] == ["0", "2"]
