@@ -58,23 +58,27 @@ class Ending:
         #: Why the crawl ends itself; None while it does not.
         self.early: EarlyEnd | None = None
 
-    def end(self, reason: FinishReason, detail: str = "") -> None:
-        """End soon, with the grace for pages under way; without it for `STOPPED_AT_ONCE`.
+    def stop(self) -> None:
+        """End soon, with the grace for pages under way: the user has asked for that."""
+        grace, told = format_duration(self._grace), {"event": "stopping"}
+        logger.debug("stopping: up to %s for what is under way", grace, extra=told)
+        self._begin()
 
-        Of its own reasons, which are all but a user's, the first one counts.
-        """
-        if reason is FinishReason.STOPPED_AT_ONCE:
-            self._at_once = True
-            self._retry.shorten(LAST_WORDS)
-            self._scope.cancel()
-        elif reason is FinishReason.STOPPED and not detail:
-            grace, told = format_duration(self._grace), {"event": "stopping"}
-            logger.debug("stopping: up to %s for what is under way", grace, extra=told)
-        elif self.early is None:
+    def stop_now(self) -> None:
+        """End without the grace."""
+        self._at_once = True
+        self._retry.shorten(LAST_WORDS)
+        self._scope.cancel()
+        self._begin()
+
+    def end(self, reason: FinishReason, detail: str) -> None:
+        """End soon, for the first *reason* that the crawl has itself, or an order in the ledger."""
+        if self.early is None:
             self.early = EarlyEnd(reason=reason, detail=detail)
             logger.warning("%s: %s", reason, printable(detail), extra={"event": reason})
-        else:
-            return
+            self._begin()
+
+    def _begin(self) -> None:
         self._retry.shorten(self._grace)
         self.on_stop()
 
@@ -166,11 +170,11 @@ class Crawl:
 
     def stop(self) -> None:
         """End soon: claim nothing more, let fetchers finish within the grace, release the rest."""
-        self._ending.end(FinishReason.STOPPED)
+        self._ending.stop()
 
     def stop_now(self) -> None:
         """End at once: release everything, however far it has come."""
-        self._ending.end(FinishReason.STOPPED_AT_ONCE)
+        self._ending.stop_now()
 
     def abandon(self) -> None:
         """Give everything back from any other thread: the event loop stands still.
