@@ -193,6 +193,7 @@ class _Parts(Parts):
             state=self.state,
             end=self.ending.end,
         )
+        session.hosts = self.coordinator.host_leaser
         self.ending.on_stop = self.coordinator.stop
         self.steering = Steering(
             session, settings, coordinator=self.coordinator, end=self.ending.end

@@ -79,7 +79,7 @@ class Coordinator:
     ) -> None:
         """Work for the process of *session*; *end* ends the crawl, see `Ending.end`."""
         self.frontier = frontier = opening.frontier
-        self.host_leaser = session.hosts = HostLeaser(session, frontier, settings)
+        self.host_leaser = HostLeaser(session, frontier, settings)
         self.internal_errors = InternalErrors(session, end=end)
         self.pool = Pool(settings.concurrency)
         self._state = state
