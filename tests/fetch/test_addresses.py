@@ -290,7 +290,7 @@ def test_what_a_guard_has_learnt_counts_while_the_ledger_is_away() -> None:
     assert connects(guard, "http://intranet/", PRIVATE)
     assert connects(guard, "http://example.com/", PUBLIC)
     for host in (PUBLIC, "other.example", "localhost"):
-        admit(guard, yarl.URL(f"http://{host}/"))
+        asyncio.run(guard.admit(yarl.URL(f"http://{host}/")))
 
 
 def test_a_start_name_that_was_public_for_another_process_is_public() -> None:
