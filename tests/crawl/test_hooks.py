@@ -141,6 +141,7 @@ async def test_a_signature_in_the_url_is_for_the_server_alone(place: str):
         (LookupError("no token"), "LookupError: no token"),
         (SystemExit(3), "SystemExit: 3"),
         (asyncio.CancelledError(), "CancelledError"),
+        (TimeoutError("of its own"), "TimeoutError: of its own"),
     ],
 )
 async def test_what_a_hook_does_wrong_fails_its_page_alone(place: str, returned: Any, why: str):
@@ -160,6 +161,42 @@ async def test_what_a_hook_does_wrong_fails_its_page_alone(place: str, returned:
     assert failed["why"].startswith(f"before_request raised {why}")
     assert (report.pages, report.failures) == (2, {"parse-error": 1})
     assert f"{HOME}bad" not in web.requested
+    assert report.finish_reason is FinishReason.DRAINED
+
+
+@pytest.mark.parametrize("where", ["before_request", "downloader"])
+@pytest.mark.parametrize("error", [None, KeyError("x")], ids=["returns", "raises"])
+async def test_code_that_cancels_its_own_task_fails_its_page_alone(
+    place: str, where: str, error: Exception | None
+):
+    def cancel(url: str) -> None:
+        task = asyncio.current_task()
+        if task is not None and url.endswith("bad"):
+            task.cancel()
+            if error is not None:
+                raise error
+
+    class Odd(Counting):
+        async def fetch(self, request, *, url):
+            response = await super().fetch(request, url=url)
+            if where == "downloader":
+                cancel(url)
+            return response
+
+    class Wrong(Pages):
+        def before_request(self, request):
+            if where == "before_request":
+                cancel(request.url)
+
+        def downloader(self, default):
+            return Odd(default)
+
+    web = Web({HOME: "<a href=bad>b</a><a href=good>g</a>", f"{HOME}bad": "", f"{HOME}good": ""})
+    report, items = await crawled(Wrong(), web, place)
+
+    (failed,) = [item for item in items if "reason" in item]
+    assert failed["why"].startswith(f"{where} raised {'KeyError' if error else 'CancelledError'}")
+    assert (report.pages, report.failures) == (2, {"parse-error": 1})
     assert report.finish_reason is FinishReason.DRAINED
 
 
@@ -304,6 +341,24 @@ async def test_a_spider_wraps_its_downloader_and_both_are_closed(place: str):
     assert [item["text"] for item in items] == ["there"]
 
 
+async def test_an_own_downloader_that_raises_when_it_is_closed_costs_the_crawl_nothing(
+    place: str, caplog: pytest.LogCaptureFixture
+):
+    class Odd(Counting):
+        async def close(self) -> None:
+            raise KeyError("x")
+
+    class Wrong(Pages):
+        def downloader(self, default):
+            return Odd(default)
+
+    web = Web({HOME: "there"})
+    report, _ = await crawled(Wrong(), web, place)
+
+    assert (report.finish_reason, web.closed) == (FinishReason.DRAINED, 1)
+    assert "the spider's downloader raised when it was closed: KeyError: 'x'" in caplog.text
+
+
 async def test_a_spider_replaces_its_downloader(place: str):
     class Replaced(Pages):
         def downloader(self, default):
@@ -322,6 +377,7 @@ async def test_a_spider_replaces_its_downloader(place: str):
         (None, "returned NoneType, which is no Downloader"),
         (object(), "returned object, which is no Downloader: it needs `async def fetch"),
         (ZeroDivisionError("oh"), r"downloader\(\) raised ZeroDivisionError: oh"),
+        (SpiderError("set a key first"), "^set a key first"),
     ],
 )
 async def test_what_is_no_downloader_is_the_spiders_mistake(place: str, made: Any, said: str):
@@ -352,6 +408,7 @@ async def test_a_downloader_is_made_by_a_plain_function(place: str):
         (KeyError("x"), "parse-error", "downloader raised KeyError: 'x'"),
         (ConnectionResetError("gone"), "disconnected", "ConnectionResetError: gone"),
         (TimeoutError("slow"), "timeout-read", "TimeoutError: slow"),
+        (FetchError(Reason.BODY_TOO_LARGE, "too much"), "body-too-large", "too much"),
         ("text", "parse-error", "fetch() returned str, not a crawlcw.Response"),
         (
             Response("http://b.example/", request=Request(HOME)),

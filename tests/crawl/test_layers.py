@@ -28,6 +28,7 @@ from crawlcw import (
     run_spider,
 )
 from crawlcw.api import spider as spiders
+from crawlcw.api.attempt import Attempt
 from crawlcw.browser.layer import Render
 from crawlcw.crawl.outcomes import BROKEN_FROM
 from crawlcw.dev_cache import DevCache
@@ -39,6 +40,7 @@ from crawlcw.fetch.proxies import Proxies, ProxyPool
 from crawlcw.fetch.user_layers import OwnDownloader, UserLayer
 from crawlcw.model.counters import FinishReason
 from crawlcw.testing import LayerContract, Replay, ReplayDownloader
+from tests.support.attempts import FakeAdmission
 
 HOME = "http://a.example/"
 
@@ -220,27 +222,47 @@ async def test_the_time_of_a_layer_is_not_the_pages(tmp_path: Path):
     assert (report.items, report.failures) == (1, {})
 
 
-async def test_the_time_of_the_server_is_part_of_a_pages_timeout(tmp_path: Path):
+@pytest.mark.parametrize("hops", [1, 2])
+async def test_the_time_of_the_server_is_part_of_a_pages_timeout(hops: int, tmp_path: Path):
+    asked: list[str] = []
+    # As a server sends a visitor back that has got a cookie.
+    again = Replay(status=302, headers={"Location": "/"})
+
     class Silent(ReplayDownloader):
         async def fetch(self, request: Any, *, url: str) -> Response:
-            await asyncio.sleep(30)
+            asked.append(url)
+            if len(asked) == hops:
+                await asyncio.sleep(30)
             return await super().fetch(request, url=url)
 
-    report = await crawled(
-        crawler(Seen()), Silent({HOME: "page"}), tmp_path, timeout="300ms", max_retry=1
-    )
+    chosen = {"timeout": "100ms", "max_retry": 1, "cookies": True}
+    report = await crawled(crawler(Seen()), Silent({HOME: [again, "page"]}), tmp_path, **chosen)
 
     assert report.failures == {"timeout-total": 1}
+    assert asked == [HOME] * hops
 
 
-@pytest.mark.parametrize("result", ["raises", "None", "hangs", "elsewhere"])
-async def test_any_other_error_fails_the_page_and_names_the_layer(result: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ("raises", "KeyError"),
+        ("None", "TypeError: it returned NoneType"),
+        ("hangs", "TimeoutError: Broken did not end within 0.5 s"),
+        ("elsewhere", "ValueError"),
+        ("URL", "TypeError: call_next() takes the attempt and a Request"),
+    ],
+)
+async def test_any_other_error_fails_the_page_and_names_the_layer(
+    result: str, said: str, tmp_path: Path
+):
     class Broken:
         async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Any:
             if result == "raises":
                 raise KeyError("key")
             if result == "hangs":
                 await asyncio.sleep(60)
+            if result == "URL":
+                return await call_next(attempt, request.url)
             if result == "elsewhere":
                 return await call_next(attempt, request.elsewhere("http://b.example/"))
             return None
@@ -254,7 +276,7 @@ async def test_any_other_error_fails_the_page_and_names_the_layer(result: str, t
 
     assert report.failures == {"parse-error": 1}
     assert [error.reason for error in errors] == [Reason.PARSE_ERROR]
-    assert "Broken raised" in errors[0].message
+    assert f"Broken raised {said}" in errors[0].message
 
 
 async def test_a_layer_that_fails_on_some_pages_keeps_the_crawl_from_no_other(tmp_path: Path):
@@ -291,6 +313,50 @@ async def test_a_page_that_is_put_back_is_tried_later_and_pays_nothing(tmp_path:
 
     assert (report.items, report.failures, layer.asked) == (1, {}, 3)
     assert web.requested == [HOME]
+
+
+class Turns(FakeAdmission):
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[str] = []
+
+    async def turn(self, url: str) -> None:
+        self.taken.append(url)
+
+
+async def asked_by(layer: Any) -> Turns:
+    """Pass a request through *layer* alone, without a limit of its time."""
+
+    async def answer(_: Attempt, request: Request, /) -> Response:
+        return Response(request.url, request=request)
+
+    admission, request = Turns(), Request(HOME)
+    user_layer = UserLayer(layer, Watchdog(Stats(), limit=timedelta(0)), admission)
+    await user_layer(Attempt(request=request), request, answer)
+    return admission
+
+
+@pytest.mark.parametrize("until", [None, timedelta(seconds=5)])
+async def test_a_page_that_is_put_back_without_a_time_is_not_tried_again_at_once(
+    until: timedelta | None,
+):
+    async def later(attempt: Any, request: Any, call_next: Any) -> Response:
+        raise Defer("not yet", until=until)
+
+    with pytest.raises(Defer) as caught:
+        await asked_by(later)
+
+    assert caught.value.until == (until or timedelta(seconds=1))
+
+
+async def test_a_layer_takes_a_turn_of_the_host_for_each_repetition_alone():
+    async def thrice(attempt: Any, request: Any, call_next: Any) -> Response:
+        await asyncio.sleep(0)
+        for _ in range(2):
+            await call_next(attempt, request)
+        return await call_next(attempt, request)  # type: ignore[no-any-return]
+
+    assert (await asked_by(thrice)).taken == [HOME, HOME]
 
 
 async def test_a_layer_may_answer_by_itself(tmp_path: Path):
