@@ -60,7 +60,7 @@ class PageAttempt(Attempt):
 
     lease: Lease
     free: Callable[[], None]  #: frees the host's slot: its next request may begin; once
-    at: datetime  #: when it began, by the ledger's clock
+    sent: datetime  #: when it began, by the ledger's clock
     began: float  #: the same by the monotonic clock
     latency: float = 0.0  #: seconds of the answer, without those that the loop stood still
     denied: Reason | None = None  #: the answer says that the asker is banned, or logged out
@@ -177,7 +177,7 @@ class Causes:
                 task.id,
                 error,
                 url=task.url,
-                sent=attempt.at.timestamp(),
+                sent=attempt.sent.timestamp(),
                 now=now.timestamp(),
                 may_probe=host.lease is not None and host.phase is not Phase.LEAVING,
                 is_new=host.state.finished < hosts.FIRST_PAGES,
@@ -194,7 +194,7 @@ class Causes:
                 host.enter(Phase.OPENING)
                 raise _behind(host, now + timedelta(seconds=rest))
         self._log(task.host, error)
-        raise self.origin_failed(task.host, task.url, error, sent=attempt.at)
+        raise self.origin_failed(task.host, task.url, error, sent=attempt.sent)
 
     def banned(self, task: Task, proxy: Proxy | None) -> bool:
         """Note that a page was banned, through a *proxy* of no session; return whose that is.
@@ -237,7 +237,7 @@ class Causes:
         # A page of its own pays once less for a silence that is over: its origin has its strikes.
         page = None if error.reason in HOST_FAILURES else task.id
         deferred = await self.unanswered(
-            task.host, task.url, error, sent=attempt.at, began=attempt.began, page=page
+            task.host, task.url, error, sent=attempt.sent, began=attempt.began, page=page
         )
         if deferred is not None:
             raise deferred
@@ -271,7 +271,7 @@ class Causes:
         """
         while True:
             now = self._frontier.clock()
-            cause = self._uplink.failed(name, reason, sent=began, now=now, page=page)
+            cause = self._uplink.failed(name, reason, began=began, now=now, page=page)
             if cause is not None:
                 break
             self._check_wanted.set()

@@ -126,7 +126,7 @@ class Fetcher:
                 free=partial(self._coordinator.free_slot, lease),
                 session=session,
                 exchanges=[] if self._keeps_pages else None,
-                at=outcomes.now(),
+                sent=outcomes.now(),
                 began=time.monotonic(),
             )
             if not frontier.may_begin(task, now=attempt.began):

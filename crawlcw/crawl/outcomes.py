@@ -165,7 +165,7 @@ class Outcomes:
         task = attempt.lease.task
         # A proxy that failed it before is to blame for that.
         self.causes.proxies.got(task.url, response.proxy)
-        self.causes.answered_well(task.host, task.url, latency=attempt.latency, sent=attempt.at)
+        self.causes.answered_well(task.host, task.url, latency=attempt.latency, sent=attempt.sent)
 
     async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
         """Run the callback of a page."""
@@ -325,7 +325,7 @@ class Outcomes:
             if behind or (status is not None and status < 500):
                 # 0 where it was cut off: its time says nothing of the host.
                 self.causes.answered_well(
-                    task.host, task.url, latency=attempt.latency, sent=attempt.at
+                    task.host, task.url, latency=attempt.latency, sent=attempt.sent
                 )
             elif error.reason in FAILURE_REASONS:
                 self.causes.page_failed(task.host)

@@ -426,7 +426,7 @@ class Uplink(Breaker):
         return was_blocked
 
     def failed(
-        self, host: str, reason: Reason, *, sent: float, now: float, page: bytes | None = None
+        self, host: str, reason: Reason, *, began: float, now: float, page: bytes | None = None
     ) -> Cause | None:
         """Return whether a failure counts: ORIGIN; or UPLINK: it does not; None: ask after a check.
 
@@ -438,16 +438,16 @@ class Uplink(Breaker):
         is_dead = self.failures > 0 and not self.is_blocked
         if reason not in _UPLINK_FAILURES or is_dead:
             return Cause.ORIGIN
-        if sent < self.back_at or self.failures:
+        if began < self.back_at or self.failures:
             return Cause.UPLINK
         if self.is_blocked:
             return None
         several = len(self.good_pages.keys() - {host}) >= _SEVERAL
-        answered = sent < self.answered_at and now - self.answered_at < _SILENCE
+        answered = began < self.answered_at and now - self.answered_at < _SILENCE
         if several and not answered and now >= self.checked_until:
             self.is_blocked = True
             return None
-        in_silence = several and sent < self.silent_until
+        in_silence = several and began < self.silent_until
         if page is None or not in_silence or page in self.deferred:
             return Cause.ORIGIN
         remember(self.deferred, page, None)

@@ -964,7 +964,7 @@ def throttled(
         lease=lease,
         request=Request.of(lease.task),
         free=lambda: None,
-        at=sent or process.ledger_now(),
+        sent=sent or process.ledger_now(),
         began=process.now,
     )
     try:
@@ -1363,7 +1363,7 @@ def test_good_pages_that_the_ledger_knows_are_asked_before_a_silent_host_is_to_b
         process.begin(name, origins={"http": Origin(good_url=f"http://{name}/")})
 
     cause = process.frontier.uplink.failed(
-        "a.example", Reason.CONNECT, sent=process.now, now=process.now
+        "a.example", Reason.CONNECT, began=process.now, now=process.now
     )
 
     assert cause is None

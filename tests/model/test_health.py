@@ -316,7 +316,7 @@ def fails(
     reason: Reason = Reason.CONNECT,
     page: bytes | None = None,
 ) -> Cause | None:
-    return uplink.failed(host, reason, sent=sent, now=now, page=page)
+    return uplink.failed(host, reason, began=sent, now=now, page=page)
 
 
 def test_a_failure_while_no_host_answers_is_checked_and_all_wait_for_that():

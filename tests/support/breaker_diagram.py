@@ -199,7 +199,7 @@ class DrivenUplink(Driven):
             case Event.ANSWERED:
                 self.uplink.answered(now=self.now)
             case Event.SILENCE:
-                self.uplink.failed("c", Reason.CONNECT, sent=self.now, now=self.now)
+                self.uplink.failed("c", Reason.CONNECT, began=self.now, now=self.now)
             case Event.FAULT | Event.LAST_STRIKE:
                 began = self.uplink.failing_since
                 are_asked = self.uplink.is_blocked and not self.rests
