@@ -148,8 +148,7 @@ class Opening:
             sitemaps=rules.sitemaps[:_SITEMAPS],
             expires=self.frontier.ledger_now() + VALID,
         )
-        delay = self.robots.crawl_delay(host.name)
-        host.open(crawl_delay=delay, robots=record, asked=True)
+        host.open(crawl_delay=self.robots.crawl_delay(host.name), robots=record, asked=True)
 
     def _learned(self, origin: str) -> None:
         """Keep the Crawl-delay of an origin whose robots.txt has been fetched."""
