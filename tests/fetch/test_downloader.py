@@ -217,7 +217,7 @@ async def test_the_request_is_sent_as_the_spider_made_it(
     ],
 )
 async def test_a_body_over_the_limit_is_cut_there(server: HostileServer, path: str) -> None:
-    settings = Settings(read_timeout="1s", max_body="256 KiB")
+    settings = Settings(read_timeout="10s", max_body="256 KiB")
     async with AiohttpDownloader(settings, start_origins=[server.origin]) as downloader:
         # The server makes the page at the first request, which needs more memory.
         await get(downloader, server.url(path))
