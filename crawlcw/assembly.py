@@ -96,7 +96,7 @@ def assemble(
     parts.make_hosts()
     parts.make_writers()
     parts.make_fetcher()
-    parts.make_beside()
+    parts.make_background()
     return Crawl(parts)
 
 
@@ -202,7 +202,7 @@ class _Parts(Parts):
     def make_writers(self) -> None:
         """Make those that write sessions, tasks and outcomes."""
         settings, session = self.settings, self.session
-        beside: list[Callable[[], Awaitable[None]]] = [self.state.keep]
+        first: list[Callable[[], Awaitable[None]]] = [self.state.keep]
         self.sessions: Sessions = Sessions(
             self.spider,
             settings,
@@ -211,14 +211,14 @@ class _Parts(Parts):
             admission=self.admission,
             proxies=self.proxies,
             end=self.ending.end,
-            beside=beside,
+            first=first,
         )
         self.adder = TaskAdder(
             ledger=self.ledger,
             stats=session.stats,
             announce=self.coordinator.announce,
             max_depth=settings.max_depth,
-            beside=beside,
+            first=first,
         )
         self.seeder = Seeder(
             self.spider,
@@ -271,8 +271,8 @@ class _Parts(Parts):
             ),
         )
 
-    def make_beside(self) -> None:
-        """Make the list of what runs beside the pages."""
+    def make_background(self) -> None:
+        """Make the list of the tasks that run in the background."""
         alarms = Alarms(
             self.spider,
             self.settings,
@@ -282,9 +282,9 @@ class _Parts(Parts):
         )
         # Not the coordinator's: after its end pages under way may still wait for the uplink.
         watch_uplink = self.causes.watch_uplink
-        self.beside = [self.sessions.run, alarms.run, self.steering.run, watch_uplink]
+        self.background = [self.sessions.run, alarms.run, self.steering.run, watch_uplink]
         if self.bodies is not None:
-            self.beside.append(self.bodies.mend)
+            self.background.append(self.bodies.mend)
 
 
 async def run_spider(

@@ -93,7 +93,7 @@ class Trial:
                 admission=admission,
                 proxies=proxies,
                 end=lambda *_: None,
-                beside=[],
+                first=[],
             )
 
     async def fetch(self, request: Request) -> Response:

@@ -72,8 +72,8 @@ class TaskAdder:
     stats: Stats
     announce: Callable[[Iterable[Task]], Awaitable[None]]  #: wakes the hosts of tasks
     max_depth: int | None  #: how deep the crawl goes, for links may have been refused for it before
-    #: Write what pages change besides their outcomes, durably.
-    beside: Sequence[Callable[[], Awaitable[None]]] = ()
+    #: Write, durably and before any task, what pages change besides their outcomes.
+    first: Sequence[Callable[[], Awaitable[None]]] = ()
     began: datetime | None = None  #: the beginning of this run; None: it is not known yet
     seen: SeenFilter = field(default_factory=SeenFilter)  #: tasks that need not be added again
     #: Links that are kept and lie too deep. Not among those seen: found nearer they count.
@@ -85,7 +85,7 @@ class TaskAdder:
         Those that lie *too_deep* are only kept. None of them is due, so they wake no host.
         What pages have changed is written first, also where they have found nothing.
         """
-        for write in self.beside:
+        for write in self.first:
             await write()
         deep = {
             task.id: task

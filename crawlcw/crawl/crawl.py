@@ -124,7 +124,7 @@ class Parts:
     meter: Meter | None  #: of a crawl that is measured
     rests: Rests
     #: Each is run beside the crawl, and ends with it at the latest.
-    beside: Sequence[Callable[[], Coroutine[Any, Any, None]]]
+    background: Sequence[Callable[[], Coroutine[Any, Any, None]]]
 
 
 class Crawl:
@@ -249,7 +249,7 @@ class Crawl:
             )
             background.start_soon(renewing)
             background.start_soon(parts.committer.run, done, pool.has_idle_workers)
-            for each in parts.beside:
+            for each in parts.background:
                 background.start_soon(each)
             background.start_soon(partial(parts.seeder.run, state, seeded=seeded))
             reason = await pool.run(

@@ -275,12 +275,12 @@ class Origin(Breaker):
         policy: Policy,
         chance: float = 0.0,
         named: bool = False,
-        beside: bool = False,
+        other_answers: bool = False,
     ) -> int:
         """Open; return the number of faults: 0 for a request beside one that counts.
 
-        *chance* is `Policy.rest`'s. *named* says that the host's name had an address, and *beside*
-        that the host's other origin answers.
+        *chance* is `Policy.rest`'s. *named* says that the host's name had an address,
+        *other_answers* that its other origin answers.
         """
         reason, asked, faults = error.underlying, error.retry_after, 1
         self.has_refused = self.has_refused or reason is Reason.HTTP_STATUS
@@ -300,7 +300,7 @@ class Origin(Breaker):
             since = now if self.failing_since is None else self.failing_since
             last = failures >= most and now - since >= LONGEST_OUTAGE
         else:
-            closed = reason is Reason.DNS_NXDOMAIN or (beside and reason in PAST_THE_NAME)
+            closed = reason is Reason.DNS_NXDOMAIN or (other_answers and reason in PAST_THE_NAME)
             # A port that refuses pages (429) is no closed one.
             if closed and self.good_at is None and not self.has_refused:
                 most = min(most, _FEW_FAILURES)

@@ -181,7 +181,7 @@ class Host:
             chance=chance,
             # Names are the host's, whichever of its origins was asked.
             named=any(each.resolved for each in others),
-            beside=alone,
+            other_answers=alone,
         )
         if not alone:
             self.failures += faults

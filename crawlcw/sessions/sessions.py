@@ -101,11 +101,11 @@ class Sessions:
         admission: Admission,
         proxies: ProxyPool,
         end: Callable[[FinishReason, str], None],
-        beside: list[Callable[[], Awaitable[None]]],
+        first: list[Callable[[], Awaitable[None]]],
     ) -> None:
         """Each session keeps one of *proxies*; *end* ends the crawl, and is told why.
 
-        The writes *beside* outcomes, see `TaskAdder`, get `keep` with the first session.
+        The writes *first* of `TaskAdder` get `keep` with the first session.
         """
         self._ledger = process.ledger
         self._worker = process.worker
@@ -132,7 +132,7 @@ class Sessions:
         self._turn = random.randrange(self._pool) if self._pool else 0
         self._since = process.ledger.now()
         self._held: dict[str, _Held] = {}
-        self._beside = beside
+        self._write_first = first
         #: By task, the fences of the logins after which it was refused.
         self._refusals: OrderedDict[bytes, frozenset[int]] = OrderedDict()
 
@@ -291,8 +291,8 @@ class Sessions:
         held = self._held.get(name)
         if held is None:
             held = self._held[name] = _Held(Identity(name=name), SiteCookies())
-            if self.keep not in self._beside:
-                self._beside.append(self.keep)
+            if self.keep not in self._write_first:
+                self._write_first.append(self.keep)
         return held
 
     async def _make_ready(self, held: _Held) -> None:
