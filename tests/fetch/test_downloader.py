@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
 
@@ -35,6 +36,7 @@ from crawlcw.fetch.failures import failure_of
 from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.model.identities import Identity
 from crawlcw.model.proxies import parse
+from tests import hostile
 from tests.hostile.pages import fixed, response
 from tests.hostile.server import MIB, PAGE, HostileServer
 from tests.support.attempts import Layered, attempt, session
@@ -1056,6 +1058,31 @@ async def test_a_server_that_reads_nothing_keeps_no_connection() -> None:
             while opened._connector._acquired:
                 await asyncio.sleep(0)
         over.set()
+
+
+async def test_a_server_that_does_not_end_tls_delays_no_end() -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(Path(hostile.__file__).parent / "certificates" / "trusted.pem")
+    over = threading.Event()
+
+    def serve(listening: socket.socket) -> None:
+        with context.wrap_socket(listening.accept()[0], server_side=True) as connection:
+            connection.recv(1 << 16)
+            connection.sendall(_EMPTY.replace(b"OK", b"OK\r\nConnection: close"))
+            over.wait()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = asyncio.create_task(asyncio.to_thread(serve, listening))
+        origin = f"127.0.0.1:{listening.getsockname()[1]}"
+        settings = replace(SETTINGS, insecure=True)
+        try:
+            async with AiohttpDownloader(settings, start_origins=[origin]) as opened:
+                await get(opened, f"https://{origin}/")
+                async with asyncio.timeout(10):  # TLS waits 30 s for the other end
+                    await opened.close()
+        finally:
+            over.set()
+            await serving
 
 
 async def test_a_server_may_not_be_silent_after_a_large_request() -> None:
