@@ -88,6 +88,7 @@ def test_a_process_that_nobody_takes_is_ended(tmp_path: Path) -> None:
         from crawlcw.cli.processes import first_processes
         with first_processes.started(lambda channel: time.sleep(1000), number=2) as first:
             assert [each.returncode for each in first] == [None, None]
+            first[0].discard()  # as of a supervisor that needs one only
         print(*((each.returncode, each.ends.channel.fileno()) for each in first))
     """
 
@@ -158,12 +159,14 @@ async def test_the_loop_goes_on_while_it_waits_for_the_end_of_a_process() -> Non
     ours, theirs = pair()
     with closing(ours), closing(theirs):
         first = FirstProcess(pid=process.pid, ends=ours)
+        before = set(Path("/proc/self/fd").iterdir())
         waiting = asyncio.create_task(first.wait())
         await asyncio.sleep(0)
 
         first.send_signal(signal.SIGKILL)
 
         assert await waiting == first.returncode == -signal.SIGKILL
+        assert set(Path("/proc/self/fd").iterdir()) == before
     process.wait()
 
 
