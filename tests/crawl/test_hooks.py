@@ -371,6 +371,25 @@ async def test_a_spider_replaces_its_downloader(place: str):
     assert (web.requested, web.closed) == ([], 1)
 
 
+async def test_an_answer_of_an_own_downloader_is_one_to_the_request_of_the_crawl(place: str):
+    class Odd(Counting):
+        async def fetch(self, request, *, url):
+            return Response(url, request=Request("http://b.example/"))
+
+    class Replaced(Pages):
+        asked: list[str] = []
+
+        def downloader(self, default):
+            return Odd(default)
+
+        def after_response(self, response):
+            self.asked.append(response.request.url)
+
+    await crawled(Replaced(), Web({}), place)
+
+    assert Replaced.asked == [HOME]
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [

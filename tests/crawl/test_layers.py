@@ -28,7 +28,7 @@ from crawlcw import (
     run_spider,
 )
 from crawlcw.api import spider as spiders
-from crawlcw.api.attempt import Attempt
+from crawlcw.api.attempt import Attempt, Purpose
 from crawlcw.browser.layer import Render
 from crawlcw.crawl.outcomes import BROKEN_FROM
 from crawlcw.dev_cache import DevCache
@@ -324,7 +324,7 @@ class Turns(FakeAdmission):
         self.taken.append(url)
 
 
-async def asked_by(layer: Any) -> Turns:
+async def asked_by(layer: Any, purpose: Purpose = Purpose.PAGE) -> Turns:
     """Pass a request through *layer* alone, without a limit of its time."""
 
     async def answer(_: Attempt, request: Request, /) -> Response:
@@ -332,7 +332,7 @@ async def asked_by(layer: Any) -> Turns:
 
     admission, request = Turns(), Request(HOME)
     user_layer = UserLayer(layer, Watchdog(Stats(), limit=timedelta(0)), admission)
-    await user_layer(Attempt(request=request), request, answer)
+    await user_layer(Attempt(request=request, purpose=purpose), request, answer)
     return admission
 
 
@@ -347,6 +347,14 @@ async def test_a_page_that_is_put_back_without_a_time_is_not_tried_again_at_once
         await asked_by(later)
 
     assert caught.value.until == (until or timedelta(seconds=1))
+
+
+async def test_a_request_that_is_no_page_cannot_be_put_back():
+    async def later(attempt: Any, request: Any, call_next: Any) -> Response:
+        raise Defer("not yet")
+
+    with pytest.raises(FetchError, match="later raised Defer: not yet"):
+        await asked_by(later, Purpose.ROBOTS)
 
 
 async def test_a_layer_takes_a_turn_of_the_host_for_each_repetition_alone():
