@@ -92,9 +92,7 @@ class HostLeaser:
     async def leave_all(self, background: anyio.abc.TaskGroup) -> None:
         """Leave all hosts: they go back when the requests under way have ended."""
         await self._save(self._frontier.unsaved)
-        self._hand_on(
-            [host for host in self._frontier.leased.values() if host.phase is not Phase.LEAVING]
-        )
+        self._hand_on(self._staying())
         await self._give_back(background)
 
     async def _lease_some(self, *, hungry: bool) -> bool:
@@ -236,7 +234,7 @@ class HostLeaser:
 
     async def _make_way(self) -> None:
         """Leave hosts to others that wait: to hosts for which there is no room, to new workers."""
-        now, owned = time.monotonic(), list(self._frontier.leased.values())
+        now, owned = time.monotonic(), self._staying()
         self._others_at = now + _OTHERS_PAUSE
         if len(owned) >= self._capacity:
             over = [
@@ -257,6 +255,9 @@ class HostLeaser:
             self._hand_on(settled[:share])
             # Or they would be taken back before the others have seen them.
             self._shared_until = self._others_at = now + 2 * _OTHERS_PAUSE
+
+    def _staying(self) -> list[HeldHost]:
+        return [host for host in self._frontier.leased.values() if host.phase is not Phase.LEAVING]
 
     def _hand_on(self, hosts: Iterable[HeldHost]) -> None:
         for host in hosts:

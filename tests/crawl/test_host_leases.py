@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.host_leases import HostLeaser
+from crawlcw.crawl.hosts import Phase
 from crawlcw.engine.session import WorkerSession
+from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.counters import Counters
 from crawlcw.model.hosts import Host, HostLease, RobotsRecord
 from tests.support.frontiers import HOST, LEASE, USABLE, Process
 from tests.support.ledgers import START, FakeClock, PatchedFacet, PatchedLedger, make_task
@@ -160,6 +164,27 @@ async def test_a_lease_that_is_lost_beside_a_write_of_its_host_is_known_to_be_lo
     await host_leaser.renew()
 
     assert process.frontier.leased == {}
+
+
+async def test_a_hungry_worker_is_left_hosts_that_are_not_leaving_already(ledger: GivingUpLedger):
+    for name in ("b", "c"):
+        await ledger.workers.join(replace(this_worker(now=ledger.now()), name=name))
+        await ledger.workers.beat(name, Counters(), hungry=name == "b")
+    # Its hosts have been here for a minute.
+    process = Process(booted=time.monotonic() - 60)
+    host_leaser = await leaser_of(ledger, process)
+    leaving, staying = {HOST, "a.example"}, {"b.example", "c.example"}
+    for name in {*leaving, *staying} - {HOST}:
+        process.serve(name)
+    for name in (*leaving, *staying):
+        process.claim(1 if name in leaving else 2, host=name)
+    for name in leaving:
+        process.leave(process.frontier.hosts[name])
+
+    await look(host_leaser)
+
+    phases = [process.frontier.hosts[name].phase for name in staying]
+    assert phases.count(Phase.LEAVING) == 1
 
 
 @pytest.mark.parametrize("write", ["renew", "save"])
