@@ -68,7 +68,7 @@ async def open_crawl(
             settings,
             public_names=names,
             proxies=proxies,
-            cache=DevCache.of(settings),
+            cache=DevCache.of,
         )
         async with downloader_of(spider, default) as way:
             yield assemble(spider, opened, way, settings, proxies=proxies, meter=meter)

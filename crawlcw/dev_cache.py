@@ -19,7 +19,7 @@ from anyio import to_thread
 from crawlcw.api.attempt import Attempt, Next
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
-from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
+from crawlcw.api.settings import Settings
 from crawlcw.fetch.body import MemoryBudget
 
 logger = logging.getLogger(__name__)
@@ -39,16 +39,17 @@ class DevCache:
     """
 
     @classmethod
-    def of(cls, settings: Settings) -> Self | None:
+    def of(cls, settings: Settings, memory: MemoryBudget) -> Self | None:
         """Return the cache that the settings want; None: they want none."""
-        return None if settings.cache == "off" else cls(settings)
+        return None if settings.cache == "off" else cls(settings, memory)
 
-    def __init__(self, settings: Settings, *, folder: Path = FOLDER) -> None:
+    def __init__(self, settings: Settings, memory: MemoryBudget, *, folder: Path = FOLDER) -> None:
+        """Take the *memory* of kept bodies where the downloader takes that of its own."""
         self._folder = folder
         self._expires = settings.cache_expires.total_seconds()
         self._is_read = settings.cache == "dev"
         self._max_body = settings.max_body
-        self._budget = MemoryBudget(settings.memory_budget // BUDGET_IN_BODIES)
+        self._memory = memory
         self._limiter = anyio.CapacityLimiter(_THREADS)
         self._is_told = False  #: whether the user knows that nothing can be kept
 
@@ -85,7 +86,7 @@ class DevCache:
             with attempt.deadline:
                 if found.st_size > _LARGE:
                     waits = attempt.may_wait and not attempt.memory
-                    share = await self._budget.take(found.st_size, waits=waits)
+                    share = await self._memory.take(found.st_size, waits=waits)
                 content = await to_thread.run_sync(path.read_bytes, limiter=self._limiter)
             told, _, body = content.partition(b"\n")
             head, most = json.loads(told), request.options.max_body

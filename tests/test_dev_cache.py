@@ -10,8 +10,10 @@ import pytest
 
 from crawlcw import Request, Response, Settings, SettingsError, Spider, run_spider
 from crawlcw.api.attempt import Session
+from crawlcw.api.settings import BUDGET_IN_BODIES
 from crawlcw.dev_cache import DevCache
 from crawlcw.errors import FetchError, Reason
+from crawlcw.fetch.body import MemoryBudget
 from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.model.counters import Report
 from crawlcw.testing import Replay, ReplayDownloader
@@ -27,7 +29,11 @@ def cached(
     web: ReplayDownloader, folder: Path, session: Session | None = None, **settings: Any
 ) -> Layered:
     chosen = Settings(**{"cache": "dev"} | settings)
-    return Layered(DevCache(chosen, folder=folder), over=web, session=session)
+    return Layered(
+        DevCache(chosen, MemoryBudget(chosen.memory_budget // BUDGET_IN_BODIES), folder=folder),
+        over=web,
+        session=session,
+    )
 
 
 async def asked_twice(web: ReplayDownloader, folder: Path, **options: Any) -> list[Response]:

@@ -196,7 +196,7 @@ async def open_trial(
     )
     credentials.learn_password(url)
     proxies = ProxyPool(settings, os.environ)
-    default = web(spider, settings, also=[url], proxies=proxies, cache=DevCache.of(settings))
+    default = web(spider, settings, also=[url], proxies=proxies, cache=DevCache.of)
     async with downloader_of(spider, default) as way:
         trial = Trial(spider, way, credentials, settings, proxies=proxies, ledger=ledger)
         try:

@@ -1,6 +1,6 @@
 """The way of a request through the crawl: the one list of its layers, in their order."""
 
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from crawlcw.api import own_layers
@@ -23,6 +23,7 @@ from crawlcw.archive.recording import Record
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError
 from crawlcw.fetch.addresses import Hop, PublicNames, current_hop
+from crawlcw.fetch.body import MemoryBudget
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.proxies import Proxies, ProxyPool
 from crawlcw.fetch.redirects import Admission, FollowRedirects
@@ -176,12 +177,16 @@ def web(
     public_names: PublicNames | None = None,
     also: Iterable[str] = (),
     proxies: ProxyPool,
-    cache: Layer | None = None,
+    cache: Callable[[Settings, MemoryBudget], Layer | None] | None = None,
 ) -> DefaultDownloader:
-    """Return the downloader that a crawl of *spider* uses; *also* are URLs beside its own."""
+    """Return the downloader that a crawl of *spider* uses; *also* are URLs beside its own.
+
+    *cache* makes the layer that shares the memory of bodies.
+    """
     origins = {urls.locate(url).host for url in [*entry_urls(spider), *also]}
     client = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
-    return DefaultDownloader(client, proxies=Proxies(proxies), cache=cache)
+    kept = cache and cache(settings, client.memory)
+    return DefaultDownloader(client, proxies=Proxies(proxies), cache=kept)
 
 
 @asynccontextmanager

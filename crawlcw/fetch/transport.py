@@ -83,7 +83,7 @@ class AiohttpDownloader:
     ) -> None:
         self._settings = settings
         self._files = FileTransfers(settings)
-        self._budget = MemoryBudget(settings.memory_budget // BUDGET_IN_BODIES)
+        self.memory = MemoryBudget(settings.memory_budget // BUDGET_IN_BODIES)  #: of bodies
         # All fetchers together take no more than a sixteenth of the whole budget.
         self._free_body = min(_FREE_BODY, settings.memory_budget // 16 // settings.concurrency)
         self._read_timeout = settings.read_timeout.total_seconds()
@@ -315,7 +315,7 @@ class AiohttpDownloader:
                         began = monotonic()
                         with attempt.deadline:
                             waits = attempt.may_wait and not attempt.memory
-                            share = await self._budget.take(most, waits=waits)
+                            share = await self.memory.take(most, waits=waits)
                         waited = monotonic() - began
                     decoded.write(piece)
                 check(bytes(decoded.getbuffer()[:LOOK]))

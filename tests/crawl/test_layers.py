@@ -35,6 +35,7 @@ from crawlcw.dev_cache import DevCache
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.fetch import pipeline
+from crawlcw.fetch.body import MemoryBudget
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.proxies import Proxies, ProxyPool
 from crawlcw.fetch.user_layers import OwnDownloader, UserLayer
@@ -135,7 +136,7 @@ async def test_a_layer_on_the_wire_sees_the_requests_of_a_downloader_around_the_
 
 async def test_a_layer_on_the_wire_sees_no_request_that_the_cache_answers(tmp_path: Path):
     wire, web = Seen(wire=True), ReplayDownloader({HOME: "page"})
-    cache = DevCache(Settings(cache="dev"), folder=tmp_path / "cache")
+    cache = DevCache(Settings(cache="dev"), MemoryBudget(1 << 20), folder=tmp_path / "cache")
 
     for run in ("1", "2"):
         (folder := tmp_path / run).mkdir()
@@ -436,7 +437,9 @@ async def test_the_guide_has_the_order_of_the_code():
 
     settings = Settings(cache="dev")
     default = pipeline.DefaultDownloader(
-        ReplayDownloader({}), proxies=Proxies(ProxyPool(settings)), cache=DevCache(settings)
+        ReplayDownloader({}),
+        proxies=Proxies(ProxyPool(settings)),
+        cache=DevCache(settings, MemoryBudget(1 << 20)),
     )
     default.own = OwnDownloader(default)
     unused: Any = None

@@ -244,7 +244,7 @@ async def test_a_large_body_takes_memory_until_the_end_of_its_page(
     downloader: AiohttpDownloader, server: HostileServer, within: bool
 ) -> None:
     request = Request(server.url("/large"))
-    trying, budget = Attempt(request=request), downloader._budget
+    trying, budget = Attempt(request=request), downloader.memory
     async with trying:
         if within:
             assert (await downloader.exchange(trying, request)).body == LARGE
@@ -260,7 +260,7 @@ async def test_a_large_body_takes_memory_until_the_end_of_its_page(
 async def test_a_small_body_takes_none(
     downloader: AiohttpDownloader, server: HostileServer, path: str
 ) -> None:
-    await downloader._budget.take(downloader._budget.limit)
+    await downloader.memory.take(downloader.memory.limit)
 
     async with asyncio.timeout(10):
         assert (await get(downloader, server.url(path))).body == PAGE
@@ -269,7 +269,7 @@ async def test_a_small_body_takes_none(
 async def test_a_large_body_takes_no_more_than_the_length_that_was_announced(
     downloader: AiohttpDownloader, server: HostileServer
 ) -> None:
-    await downloader._budget.take(downloader._budget.limit - len(LARGE))
+    await downloader.memory.take(downloader.memory.limit - len(LARGE))
 
     async with asyncio.timeout(10):
         assert (await get(downloader, server.url("/large"))).body == LARGE
@@ -286,7 +286,7 @@ async def test_the_small_bodies_of_all_fetchers_are_a_small_part_of_the_budget(
     ):
         await downloader.exchange(trying, request)
 
-        assert downloader._budget.used == 20_000
+        assert downloader.memory.used == 20_000
 
 
 fixed("/large-and-cut-off", response(LARGE)[:-1])
@@ -300,7 +300,7 @@ async def test_a_large_body_that_is_cut_off_gives_its_memory_back(
         with pytest.raises(FetchError):
             await downloader.exchange(trying, request)
 
-    assert downloader._budget.used == 0
+    assert downloader.memory.used == 0
 
 
 fixed(
@@ -313,7 +313,7 @@ fixed(
 async def test_a_reset_behind_a_body_that_has_come_does_it_no_harm(
     downloader: AiohttpDownloader, server: HostileServer
 ) -> None:
-    held = await downloader._budget.take(downloader._budget.limit)
+    held = await downloader.memory.take(downloader.memory.limit)
     asked = asyncio.ensure_future(get(downloader, server.url("/large-and-reset")))
     while not server.requests or downloader._connector._acquired:
         await asyncio.sleep(0)
@@ -325,7 +325,7 @@ async def test_a_reset_behind_a_body_that_has_come_does_it_no_harm(
 async def test_no_deadline_runs_while_a_body_waits_for_memory(
     downloader: AiohttpDownloader, server: HostileServer
 ) -> None:
-    held = await downloader._budget.take(downloader._budget.limit)
+    held = await downloader.memory.take(downloader.memory.limit)
     asyncio.get_running_loop().call_later(0.4, held.shrink, 0)
     request = Request(server.url("/large"))
 
