@@ -37,7 +37,7 @@ from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.model.identities import Identity
 from crawlcw.model.proxies import parse
 from tests import hostile
-from tests.hostile.pages import fixed, response
+from tests.hostile.pages import Exchange, chunked, fixed, page, response
 from tests.hostile.server import MIB, PAGE, HostileServer
 from tests.support.attempts import Layered, attempt, session
 
@@ -320,6 +320,30 @@ async def test_a_reset_behind_a_body_that_has_come_does_it_no_harm(
     held.shrink(0)
 
     assert (await asked).body == LARGE
+
+
+@page("/large-and-no-chunk")
+async def _large_and_no_chunk(exchange: Exchange) -> object:
+    await exchange.send(chunked(b"x" * (300 << 10), end=b""))
+    await exchange.taken()
+    await exchange.send(b"no chunk\r\n")
+    await exchange.hang()
+    return None
+
+
+async def test_an_answer_that_breaks_http_ends_at_once_though_its_body_waits_for_memory(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    held = await downloader._budget.take(downloader._budget.limit)
+    asked = asyncio.ensure_future(get(downloader, server.url("/large-and-no-chunk")))
+    while not server.requests or server.open_connections:
+        await asyncio.sleep(0)
+    waited = not asked.done()
+    held.shrink(0)
+
+    with pytest.raises(FetchError):
+        await asked
+    assert waited
 
 
 async def test_no_deadline_runs_while_a_body_waits_for_memory(
