@@ -83,7 +83,7 @@ class AiohttpDownloader:
     ) -> None:
         self._settings = settings
         self._files = FileTransfers(settings)
-        self.memory = MemoryBudget(settings.memory_budget // BUDGET_IN_BODIES)  #: of bodies
+        self.memory = MemoryBudget(settings.memory_budget // BUDGET_IN_BODIES)
         # All fetchers together take no more than a sixteenth of the whole budget.
         self._free_body = min(_FREE_BODY, settings.memory_budget // 16 // settings.concurrency)
         self._read_timeout = settings.read_timeout.total_seconds()
