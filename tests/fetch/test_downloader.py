@@ -334,7 +334,7 @@ async def _large_and_no_chunk(exchange: Exchange) -> object:
 async def test_an_answer_that_breaks_http_ends_at_once_though_its_body_waits_for_memory(
     downloader: AiohttpDownloader, server: HostileServer
 ) -> None:
-    held = await downloader._budget.take(downloader._budget.limit)
+    held = await downloader.memory.take(downloader.memory.limit)
     asked = asyncio.ensure_future(get(downloader, server.url("/large-and-no-chunk")))
     while not server.requests or server.open_connections:
         await asyncio.sleep(0)
