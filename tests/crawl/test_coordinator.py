@@ -1124,6 +1124,8 @@ async def test_a_worker_without_hosts_is_left_its_share(ledger: CountingLedger) 
 @quickly
 async def test_hosts_are_not_handed_on_as_they_come(ledger: CountingLedger) -> None:
     """Workers that all want some would pass them round, and hardly ask any."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, QuickLoop)
     for host in range(8):
         await ledger.tasks.add([make_task(f"http://h{host}.example/")])
     for name in ("b", "c"):
@@ -1134,7 +1136,8 @@ async def test_hosts_are_not_handed_on_as_they_come(ledger: CountingLedger) -> N
     assert await harness.until_it_ends() == "drained"
 
     assert len(harness.starts) == 8
-    assert max(harness.starts)[0] - ledger.began < 1
+    # Hosts that are passed on wait for others; the time of the work itself says nothing.
+    assert loop.selector.skipped < 1
 
 
 @quickly
