@@ -225,6 +225,22 @@ def test_a_page_keeps_the_delay_from_a_check_of_the_network(first: Answer, crawl
         assert all(each - time >= 5 for each in later)
 
 
+@pytest.mark.parametrize("second", [WELL, SILENT], ids=["answered", "not answered"])
+def test_a_page_keeps_the_delay_from_a_probe_of_its_host(second: Answer, crawled: Crawled):
+    """A page that is refused once has its host asked for the good page `/0`."""
+
+    def answers(web: Web, url: str) -> Answer:
+        if "/2" in url:
+            return REFUSED if len(web.times(url)) == 1 else WELL
+        return WELL if len(web.times(url)) == 1 else second
+
+    web = crawled(pages("a", 5), answers, delay="20s")
+
+    times = web.times("//a.")
+    assert any("/2" not in url for _, url in probed(web))
+    assert all(later - earlier >= 20 for earlier, later in pairwise(times)), web.asked
+
+
 def test_a_check_of_the_network_ends_with_the_answer_of_any_page(crawled: Crawled):
     """A good page that hangs would delay the next check, and all pages with that."""
     web = crawled(

@@ -649,6 +649,20 @@ async def test_a_server_that_names_a_time_is_asked_no_earlier(ledger: SqliteLedg
     assert host.ready_at >= host.not_before
 
 
+@pytest.mark.parametrize(("named", "wait"), [("100", 100), ("86400", 300)])
+@in_virtual_time
+async def test_a_page_that_fails_waits_as_its_server_says_and_no_longer_than_a_host_may_rest(
+    ledger: SqliteLedger, named: str, wait: int
+):
+    web = Web({HOME: [down(500, **{"Retry-After": named}), "there"]})
+    began = ledger.now()
+
+    report = await crawled(Books(), web, ledger, host_backoff_max=300)
+
+    assert report.pages == 1
+    assert wait <= (ledger.now() - began).total_seconds() < wait + 60
+
+
 @in_virtual_time
 async def test_a_page_that_was_asked_for_with_its_own_headers_is_no_probe(ledger: SqliteLedger):
     class Keyed(Books):

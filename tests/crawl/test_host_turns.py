@@ -141,13 +141,14 @@ async def test_a_host_without_a_delay_is_not_waited_for(by_clock: Callable[[Proc
     assert turns.slept == []
 
 
+@pytest.mark.parametrize(("crawl_delay", "last"), [(5, 5), (1, 2)], ids=["longer", "shorter"])
 async def test_a_host_that_is_not_held_is_waited_for_by_what_is_known(
-    by_clock: Callable[[Process], Turns],
+    crawl_delay: int, last: int, by_clock: Callable[[Process], Turns]
 ):
     turns = by_clock(Process(delay=2))
     robots = RobotsRecord(
         origin=OTHER.rstrip("/"),
-        body="User-agent: *\nCrawl-delay: 5\n",
+        body=f"User-agent: *\nCrawl-delay: {crawl_delay}\n",
         expires=START + timedelta(days=1),
     )
 
@@ -157,7 +158,7 @@ async def test_a_host_that_is_not_held_is_waited_for_by_what_is_known(
     await turns.admission.turn(OTHER)
     await turns.admission.turn(OTHER)
 
-    assert turns.slept == [2, 2, 5]
+    assert turns.slept == [2, 2, last]
 
 
 async def test_delays_that_have_passed_take_no_memory(by_clock: Callable[[Process], Turns]):

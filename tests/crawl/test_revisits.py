@@ -25,6 +25,7 @@ from tests.support.ledgers import START, make_task, visit
 
 HOME = "http://a.example/"
 DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
+LATER = "Fri, 02 Jan 2026 00:00:00 GMT"
 
 
 class Pages(Spider):
@@ -336,6 +337,27 @@ def test_a_validator_that_cannot_be_sent_as_it_came_is_not_kept(tag: str):
     seen, _ = Revisits(RevisitPolicy()).changed(make_task(HOME), response, now=START)
 
     assert seen.etag is None
+
+
+@pytest.mark.parametrize(
+    ("named", "etag", "modified"),
+    [
+        ({}, '"1"', DATE),
+        ({"ETag": 'W/"1"'}, 'W/"1"', DATE),
+        ({"Last-Modified": LATER}, '"1"', LATER),
+    ],
+    ids=["none", "another ETag", "a later date"],
+)
+def test_an_unchanged_page_is_next_asked_for_with_the_newest_validators_that_were_named(
+    named: dict[str, str], etag: str, modified: str
+):
+    task = make_task(HOME, visit=visit(etag='"1"', last_modified=DATE))
+    response = Response(HOME, request=Request(HOME), status=304, headers=named)
+
+    seen, _ = Revisits(RevisitPolicy()).unchanged(task, response, now=START)
+
+    asked = conditional(Request(HOME), make_task(HOME, visit=seen))
+    assert dict(asked.headers) == {"If-None-Match": etag, "If-Modified-Since": modified}
 
 
 def test_the_example_runs(tmp_path):
