@@ -22,7 +22,7 @@ from crawlcw.crawl import opening
 from crawlcw.crawl.opening import Admission, Opening
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.watchdog import Watchdog
-from crawlcw.errors import FetchError, Reason
+from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.ledger.protocol import Committed
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import RobotsRecord
@@ -173,6 +173,37 @@ async def test_delays_that_have_passed_take_no_memory(by_clock: Callable[[Proces
     tracemalloc.stop()
 
     assert sum(trace.size for trace in kept) < 100_000
+
+
+def behind_a_redirect(error: FetchError) -> FetchError:
+    error.hop = 2
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "began", "innocent"),
+    [
+        (ProxiesAwayError("all rest", wait=5), 40, True),
+        (FetchError(Reason.TIMEOUT_CONNECT), 5, True),
+        (FetchError(Reason.TIMEOUT_CONNECT), 40, False),
+        (behind_a_redirect(FetchError(Reason.TIMEOUT_CONNECT)), 5, False),
+        (FetchError(Reason.HTTP_STATUS), 5, False),
+    ],
+    ids=["no proxy", "in an outage", "after it", "behind a redirect", "a status"],
+)
+async def test_a_login_that_fails_in_an_outage_of_proxies_or_of_our_network_is_innocent(
+    error: FetchError, began: float, innocent: bool, by_clock: Callable[[Process], Turns]
+):
+    turns = by_clock(Process(booted=0))
+    uplink = turns.process.frontier.uplink
+    for name in "abcdef":
+        uplink.learned(f"{name}.example", f"http://{name}.example/")
+    uplink.unanswered(now=10)
+    uplink.answered(now=30)
+    turns.process.now = 45
+    uplink.answered(now=45)
+
+    assert await turns.admission.is_innocent(URL, error, began=began) is innocent
 
 
 class Chain(Spider):
