@@ -142,8 +142,8 @@ class Robots:
 
     def crawl_delay(self, host: str) -> float:
         """Return the longest Crawl-delay of the known origins of a host, in seconds."""
-        known = (self.known(f"{scheme}://{host}") for scheme in ("http", "https"))
-        return max((rules.crawl_delay for rules in known if rules), default=0.0)
+        plain, secure = self.known(f"http://{host}"), self.known(f"https://{host}")
+        return max((plain or ALLOW_ALL).crawl_delay, (secure or ALLOW_ALL).crawl_delay)
 
     async def close(self) -> None:
         """End look-ups that are still under way."""

@@ -50,7 +50,8 @@ class HeldLeases:
 
     def settling(self, leases: Iterable[Lease]) -> None:
         """Note that the outcomes of *leases* are on their way to the ledger."""
-        self._settling.update(lease.task.id for lease in leases if self.holds(lease))
+        for lease in filter(self.holds, leases):
+            self._settling.add(lease.task.id)
 
     def end(self, leases: Iterable[Lease]) -> None:
         """Forget leases that were committed, released or lost."""

@@ -468,7 +468,8 @@ class Connector(TCPConnector):
         found.ready_at = found.released + rest
         site.idle.append(found)
         self._idle[found] = None
-        self.close_idle(but=_IDLE_IN_TOTAL)
+        if len(self._idle) > _IDLE_IN_TOTAL:
+            self.close_idle(but=_IDLE_IN_TOTAL)
         if self._cleaning is None:
             self._cleaning = self._loop.call_later(_KEEPALIVE, self._clean)
 

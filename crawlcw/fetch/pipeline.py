@@ -93,6 +93,8 @@ def layers(
         Transport(default.client),
     ]
     default.ways = ways(below_own)
+    # Another downloader than the crawl's own returns a file in memory, as a layer may below.
+    streams = not wire and default.own is None and hasattr(default.client, "exchange")
     return [
         # Once for an attempt: its deadline spans all hops, and each target is admitted before
         # anything is spent on it: scope, robots.txt, the host's turn.
@@ -110,8 +112,7 @@ def layers(
         render,
         # Secrets of settings, start URLs and session, below all that the spider sees.
         credentials,
-        # Another downloader than the crawl's own returns a file in memory, as a layer may below.
-        SaveFile(settings),
+        None if streams else SaveFile(settings),
         default.own,
         *below_own,
     ]

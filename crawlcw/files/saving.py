@@ -324,15 +324,11 @@ class SaveFile:
     def __init__(self, settings: Settings) -> None:
         self._files = FileTransfers(settings)
 
-    def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
+    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         """Return the response, its body in a file where that is asked for."""
-        if request.options.save_to is None:
-            return call_next(attempt, request)
-        return self._saved(attempt, request, call_next)
-
-    async def _saved(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         response = await call_next(attempt, request)
-        if response.file is not None or not 200 <= response.status < 300:
+        is_wanted = request.options.save_to is not None and response.file is None
+        if not is_wanted or not 200 <= response.status < 300:
             return response
         # The downloader may have left it at the beginning of a page that asks for a login.
         if attempt.accepts_file is not None and not attempt.accepts_file(response):

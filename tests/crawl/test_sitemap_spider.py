@@ -357,16 +357,16 @@ async def test_a_long_list_takes_no_more_memory_than_a_short_one(
 
 
 class Slow(Lists):
-    """Takes 0.7 s for each slice."""
+    """Takes 0.5 s for each slice, and for all more than the time of a callback."""
 
-    settings = Settings(obey_robots=False, callback_timeout="1s", max_pages=1)
+    settings = Settings(obey_robots=False, callback_timeout="2s", max_pages=1)
     name = "slow"
-    number = 2 * SLICE + 7
+    number = 4 * SLICE + 5
 
     @url_list
     def parse_list(self, response):
         for number, each in enumerate(Lists.parse_list(self, response)):
-            if number % SLICE < 7:
+            if number % SLICE < 5:
                 time.sleep(0.1)
             yield each
 
@@ -375,7 +375,7 @@ class AsyncSlow(Slow):
     @url_list
     async def parse_list(self, response):
         for number, each in enumerate(Lists.parse_list(self, response)):
-            if number % SLICE < 7:
+            if number % SLICE < 5:
                 await asyncio.sleep(0.1)
             yield each
 
