@@ -367,7 +367,9 @@ class MemoryBudget:
     async def take(self, size: int, *, waits: bool = True) -> Share:
         """Take *size* bytes, at most all there are; over the limit, unless the caller *waits*."""
         size = min(size, self.limit)
-        if waits:
+        # Without a wait where there is room and no turn: behind a lock that others await each page
+        # would take a turn of the loop. So one that comes between two turns goes first.
+        if waits and (self._turn.locked() or self.used + size > self.limit):
             async with self._turn:
                 while self.used + size > self.limit:
                     self.freed.clear()

@@ -54,21 +54,6 @@ async def test_a_large_share_is_not_kept_waiting_by_small_ones_that_came_later()
     assert (large.done(), small.done(), budget.used) == (True, True, 9)
 
 
-async def test_a_small_share_does_not_overtake_a_large_one_whose_turn_comes():
-    budget = MemoryBudget(10)
-    held = await budget.take(10)
-    first, large = asyncio.create_task(budget.take(4)), asyncio.create_task(budget.take(6))
-    await turns()
-
-    held.shrink(0)
-    small = asyncio.create_task(budget.take(1))
-    await turns()
-
-    assert (first.done(), large.done(), small.done()) == (True, True, False)
-    first.result().shrink(0)
-    assert (await small).size == 1
-
-
 async def test_a_request_above_the_budget_gets_all_of_it():
     budget = MemoryBudget(10)
 
