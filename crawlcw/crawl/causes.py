@@ -90,7 +90,7 @@ class Causes:
         """
         self.proxies = proxies
         self.rests = rests
-        self.stop = stop
+        self._stop = stop
         self._frontier = frontier
         self._policy = frontier.policy
         self._uplink = frontier.uplink
@@ -405,6 +405,10 @@ class Causes:
             self.rests.network_away_since = None
             self._wake()
 
+    def stopped(self, told: StopCrawl) -> None:
+        """Have the crawl end as a layer has told at no page's request."""
+        self._stop(printable(text_of(told)))
+
     async def uplink_known(self) -> None:
         """Wait until tasks may be begun with: our own network is there, or given up."""
         while self._uplink.is_blocked:
@@ -436,7 +440,7 @@ class Causes:
                     if error.status is None:
                         return
                 except StopCrawl as told:
-                    self.stop(printable(text_of(told)))
+                    self.stopped(told)
                     return
                 self.answered()
 

@@ -25,8 +25,6 @@ from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.model import urls
 from crawlcw.model.health import HOST_FAILURES
 from crawlcw.model.hosts import RobotsRecord
-from crawlcw.model.sanitize import printable
-from crawlcw.model.tracebacks import text_of
 
 #: Hosts that are not held are forgotten above so many, once their delay has passed.
 _REMEMBERED = 1000
@@ -96,7 +94,7 @@ class Opening:
                     try:
                         await ask(host, url)
                     except StopCrawl as told:
-                        self.causes.stop(printable(text_of(told)))
+                        self.causes.stopped(told)
             host.busy = False
             self.frontier.look_wanted.set()
 
