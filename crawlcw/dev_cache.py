@@ -85,7 +85,7 @@ class DevCache:
                 return None
             with attempt.deadline:
                 if found.st_size > _LARGE:
-                    waits = attempt.may_wait and not attempt.memory
+                    waits = attempt.waits_for_memory
                     share = await self._memory.take(found.st_size, waits=waits)
                 content = await to_thread.run_sync(path.read_bytes, limiter=self._limiter)
             told, _, body = content.partition(b"\n")

@@ -135,10 +135,15 @@ class Attempt:
     accepts_file: Callable[[Response], bool] | None = None
     exchanges: list[Any] | None = None  #: for the WARC files; None: none are kept
     cleanup: AsyncExitStack | None = None  #: made by the first layer that has something to close
-    #: Whether its first body may wait for memory: not if a page that holds some waits for this.
+    #: Whether its first body may wait for memory; False where a page that holds some waits for it.
     may_wait: bool = True
     #: The memory of bodies until the end; None: no body is kept beyond its exchange.
     memory: list[Share] | None = None
+
+    @property
+    def waits_for_memory(self) -> bool:
+        """Whether its next body may wait for memory: one that holds some never waits for more."""
+        return self.may_wait and not self.memory
 
     def keep(self, share: Share) -> None:
         """Hold memory until the end of the attempt; one that has ended gives it back at once."""

@@ -255,7 +255,7 @@ class AiohttpDownloader:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         # The body of an error is read, whatever its type.
         accepted = self._settings.accept_types if 200 <= status < 300 else ("*/*",)
-        if kind != "text/html":  # whose check would take a call for every page
+        if kind != "text/html":  # the usual type needs no call
             check_type(kind, accepted, status=status)
         body, truncated, waited = b"", None, 0.0
         # The body of a redirect is a courtesy to people, and may be endless.
@@ -315,8 +315,7 @@ class AiohttpDownloader:
                     if share is None and decoder.size > self._free_body:
                         began = monotonic()
                         with attempt.deadline:
-                            waits = attempt.may_wait and not attempt.memory
-                            share = await self.memory.take(most, waits=waits)
+                            share = await self.memory.take(most, waits=attempt.waits_for_memory)
                         waited = monotonic() - began
                     decoded.write(piece)
                 check(bytes(decoded.getbuffer()[:LOOK]))
