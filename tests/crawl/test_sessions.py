@@ -47,6 +47,15 @@ def crawl(site: MemberSite, ledger_url: str) -> Callable[..., Any]:
     return crawl
 
 
+async def crawled(spider: Members, ledger: Ledger, settings: Settings) -> Report:
+    """Crawl on a ledger whose facets the test has changed, and close it."""
+    default = web(spider, settings, proxies=ProxyPool(settings))
+    async with downloader_of(spider, default) as downloader:
+        report = await assemble(spider, ledger, downloader, settings).run()
+    await ledger.close()
+    return report
+
+
 async def items(ledger_url: str) -> list[dict[str, Any]]:
     ledger = await open_ledger(ledger_url, "members")
     try:
@@ -467,11 +476,7 @@ async def test_no_outcome_is_written_before_the_cookies_of_its_page(
         return committed
 
     ledger.outcomes = PatchedFacet(outcomes, commit=commit)
-    async with downloader_of(
-        spider, web(spider, settings, proxies=ProxyPool(settings))
-    ) as downloader:
-        report = await assemble(spider, ledger, downloader, settings).run()
-    await ledger.close()
+    report = await crawled(spider, ledger, settings)
 
     assert report.counts[Status.FINISHED] == 16
     assert behind == []
@@ -493,11 +498,7 @@ async def test_the_page_of_a_redirect_is_added_after_the_cookies_of_the_redirect
         return await tasks.add(added)
 
     ledger.tasks = PatchedFacet(tasks, add=add)
-    async with downloader_of(
-        spider, web(spider, settings, proxies=ProxyPool(settings))
-    ) as downloader:
-        report = await assemble(spider, ledger, downloader, settings).run()
-    await ledger.close()
+    report = await crawled(spider, ledger, settings)
 
     assert report.counts[Status.FINISHED] == 16
     assert kept == {"sid", "last"}

@@ -61,6 +61,11 @@ async def interrupted(site: MediaSite, folder: Path, *, after: int = 3 * BLOCK) 
     assert caught.value.reason is Reason.TIMEOUT_READ
 
 
+def packed_media(packed: bytes) -> Media:
+    """Return a file that the server sends as gzip, whole or not."""
+    return Media(size=len(packed), body=packed, headers=("Content-Encoding: gzip",))
+
+
 def check(file: SavedFile | None, media: Media = FILM) -> None:
     """Check that a file equals the server's, byte for byte."""
     assert file is not None
@@ -150,9 +155,7 @@ async def test_the_connection_of_a_file_is_used_again(site: MediaSite, tmp_path:
 
 async def test_a_coded_body_that_ends_too_early_is_no_file(site: MediaSite, tmp_path: Path) -> None:
     packed = gzip.compress(b"film" * 99)[:-9]
-    site.files["/film.mp4"] = Media(
-        size=len(packed), body=packed, headers=("Content-Encoding: gzip",)
-    )
+    site.files["/film.mp4"] = packed_media(packed)
 
     with pytest.raises(FetchError) as caught:
         await saved(site, tmp_path)
@@ -163,11 +166,7 @@ async def test_a_coded_body_that_ends_too_early_is_no_file(site: MediaSite, tmp_
 
 async def test_a_coding_that_nobody_asked_for_is_taken_off(site: MediaSite, tmp_path: Path) -> None:
     content = FILM.piece(0, FILM.size)
-    site.files["/film.mp4"] = Media(
-        size=len(packed := gzip.compress(content)),
-        body=packed,
-        headers=("Content-Encoding: gzip",),
-    )
+    site.files["/film.mp4"] = packed_media(gzip.compress(content))
 
     response = await saved(site, tmp_path)
 
@@ -179,9 +178,7 @@ async def test_half_a_coded_body_is_no_file_and_is_not_resumed(
     site: MediaSite, tmp_path: Path
 ) -> None:
     packed = gzip.compress(os.urandom(BLOCK * 4))
-    site.files["/film.mp4"] = Media(
-        size=len(packed), body=packed, headers=("Content-Encoding: gzip",)
-    )
+    site.files["/film.mp4"] = packed_media(packed)
     await interrupted(site, tmp_path)
 
     assert names(tmp_path) == []
@@ -193,9 +190,7 @@ async def test_a_body_that_swells_without_end_is_refused(
 ) -> None:
     monkeypatch.setattr("crawlcw.fetch.body._SWELLING_FROM", 1 << 16)
     packed = gzip.compress(bytes(50 << 20))
-    site.files["/film.mp4"] = Media(
-        size=len(packed), body=packed, headers=("Content-Encoding: gzip",)
-    )
+    site.files["/film.mp4"] = packed_media(packed)
 
     with pytest.raises(FetchError) as caught:
         await saved(site, tmp_path)
