@@ -1,11 +1,11 @@
 """Choice of the next work: host, page, claim, host queue.
 
 The coordinator never fetches and never parses. It leases hosts that are ready, pages their due
-tasks, claims them ahead, twice as many as there are fetchers (up to eight times of many
-slow hosts), and hands them out as their hosts' turns come. Hosts without work go back, and so do
-those whose slice is over while others wait. It sleeps until something changes or the next task is
-due, and ends when the ledger has nothing that ever will be due. After a long outage of the ledger
-it claims nothing for 10 s: the holders of leases that ran out meanwhile renew them first.
+tasks, claims them ahead, twice as many as there are fetchers (of many slow hosts up to eight times
+as many), and hands them out as their hosts' turns come. Hosts without work go back, and so do those
+whose slice is over while others wait. It sleeps until something changes or the next task is due,
+and ends when the ledger has nothing that ever will be due. After a long outage of the ledger it
+claims nothing for 10 s: the holders of leases that ran out meanwhile renew them first.
 """
 
 import asyncio

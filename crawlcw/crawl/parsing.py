@@ -44,7 +44,7 @@ _COPIES = 2
 #: Growth of a process that parses, for each byte of the tree as it is estimated: up to 1.23
 #: [measured]. With less room most large pages are parsed by two processes.
 _GROWS = 1.25
-#: Growth by lexbor itself, whatever the page is [measured]. Within a quarter of that it segfaults.
+#: Growth by lexbor itself, for any page [measured]. In a quarter of that it segfaults.
 _PARSER = 5 << 18
 _MOST_PROCESSES = 2
 #: So much longer than its time of CPU may a page take: the process was stopped, or gets no CPU.

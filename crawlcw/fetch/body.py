@@ -4,10 +4,10 @@
   time: 52 bytes of brotli can stand for gigabytes. A stream that ends too early is noticed
   here, since with a correct Content-Length nothing else does: a page of it is marked, a file
   is none.
-- **Memory.** A budget counts bytes. Shares of it are given in the order in which they were asked
-  for, so small ones do not keep a large one waiting. A holder of a share never waits for another
-  one, nor for a request that does: holders could wait for each other. Their further shares are
-  over the limit.
+- **Memory.** A budget counts bytes. Shares that wait are given in the order of their
+  requests, so small ones do not keep a large one waiting. A holder of a share never waits for
+  another one, nor for a request that does: holders could wait for each other. Their further shares
+  are over the limit.
 - **Bodies that are not read** have no end or no text, by Content-Type and first bytes. A
   picture that calls itself HTML is still a picture. PDF and bodies that are only called
   `application/octet-stream` are read: spiders want them, and nothing tells them apart.
@@ -367,8 +367,8 @@ class MemoryBudget:
     async def take(self, size: int, *, waits: bool = True) -> Share:
         """Take *size* bytes, at most all there are; over the limit, unless the caller *waits*."""
         size = min(size, self.limit)
-        # Without a wait where there is room and no turn: behind a lock that others await each page
-        # would take a turn of the loop. So one that comes between two turns goes first.
+        # With room and no turn under way there is no need for the lock, in whose queue each page
+        # costs a round of the event loop. So a share that is asked for between two turns is first.
         if waits and (self._turn.locked() or self.used + size > self.limit):
             async with self._turn:
                 while self.used + size > self.limit:

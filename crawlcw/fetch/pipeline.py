@@ -73,9 +73,9 @@ def layers(
     """Return the layers of a crawl of *spider*, the outermost first; None for those it never needs.
 
     A layer sees each request as those above it have made it, and the answer as those below it
-    have made it. The purposes of a layer say which requests pass it; by default all do. A
-    session is chosen before the first layer, by `Fetcher`: `credentials` adds its headers, and what
-    is marked below adds its proxy and its cookies.
+    have made it. The purposes of a layer say which requests pass it; by default all do. The
+    session is chosen before the first layer, by `Fetcher`. Its headers are added by `credentials`,
+    its proxy by `Proxies`, its cookies by `Transport`.
     """
     chosen = [*spider.layers, *own_layers.loaded(settings.layers)]
     users = [UserLayer(each, watch, admission) for each in chosen]
