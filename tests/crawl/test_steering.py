@@ -1,20 +1,25 @@
 """Commands in the ledger to a running crawl, in the process of the test."""
 
+import asyncio
 import resource
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from crawlcw import Settings, Spider
+from crawlcw import Request, Response, Settings, Spider
 from crawlcw.assembly import assemble
 from crawlcw.crawl.control import written_moment
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import FinishReason
+from crawlcw.model.task import Status
 from crawlcw.testing.replay import ReplayDownloader
+from tests.crawl.test_crawl import Books, in_virtual_time, numbered
+from tests.crawl.test_crawl import crawl_of as quick_crawl
+from tests.support.ledgers import make_task
 
 pytestmark = pytest.mark.quick
 START = "http://pages.test/"
@@ -27,6 +32,26 @@ class Pages(Spider):
 
     def parse(self, response):
         yield {"url": response.url}
+
+
+class Slowly(ReplayDownloader):
+    """Downloader that takes *seconds* for each page, and logs the time of each request."""
+
+    def __init__(self, pages: Iterable[str], *, seconds: float) -> None:
+        super().__init__(dict.fromkeys(pages, ""))
+        self.seconds = seconds
+        self.began: dict[str, float] = {}
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        if not url.endswith("/robots.txt"):
+            self.began[url] = asyncio.get_running_loop().time()
+            await asyncio.sleep(self.seconds)
+        return await super().fetch(request, url=url)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
 
 
 @pytest.fixture
@@ -131,3 +156,65 @@ async def test_each_order_is_told_once(ledger: Ledger, caplog: pytest.LogCapture
         "what the ledger tells is wrong",
     ]
     assert caplog.messages[1].endswith(r": delay=2s\n")
+
+
+@in_virtual_time
+async def test_a_crawl_that_runs_is_paused_and_resumed(ledger: Ledger):
+    web = Slowly(numbered(10), seconds=4)
+    crawl = quick_crawl(Books(start_urls=numbered(10)), web, ledger, per_host_concurrency=1)
+    running = asyncio.create_task(crawl.run())
+    await asyncio.sleep(6)
+
+    await ledger.notes.set_control({"paused": written_moment(ledger.now())})
+    await asyncio.sleep(60)
+    begun, counts = len(web.began), await ledger.queries.counts()
+    await ledger.notes.set_control({"paused": None})
+
+    assert (await running).pages == 10
+    assert begun == 2
+    assert counts.by_status == {Status.FINISHED: 2, Status.TODO: 8}
+
+
+@in_virtual_time
+async def test_what_is_added_by_hand_is_begun_while_pages_of_its_host_are_under_way(
+    ledger: Ledger,
+):
+    first, added = numbered(2)
+    web = Slowly([first, added], seconds=20)
+    crawl = quick_crawl(Books(start_urls=[first]), web, ledger, per_host_concurrency=0)
+    running = asyncio.create_task(crawl.run())
+    await asyncio.sleep(10)
+
+    began = asyncio.get_running_loop().time()
+    await ledger.tasks.add([make_task(added, due=ledger.now())])
+    await ledger.notes.set_control({"fed": "once"})
+
+    assert (await running).pages == 2
+    assert web.began[added] - began < 1
+
+
+@in_virtual_time
+async def test_while_there_is_no_new_order_the_ledger_is_asked_for_orders_alone(ledger: Ledger):
+    await ledger.notes.set_control({"delay": "1s", "fed": "once"})
+    web = Slowly([START], seconds=20)
+    crawl = quick_crawl(Books(start_urls=[START]), web, ledger)
+
+    report = await crawl.run()
+
+    asked = crawl.stats.ledger_operations
+    assert report.pages == 1
+    assert 35 <= asked["notes.control"] <= 45, "twice a second"
+    assert asked["tasks.page_each"] <= 5
+    assert asked["host_leases.lease"] <= 30, "40 if each look wakes the coordinator"
+
+
+async def test_an_order_for_no_more_concurrency_is_followed_whatever_the_descriptors(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    caplog.set_level("INFO")
+    monkeypatch.setattr("crawlcw.crawl.descriptors._OTHERS", 10**12)
+    await ledger.notes.set_control({"concurrency": "2"})
+
+    await crawl_of(ledger).run()
+
+    assert "settings from the ledger: concurrency=2" in caplog.messages
