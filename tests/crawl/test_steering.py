@@ -144,7 +144,12 @@ async def test_each_order_is_told_once(ledger: Ledger, caplog: pytest.LogCapture
     steering = crawl_of(ledger)._parts.steering
     paused = written_moment(ledger.now())
 
-    for orders in ({"paused": paused}, {"paused": None, "delay": "2s\n"}, {"delay": "long"}):
+    for orders in (
+        {"paused": paused},
+        {"paused": None, "delay": "2s\n"},
+        {"delay": "long"},
+        {"delay": None},
+    ):
         await ledger.notes.set_control(orders)
         await steering.look()
         await steering.look()
@@ -154,8 +159,10 @@ async def test_each_order_is_told_once(ledger: Ledger, caplog: pytest.LogCapture
         "settings from the ledger",
         "resumed",
         "what the ledger tells is wrong",
+        "settings from the ledger",
     ]
     assert caplog.messages[1].endswith(r": delay=2s\n")
+    assert caplog.messages[-1].endswith(": the crawl's own again")
 
 
 @in_virtual_time
