@@ -268,6 +268,7 @@ class Response(Document):
         Each address once; links that cannot be fetched (`mailto:`, a broken
         address) are left out, and counted in `dropped`. So are all links of a page
         that asks robots not to follow any, where the setting `obey_robots` is on.
+        An `<a>` without `href` is no link.
 
         *allow* and *deny* are regular expressions that are looked for in the absolute
         address; *extensions* are those that its path may have (`""`: none), and
@@ -313,6 +314,9 @@ class Response(Document):
                 address = attributes.get("href")
                 if address is None:
                     address = attributes.get("src")
+                    # A place in the page, and no link (HTML, 4.5.1).
+                    if address is None and node.tag == "a":
+                        continue
             else:
                 address = _address(node)
             if address in resolved:

@@ -276,13 +276,14 @@ def test_any_text_is_a_link_that_is_followed_or_refused(link: str):
 LINKS = """
 <a href="1.html">1</a> <a href="/2.html">2</a> <a href="1.html#part">1 again</a>
 <a href="mailto:me@a.example">mail</a> <a href="http://[">broken</a> <a name="x">no link</a>
+<area alt="no address">
 """
 
 
 def test_follow_all_yields_each_address_of_a_selector_once_and_counts_the_broken():
     response = page(LINKS)
 
-    requests = list(response.follow_all("a", "parse_book", priority=1))
+    requests = list(response.follow_all("a, area", "parse_book", priority=1))
 
     assert [request.url for request in requests] == [
         "http://a.example/folder/1.html",
@@ -292,7 +293,7 @@ def test_follow_all_yields_each_address_of_a_selector_once_and_counts_the_broken
     assert response.dropped.counts == {"refused-scheme": 1, "url-invalid": 2}
     assert response.dropped.examples == {
         "refused-scheme": ["mailto:me@a.example"],
-        "url-invalid": ["http://[", "<a>: no link"],
+        "url-invalid": ["http://[", "<area>: no link"],
     }
 
 
