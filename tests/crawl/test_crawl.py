@@ -33,7 +33,7 @@ from crawlcw.model import hosts as host_model
 from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.standstill import Standstill
-from crawlcw.model.task import Record, Status, Task
+from crawlcw.model.task import Lease, Record, Status, Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.blame.virtual import run, virtual
@@ -1808,6 +1808,52 @@ async def test_stopping_at_once_waits_for_nothing(ledger: SqliteLedger):
     assert report.counts.by_status == {Status.FINISHED: 1, Status.TODO: 30}
 
 
+@pytest.mark.parametrize(("at_once", "least", "most"), [(False, 50, 60), (True, 0, 5)])
+@in_virtual_time
+async def test_a_stop_bounds_the_wait_for_an_unavailable_ledger(
+    ledger: SqliteLedger, at_once: bool, least: float, most: float
+):
+    async def away(wanted: Mapping[str, int]) -> list[Task]:
+        raise LedgerUnavailableError("away")
+
+    ledger.tasks.page_each = away  # type: ignore[method-assign]  # as Away does, in virtual time
+    crawl = crawl_of(Books(), Web({HOME: ""}), ledger, ledger_give_up="30m", grace="80s")
+    running = asyncio.create_task(crawl.run())
+    await asyncio.sleep(20)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    (crawl.stop_now if at_once else crawl.stop)()
+    with pytest.raises(LedgerUnavailableError, match="away"):
+        await running
+
+    assert least <= loop.time() - began <= most
+
+
+async def test_the_first_reason_of_a_crawl_to_end_itself_is_the_one_that_counts(
+    ledger: SqliteLedger, caplog: pytest.LogCaptureFixture
+):
+    class Stopping(Books):
+        first_said = asyncio.Event()
+
+        async def parse(self, response: Response) -> None:  # type: ignore[override]  # any kind will do
+            if response.url != HOME:
+                await self.first_said.wait()
+                raise StopCrawl("second")
+            self.first_said.set()
+            raise StopCrawl("first")
+
+    spider = Stopping(start_urls=[f"{HOME}0", HOME])
+    web = Web(dict.fromkeys(spider.start_urls, ""))
+
+    report = await crawled(spider, web, ledger, per_host_concurrency=0)
+
+    assert (report.pages, report.detail) == (2, "first")
+    assert [each for each in caplog.messages if "stopped-by-spider" in each] == [
+        "stopped-by-spider: first"
+    ]
+
+
 async def test_a_crawl_that_was_stopped_is_completed_by_the_next(ledger: SqliteLedger):
     _, crawl, running = await begun(ledger)
     crawl.stop_now()
@@ -1827,6 +1873,41 @@ async def test_a_crawl_that_is_cancelled_gives_everything_back(ledger: SqliteLed
 
     assert (await ledger.queries.counts()).by_status == {Status.FINISHED: 1, Status.TODO: 30}
     assert await ledger.workers.all() == []
+
+
+@pytest.mark.parametrize(("answers", "told"), [(True, ["leases not given back"]), (False, [])])
+@in_virtual_time
+async def test_a_crawl_that_is_cancelled_waits_a_few_seconds_for_its_ledger(
+    ledger: SqliteLedger, answers: bool, told: list[str], caplog: pytest.LogCaptureFixture
+):
+    async def release(leases: Sequence[Lease]) -> int:
+        if not answers:
+            await asyncio.Event().wait()
+        raise LedgerUnavailableError("away")
+
+    _, _, running = await begun(ledger)
+    ledger.outcomes.release = release  # type: ignore[method-assign]  # as Away does, in virtual time
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert loop.time() - began <= 5
+    assert [each.split(",")[0] for each in caplog.messages if "not given back" in each] == told
+
+
+async def test_a_crawl_that_ends_at_once_waits_for_no_robots_txt(ledger: SqliteLedger):
+    web = Web({HOME: ""}, held=[ROBOTS])
+    crawl = crawl_of(Books(), web, ledger)
+    running = asyncio.create_task(crawl.run())
+    await web.reached.wait()
+
+    crawl.stop_now()
+    await running
+
+    assert web.cancelled == [ROBOTS], "nothing outlives the crawl"
 
 
 async def test_a_crawl_in_a_scope_that_is_cancelled_gives_everything_back(ledger: SqliteLedger):
