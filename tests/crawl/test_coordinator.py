@@ -914,6 +914,33 @@ async def test_hosts_whose_wake_up_was_lost_are_found(ledger: CountingLedger) ->
     assert asyncio.get_running_loop().time() - began < 60
 
 
+@quickly
+async def test_a_host_is_woken_for_its_earliest_task_and_sooner_for_a_priority(
+    ledger: CountingLedger,
+) -> None:
+    now, hour = START, timedelta(hours=1)
+    tasks = [
+        make_task("http://later.example/", due=now + hour),
+        replace(make_task("http://low.example/", due=now), priority=-5),
+        replace(make_task("http://old.example/", due=now - hour), priority=1),
+        replace(make_task("http://high.example/1", due=now), priority=5),
+        make_task("http://high.example/2", due=now + hour),
+        make_task("http://both.example/1", due=now + hour),
+        replace(make_task("http://both.example/2", due=now), priority=2),
+        make_task("http://none.example/", due=None),
+    ]
+    await ledger.real.tasks.add(tasks)
+
+    await Harness(ledger).coordinator.announce(tasks)
+
+    ready = []
+    lease = {"worker": "b", "limit": 1, "lease": hour}
+    while leases := await ledger.host_leases.lease(**lease):
+        ready += [each.host.name for each in leases]
+    assert ready == ["high.example", "both.example", "old.example", "low.example"]
+    assert await ledger.hosts.next_ready() == now + hour
+
+
 @pytest.mark.parametrize(
     ("state", "asked"),
     [
