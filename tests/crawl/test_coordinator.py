@@ -37,7 +37,7 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.health import Origin
 from crawlcw.model.hosts import HostLease
-from crawlcw.model.standstill import Rests
+from crawlcw.model.standstill import Rests, Standstill
 from crawlcw.model.task import Status, Task
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support.attempts import way
@@ -182,7 +182,7 @@ class Harness:
         session = WorkerSession(
             ledger, lease=lambda: self.settings.lease, give_up=timedelta(minutes=10)
         )
-        self.held, self.stats = session.held, session.stats
+        self.session, self.held, self.stats = session, session.held, session.stats
         web = FailureLog({"http://example.com/robots.txt": robots} if robots else {})
         self.failures = web.failures
         ask = way(web, self.settings, purpose=Purpose.PROBE)
@@ -239,6 +239,12 @@ class Harness:
             self.causes.answered_well(task.host, task.url, latency=seconds, sent=self.ledger.now())
             self.causes.finished(task, good_url=None, size=0)
             self.coordinator.written(more=False, again=())
+
+    async def is_hungry(self) -> bool:
+        """Beat, and return whether the other workers see that this one wants hosts."""
+        await self.session.beat()
+        workers = {each.name: each.hungry for each in await self.ledger.workers.all()}
+        return workers[self.session.worker]
 
     async def _renew(self) -> None:
         while True:
@@ -856,6 +862,41 @@ async def test_lost_leases_are_not_handed_out(ledger: CountingLedger) -> None:
     await running
 
 
+@pytest.mark.parametrize(
+    ("max_lost", "given_up", "level", "told"),
+    [
+        (1, 1, "WARNING", "(1 of 1), so the page is ignored"),
+        (2, 0, "INFO", "(1 of 2)"),
+    ],
+)
+@quickly
+async def test_a_page_that_has_crashed_its_worker_is_counted_and_told_of(
+    ledger: CountingLedger,
+    caplog: pytest.LogCaptureFixture,
+    max_lost: int,
+    given_up: int,
+    level: str,
+    told: str,
+) -> None:
+    caplog.set_level("INFO")
+    crashing, other = make_tasks(2)
+    await ledger.tasks.add([crashing])
+    dead = {"worker": "dead", "lease": timedelta(0), "max_lost": max_lost}
+    (lease,) = (await ledger.leases.claim(await ledger.tasks.page(limit=1), **dead)).leases
+    await ledger.leases.begin(lease)
+    await ledger.tasks.add([other])
+    harness = Harness(ledger, max_lost=max_lost)
+
+    assert await harness.until_it_ends() == "drained"
+
+    assert harness.stats.given_up == given_up
+    assert harness.stats.failures == {Reason.CRASHED_WORKER: 1}
+    (record,) = [each for each in caplog.records if "was lost while" in each.message]
+    assert record.levelname == level
+    assert record.message.startswith(f"{crashing.url}: ")
+    assert record.message.endswith(f" was lost while it worked on nothing else {told}")
+
+
 @quickly
 async def test_a_page_that_ran_alone_and_is_put_back_goes_to_the_ledger(
     ledger: CountingLedger,
@@ -970,6 +1011,86 @@ async def test_a_host_that_others_share_is_asked_by_its_owner_alone_unless_it_is
 
 
 @pytest.mark.thorough
+@quickly
+async def test_a_worker_wants_hosts_while_others_have_all_that_are_due(
+    ledger: CountingLedger,
+) -> None:
+    later = START + timedelta(seconds=200)
+    await ledger.tasks.add([make_task("http://later.example/", due=later)])
+    harness = Harness(ledger)
+    await harness.session.join()
+    running = asyncio.create_task(harness.until_it_ends(seconds=50))
+
+    await asyncio.sleep(50)
+    assert not await harness.is_hungry(), "nothing is due"
+    await ledger.tasks.add([make_task()])
+    (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
+    await asyncio.sleep(60)
+    assert await harness.is_hungry()
+    harness.coordinator.follow(paused=ledger.now(), concurrency=20)
+    await asyncio.sleep(5)
+    assert not await harness.is_hungry(), "it is paused"
+    harness.coordinator.follow(paused=None, concurrency=20)
+    await asyncio.sleep(5)
+    assert await harness.is_hungry()
+    await ledger.host_leases.release([(lease, lease.host)])
+    await asyncio.sleep(5)
+    assert not await harness.is_hungry(), "it has a host"
+
+    assert await running == "drained"
+
+
+@quickly
+async def test_why_a_crawl_stands_still(ledger: CountingLedger) -> None:
+    await ledger.tasks.add([make_task(due=START + timedelta(seconds=100))])
+    harness = Harness(ledger)
+    coordinator = harness.coordinator
+    await harness.session.join()
+
+    assert coordinator.standstill() is None, "it has just begun"
+    running = asyncio.create_task(harness.until_it_ends(seconds=50))
+    await asyncio.sleep(10)
+    assert coordinator.standstill() == Standstill(until=START + timedelta(seconds=100))
+    harness.causes.rests.note("b.example", until=ledger.now() + timedelta(seconds=5), why="503")
+    standstill = coordinator.standstill()
+    assert standstill is not None
+    assert (standstill.hosts, standstill.why) == (1, "503")
+    harness.causes.rests.proxies_away = lambda: (1.0, "refused")
+    standstill = coordinator.standstill()
+    assert standstill is not None
+    assert standstill.proxies == "refused"
+    harness.causes.rests.proxies_away = lambda: None
+
+    await asyncio.sleep(95)
+    assert coordinator.standstill() is None, "a page is under way"
+    harness.causes.rests.network_away_since = START
+    assert coordinator.standstill() == Standstill(away_since=START)
+    harness.causes.rests.network_away_since = None
+    await running
+    assert coordinator.standstill() is None, "a page has just ended"
+
+
+@quickly
+async def test_a_crawl_whose_tasks_others_have_waits_for_them(ledger: CountingLedger) -> None:
+    await ledger.tasks.add([make_task()])
+    (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(seconds=100))
+    harness = Harness(ledger)
+    await harness.session.join()
+    running = asyncio.create_task(harness.until_it_ends())
+
+    await asyncio.sleep(60)
+    alone = harness.coordinator.standstill()
+    await ledger.workers.join(replace(this_worker(now=ledger.now()), name="b"))
+    for name in ("b", harness.session.worker):
+        await ledger.workers.beat(name, Counters(), hungry=False)
+    await asyncio.sleep(10)
+    together = harness.coordinator.standstill()
+
+    assert alone == Standstill(until=lease.expires)
+    assert together == Standstill(others=True)
+    assert await running == "drained"
+
+
 @quickly
 async def test_a_giant_host_does_not_hold_up_small_ones(ledger: CountingLedger) -> None:
     await ledger.tasks.add([make_task(f"http://giant.example/{n}") for n in range(5000)])
