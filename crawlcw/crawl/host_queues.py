@@ -162,7 +162,6 @@ class HostQueues:
         if not asks:
             self._unasked.append(lease)
             self.waiting += 1
-            self.changed.add(lease.task.host)
             return
         queue = self.by_host[lease.task.host]
         heapq.heappush(queue.waiting, (-lease.task.priority, next(self._order), lease))
@@ -190,6 +189,7 @@ class HostQueues:
         priority counts like as many seconds of waiting, and so does a delay up to `AHEAD`: a turn
         that its host misses is lost.
         """
+            self.changed.add(lease.task.host)
         if self._unasked:
             lease = self._unasked.popleft()
             self.waiting -= 1

@@ -764,6 +764,36 @@ def test_a_host_of_which_a_lost_task_is_still_asked_for_is_not_idle():
     assert process.idle() == [HOST]
 
 
+def test_a_host_of_which_a_lost_task_is_settled_unasked_is_not_idle():
+    """Leased again meanwhile, it would be asked for one page too many at once."""
+    process = Process(concurrency=1)
+    host = process.serve()
+    host.look = False
+    lease = Lease(task=make_task(f"http://{HOST}/"), token="a:1", fence=1, expires=START)
+    process.held.add([lease])
+    process.frontier.queues.add(lease, now=process.now, asks=False)
+    assert process.idle() == []
+    assert process.take() is lease
+
+    process.held.lose([lease.task.id])
+    assert process.idle() == []
+    process.fetched(lease)
+
+    assert process.idle() == [HOST]
+
+
+def test_more_tasks_of_a_slow_host_are_wanted_as_soon_as_one_is_begun_with():
+    process = Process(delay=5)
+    host = process.serve()
+    assert process.frontier.wanted()[0] == [host]
+
+    process.claim()
+    assert process.frontier.wanted()[0] == []
+    process.take()
+
+    assert process.frontier.wanted()[0] == [host]
+
+
 def test_of_hosts_that_are_left_the_waiting_tasks_are_given_back():
     process = Process()
     host = process.serve(finished=10)
