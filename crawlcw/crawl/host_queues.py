@@ -114,17 +114,16 @@ class HostQueues:
     ) -> None:
         """Serve a host with *allowed* requests at once from now on, *delay* seconds apart.
 
-        A *limit* is a new one of the user's: a turn that a longer delay has put off comes earlier.
+        A *limit* is a new one of the user's: the delay counts from the last request on.
         """
         queue = self.by_host[host]
         if limit is None and (queue.delay, queue.allowed) == (delay, allowed):
             return
         if limit is not None:
             queue.limit = limit
-            if delay < queue.delay:
-                queue.next_start = max(queue.rests_until, queue.began + delay)
-                # The turn that it waits for comes later; one that finds it served is no turn.
-                queue.has_turn = False
+            queue.next_start = max(queue.rests_until, queue.began + delay)
+            # The turn that it waits for comes later; one that finds it served is no turn.
+            queue.has_turn = False
         if delay > queue.delay and queue.active:
             # The request that showed the need for a longer delay has just been made.
             queue.began = now

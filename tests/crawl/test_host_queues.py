@@ -224,8 +224,32 @@ def test_a_shorter_delay_ends_no_rest():
     queues = queues_of(*numbered(2), delay=300)
     assert taken_one(queues, now=0) == f"http://{A}/0"
     queues.rest(A, until=60)
+    queues.rest(A, until=30)
 
     queues.pace(A, delay=1, allowed=0, limit=0, now=5)
+
+    assert taken(queues, now=59) == []
+    assert taken(queues, now=60) == [f"http://{A}/1"]
+
+
+def test_a_shorter_delay_of_the_user_counts_from_the_answer_that_brought_a_longer_one():
+    """The request that it answered may be the last of several redirects."""
+    queues = queues_of(*numbered(2))
+    assert taken_one(queues, now=0) == f"http://{A}/0"
+    queues.pace(A, delay=300, allowed=0, now=5)
+
+    queues.pace(A, delay=10, allowed=0, limit=0, now=6)
+
+    assert taken(queues, now=14) == []
+    assert taken(queues, now=15) == [f"http://{A}/1"]
+
+
+def test_a_longer_delay_of_the_user_counts_from_the_last_request():
+    queues = queues_of(*numbered(2), delay=1)
+    assert taken_one(queues, now=0) == f"http://{A}/0"
+    queues.finished(A, now=0.5)
+
+    queues.pace(A, delay=60, allowed=0, limit=0, now=0.8)
 
     assert taken(queues, now=59) == []
     assert taken(queues, now=60) == [f"http://{A}/1"]
@@ -340,6 +364,17 @@ def test_fewer_requests_at_once_wait_for_those_under_way():
     queues.finished(A, now=2)
 
     assert len(taken(queues, now=2)) == 1
+
+
+def test_a_turn_is_lost_when_fewer_requests_at_once_are_allowed():
+    queues = queues_of(*numbered(3), limit=2)
+    assert taken_one(queues, now=0) == f"http://{A}/0"
+
+    queues.pace(A, delay=0, allowed=1, now=1)
+
+    assert taken(queues, now=1) == []
+    queues.finished(A, now=2)
+    assert taken(queues, now=2) == [f"http://{A}/1"]
 
 
 def counts(queues: HostQueues) -> tuple[int, int]:
@@ -492,6 +527,14 @@ def test_room_is_less_for_a_host_that_may_not_yet_have_its_limit(
     assert queues.room(A) == room
 
 
+def test_room_follows_a_new_limit_of_the_user():
+    queues = queues_of(limit=1)
+
+    queues.pace(A, delay=0, allowed=1, limit=8, now=0)
+
+    assert queues.room(A) == 8
+
+
 def test_room_is_less_by_what_waits_and_never_negative():
     queues = queues_of(*numbered(3), limit=1)
     assert queues.room(A) == 1
@@ -530,6 +573,51 @@ def test_a_host_that_is_worth_one_lease_is_hungry_without_it():
     assert taken_one(queues, now=0) is not None
 
     assert queues.by_host[A].is_low()
+
+
+# --- leases that ask nothing of their hosts
+
+
+def unasked(*hosts: str) -> HostQueues:
+    """Return HostQueues of both hosts, with a lease of each of *hosts* that asks nothing."""
+    queues = queues_of(delay=60)
+    begin(queues, B)
+    for host in hosts:
+        queues.add(lease(f"http://{host}/unasked"), now=0, asks=False)
+    return queues
+
+
+def test_a_lease_that_asks_nothing_waits_for_no_turn():
+    queues = unasked(A)
+    queues.rest(A, until=30)
+
+    assert queues.waiting == 1
+    assert queues.next_turn() == float("-inf")
+    assert taken(queues, now=0) == [f"http://{A}/unasked"]
+    assert queues.waiting == 0
+    assert queues.next_turn() is None
+
+
+def test_a_lease_that_asks_nothing_is_under_way_until_its_end():
+    queues = queues_of(f"http://{A}/0", limit=1)
+    queues.add(lease(f"http://{A}/unasked"), now=0, asks=False)
+
+    assert taken(queues, now=0) == [f"http://{A}/unasked"]
+    queues.finished(A, now=1)
+    assert taken(queues, now=1) == [f"http://{A}/0"]
+
+
+def test_leases_that_ask_nothing_are_withdrawn_by_host_and_by_choice():
+    queues = unasked(A, B, B)
+
+    assert urls_of(queues.withdraw(host=A)) == [f"http://{A}/unasked"]
+    assert queues.withdraw(unwanted=lambda lease: lease.task.host == A) == []
+    assert queues.withdraw(host=B, unwanted=lambda _: False) == []
+
+    assert queues.waiting == 2
+    assert urls_of(queues.end(B)) == [f"http://{B}/unasked"] * 2
+    assert queues.waiting == 0
+    assert queues.next_turn() is None
 
 
 # --- removal from the queues
