@@ -84,12 +84,10 @@ class HostQueues:
         """Return the waiting leases, of *host* if given, that are *unwanted*, and forget them."""
         withdrawn: list[Lease] = []
         for queue in self.by_host.values() if host is None else [self.by_host[host]]:
-            gone = [lease for _, _, lease in queue.waiting if unwanted(lease)]
-            if gone:
-                queue.waiting = [entry for entry in queue.waiting if not unwanted(entry[2])]
-                heapq.heapify(queue.waiting)
-                self._count(queue)
-                withdrawn += gone
+            withdrawn += [lease for _, _, lease in queue.waiting if unwanted(lease)]
+            queue.waiting = [entry for entry in queue.waiting if not unwanted(entry[2])]
+            heapq.heapify(queue.waiting)
+            self._count(queue)
         unasked, self._unasked = self._unasked, deque()
         for lease in unasked:
             if host in (None, lease.task.host) and unwanted(lease):
@@ -145,7 +143,6 @@ class HostQueues:
         else:
             queue.began = max(queue.began, sent)
         queue.next_start = max(queue.next_start, until)
-        self.changed.add(host)
 
     def extend(self, host: str, *, deadline: float, now: float) -> None:
         """Move the end of the right to ask a host."""
@@ -188,11 +185,11 @@ class HostQueues:
         priority counts like as many seconds of waiting, and so does a delay up to `AHEAD`: a turn
         that its host misses is lost.
         """
-            self.changed.add(lease.task.host)
         if self._unasked:
             lease = self._unasked.popleft()
             self.waiting -= 1
             self.by_host[lease.task.host].active += 1
+            self.changed.add(lease.task.host)
             return lease
         while self._turns and self._turns[0][0] <= now:
             turn, order, queue = heapq.heappop(self._turns)
