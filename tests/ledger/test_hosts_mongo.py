@@ -424,9 +424,39 @@ async def test_a_host_that_another_leased_meanwhile_is_left_alone(racing_ledgers
     assert ready == {"a.com": START + LEASE, "new.com": START}
 
 
-async def test_many_who_lease_at_once_get_hosts_of_their_own_and_as_many_as_they_want(
+class Overtaken:
+    """A collection to which another client is faster with the first update of many documents."""
+
+    def __init__(self, collection, other: MongoLedger) -> None:
+        self._collection = collection
+        self._others = [other]
+
+    def __getattr__(self, name: str):
+        return getattr(self._collection, name)
+
+    async def update_many(self, *given, **named):
+        if self._others:
+            await self._others.pop().host_leases.lease(worker="b", limit=3, lease=LEASE)
+        return await self._collection.update_many(*given, **named)
+
+
+async def test_a_client_that_another_one_overtakes_looks_again_for_hosts(
     mongodb_uri: str, database_name: str
 ):
+    async with pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True) as client:
+        first, second = (
+            MongoLedger(MongoStore(client[database_name], "books", clock=FakeClock())) for _ in "12"
+        )
+        await first.inspection.prepare()
+        await first.hosts.wake({f"h{n}.com": at(-n) for n in range(5)})
+        first.store.hosts = Overtaken(first.store.hosts, second)
+
+        taken = await first.host_leases.lease(worker="a", limit=3, lease=LEASE)
+
+    assert [each.host.name for each in taken] == ["h1.com", "h0.com"]
+
+
+async def test_many_who_lease_at_once_get_hosts_of_their_own(mongodb_uri: str, database_name: str):
     async with pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True) as client:
         ledgers = [
             MongoLedger(MongoStore(client[database_name], "books", clock=FakeClock()))
@@ -444,6 +474,8 @@ async def test_many_who_lease_at_once_get_hosts_of_their_own_and_as_many_as_they
 
     names = [each.host.name for share in shares for each in share]
     assert len(names) == len(set(names))
-    # At least one client gets its full share.
-    assert max(map(len, shares)) == 100
+    assert max(map(len, shares)) <= 100
+    # Each host that a client tries is leased, by this client or another one. A client that gets
+    # half of its limit or less has tried 200 hosts. Where no client gets so few, all eight together
+    # have more than 400.
     assert len(names) >= 200
