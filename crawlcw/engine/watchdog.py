@@ -21,6 +21,7 @@ from typing import Self
 
 import anyio
 from anyio import to_thread
+from anyio.lowlevel import checkpoint
 
 from crawlcw.api.user_code import Called, running_in
 from crawlcw.engine.stats import Stats
@@ -54,7 +55,7 @@ class Watchdog:
         *,
         limit: timedelta,
         renew_every: timedelta = timedelta(0),
-        renew: Callable[[], Awaitable[None]] | None = None,
+        renew: Callable[[], Awaitable[None]] = checkpoint,
         deadlines: Mapping[Reason, float] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -77,9 +78,9 @@ class Watchdog:
         self._renewed = clock()
         self._told: set[str] = set()
         self._most_cpu = 0.0  #: seconds of CPU time without a tick; 0: no limit
-        self._tick_handle: asyncio.TimerHandle | None = None
+        self._tick_handle: asyncio.TimerHandle
         self._left = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: threading.Thread
         self._loop_thread = 0
         self._most_late = 0.0
 
@@ -117,7 +118,7 @@ class Watchdog:
         self._loop_thread = threading.get_ident()
         self.stalls = Stalls(now=self._clock())
         # A process has one such timer, which the program around the crawl may use itself.
-        if self.limit and signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
+        if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
             self._most_cpu = self.limit + min(_LONGER, self.limit)
             # Chained to the default, which ends the process.
             faulthandler.register(signal.SIGVTALRM, file=2, chain=True)
@@ -129,13 +130,11 @@ class Watchdog:
 
     async def __aexit__(self, *_: object) -> None:
         """Watch no more."""
-        if self._tick_handle is not None:
-            self._tick_handle.cancel()
+        self._tick_handle.cancel()
         self._left.set()
-        if self._thread is not None:
-            with anyio.CancelScope(shield=True):
-                # It may be about to renew something; it is a daemon.
-                await to_thread.run_sync(self._thread.join, _LAST_WORDS)
+        with anyio.CancelScope(shield=True):
+            # It may be about to renew something; it is a daemon.
+            await to_thread.run_sync(self._thread.join, _LAST_WORDS)
         if self._most_cpu:
             self._most_cpu = 0.0
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -172,9 +171,9 @@ class Watchdog:
             # connection is still to be made.
             if lag < min(STANDSTILL, self.renew_every / 2):
                 continue
-            if self._renew is not None and now - self._renewed >= self.renew_every:
+            if now - self._renewed >= self.renew_every:
                 self._renewed = now
-                runner.run(self._renew_beside(self._renew))
+                runner.run(self._renew_beside())
             if lag < STANDSTILL:
                 continue
             frame = self._frame()
@@ -206,10 +205,10 @@ class Watchdog:
             extra={"event": "loop_stalled", "callback": name},
         )
 
-    async def _renew_beside(self, renew: Callable[[], Awaitable[None]]) -> None:
+    async def _renew_beside(self) -> None:
         try:
             with anyio.fail_after(_TO_RENEW):
-                await renew()
+                await self._renew()
         except Exception as error:
             logger.debug(
                 "nothing renewed beside the loop: %s",
@@ -219,9 +218,7 @@ class Watchdog:
 
     def _end_process(self, called: Called, frame: FrameType | None) -> None:
         # Whatever keeps the loop may keep the log's lock, too.
-        last = threading.Timer(_LAST_WORDS, os._exit, [STUCK])
-        last.daemon = True
-        last.start()
+        threading.Timer(_LAST_WORDS, os._exit, [STUCK]).start()
         logger.error(
             "%s has kept the event loop for over %s on %s: this process ends (callback_timeout)",
             printable(called.name),

@@ -1,6 +1,6 @@
-"""End of a watchdog, and its measurement of the loop's lag.
+"""Watchdog of an event loop: lag, renewals, log lines, timers, and the end of the process.
 
-Its actions for a blocked loop are tested in tests/blame/test_stalls.py.
+Whole crawls with a blocked loop are in tests/blame/test_stalls.py.
 """
 
 import asyncio
@@ -8,12 +8,13 @@ import logging
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import anyio
 import pytest
 
-from crawlcw.api.user_code import Called
+from crawlcw.api.user_code import Called, calls_user_code
 from crawlcw.engine import watchdog
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
@@ -21,6 +22,74 @@ from crawlcw.engine.watchdog import Watchdog
 pytestmark = pytest.mark.quick
 
 HOUR = timedelta(hours=1)
+PARSE, DETAIL = (Called(name=name, subject="a page") for name in ("parse", "detail"))
+
+
+@calls_user_code
+def call(called: Called | None, function: Callable[[], object]) -> None:
+    function()
+
+
+class Thread:
+    """The clock of a watchdog: its looks pass 2 ms each, and its process does not end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.looks = 0
+        self.exits: list[tuple[str, int]] = []  #: by thread, with the exit code
+        self.ended = threading.Event()
+        self._looked = threading.Semaphore(0)
+        monkeypatch.setattr(watchdog, "_LOOK_EVERY", 0.001)
+        monkeypatch.setattr(watchdog, "_LAST_WORDS", 0.01)
+        monkeypatch.setattr("os._exit", self.exit)
+
+    def clock(self) -> float:
+        if threading.current_thread().name == "crawlcw watchdog":
+            self.now += 0.002
+            self.looks += 1
+            self._looked.release()
+        return self.now
+
+    def wait(self, looks: int) -> None:
+        """Block the caller's event loop until the watchdog has looked as often."""
+        while self._looked.acquire(blocking=False):
+            pass
+        for _ in range(looks):
+            assert self._looked.acquire(timeout=30)
+
+    def exit(self, code: int) -> None:
+        name = threading.current_thread().name
+        self.exits.append((name, code))
+        self.ended.set()
+        if name == "crawlcw watchdog":
+            raise RuntimeError("the process has ended")
+
+    @staticmethod
+    def join() -> None:
+        for each in threading.enumerate():
+            if each.name == "crawlcw watchdog" or isinstance(each, threading.Timer):
+                each.join()
+
+
+@pytest.fixture
+def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[Thread]:
+    thread = Thread(monkeypatch)
+    yield thread
+    thread.join()
+
+
+@pytest.fixture
+def own_timer() -> Iterator[None]:
+    """A timer of CPU time that the program around the crawl uses itself."""
+    before = signal.signal(signal.SIGVTALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 10_000)
+    yield
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    signal.signal(signal.SIGVTALRM, before)
+
+
+def cpu_left() -> float:
+    return signal.getitimer(signal.ITIMER_VIRTUAL)[0]
 
 
 async def test_leaving_wakes_the_thread_from_between_its_looks(monkeypatch: pytest.MonkeyPatch):
@@ -138,18 +207,154 @@ async def test_a_standstill_is_told_where_the_thread_did_not_see_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """C code may hold the interpreter's lock all the time."""
+    caplog.set_level(logging.DEBUG, logger="crawlcw")
     monkeypatch.setattr(watchdog, "_LOOK_EVERY", HOUR.total_seconds())
+    monkeypatch.setattr(watchdog, "TICK", 0)
     now = 0.0
-    dog = Watchdog(Stats(), limit=timedelta(0), clock=lambda: now)
+    stats = Stats()
+    dog = Watchdog(stats, limit=timedelta(0), clock=lambda: now)
     async with dog:
-        for called in (Called(name="parse", subject="a page"), None):
+        for called, seconds in [(PARSE, 9), (None, 7), (PARSE, 5), (DETAIL, 3), (None, 4)]:
             dog.begun = called
-            now += 10
+            now += 0.1 + seconds
             while dog.stalls.lag(now):
                 await asyncio.sleep(0)
 
-    (told,) = [each for each in caplog.records if each.levelno == logging.WARNING]
-    assert "in parse of a page" in told.getMessage()
+    # Each callback once.
+    assert [(each.levelname, each.getMessage().partition(":")[0]) for each in caplog.records] == [
+        ("WARNING", "the event loop has stood still for 9.0 s, in parse of a page"),
+        ("DEBUG", "the event loop has stood still for 7.0 s"),
+        ("WARNING", "the event loop has stood still for 3.0 s, in detail of a page"),
+    ]
+    assert (stats.stalls, stats.longest_stall) == (5, 9.0)
+
+
+@pytest.mark.usefixtures("own_timer")
+async def test_a_callback_that_keeps_the_loop_for_too_long_ends_the_process(
+    thread: Thread,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+):
+    limit = timedelta(seconds=0.01)
+    dog = Watchdog(Stats(), limit=limit, renew_every=HOUR, clock=thread.clock)
+    where, looks = "", 0
+
+    def keep() -> None:
+        nonlocal where, looks
+        where, looks = dog.stuck_in(), thread.looks
+        thread.now = 1.5
+        assert thread.ended.wait(30)
+        looks = thread.looks - looks
+
+    async with dog:
+        assert dog.stuck_in() == ""
+        call(PARSE, keep)
+
+    thread.join()
+    assert ("crawlcw watchdog", watchdog.STUCK) in thread.exits
+    assert looks >= 5, "each look passes 2 ms of the limit"
+    assert where == "parse of a page"
+    stalled, stuck, *_ = caplog.records
+    assert "has stood still for 1.4 s, in parse of a page" in stalled.getMessage()
+    assert stuck.getMessage().startswith("parse has kept the event loop for over ")
+    assert "in keep" in vars(stuck)["traceback"]
+    assert "in keep" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("own_timer")
+async def test_a_process_whose_log_is_locked_ends_too(
+    thread: Thread, monkeypatch: pytest.MonkeyPatch
+):
+    class Locked(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if vars(record)["event"] == "callback_stuck":
+                thread.ended.wait(10)
+
+    monkeypatch.setattr(watchdog.logger, "handlers", [Locked()])
+    async with Watchdog(Stats(), limit=timedelta(seconds=0.01), clock=thread.clock):
+        thread.now = 1.5
+        call(PARSE, lambda: thread.ended.wait(30))
+
+    name, code = thread.exits[0]
+    assert name != "crawlcw watchdog"
+    assert code == watchdog.STUCK
+
+
+@pytest.mark.usefixtures("own_timer")
+@pytest.mark.parametrize(
+    ("limit", "called"), [(0, PARSE), (0.01, None)], ids=["no limit", "no code of the user's"]
+)
+async def test_a_process_without_a_limit_or_a_callback_may_stand_still(
+    thread: Thread, caplog: pytest.LogCaptureFixture, limit: float, called: Called | None
+):
+    async with Watchdog(Stats(), limit=timedelta(seconds=limit), clock=thread.clock):
+        thread.now = 1.5
+        call(called, lambda: thread.wait(20))
+
+    assert thread.exits == []
+    assert {vars(each)["event"] for each in caplog.records} <= {"loop_stalled"}
+
+
+@pytest.mark.parametrize(("limit", "cpu"), [(2, 4), (3600, 3605)])
+async def test_a_process_may_use_up_to_5_s_of_cpu_time_more_than_the_limit(
+    thread: Thread, limit: float, cpu: float
+):
+    async with Watchdog(Stats(), limit=timedelta(seconds=limit), clock=thread.clock):
+        at_first = cpu_left()
+        thread.now = 1.5
+        signal.setitimer(signal.ITIMER_VIRTUAL, 10_000)
+        thread.wait(3)
+        in_python = cpu_left()
+
+    assert at_first == pytest.approx(cpu, abs=1)
+    assert in_python == pytest.approx(cpu, abs=1), "while the thread runs no timer is needed"
+    assert cpu_left() == 0
+
+
+@pytest.mark.usefixtures("own_timer")
+async def test_the_timer_of_the_program_around_the_crawl_is_left_alone(thread: Thread):
+    async with Watchdog(Stats(), limit=HOUR, clock=thread.clock):
+        thread.now = 1.5
+        thread.wait(3)
+        inside = cpu_left()
+
+    assert [inside, cpu_left()] == pytest.approx([10_000, 10_000], abs=1)
+
+
+async def test_a_thread_that_is_left_behind_sets_no_timer(thread: Thread):
+    renews, go = threading.Event(), threading.Event()
+
+    async def renew() -> None:
+        renews.set()
+        go.wait(30)
+
+    async with Watchdog(Stats(), limit=HOUR, renew=renew, clock=thread.clock):
+        thread.now = 1.5
+        assert renews.wait(30)
+    go.set()
+    thread.join()
+
+    assert cpu_left() == 0
+
+
+async def test_a_watchdog_that_was_left_watches_again(thread: Thread):
+    dog = Watchdog(Stats(), limit=timedelta(0), clock=thread.clock)
+    for _ in range(2):
+        async with dog:
+            thread.wait(looks=1)
+
+
+async def test_an_error_in_the_thread_is_logged(thread: Thread, caplog: pytest.LogCaptureFixture):
+    def clock() -> float:
+        if threading.current_thread().name == "crawlcw watchdog":
+            raise ValueError("no clock")
+        return 0.0
+
+    async with Watchdog(Stats(), limit=timedelta(0), clock=clock):
+        pass
+
+    (told,) = caplog.records
+    assert vars(told)["event"] == "internal"
 
 
 async def test_one_that_is_left_at_a_cancellation_leaves_nothing_behind(
