@@ -66,10 +66,10 @@ async def write_in_groups(
             while (  # noqa: ASYNC110  # no event tells that a worker waits
                 not queue.full()
                 and queue.qsize() < LARGEST_GROUP
-                and (left := began + _APART - time.monotonic()) > 0
+                and time.monotonic() < began + _APART
                 and not workers_wait()
             ):
-                await anyio.sleep(min(left, _LOOK))
+                await anyio.sleep(_LOOK)
             began = time.monotonic()
             while len(group) < LARGEST_GROUP and not queue.empty():
                 group.append(queue.get_nowait())

@@ -28,16 +28,37 @@ async def numbers(number: int) -> AsyncIterator[int]:
         yield n
 
 
-async def test_the_first_lot_is_smaller_and_the_next_gathers_while_it_is_written():
+async def test_the_first_lot_is_smaller_and_the_next_gathers_while_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(batching, "_A_WHILE", 1000.0)
     slow = Slow()
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Gathering(slow.write, first=2, largest=5).run, numbers(12))
-        await anyio.wait_all_tasks_blocked()
-        assert slow.lots == [[0, 1]]
-        slow.is_open.set()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Gathering(slow.write, first=2, largest=5).run, numbers(11))
+            await anyio.wait_all_tasks_blocked()
+            assert slow.lots == [[0, 1]]
+            slow.is_open.set()
 
-    assert slow.lots == [[0, 1], [2, 3, 4, 5, 6], [7, 8, 9, 10, 11]]
+    assert slow.lots == [[0, 1], [2, 3, 4, 5, 6], [7, 8, 9, 10]], "nor is the last one waited for"
+
+
+async def test_a_source_may_think_for_long_before_its_first_thing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(batching, "_A_WHILE", 0.0)
+    slow, is_ready = Slow(), anyio.Event()
+    slow.is_open.set()
+
+    async def source() -> AsyncIterator[int]:
+        await is_ready.wait()
+        yield 1
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Gathering(slow.write, first=2, largest=5).run, source())
+        await anyio.wait_all_tasks_blocked()
+        is_ready.set()
+
+    assert slow.lots == [[1]]
 
 
 async def test_what_is_there_does_not_wait_for_more():
