@@ -121,6 +121,24 @@ class Web(ReplayDownloader):
         return [url for url in self.requested if not url.endswith("/robots.txt")]
 
 
+class Slowly(ReplayDownloader):
+    """Downloader that takes some *seconds* for each page, and logs the time of each request."""
+
+    def __init__(
+        self, answers: dict[str, Any], *, seconds: float, those: dict[str, float] | None = None
+    ) -> None:
+        super().__init__(answers)
+        self.seconds = seconds
+        self.those = those or {}  #: the seconds of other pages
+        self.began: dict[str, float] = {}
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        if not url.endswith("/robots.txt"):
+            self.began[url] = asyncio.get_running_loop().time()
+            await asyncio.sleep(self.those.get(url, self.seconds))
+        return await super().fetch(request, url=url)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger.db"
@@ -1560,6 +1578,99 @@ async def test_more_seeds_than_one_batch(ledger: SqliteLedger, monkeypatch: pyte
     report = await crawled(Many(), Web(dict.fromkeys(numbered(11), "")), ledger, concurrency=50)
 
     assert report.pages == 11
+
+
+# When pages are begun
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@in_virtual_time
+async def test_links_are_begun_at_once_at_hosts_that_are_asked_already_and_at_others(
+    ledger: SqliteLedger,
+):
+    slow, linking, same, other = (
+        "http://a.example/slow",
+        "http://b.example/",
+        "http://a.example/same",
+        "http://c.example/",
+    )
+    web = Slowly(
+        {slow: "", linking: links(same, other), same: "", other: ""}, seconds=5, those={slow: 20}
+    )
+
+    class Three(Books):
+        start_urls = [slow, linking]
+        allowed_hosts = ("a.example", "b.example", "c.example")
+
+    report = await crawled(Three(), web, ledger, per_host_concurrency=0)
+
+    assert report.pages == 4
+    ended = web.began[linking] + 5
+    assert web.began[same] - ended < 0.2
+    assert web.began[other] - ended < 0.5
+    assert now() - web.began[slow] - 20 < 0.2, "it ends with its last page"
+
+
+@in_virtual_time
+async def test_a_fetcher_goes_from_the_page_of_one_host_to_that_of_another_at_once(
+    ledger: SqliteLedger,
+):
+    pages = [f"http://{name}.example/" for name in "abcd"]
+    web = Slowly(dict.fromkeys(pages, ""), seconds=5)
+
+    await crawled(Books(start_urls=pages), web, ledger, concurrency=1)
+
+    waits = [later - earlier - 5 for earlier, later in itertools.pairwise(web.began.values())]
+    assert max(waits) < 0.05
+
+
+@in_virtual_time
+async def test_a_host_without_limits_keeps_all_fetchers_busy(ledger: SqliteLedger):
+    pages = numbered(80)
+    web = Slowly(dict.fromkeys(pages, ""), seconds=1)
+
+    await crawled(Books(start_urls=pages), web, ledger, concurrency=4, per_host_concurrency=0)
+
+    began = list(web.began.values())
+    assert began[-1] - began[0] < 1.1 * (80 / 4 - 1)
+
+
+@pytest.mark.parametrize("pages", [None, 3])
+@in_virtual_time
+async def test_a_crawl_ends_with_its_last_page(ledger: SqliteLedger, pages: int | None):
+    urls = numbered(9)
+    web = Slowly(dict.fromkeys(urls, ""), seconds=5)
+
+    report = await crawled(Books(start_urls=urls), web, ledger, max_pages=pages)
+
+    assert report.pages == (pages or 9)
+    assert now() - max(web.began.values()) - 5 < 0.2
+
+
+@in_virtual_time
+async def test_a_crawl_that_waits_until_tomorrow_finds_what_others_add_and_may_be_stopped(
+    ledger: SqliteLedger,
+):
+    later, added = "http://a.example/later", "http://b.example/"
+    await ledger.tasks.add([make_task(later, due=ledger.now() + timedelta(days=1))])
+    web = Slowly({added: ""}, seconds=5)
+    crawl = crawl_of(Books(start_urls=["http://a.example/"]), web, ledger)
+    running = asyncio.create_task(crawl.run())
+    await asyncio.sleep(150)
+
+    began = now()
+    await ledger.tasks.add([make_task(added)])
+    await ledger.hosts.wake({make_task(added).host: ledger.now()})
+    await asyncio.sleep(20)
+    assert web.began[added] - began < 10
+    stopped = now()
+    crawl.stop()
+
+    assert (await running).finish_reason == "stopped"
+    assert now() - stopped < 0.2
 
 
 # Start and end of the spider

@@ -2,13 +2,13 @@
 
 import asyncio
 import resource
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from crawlcw import Request, Response, Settings, Spider
+from crawlcw import Settings, Spider
 from crawlcw.assembly import assemble
 from crawlcw.crawl.control import written_moment
 from crawlcw.crawl.crawl import Crawl
@@ -17,7 +17,7 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.task import Status
 from crawlcw.testing.replay import ReplayDownloader
-from tests.crawl.test_crawl import Books, in_virtual_time, numbered
+from tests.crawl.test_crawl import Books, Slowly, in_virtual_time, numbered
 from tests.crawl.test_crawl import crawl_of as quick_crawl
 from tests.support.ledgers import make_task
 
@@ -32,21 +32,6 @@ class Pages(Spider):
 
     def parse(self, response):
         yield {"url": response.url}
-
-
-class Slowly(ReplayDownloader):
-    """Downloader that takes *seconds* for each page, and logs the time of each request."""
-
-    def __init__(self, pages: Iterable[str], *, seconds: float) -> None:
-        super().__init__(dict.fromkeys(pages, ""))
-        self.seconds = seconds
-        self.began: dict[str, float] = {}
-
-    async def fetch(self, request: Request, *, url: str) -> Response:
-        if not url.endswith("/robots.txt"):
-            self.began[url] = asyncio.get_running_loop().time()
-            await asyncio.sleep(self.seconds)
-        return await super().fetch(request, url=url)
 
 
 @pytest.fixture
@@ -167,7 +152,7 @@ async def test_each_order_is_told_once(ledger: Ledger, caplog: pytest.LogCapture
 
 @in_virtual_time
 async def test_a_crawl_that_runs_is_paused_and_resumed(ledger: Ledger):
-    web = Slowly(numbered(10), seconds=4)
+    web = Slowly(dict.fromkeys(numbered(10), ""), seconds=4)
     crawl = quick_crawl(Books(start_urls=numbered(10)), web, ledger, per_host_concurrency=1)
     running = asyncio.create_task(crawl.run())
     await asyncio.sleep(6)
@@ -183,11 +168,26 @@ async def test_a_crawl_that_runs_is_paused_and_resumed(ledger: Ledger):
 
 
 @in_virtual_time
+async def test_more_concurrency_is_used_at_once_at_more_hosts(ledger: SqliteLedger):
+    pages = [f"http://{n}.example/" for n in range(20)]
+    web = Slowly(dict.fromkeys(pages, ""), seconds=20)
+    crawl = quick_crawl(Books(start_urls=pages), web, ledger, concurrency=1)
+    running = asyncio.create_task(crawl.run())
+    await asyncio.sleep(10)
+
+    await ledger.notes.set_control({"concurrency": "20"})
+    await asyncio.sleep(2)
+
+    assert len(web.began) == 20
+    assert (await running).pages == 20
+
+
+@in_virtual_time
 async def test_what_is_added_by_hand_is_begun_while_pages_of_its_host_are_under_way(
     ledger: Ledger,
 ):
     first, added = numbered(2)
-    web = Slowly([first, added], seconds=20)
+    web = Slowly({first: "", added: ""}, seconds=20)
     crawl = quick_crawl(Books(start_urls=[first]), web, ledger, per_host_concurrency=0)
     running = asyncio.create_task(crawl.run())
     await asyncio.sleep(10)
@@ -203,7 +203,7 @@ async def test_what_is_added_by_hand_is_begun_while_pages_of_its_host_are_under_
 @in_virtual_time
 async def test_while_there_is_no_new_order_the_ledger_is_asked_for_orders_alone(ledger: Ledger):
     await ledger.notes.set_control({"delay": "1s", "fed": "once"})
-    web = Slowly([START], seconds=20)
+    web = Slowly({START: ""}, seconds=20)
     crawl = quick_crawl(Books(start_urls=[START]), web, ledger)
 
     report = await crawl.run()
