@@ -107,12 +107,9 @@ class Coordinator:
 
     async def run(self) -> FinishReason:
         """Keep the queue filled until there is nothing more to do; return why it ended."""
-        try:
-            async with anyio.create_task_group() as background:
-                reason = await self._fill(background)
-                background.cancel_scope.cancel()
-        finally:
-            self._stopping = True
+        async with anyio.create_task_group() as background:
+            reason = await self._fill(background)
+            background.cancel_scope.cancel()
         return reason
 
     async def _fill(self, background: anyio.abc.TaskGroup) -> FinishReason:
@@ -133,8 +130,6 @@ class Coordinator:
                 return FinishReason.DRAINED
             number = len(self.frontier.hosts)
             rested = time.monotonic() + (number * _PAUSE_A_HOST if number >= _MANY_HOSTS else 0)
-            # The look took its time, and turns have come meanwhile.
-            self.dispatch()
             with anyio.move_on_after(self._next_look()):
                 await self._changed.wait()
             await anyio.sleep(max(0, rested - time.monotonic()))
@@ -271,7 +266,7 @@ class Coordinator:
             return
         if (most := self._settings.max_pages) is not None:
             waiting = self._queues.waiting + len(self.frontier.returned)
-            unwritten = max(0, len(self._held) - pool.dispatched - waiting)
+            unwritten = len(self._held) - pool.dispatched - waiting
             free = min(free, most - self._stats.pages - pool.dispatched - unwritten)
         now = time.monotonic()
         while free > 0:
@@ -305,7 +300,7 @@ class Coordinator:
         return min(prefetch - queues.soon, most - queues.waiting)
 
     def _is_low(self) -> bool:
-        return self._room() >= max(1, _PREFETCH * self.pool.size // 2)
+        return self._room() >= _PREFETCH * self.pool.size // 2
 
     async def _hold_nothing(self, background: anyio.abc.TaskGroup) -> None:
         """Give back all tasks that no fetcher has begun with, and wait for a change or a moment."""
@@ -356,7 +351,7 @@ class Coordinator:
         if not hungry:
             return False
         now, room = time.monotonic(), self._room()
-        share = max(1, room // len(hungry))
+        share = room // len(hungry)
         hosts = heapq.nsmallest(_HOSTS_A_PAGE, hungry, key=_feeding_order)
         asked = dict[str, int]()
         for host in hosts:
@@ -507,7 +502,7 @@ class Coordinator:
             self._rest(min(self._idle, _IDLE_BESIDE_OTHERS))
             return False
         horizon = await self._ledger.queries.horizon(enough=self._ledger.now())
-        if self._held or self._changed.is_set():
+        if self._changed.is_set():
             return False  # something came to this process while it asked
         # A task has a due until its outcome is committed, and its links have one before
         # that: a horizon of None hides nothing.

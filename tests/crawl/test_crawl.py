@@ -2009,14 +2009,18 @@ async def test_a_crawl_that_is_cancelled_waits_a_few_seconds_for_its_ledger(
     assert [each.split(",")[0] for each in caplog.messages if "not given back" in each] == told
 
 
-async def test_a_crawl_that_ends_at_once_waits_for_no_robots_txt(ledger: SqliteLedger):
+@pytest.mark.parametrize("stop", [Crawl.stop, Crawl.stop_now])
+async def test_a_crawl_that_is_stopped_waits_for_no_robots_txt(
+    ledger: SqliteLedger, stop: Callable[[Crawl], None]
+):
     web = Web({HOME: ""}, held=[ROBOTS])
-    crawl = crawl_of(Books(), web, ledger)
+    crawl = crawl_of(Books(), web, ledger, grace="1h")
     running = asyncio.create_task(crawl.run())
     await web.reached.wait()
 
-    crawl.stop_now()
-    await running
+    stop(crawl)
+    async with asyncio.timeout(10):
+        await running
 
     assert web.cancelled == [ROBOTS], "nothing outlives the crawl"
 
