@@ -36,7 +36,7 @@ from crawlcw.ledger.protocol import Added, Claimed, Counters, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.health import Origin
-from crawlcw.model.hosts import HostLease
+from crawlcw.model.hosts import HostLease, RobotsRecord
 from crawlcw.model.standstill import Rests, Standstill
 from crawlcw.model.task import Status, Task
 from crawlcw.testing import Replay, ReplayDownloader
@@ -623,6 +623,19 @@ async def test_seeds_that_come_in_while_it_asks_whether_any_are_left_are_worked_
 
 
 @quickly
+async def test_a_page_of_a_shared_host_whose_lease_runs_out_is_not_begun_again_here(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add([make_task()])
+    await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
+    harness = Harness(ledger, per_host_concurrency=0, obey_robots=False)
+
+    assert await harness.until_it_ends(seconds=65) == "drained"
+
+    assert len(harness.starts) == 1
+
+
+@quickly
 async def test_a_page_whose_lease_runs_out_while_it_loads_is_not_begun_again_here(
     ledger: CountingLedger,
 ) -> None:
@@ -841,6 +854,48 @@ async def test_while_it_is_paused_it_holds_nothing_and_asks_the_ledger_for_nothi
 
 
 @quickly
+async def test_a_page_that_is_put_back_during_a_pause_is_begun_after_it(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(5))
+    harness = Harness(ledger, concurrency=4, per_host_concurrency=0, obey_robots=False)
+    coordinator, pool = harness.coordinator, harness.coordinator.pool
+    running = asyncio.create_task(coordinator.run())
+    under_way, put_back = await pool.get(), await pool.get()
+    slots = harness.frontier.hosts[under_way.task.host].queue
+
+    coordinator.follow(paused=ledger.now(), concurrency=4)
+    coordinator.put_back(put_back, to_ledger=False)
+    coordinator.done(put_back)
+    assert pool.waiting == 2, "dispatched before the pause"
+    await asyncio.sleep(5)
+    assert (pool.waiting, len(harness.held), slots.active) == (0, 1, 1)
+    coordinator.follow(paused=None, concurrency=4)
+    coordinator.put_back(under_way, to_ledger=True)
+    coordinator.done(under_way)
+    working = asyncio.create_task(harness.work())
+    await asyncio.sleep(5)
+
+    assert len(harness.starts) == 5
+    coordinator.stop()
+    await running
+    working.cancel()
+
+
+@quickly
+async def test_a_limit_of_pages_gives_the_fetchers_no_more_at_once(ledger: CountingLedger) -> None:
+    await ledger.tasks.add(make_tasks(20))
+    harness = Harness(ledger, concurrency=2, per_host_concurrency=0, max_pages=10)
+    running = asyncio.create_task(harness.coordinator.run())
+
+    await asyncio.sleep(5)
+    assert harness.coordinator.pool.dispatched == 2
+    harness.coordinator.stop()
+
+    await running
+
+
+@quickly
 async def test_lost_leases_are_not_handed_out(ledger: CountingLedger) -> None:
     await ledger.tasks.add([replace(task, priority=-n) for n, task in enumerate(make_tasks(4))])
     harness = Harness(ledger, concurrency=4, per_host_concurrency=1)
@@ -980,6 +1035,37 @@ async def test_a_host_is_woken_for_its_earliest_task_and_sooner_for_a_priority(
         ready += [each.host.name for each in leases]
     assert ready == ["high.example", "both.example", "old.example", "low.example"]
     assert await ledger.hosts.next_ready() == now + hour
+
+
+def robots(body: str) -> RobotsRecord:
+    day = timedelta(days=1)
+    return RobotsRecord(origin="http://example.com", body=body, sitemaps=(), expires=START + day)
+
+
+@pytest.mark.parametrize(
+    ("known", "asked"),
+    [
+        (None, False),
+        (robots(""), True),
+        (robots("User-agent: *\nCrawl-delay: 5\n"), False),
+    ],
+    ids=["unknown", "known", "slow"],
+)
+@quickly
+async def test_a_host_that_others_share_is_asked_as_its_robots_txt_allows(
+    ledger: CountingLedger, known: RobotsRecord | None, asked: bool
+) -> None:
+    await ledger.tasks.add(make_tasks(5))
+    (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
+    await ledger.host_leases.save([(lease, replace(lease.host, robots=known))])
+    harness = Harness(ledger, per_host_concurrency=0)
+    running = asyncio.create_task(harness.until_it_ends())
+
+    await asyncio.sleep(10)
+    harness.coordinator.stop()
+    await running
+
+    assert len(harness.starts) == (5 if asked else 0)
 
 
 @pytest.mark.parametrize(

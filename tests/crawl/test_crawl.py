@@ -1638,6 +1638,34 @@ async def test_a_host_without_limits_keeps_all_fetchers_busy(ledger: SqliteLedge
     assert began[-1] - began[0] < 1.1 * (80 / 4 - 1)
 
 
+@in_virtual_time
+async def test_a_page_that_is_tried_again_does_not_wait_for_one_under_way(ledger: SqliteLedger):
+    flaky, slow = f"{HOME}flaky", f"{HOME}slow"
+    web = Slowly({flaky: [Replay(truncated="reset"), ""], slow: ""}, seconds=5, those={slow: 25})
+
+    report = await crawled(Books(start_urls=[flaky, slow]), web, ledger, per_host_concurrency=0)
+
+    assert report.pages == 2
+    assert web.began[flaky] - web.began[slow] - 5 < 0.3
+
+
+@in_virtual_time
+async def test_a_seed_is_begun_when_start_yields_it(ledger: SqliteLedger):
+    other = "http://b.example/"
+
+    class Waiting(Books):
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(HOME)
+            await asyncio.sleep(60)
+            yield Request(other)
+
+    web = Slowly({HOME: "", other: ""}, seconds=1)
+
+    await crawled(Waiting(), web, ledger)
+
+    assert web.began[other] - web.began[HOME] - 60 < 0.5
+
+
 @pytest.mark.parametrize("pages", [None, 3])
 @in_virtual_time
 async def test_a_crawl_ends_with_its_last_page(ledger: SqliteLedger, pages: int | None):
