@@ -39,6 +39,7 @@ from crawlcw.model.health import Origin
 from crawlcw.model.hosts import HostLease, RobotsRecord
 from crawlcw.model.standstill import Rests, Standstill
 from crawlcw.model.task import Status, Task
+from crawlcw.model.transitions import put_off
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support.attempts import way
 from tests.support.ledgers import START, PatchedFacet, make_task, make_tasks, success
@@ -184,7 +185,7 @@ class Harness:
         )
         self.session, self.held, self.stats = session, session.held, session.stats
         web = FailureLog({"http://example.com/robots.txt": robots} if robots else {})
-        self.failures = web.failures
+        self.failures, self.asked = web.failures, web.requested
         ask = way(web, self.settings, purpose=Purpose.PROBE)
         self.frontier = Frontier(
             Spider(),
@@ -973,6 +974,81 @@ async def test_a_page_that_ran_alone_and_is_put_back_goes_to_the_ledger(
 
 
 @quickly
+async def test_a_page_that_is_put_back_until_a_time_waits_for_it(ledger: CountingLedger) -> None:
+    await ledger.tasks.add([make_task()])
+    harness = Harness(ledger)
+    harness.coordinator.seeded()
+    running = asyncio.create_task(harness.coordinator.run())
+    lease = await harness.coordinator.pool.get()
+
+    deferred = put_off(lease, until=START + timedelta(seconds=100))
+    harness.coordinator.put_back(deferred, to_ledger=False)
+    harness.coordinator.done(lease)
+    working = asyncio.create_task(harness.work())
+
+    assert await running == "drained"
+    working.cancel()
+    ((time, _),) = harness.starts
+    assert 99.9 <= time - ledger.began < 110
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@quickly
+async def test_an_origin_that_rests_is_asked_for_nothing(
+    ledger: CountingLedger, begun: bool
+) -> None:
+    """Neither for robots.txt nor for a page that was claimed before."""
+    until = START + timedelta(seconds=100)
+    await ledger.tasks.add([make_task()])
+    harness = Harness(ledger, robots=Replay(status=404))
+    harness.coordinator.seeded()
+    if begun:
+        running = asyncio.create_task(harness.coordinator.run())
+        lease = await harness.coordinator.pool.get()
+        harness.frontier.hosts[lease.task.host].state.origins["http"].until = until.timestamp()
+        harness.coordinator.put_back(lease, to_ledger=False)
+        harness.coordinator.done(lease)
+    else:
+        (owned,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
+        rests = {"http": Origin(until=until.timestamp())}
+        await ledger.host_leases.release([(owned, replace(owned.host, origins=rests))])
+        running = asyncio.create_task(harness.coordinator.run())
+    working = asyncio.create_task(harness.work())
+    await asyncio.sleep(90)
+    asked = list(harness.asked)
+
+    assert await running == "drained"
+    working.cancel()
+    assert asked == (["http://example.com/robots.txt"] if begun else [])
+    ((time, _),) = harness.starts
+    assert 99.9 <= time - ledger.began < 110
+    assert harness.stats.claims <= 4, "not again and again"
+
+
+@quickly
+async def test_a_page_that_is_put_back_opens_its_host_that_was_lost_meanwhile(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add([make_task()])
+    harness = Harness(ledger)
+    harness.coordinator.seeded()
+    running = asyncio.create_task(harness.coordinator.run())
+    lease = await harness.coordinator.pool.get()
+
+    host = harness.frontier.hosts[lease.task.host]
+    host.opened = False
+    host.enter(Phase.OPENING)
+    harness.coordinator.put_back(lease, to_ledger=False)
+    harness.coordinator.done(lease)
+    working = asyncio.create_task(harness.work())
+
+    async with asyncio.timeout(60):
+        assert await running == "drained"
+    working.cancel()
+    assert len(harness.starts) == 1
+
+
+@quickly
 async def test_a_page_that_is_put_back_while_its_host_is_handed_on_is_worked_on(
     ledger: CountingLedger,
 ) -> None:
@@ -1134,6 +1210,8 @@ async def test_why_a_crawl_stands_still(ledger: CountingLedger) -> None:
     await harness.session.join()
 
     assert coordinator.standstill() is None, "it has just begun"
+    await asyncio.sleep(2)
+    assert coordinator.standstill() == Standstill(), "the ledger has not been asked yet"
     running = asyncio.create_task(harness.until_it_ends(seconds=50))
     await asyncio.sleep(10)
     assert coordinator.standstill() == Standstill(until=START + timedelta(seconds=100))

@@ -168,6 +168,28 @@ async def test_a_crawl_that_runs_is_paused_and_resumed(ledger: Ledger):
 
 
 @in_virtual_time
+async def test_a_crawl_that_had_nothing_to_do_is_resumed_within_seconds(ledger: Ledger):
+    later, added = numbered(2)
+    await ledger.tasks.add([make_task(later, due=ledger.now() + timedelta(days=1))])
+    web = Slowly({added: ""}, seconds=1)
+    crawl = quick_crawl(Books(start_urls=[START]), web, ledger)
+    running = asyncio.create_task(crawl.run())
+    await asyncio.sleep(40)
+
+    await ledger.notes.set_control({"paused": written_moment(ledger.now())})
+    await asyncio.sleep(1)
+    await ledger.tasks.add([make_task(added)])
+    await ledger.hosts.wake({make_task(added).host: ledger.now()})
+    resumed = asyncio.get_running_loop().time()
+    await ledger.notes.set_control({"paused": None})
+    await asyncio.sleep(9)
+    crawl.stop()
+    await running
+
+    assert web.began[added] - resumed < 1
+
+
+@in_virtual_time
 async def test_more_concurrency_is_used_at_once_at_more_hosts(ledger: SqliteLedger):
     pages = [f"http://{n}.example/" for n in range(20)]
     web = Slowly(dict.fromkeys(pages, ""), seconds=20)
