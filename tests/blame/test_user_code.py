@@ -197,11 +197,14 @@ async def test_what_a_hook_raises_is_an_error_of_the_spider(
 @pytest.mark.parametrize("hook", ["opened", "start"])
 async def test_a_hook_may_end_the_crawl(tmp_path: Path, hook: str):
     class Stopping(Home):
+        started = False
+
         async def opened(self) -> None:
             if hook == "opened":
                 raise StopCrawl("not today")
 
         async def start(self) -> AsyncIterator[Request]:
+            Stopping.started = True
             yield Request("http://a.example/")
             if hook == "start":
                 raise StopCrawl("not today")
@@ -210,6 +213,7 @@ async def test_a_hook_may_end_the_crawl(tmp_path: Path, hook: str):
 
     assert (report.finish_reason, report.detail) == ("stopped-by-spider", "not today")
     assert report.counts.total == (1 if hook == "start" else 0), "requests yielded before are kept"
+    assert Stopping.started == (hook == "start")
 
 
 async def test_an_errback_may_end_the_crawl(tmp_path: Path):
