@@ -7,11 +7,11 @@ import logging
 import socket
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from datetime import UTC, date, datetime, time, timedelta
 from hashlib import blake2b
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, cast
 
 import anyio
 
@@ -88,7 +88,7 @@ class RunStart:
             (
                 worker.started
                 for worker in await self._ledger.workers.all()
-                if worker.heartbeat is None or now - worker.heartbeat < self._silence
+                if now - (worker.heartbeat or worker.started) < self._silence
             ),
             default=now,
         )
@@ -145,7 +145,6 @@ class Seeder:
         if self._fingerprint is not None and known.get("fingerprint") == self._fingerprint:
             # Pages of an earlier start may be asked for before `start` has come to theirs.
             self._credentials.trust(known["origins"])
-            self._origins = self._credentials.origins
         seeds = state.get("seeds")
         if not seeds or seeds["fingerprint"] != self._fingerprint:
             return False
@@ -176,8 +175,6 @@ class Seeder:
         Ledgers of older versions say nothing of it, and kept no such links.
         """
         limit = self._adder.max_depth
-        if last is not None and last["limit"] == limit:
-            return
         if last is not None and is_deeper(limit, than=last["limit"]):
             number = await self._ledger.admin.admit_to_depth(limit)
             logger.info(
@@ -185,7 +182,6 @@ class Seeder:
                 number,
                 extra={"event": "admitted", "links": number},
             )
-            self._coordinator.wake()
         # Afterwards: where this process is killed in between, the next one does it again.
         await self._ledger.notes.set_state({"depth": {"limit": limit}})
 
@@ -210,9 +206,11 @@ class Seeder:
                     )
 
     async def _read(self) -> AsyncIterator[Task]:
-        start = self._spider.start()
+        start = cast(
+            "AsyncGenerator[Request, None]", self._spider.start()
+        )  # see `api.spider.check`
         with spider_code("start()", stop=self._stop):
-            try:
+            async with aclosing(start):
                 async for request in start:
                     if not isinstance(request, Request):
                         raise SpiderError(_no_request(request))
@@ -222,9 +220,6 @@ class Seeder:
                         yield task
                     except GeneratorExit:
                         return  # the crawl ends
-            finally:
-                if isinstance(start, AsyncGenerator):
-                    await start.aclose()
             self._is_whole = True  # a spider that stops the crawl in `start` does not come here
 
     def _task(self, request: Request) -> Task | None:
@@ -303,9 +298,8 @@ def fingerprint(spider: Spider) -> str | None:
     except (TypeError, AttributeError, KeyError, OSError):
         return None
     told.append(_named(vars(spider)))
-    urls = spider.start_urls
-    # A collection of another kind, such as the lines of a file, is gone through.
-    told.append(_named({"start_urls": urls if isinstance(urls, list | tuple) else list(urls)}))
+    # It may be a collection of another kind, such as the lines of a file.
+    told.append(_named({"start_urls": list(spider.start_urls)}))
     return blake2b(repr(told).encode(), digest_size=16).hexdigest()
 
 

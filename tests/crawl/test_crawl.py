@@ -1453,6 +1453,29 @@ async def test_a_page_does_not_wait_for_the_seeds_after_it(ledger: SqliteLedger)
     assert (report.pages, report.drained) == (2, True)
 
 
+@in_virtual_time
+async def test_a_late_seed_of_a_host_that_is_held_is_asked_for_at_once(ledger: SqliteLedger):
+    waits: list[float] = []
+
+    class Late(Books):
+        seed_at = 0.0
+
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(HOME)
+            for url in numbered(5):
+                await asyncio.sleep(61.7)
+                Late.seed_at = asyncio.get_running_loop().time()
+                yield Request(url)
+
+        def parse(self, response: Response) -> None:
+            waits.append(asyncio.get_running_loop().time() - self.seed_at)
+
+    await crawled(Late(), Web(dict.fromkeys([HOME, *numbered(5)], "")), ledger)
+
+    assert len(waits) == 6
+    assert max(waits[1:]) < 1
+
+
 async def test_what_another_process_added_and_did_not_announce_is_found_while_start_waits(
     ledger: SqliteLedger,
 ):

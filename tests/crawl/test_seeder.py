@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
+from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,15 @@ from crawlcw import Request, Response, Settings, Spider, StopCrawl
 from crawlcw.assembly import assemble
 from crawlcw.cli.loading import find, make
 from crawlcw.crawl import seeder
-from crawlcw.crawl.seeder import fingerprint, is_deeper
+from crawlcw.crawl.seeder import RunStart, StartNames, fingerprint, is_deeper
+from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.protocol import Added
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Task
 from crawlcw.testing import ReplayDownloader
 from tests.support.docs import REPOSITORY
-from tests.support.ledgers import PatchedLedger
+from tests.support.ledgers import FakeClock, PatchedLedger, claimed_one, make_task, success
 
 
 class Plain(Spider):
@@ -194,7 +197,11 @@ class TwoHosts(Started):
 
 async def crawled(ledger: SqliteLedger, spider: Spider, **settings: Any) -> list[str]:
     """Crawl; return the pages that were asked for."""
-    pages = {"0": "<a href=/deeper><a href=//b.example/linked>", "deeper": "<a href=/deepest>"}
+    pages = {
+        "0": "<a href=/deeper><a href=//b.example/linked>",
+        "deeper": "<a href=/deepest>",
+        "deepest": "<a href=//b.example/deepest>",
+    }
     web = ReplayDownloader({f"http://a.example/{page}": text for page, text in pages.items()})
     await assemble(spider, ledger, web, Settings(obey_robots=False, max_retry=1, **settings)).run()
     return sorted(url.removeprefix("http://") for url in web.requested)
@@ -215,6 +222,157 @@ async def test_unfiltered_start_requests_are_asked_for_in_each_run(file: Path):
     await ledger.close()
 
     assert ["a.example/0" in asked for asked in runs] == [True, True]
+
+
+@pytest.mark.parametrize(("again", "starts"), [(False, 2), (True, 3)])
+async def test_start_runs_again_for_other_arguments_or_where_it_is_to(
+    file: Path, caplog: pytest.LogCaptureFixture, again: bool, starts: int
+):
+    started: list[str] = []
+
+    class Noted(Started):
+        start_again = again
+
+        async def start(self) -> AsyncIterator[Request]:
+            started.append(self.name)
+            yield Request("http://a.example/deepest")
+
+    ledger = await SqliteLedger.open(file, "started")
+    for spider in (Noted(), Noted(), Noted(region="north")):
+        await crawled(ledger, spider)
+    state = await ledger.notes.state()
+    await ledger.close()
+
+    assert len(started) == starts
+    assert "start_origins" not in state, "no secret is for them alone"
+    assert "start requests could not be written" not in caplog.text
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_start_is_closed_where_the_crawl_ends_before_it(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
+):
+    class Endless(Started):
+        async def start(self) -> AsyncIterator[Request]:
+            try:
+                for number in count():
+                    yield Request(f"http://a.example/{number}")
+            finally:
+                if fails:
+                    raise ValueError("a broken pipe")
+
+        def parse(self, response: Response) -> Any:
+            raise StopCrawl("enough")
+
+    monkeypatch.setattr(seeder, "_FIRST_BATCH", 1)
+    monkeypatch.setattr(seeder, "_BATCH", 1)
+    ledger = await SqliteLedger.open(file, "started")
+    await crawled(ledger, Endless())
+    await ledger.close()
+
+    told = [text for text in caplog.messages if "clos" in text]
+    assert [text.partition(" raised ")[2] for text in told] == [
+        "SpiderError: the spider's start() raised ValueError: a broken pipe"
+    ] * fails
+
+
+async def test_a_secret_goes_to_an_origin_of_an_earlier_start_before_this_one_names_it(file: Path):
+    late, go, is_first = "http://b.example/late", asyncio.Event(), True
+
+    class Keys(ReplayDownloader):
+        async def fetch(self, request: Request, *, url: str) -> Response:
+            sent[url] = dict(request.headers).get("X-Key")
+            return await super().fetch(request, url=url)
+
+    class Interrupted(Started):
+        allowed_hosts = ("b.example",)
+
+        async def start(self) -> AsyncIterator[Request]:
+            await go.wait()
+            yield Request("http://b.example/")
+            if is_first:
+                await asyncio.Event().wait()
+
+        def parse(self, response: Response) -> Any:
+            if is_first:
+                raise StopCrawl("before the end of start")
+            go.set()
+
+    sent: dict[str, str | None] = {}
+    web = Keys({"http://b.example/": "", late: ""})
+    settings = Settings(obey_robots=False, headers={"X-Key": "secret"})
+    ledger = await SqliteLedger.open(file, "started")
+    go.set()
+    await assemble(Interrupted(), ledger, web, settings).run()
+    go.clear()
+    is_first = False
+    await ledger.tasks.add([make_task(late)])
+    await ledger.hosts.wake({"b.example": ledger.now()})
+    async with asyncio.timeout(30):
+        await assemble(Interrupted(), ledger, web, settings).run()
+    await ledger.close()
+
+    assert sent[late] == "secret"
+
+
+async def test_a_password_of_start_is_asked_for_by_each_crawl(file: Path):
+    class Keys(ReplayDownloader):
+        async def fetch(self, request: Request, *, url: str) -> Response:
+            sent.append((url, "Authorization" in dict(request.headers)))
+            return await super().fetch(request, url=url)
+
+    class Member(Started):
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request("http://me:secret@a.example/0")
+
+    sent: list[tuple[str, bool]] = []
+    answers = {f"http://a.example/{n}": f"<a href=/{n + 1}>" for n in range(3)}
+    ledger = await SqliteLedger.open(file, "started")
+    for depth in (1, 2):
+        settings = Settings(obey_robots=False, max_depth=depth)
+        await assemble(Member(), ledger, Keys(answers), settings).run()
+    await ledger.close()
+
+    assert sent == [(f"http://a.example/{n}", True) for n in range(3)]
+
+
+async def test_hosts_of_start_are_followed_to_by_the_next_crawl_which_is_deeper(
+    file: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO", logger="crawlcw")
+    ledger = await SqliteLedger.open(file, "started")
+    for depth in (1, 1, 3):
+        asked = await crawled(ledger, TwoHosts(), max_depth=depth)
+    await ledger.close()
+
+    assert "b.example/deepest" in asked
+    assert [text for text in caplog.messages if "too deep" in text] == [
+        "1 links that lay too deep before are followed now"
+    ]
+
+
+async def test_a_run_lasts_until_nothing_is_left_for_it(file: Path):
+    async def number(after: timedelta = timedelta(seconds=1)) -> int:
+        clock.advance(seconds=after.total_seconds())
+        run = RunStart(ledger, lease=timedelta(minutes=1))
+        await run.find(await ledger.notes.state())
+        runs.append(run)
+        return run.number
+
+    clock, runs = FakeClock(), list[RunStart]()
+    ledger = await SqliteLedger.open(file, "started", clock=clock)
+    worker = this_worker(now=clock())
+    await ledger.tasks.add([make_task()])
+
+    assert [await number(), await number()] == [1, 1], "the first was killed"
+    await runs[-1].end()
+    assert await number() == 2, "though a task came after its end"
+    await ledger.outcomes.commit([success(ledger, await claimed_one(ledger))])
+    assert await number() == 3, "the last was killed before it noted its end"
+    await ledger.workers.join(worker)
+    assert await number() == 3, "another worker has begun it"
+    assert await number(after=timedelta(minutes=3)) == 4, "and is heard of no more"
+    await ledger.close()
 
 
 @pytest.mark.parametrize("allowed", [None, ("a.example",)])
@@ -287,11 +445,27 @@ async def test_a_crawl_that_dies_while_it_lets_deeper_links_in_leaves_them_to_th
     await ledger.close()
 
 
+class Listed(Spider):
+    name = "started"
+    start_urls = ["http://a.example/", "http://b.example/"]
+
+
 @pytest.mark.parametrize(
-    ("most", "noted"), [(9, {"start a.example", "start b.example"}), (1, set())]
+    ("spider", "batch", "most", "noted"),
+    [
+        (TwoHosts(), 9, 9, ["a.example", "b.example"]),
+        (TwoHosts(), 9, 1, []),
+        (TwoHosts(), 1, 1, ["a.example"]),
+        (Listed(), 9, 9, []),
+    ],
 )
 async def test_the_hosts_of_start_are_noted_before_their_tasks_up_to_a_number(
-    file: Path, monkeypatch: pytest.MonkeyPatch, most: int, noted: set[str]
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spider: Spider,
+    batch: int,
+    most: int,
+    noted: list[str],
 ):
     class Looking(PatchedLedger):
         patched = ("tasks.add",)
@@ -303,10 +477,20 @@ async def test_the_hosts_of_start_are_noted_before_their_tasks_up_to_a_number(
     states = list[Mapping[str, Any]]()
     monkeypatch.setattr(seeder, "MOST_START_NAMES", most)
     monkeypatch.setattr(seeder, "MOST_HOSTS", most)
+    monkeypatch.setattr(seeder, "_FIRST_BATCH", batch)
+    monkeypatch.setattr(seeder, "_BATCH", batch)
     ledger = await Looking.open(file, "started")
-    await crawled(ledger, TwoHosts())
+    await crawled(ledger, spider, headers={"X-Key": "secret"})
     states.append(await ledger.notes.state())
+    own, others = (StartNames(ledger.notes, has_own_start=own) for own in (True, False))
+    hosts = [await own.start_hosts(), await others.start_hosts()]
     await ledger.close()
 
-    assert {name for name in states[0] if name.startswith("start ")} == noted
+    assert sorted(name for name in states[0] if name.startswith("start ")) == [
+        f"start {host}" for host in noted
+    ]
+    assert [sorted(each) for each in hosts] == [noted, []]
     assert ("seeds" in states[-1]) == (most > 1)
+    origins = states[-1].get("start_origins", {}).get("origins", [])
+    assert len(origins) <= most
+    assert bool(origins) == bool(noted)
