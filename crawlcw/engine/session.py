@@ -123,7 +123,6 @@ class WorkerSession:
         told the tasks that were given back, for their work was cancelled. Where the lease
         changes meanwhile, call `lease_changed`.
         """
-        self._hurried = anyio.Event()  # earlier changes are no reason
         async with anyio.create_task_group() as running:
             running.start_soon(self._keep_beating)
             began = anyio.current_time()
@@ -260,7 +259,7 @@ class WorkerSession:
         """Return how many tasks were finished a second in the last minute, or since the start."""
         now, samples = time.monotonic(), self._samples
         samples.append((now, self.stats.pages))
-        while len(samples) > 2 and now - samples[1][0] >= _RATE_OVER:
+        while now - samples[1][0] >= _RATE_OVER:
             samples.popleft()
         began, first = samples[0]
         return (self.stats.pages - first) / (now - began) if now > began else 0.0
@@ -296,6 +295,6 @@ class WorkerSession:
         workers = [
             worker
             for worker in await self.opened.workers.all()
-            if worker.heartbeat is not None and now - worker.heartbeat < silent
+            if now - (worker.heartbeat or worker.started) < silent
         ]
         return len(workers), sum(each.hungry and each.name != self.worker for each in workers)

@@ -46,7 +46,7 @@ def is_dead(worker: Worker) -> bool:
 
 def is_gone(worker: Worker, *, now: datetime) -> bool:
     """Return whether *worker*, of any machine, has been silent too long to be counted on."""
-    return worker.heartbeat is not None and now - worker.heartbeat > _LONGEST_SILENCE
+    return now - (worker.heartbeat or worker.started) > _LONGEST_SILENCE
 
 
 def _machine() -> str:
@@ -66,7 +66,7 @@ def _birth(pid: int) -> str | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return "" if not Path("/proc/self").exists() and _exists(pid) else None
+        return "" if _exists(pid) else None
     # Behind the name, which is in parentheses and may hold anything: field 22
     # is the start time, field 3 the state; a zombie is dead.
     fields = stat.rpartition(")")[2].split()

@@ -116,6 +116,7 @@ async def test_a_single_heartbeat_says_when_the_ledger_is_away(ledger: BeatenLed
         await me.beat()
 
 
+@pytest.mark.usefixtures("silent")
 async def test_it_beats_three_times_in_a_lease(ledger: BeatenLedger):
     me = await joined(ledger, lease=SHORT)
 
@@ -139,6 +140,17 @@ async def test_it_beats_every_few_seconds_however_long_the_lease_is(
     async with running(me):
         for _ in range(3):
             await ledger.written.get()
+
+
+async def test_a_beat_of_another_minute_leaves_a_point(ledger: BeatenLedger, clock: FakeClock):
+    me = await joined(ledger, lease=SHORT)
+    clock.advance(seconds=60)
+
+    async with running(me):
+        for _ in range(2):
+            await ledger.written.get()
+
+    assert len(await ledger.rates.between(START, START + HOUR)) == 1
 
 
 async def test_an_unavailable_ledger_does_not_end_it(ledger: BeatenLedger):
@@ -316,10 +328,10 @@ async def test_the_rate_is_that_of_the_last_minute(
     me._samples[0] = (now, 0)
     monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
     rates = []
-    for now, me.stats.pages in [(30.0, 300), (60.0, 600), (120.0, 600), (180.0, 660)]:  # noqa: B007
+    for now, me.stats.pages in [(0.0, 0), (30.0, 300), (60.0, 900), (120.0, 900), (180.0, 960)]:  # noqa: B007
         rates.append(me.vitals().rate)
 
-    assert rates == [10, 10, 0, 1]
+    assert rates == [0, 10, 15, 0, 1]
 
 
 async def test_a_worker_leaves_a_point_a_minute_and_one_when_it_leaves(

@@ -111,7 +111,9 @@ async def renewed_once(
     return reported
 
 
-async def test_what_is_held_is_renewed(ledger: RenewingLedger, held: HeldLeases, clock: FakeClock):
+async def test_what_is_held_is_renewed(
+    ledger: RenewingLedger, held: HeldLeases, clock: FakeClock, caplog: pytest.LogCaptureFixture
+):
     await ledger.tasks.add(make_tasks(3))
     held.add(await claimed(ledger))
     clock.advance(seconds=59)
@@ -120,6 +122,7 @@ async def test_what_is_held_is_renewed(ledger: RenewingLedger, held: HeldLeases,
 
     assert await ledger.queries.horizon() == clock.time + SHORT
     assert len(held) == 3
+    assert caplog.messages == [], "no lease is lost"
 
 
 async def test_where_the_workers_cannot_be_looked_at_leases_are_renewed_all_the_same(
@@ -298,7 +301,10 @@ async def test_a_changed_lease_is_renewed_at_once_and_then_three_times_in_its_le
     assert session.watchdog.renew_every == pytest.approx(SHORT.total_seconds() / 3)
 
 
-async def test_orphans_are_released_by_the_renewer(ledger: RenewingLedger, held: HeldLeases):
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_orphans_are_released_by_the_renewer(
+    ledger: RenewingLedger, held: HeldLeases, is_told: bool
+):
     await ledger.tasks.add(make_tasks(2))
     orphan, kept = await claimed(ledger)
     held.add([orphan, kept])
@@ -309,10 +315,10 @@ async def test_orphans_are_released_by_the_renewer(ledger: RenewingLedger, held:
         assert held.all() == [kept], "a listener finds the held leases without the lost one"
         told.extend(task.id for task in tasks)
 
-    assert await renewed_once(ledger, held, announce=announce) == set()
+    assert await renewed_once(ledger, held, announce=announce if is_told else None) == set()
 
     assert held.all() == [kept]
-    assert told == [orphan.task.id]
+    assert told == [orphan.task.id] * is_told
     assert [task.id for task in await ledger.tasks.page(limit=10)] == [orphan.task.id]
     assert held.orphans == []
 

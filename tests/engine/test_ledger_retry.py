@@ -9,7 +9,12 @@ import pytest
 
 from crawlcw.engine import ledger_retry
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
-from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError
+from crawlcw.errors import (
+    LedgerConfigurationError,
+    LedgerError,
+    LedgerGoneError,
+    LedgerUnavailableError,
+)
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.model.task import Status
 from tests.support.ledgers import START, FakeClock, PatchedLedger, make_task
@@ -251,6 +256,15 @@ async def test_an_answer_that_takes_very_long_was_an_outage_too(time: FakeTime):
     assert grace_for(retry) == pytest.approx(10)
     time.seconds += 10.1
     assert grace_for(retry) is None
+
+
+async def test_a_figure_of_a_report_may_be_missing_but_not_the_whole_ledger():
+    retry = patient(minutes=10)
+
+    assert await retry.in_time(Away(0)) == "answer"
+    assert await retry.in_time(Away(1, error=LedgerError("no index"))) is None
+    with pytest.raises(LedgerGoneError):
+        await retry.in_time(Away(1, error=LedgerGoneError("removed")))
 
 
 class AwayLedger(PatchedLedger):

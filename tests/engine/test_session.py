@@ -9,8 +9,9 @@ import pytest
 
 from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.workers import this_worker
-from crawlcw.errors import LedgerUnavailableError
-from crawlcw.ledger.protocol import Worker
+from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError
+from crawlcw.ledger.copying import UNFINISHED
+from crawlcw.ledger.protocol import Ledger, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Lease
 from tests.support.ledgers import LEASE, FakeClock, PatchedFacet, claimed, make_task, make_tasks
@@ -44,6 +45,15 @@ async def test_who_joins_takes_back_what_a_dead_process_held(
 
     assert await names(ledger) == [session.worker]
     assert len(await ledger.tasks.page(limit=9)) == 1
+
+
+async def test_no_worker_joins_a_ledger_that_is_half_of_a_copy(ledger: SqliteLedger):
+    await ledger.notes.set_state({UNFINISHED: True})
+
+    with pytest.raises(LedgerConfigurationError, match="begin `crawlcw copy` again"):
+        await session_on(ledger).join()
+
+    assert await names(ledger) == []
 
 
 async def test_it_is_heard_of_and_its_leases_go_on(ledger: SqliteLedger, clock: FakeClock):
@@ -94,12 +104,16 @@ async def test_leases_count_from_when_their_renewal_was_asked_for(ledger: Sqlite
     assert began < from_then <= sent[0]
 
 
-async def test_who_leaves_gives_back_tasks_hosts_and_what_it_has_counted(ledger: SqliteLedger):
+async def test_who_leaves_gives_back_tasks_hosts_and_what_it_has_counted(
+    ledger: SqliteLedger, clock: FakeClock
+):
     session = session_on(ledger)
     await ledger.tasks.add(make_tasks(3))
     await session.join()
     session.held.add(await claimed(ledger, worker=session.worker))
     session.stats.items = 5
+    session.starving(True)
+    clock.advance(seconds=9)
     there: list[list[str]] = []
 
     class Hosts:
@@ -113,7 +127,56 @@ async def test_who_leaves_gives_back_tasks_hosts_and_what_it_has_counted(ledger:
     assert there == [[session.worker]], "it owns its hosts as long as it is listed"
     assert await names(ledger) == []
     assert (await ledger.workers.tally()).items == 5
+    (span,) = await ledger.rates.between(session.began, session.began + timedelta(hours=1))
+    assert (span.seconds, span.items) == (9, 5), "of its last minute as well"
     assert len(await ledger.tasks.page(limit=9)) == 3
+
+
+async def test_a_process_whose_loop_is_blocked_gives_back_from_another_thread(
+    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+):
+    session, opened = session_on(ledger), noted_others(ledger, monkeypatch)
+    await ledger.tasks.add(make_tasks(3))
+    await session.join()
+    session.held.add(await claimed(ledger, worker=session.worker))
+
+    await asyncio.to_thread(session.abandon)
+
+    assert await names(ledger) == []
+    assert len(await ledger.tasks.page(limit=9)) == 3
+    await opened[0].close()
+
+
+async def test_a_worker_without_hosts_renews_and_beats_over_a_connection_that_it_closes(
+    ledger: SqliteLedger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+):
+    """While its event loop is blocked; work on tracked tasks has no hosts."""
+    session, opened = session_on(ledger), noted_others(ledger, monkeypatch)
+    await ledger.tasks.add([make_task()])
+    await session.join()
+    await claimed(ledger, worker=session.worker)
+    session.starving(True)
+    clock.advance(seconds=9)
+
+    await session._renew_beside()
+
+    assert await ledger.queries.horizon() == clock() + LEASE
+    (worker,) = await ledger.workers.all()
+    assert (worker.heartbeat, worker.hungry) == (clock(), False)
+    with pytest.raises((LedgerError, RuntimeError)):
+        await opened[0].workers.all()
+
+
+def noted_others(ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch) -> list[Ledger]:
+    """Return a list that each other connection to the ledger will be in."""
+    opened, another = list[Ledger](), ledger.another
+
+    async def noted() -> Ledger:
+        opened.append(await another())
+        return opened[-1]
+
+    monkeypatch.setattr(ledger, "another", noted)
+    return opened
 
 
 async def test_what_is_held_stays_where_the_ledger_is_away_at_the_end(ledger: SqliteLedger):

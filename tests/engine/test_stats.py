@@ -1,13 +1,20 @@
-"""Finish reasons: a closed list, defined in one place."""
+"""Counters of outcomes, and the finish reasons: a closed list, defined in one place."""
 
 import ast
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import crawlcw
-from crawlcw.model.counters import FinishReason
+from crawlcw.engine.stats import Stats
+from crawlcw.errors import Reason
+from crawlcw.model.counters import Counters, FinishReason
+from crawlcw.model.retry import RetryPolicy
+from crawlcw.model.task import ResponseInfo
+from crawlcw.model.transitions import Failed, Moved, Outcome, Succeeded, Unchanged, settle
+from tests.support.ledgers import START, make_lease, make_task, visit
 
 pytestmark = pytest.mark.quick
 
@@ -53,3 +60,52 @@ def test_a_finish_reason_is_written_and_compared_as_its_word():
     assert f"{FinishReason.STOPPED_AT_ONCE}" == "stopped-at-once"
     assert json.dumps({"finish_reason": FinishReason.MAX_PAGES}) == '{"finish_reason": "max-pages"}'
     assert FinishReason.DRAINED == "drained"
+
+
+ITEMS = ({"n": 1}, {"n": 2})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (
+            Succeeded(items=ITEMS),
+            Counters(pages=1, items=2, items_by_callback={"parse_book": 2}),
+        ),
+        (Unchanged(visit=visit()), Counters(pages=1, unchanged=1)),
+        (
+            Moved(response=ResponseInfo(status=301, final_url="x"), visit=visit()),
+            Counters(redirects=1),
+        ),
+        (Failed(reason=Reason.CONNECT), Counters(failures={"connect": 1})),
+        (
+            Failed(reason=Reason.CONNECT, last=True),
+            Counters(failures={"connect": 1}, given_up=1),
+        ),
+        (Failed(reason=Reason.REFUSED_ROBOTS, last=True), Counters(failures={"refused-robots": 1})),
+    ],
+)
+def test_each_outcome_is_counted(outcome: Outcome, expected: Counters):
+    stats = Stats()
+    lease = make_lease(make_task(callback="parse_book"))
+
+    stats.record(settle(lease, outcome, now=START, policy=RetryPolicy(), chance=0.5))
+
+    assert stats.counted() == expected
+    assert stats.unwanted == ("refused-robots" in expected.failures)
+
+
+@pytest.mark.parametrize(("errback", "producer"), [(None, "on_error"), ("save", "save")])
+def test_items_of_a_failed_page_are_those_of_its_errback(errback: str | None, producer: str):
+    stats = Stats()
+    settlement = settle(
+        make_lease(make_task(errback=errback)),
+        Failed(reason=Reason.CONNECT, last=True),
+        now=START,
+        policy=RetryPolicy(),
+        chance=0.5,
+    )
+
+    stats.record(replace(settlement, change=replace(settlement.change, items=ITEMS)))
+
+    assert stats.items_by_callback == {producer: 2}

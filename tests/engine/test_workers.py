@@ -2,14 +2,17 @@
 
 import dataclasses
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from crawlcw.engine.workers import is_dead, is_gone, this_worker
+from crawlcw.engine import workers
+from crawlcw.engine.workers import is_dead, is_gone, resident_memory, this_worker
 from crawlcw.ledger.protocol import Worker
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -133,3 +136,34 @@ def test_a_worker_of_any_machine_is_counted_out_after_a_day_of_silence():
 
     assert not is_gone(worker, now=NOW + timedelta(days=1))
     assert is_gone(worker, now=NOW + timedelta(days=1, seconds=1))
+
+
+@pytest.fixture
+def without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without /proc, such as one with macOS."""
+    monkeypatch.setattr(workers, "Path", lambda path: tmp_path / path.removeprefix("/"))
+    monkeypatch.setattr(workers, "_STATM", tmp_path / "statm")
+
+
+@pytest.mark.usefixtures("without_proc")
+def test_without_proc_a_process_is_dead_where_its_number_is_free(monkeypatch: pytest.MonkeyPatch):
+    def others(_pid: int, _signal: int) -> None:
+        raise PermissionError
+
+    me = this_worker(now=NOW)
+    process = subprocess.Popen(["true"])
+    process.wait()
+
+    assert not is_dead(me)
+    assert is_dead(dataclasses.replace(me, pid=process.pid))
+    monkeypatch.setattr("os.kill", others)
+    assert not is_dead(me), "the process of another user"
+
+
+@pytest.mark.usefixtures("without_proc")
+def test_without_proc_the_most_memory_that_a_process_had_is_told(monkeypatch: pytest.MonkeyPatch):
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    assert resident_memory() >= most * 1024
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert most <= resident_memory() < most * 1024, "macOS counts bytes"
