@@ -43,6 +43,8 @@ _RULE = re.compile(
     r"visit[- ]time|host)(?:\s|:|$)",
     re.IGNORECASE,
 )
+#: In any spelling that protego takes; without one everything is allowed.
+_DISALLOW = re.compile(r"d[ias]+l+[ao]w", re.IGNORECASE)
 #: No product token has a slash, so this is the name of no crawler.
 _NOBODY = "/"
 #: Seconds that any other error is remembered, or each page of its host would ask again.
@@ -110,7 +112,7 @@ class Robots:
             answer = asyncio.ensure_future(self._fetch(origin))
             self._remember(origin, answer, VALID.total_seconds())
             answer.add_done_callback(partial(self._answered, origin))
-        return answer.result() if answer.done() else await asyncio.shield(answer)
+        return await asyncio.shield(answer)
 
     def known(self, url: str, record: RobotsRecord | None = None) -> Rules | None:
         """Return the rules for *url*'s origin where that takes no request, else None.
@@ -208,7 +210,7 @@ def parse(body: bytes, *, agent: str) -> Rules:
     # `nan` compares false with everything.
     delay = min(delay, LONGEST_CRAWL_DELAY) if delay > 0 else 0.0
     sitemaps = tuple(parsed.sitemaps)
-    if "disallow" not in text.lower():
+    if not _DISALLOW.search(text):
         return Rules(crawl_delay=delay, sitemaps=sitemaps, body=text)
     return Rules(parsed, agent, delay, sitemaps, text)
 

@@ -92,6 +92,15 @@ async def test_what_is_disallowed_is_refused_and_the_rest_is_not():
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
 
 
+async def test_the_robots_txt_itself_may_always_be_asked_for():
+    """RFC 9309, section 2.2.2."""
+    robots, _ = robots_of({ROBOTS: "User-agent: *\nDisallow: /"})
+
+    await robots.admit(ROBOTS)
+
+    assert await refused(robots, PAGE) is Reason.REFUSED_ROBOTS
+
+
 async def test_many_callers_at_once_make_one_request():
     web = Held({ROBOTS: NO_PRIVATE})
     robots, _ = robots_of(web)
@@ -205,6 +214,15 @@ async def test_where_all_proxies_were_away_the_next_caller_asks_again():
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
 
 
+async def test_the_robots_txt_itself_may_always_be_asked_for():
+    """RFC 9309, section 2.2.2."""
+    robots, _ = robots_of({ROBOTS: "User-agent: *\nDisallow: /"})
+
+    await robots.admit(ROBOTS)
+
+    assert await refused(robots, PAGE) is Reason.REFUSED_ROBOTS
+
+
 async def test_many_callers_at_once_share_an_error():
     web = Held({ROBOTS: [Replay(status=503), NO_PRIVATE]})
     robots, _ = robots_of(web)
@@ -293,6 +311,23 @@ async def test_rules_are_known_once_they_were_asked_for(time: FakeTime):
     assert robots.known("https://a.example/page") is None
     time.seconds = 24 * 3600 + 1
     assert robots.known(PAGE) is None
+
+
+@pytest.mark.parametrize(("plain", "secure"), [(2, 5), (5, 2), (5, None), (None, 5)])
+async def test_the_crawl_delay_of_a_host_is_the_longest_of_its_origins(
+    plain: int | None, secure: int | None
+):
+    delays = {"http://a.example": plain, "https://a.example": secure}
+    bodies = {
+        f"{origin}/robots.txt": f"User-agent: *\nCrawl-delay: {seconds}\n"
+        for origin, seconds in delays.items()
+        if seconds is not None
+    }
+    robots, _ = robots_of(bodies)
+    for url in bodies:
+        await robots.rules(url)
+
+    assert robots.crawl_delay("a.example") == 5
 
 
 async def test_what_another_process_has_fetched_needs_no_request(time: FakeTime):
@@ -573,6 +608,12 @@ def test_garbage_has_no_rules(body: bytes):
     assert rules.crawl_delay == 0
 
 
+def test_a_file_in_utf_16_is_read():
+    body = "User-agent: *\nDisallow: /private/\n".encode("utf-16")
+
+    assert not parse(body, agent="crawlcw").allows(PRIVATE)
+
+
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 def test_byte_order_marks_and_line_ends_of_any_kind_are_read(mark: bytes, end: bytes):
@@ -599,6 +640,13 @@ def test_nothing_is_read_behind_512_kib():
 
     assert not rules.allows("http://a.example/early/x")
     assert rules.allows(PRIVATE)
+
+
+@pytest.mark.parametrize("rule", ["Dissallow", "dissalow", "Disalow", "DIASLLOW", "disallaw"])
+def test_a_misspelled_disallow_counts_as_well_where_it_is_the_only_one(rule: str):
+    rules = parse(f"User-agent: *\n{rule}: /private/\n".encode(), agent="crawlcw")
+
+    assert (rules.allows(PRIVATE), rules.allows(PAGE)) == (False, True)
 
 
 def test_an_allow_opens_a_part_of_what_is_disallowed():
