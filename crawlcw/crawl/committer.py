@@ -49,7 +49,6 @@ class SeenFilter(dict[bytes, None]):
     """
 
     def __init__(self, *, generation: int = _GENERATION) -> None:
-        super().__init__()
         self._generation = generation
 
     def add(self, task_ids: Iterable[bytes]) -> None:

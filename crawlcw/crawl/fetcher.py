@@ -29,8 +29,9 @@ from crawlcw.errors import Defer, FetchError, LedgerError, Reason, StopCrawl, Us
 from crawlcw.fetch.pipeline import RENDERED
 from crawlcw.fetch.redirects import REDIRECTS, is_page
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Lease, Task
+from crawlcw.model.task import Lease
 from crawlcw.model.transitions import put_off
+from crawlcw.model.visits import Visit
 
 logger = logging.getLogger(__name__)
 
@@ -186,11 +187,11 @@ class Fetcher:
             return await self._moved.redirected(attempt, response)
         if same:
             return await outcomes.unchanged(attempt, response)
-        if response.refresh is not None:
-            handed_on = await self._moved.refreshed(attempt, response)
+        if (refresh := response.refresh) is not None:
+            handed_on = await self._moved.refreshed(attempt, response, refresh)
             if handed_on is not None:
                 return handed_on
-        if response.url != request.url and request.method == "GET":
+        if response.url != request.url:
             return await self._moved.parsed(attempt, response)
         return await outcomes.parsed(attempt, response)
 
@@ -209,13 +210,13 @@ class Fetcher:
         if self._settings.browser if is_rendered is None else is_rendered:
             ask = self._ask_rendered
         elif (
-            task.visit is not None
+            (visit := task.visit) is not None
             and self._settings.cache == "off"
             and (task.stored is not None or not self._keeps_pages)
         ):
             # The document of a page that scripts make tells nothing by itself. A 304 has no body
             # to be kept, nor one for a cache for development.
-            asked = conditional(asked, task)
+            asked = conditional(asked, visit)
             attempt.is_conditional = asked is not attempt.request
         # The loop may have been busy since its turn came.
         frontier.sent(task.host, at=attempt.began)
@@ -248,10 +249,9 @@ class Fetcher:
         return response
 
 
-def conditional(request: Request, task: Task) -> Request:
-    """Return *request*, or one that is answered by 304 where the page is as at its last visit."""
-    visit = task.visit
-    if visit is None or request.method != "GET" or request.body is not None:
+def conditional(request: Request, visit: Visit) -> Request:
+    """Return *request*, or one that is answered by 304 where the page is as at its last *visit*."""
+    if request.method != "GET" or request.body is not None:
         return request
     asked = {"If-None-Match": visit.etag, "If-Modified-Since": visit.last_modified}
     added = tuple((name, value) for name, value in asked.items() if value is not None)

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import anyio
 
+from crawlcw.api.page_head import Refresh
 from crawlcw.api.request import EACH_RUN, Request
 from crawlcw.api.response import Response
 from crawlcw.crawl.callbacks import Produced, Scope
@@ -64,21 +65,23 @@ class MovedPages:
         await self.outcomes.keep(attempt)
         try:
             target, known = await self._target(lease, onward(attempt.request, response))
-            if known is not None and await self._leads_back(lease.task, known):
+            if await self._leads_back(lease.task, known):
                 raise FetchError(Reason.REDIRECT_LOOP, loop_message(lease.task.url))
         except FetchError as error:
             error.response = response
             return await self.outcomes.failed(attempt, error)
         return self._moved(lease, response, target)
 
-    async def refreshed(self, attempt: PageAttempt, response: Response) -> Done | None:
+    async def refreshed(
+        self, attempt: PageAttempt, response: Response, refresh: Refresh
+    ) -> Done | None:
         """Hand on a page that sends its reader on at once; None where it is a page itself.
 
         It is one wherever its target may not be asked for, or is known by another way: unlike a
         redirect it has content of its own.
         """
-        refresh, lease = response.refresh, attempt.lease
-        if refresh is None or refresh.after > _REDIRECTING or not _is_page(attempt):
+        lease = attempt.lease
+        if refresh.after > _REDIRECTING or not _is_page(attempt):
             return None
         try:
             self._check_robots(refresh.url)
@@ -130,7 +133,6 @@ class MovedPages:
             # Other processes may ask for it from here on: as with links, its cookies come first.
             await self.adder.add(())
             await self.adder.put({target.id: target})
-            self.adder.seen.add([target.id])
             record = await self.session.ledger.tasks.get(target.id)
             if record is None or record.task.status not in WAITING or is_quarantined(record.task):
                 return None
@@ -184,18 +186,17 @@ class MovedPages:
         home.changed = EACH_RUN if task.settled and task.visit is None else None
         now = self.outcomes.now()
         target = home.task(now=now, depth=task.depth, parent=task.id, hops=hops)
-        due = now if task.due is None else min(now, task.due)
-        return replace(target, due=due, depth=task.depth + (target.host != task.host))
+        return replace(target, due=task.due, depth=task.depth + (target.host != task.host))
 
-    async def _leads_back(self, task: Task, target: Record) -> bool:
-        """Return whether a known task, where *task* leads, leads to *task* again.
+    async def _leads_back(self, task: Task, target: Record | None) -> bool:
+        """Return whether the task where *task* leads is known, and leads to *task* again.
 
         The chain ends at a task that has not ended: two that are answered at the same moment both
         end as redirects to each other.
         """
         # What ended before this task was brought back, to be visited again, has been then.
         since = task.update_time if task.settled and not task.retry else None
-        record: Record | None = target
+        record = target
         for _ in range(_LONGEST_LOOP):
             if record is None or (since is not None and record.task.update_time < since):
                 return False

@@ -214,15 +214,6 @@ async def test_where_all_proxies_were_away_the_next_caller_asks_again():
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
 
 
-async def test_the_robots_txt_itself_may_always_be_asked_for():
-    """RFC 9309, section 2.2.2."""
-    robots, _ = robots_of({ROBOTS: "User-agent: *\nDisallow: /"})
-
-    await robots.admit(ROBOTS)
-
-    assert await refused(robots, PAGE) is Reason.REFUSED_ROBOTS
-
-
 async def test_many_callers_at_once_share_an_error():
     web = Held({ROBOTS: [Replay(status=503), NO_PRIVATE]})
     robots, _ = robots_of(web)
