@@ -165,7 +165,11 @@ async def test_a_body_that_was_cut_off_is_parsed_again(ledger: SqliteLedger):
     assert (report.unchanged, parsed) == (0, [HOME])
 
 
-async def test_a_304_that_nobody_asked_for_is_a_failure(ledger: SqliteLedger):
+@pytest.mark.parametrize("visited", [False, True])
+async def test_a_304_that_nobody_asked_for_is_a_failure(visited: bool, ledger: SqliteLedger):
+    if visited:  # without a validator
+        await crawled(ledger, {HOME: page("home")})
+
     report, _, parsed = await crawled(ledger, {HOME: Replay(status=304)})
 
     assert (report.failures, report.unchanged, parsed) == ({"http-status": 1}, 0, [])
@@ -318,12 +322,11 @@ def test_a_wrong_revisit_is_the_requests_mistake():
         (Request(HOME, headers={"Range": "bytes=0-9"}), False),
         (Request(HOME, data={"a": "1"}), False),
         (Request(HOME, method="HEAD"), False),
+        (Request(HOME, method="GET", body=b"a"), False),
     ],
 )
 def test_only_a_plain_get_is_made_conditional(request_: Request, asks: bool):
-    task = make_task(HOME, visit=visit(etag='"1"'))
-
-    asked = conditional(request_, task)
+    asked = conditional(request_, visit(etag='"1"'))
 
     assert (asked is not request_) == asks
     assert set(request_.headers) <= set(asked.headers)
@@ -356,7 +359,7 @@ def test_an_unchanged_page_is_next_asked_for_with_the_newest_validators_that_wer
 
     seen, _ = Revisits(RevisitPolicy()).unchanged(task, response, now=START)
 
-    asked = conditional(Request(HOME), make_task(HOME, visit=seen))
+    asked = conditional(Request(HOME), seen)
     assert dict(asked.headers) == {"If-None-Match": etag, "If-Modified-Since": modified}
 
 
