@@ -201,7 +201,7 @@ async def test_a_page_that_is_refused_waits_no_longer_than_a_host_may_rest(tmp_p
     assert site.requested == [FROM, PAGE] * 2
 
 
-# Where redirects and refreshes lead, and what is a page of its own.
+# Targets of redirects and refreshes.
 
 HOME, OTHER = "http://a.example/", "http://b.example/"
 HTML = {"Content-Type": "text/html"}

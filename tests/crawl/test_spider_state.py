@@ -17,18 +17,20 @@ from crawlcw.api.sessions import LoginSession
 from crawlcw.assembly import assemble, run_spider
 from crawlcw.crawl import outcomes
 from crawlcw.crawl.callbacks import SLICE
+from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import info_of
-from crawlcw.errors import SpiderError
+from crawlcw.errors import Reason, SpiderError
 from crawlcw.ledger.protocol import Added, Committed
+from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger_opening import open_ledger
-from crawlcw.model.spider_state import StoredState
+from crawlcw.model.spider_state import NO_PAGE, Kind, Operation, StoredState
 from crawlcw.model.task import ResponseInfo, Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support.counting_site import served
 from tests.support.crawl_process import Process, Store, begin_together, wait_until
 from tests.support.docs import REPOSITORY
-from tests.support.ledgers import PatchedFacet
+from tests.support.ledgers import FakeClock, PatchedFacet, claimed, failure, make_task, success
 from tests.support.programs import Program, environment
 
 QUICK = Settings(obey_robots=False, backoff_base="0s", backoff_max="0s", lease="30s")
@@ -481,3 +483,52 @@ async def test_commands_whose_processes_are_all_killed_count_each_page_once(
     if number == 1:
         assert state["assigned"] == PAGES
         assert sorted(item["place"] for item in items) == list(range(1, PAGES + 1))
+
+
+@pytest.mark.parametrize("died", ["before this process began", "while it crawls"])
+async def test_what_dead_processes_have_left_counts_by_the_ends_of_their_pages(
+    died: str, tmp_path: Path
+):
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "left", clock=FakeClock())
+    tasks = {name: make_task(BASE + name) for name in ("finished", "failed", "waiting", "gone")}
+    tasks["done later"] = make_task(f"{BASE}later")
+    await ledger.tasks.add(
+        [task for name, task in tasks.items() if name not in ("waiting", "gone")]
+    )
+    leases = {lease.task.id: lease for lease in await claimed(ledger)}
+    await ledger.outcomes.commit(
+        [
+            success(ledger, leases[tasks["finished"].id]),
+            success(ledger, leases[tasks["done later"].id]),
+            failure(ledger, leases[tasks["failed"].id], Reason.CONNECT),
+        ]
+    )
+    await ledger.tasks.add([tasks["waiting"]])
+    runs = {name: (task.id, 1) for name, task in tasks.items()}
+    runs["done later"] = (tasks["done later"].id, 0)
+    runs["start"] = (NO_PAGE, 1)
+    # In the order of their places, for a page that may run again holds up those behind it.
+    order = ["start", "finished", "done later", "gone", "failed", "waiting"]
+    pending = {
+        runs[name]: {name: Operation(Kind.SET, place, 1, 8)} for place, name in enumerate(order, 1)
+    }
+    left = StoredState(revision=1, pending=pending)
+    spider = Spider()
+    state = KeptState(spider, ledger)
+
+    if died == "while it crawls":
+        await state.open()
+        assert not spider.state
+        await ledger.spider_state.change(StoredState(), left)
+        await state.refresh()
+        await state.close()
+    else:
+        await ledger.spider_state.change(StoredState(), left)
+        await state.open()
+        await state.keep()
+    after = await ledger.spider_state.read()
+    await ledger.close()
+
+    assert after is not None
+    assert set(after.values) == {"start", "finished"}
+    assert set(after.pending) == {runs["failed"], runs["waiting"]}
