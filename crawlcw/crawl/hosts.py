@@ -101,8 +101,6 @@ class HeldHost:
 
     def enter(self, phase: Phase) -> None:
         """Change its phase, and open or close its queue with that."""
-        if phase is self.phase:
-            return
         self.phase = phase
         frontier = self.frontier
         (frontier.opening.add if phase is Phase.OPENING else frontier.opening.discard)(self)
@@ -283,7 +281,7 @@ class Frontier:
             state.name,
             limit=limit.concurrency,
             # A failure for a visitor is known to that process alone.
-            next_start=max(now, self.avoided.pop(state.name, now)),
+            next_start=self.avoided.pop(state.name, now),
             deadline=asked + self.usable,
         )
         host = self.hosts[state.name] = HeldHost(
@@ -318,10 +316,9 @@ class Frontier:
         for those in (self.opening, self.unsaved, self.losing, self._low, self._ended):
             those.discard(host)
         moment = self.ledger_now()
-        given_up = host.state.given_up is not None
-        not_before = moment + timedelta(seconds=rest) if rest > 0 and not given_up else None
+        not_before = moment + timedelta(seconds=rest) if rest > 0 else None
         # Where there is more to do the ledger need not look for it.
-        more = host.look and not given_up
+        more = host.look and host.state.given_up is None
         ready_at = (not_before or moment) if more else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)
 
@@ -431,8 +428,6 @@ class Frontier:
     def idle(self) -> list[HeldHost]:
         """Return the hosts with nothing under way and nothing left to look at."""
         self._sort()
-        if not self._ended:  # the usual case
-            return []
         return [
             host
             for host in self._ended

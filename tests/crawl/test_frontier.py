@@ -5,18 +5,20 @@ from typing import Any
 
 import pytest
 
+from crawlcw.api.host_limits import HostLimit
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.causes import PageAttempt
 from crawlcw.crawl.hosts import HeldHost, Phase
 from crawlcw.errors import Defer, FetchError, Reason
 from crawlcw.fetch.proxies import ProxyPool
-from crawlcw.model.health import Origin
+from crawlcw.model.health import Cause, Origin
 from crawlcw.model.hosts import Host, RobotsRecord
 from crawlcw.model.task import Lease
 from tests.support.frontiers import HOST, USABLE, Process, lease_of
 from tests.support.ledgers import START, make_task, visit
 
+GOOD_PAGE = f"http://{HOST}/good"
 ROBOTS = RobotsRecord(origin="http://example.com", body="", expires=START + timedelta(days=1))
 
 
@@ -53,13 +55,14 @@ def test_a_host_is_served_once_it_is_open_until_it_is_left():
 def test_a_host_is_looked_at_when_it_is_open():
     """Tasks that were read before that are not claimed."""
     process = Process()
-    host = process.begin()
+    host = process.begin(robots=ROBOTS)
     host.look = False
 
     process.open()
 
     assert host.opened
     assert host.look
+    assert host.state.robots == ROBOTS, "as the ledger has it"
     assert process.idle() == []
 
 
@@ -149,6 +152,25 @@ def test_a_host_that_was_asked_for_its_robots_txt_rests_one_delay():
     assert process.take() is not None
 
 
+def test_a_host_whose_robots_txt_is_not_known_is_not_served_for_a_look_at_those_that_are_opened():
+    process = Process()
+    process.begin()
+    process.claim()
+
+    assert process.frontier.reopen() == []
+    assert process.take() is None
+
+
+def test_a_host_that_failed_its_owner_before_is_asked_for_a_good_page_first():
+    process = Process()
+
+    host = process.begin(origins={"http": Origin(good_url=GOOD_PAGE, failures=1)}, failures=1)
+
+    assert process.frontier.reopen() == [host]
+    host.busy = True
+    assert process.frontier.reopen() == [], "it is being asked"
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_what_was_not_released_rests_one_delay_first(clean: bool):
     """Its previous owner may have sent a request just now."""
@@ -212,6 +234,13 @@ def test_a_host_without_limits_may_be_shared(concurrency: int, delay: float, sha
     assert process.frontier.shares(HOST) == shared
 
 
+def test_hosts_are_shared_where_a_limit_of_the_spider_lets_one_be():
+    no_limit = HostLimit(concurrency=0, delay=0.0)
+
+    assert Process(limits={HOST: no_limit}).frontier.may_share
+    assert not Process().frontier.may_share
+
+
 @pytest.mark.parametrize(
     ("most", "unlimited", "shared"), [(3, [], False), (3, [HOST], True), (None, [], True)]
 )
@@ -261,12 +290,15 @@ def test_a_visitor_asks_as_long_as_it_renews_its_tasks(renewed_after: float | No
     assert len(process.take_all()) == 2
 
 
-def test_a_lost_host_is_not_asked_though_its_tasks_are_renewed():
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_host_of_ones_own_is_not_asked_for_longer_because_its_tasks_are_renewed(lost: bool):
     process = Process()
     process.serve()
     process.claim(3)
-    process.lose()
+    if lost:
+        process.lose()
 
+    process.now += 0 if lost else USABLE
     process.frontier.tasks_renewed(asked=process.now)
 
     assert not process.may_ask()
@@ -349,6 +381,34 @@ def test_a_visited_host_is_idle_when_nothing_of_it_is_under_way():
     process.frontier.look(HOST)
 
     assert process.idle() == [HOST]
+
+
+@pytest.mark.parametrize(
+    ("now", "leaves"),
+    [({"concurrency": 0}, False), ({"concurrency": 4}, True), ({"delay": 1}, True)],
+)
+def test_a_visitor_leaves_a_host_that_is_its_owners_alone_by_new_settings(
+    now: dict[str, Any], leaves: bool
+):
+    process = Process(concurrency=0)
+    visited = process.frontier.visit(Host(name=HOST))
+    owned = process.begin("other.example")
+
+    process.follow(**now)
+
+    assert (visited.phase is Phase.LEAVING) == leaves
+    assert owned.phase is Phase.OPENING
+
+
+def test_a_host_keeps_its_new_limit_when_it_answers():
+    process = Process(concurrency=8)
+    process.serve(finished=100)
+    process.claim(8)
+
+    process.follow(concurrency=2)
+    process.answered()
+
+    assert len(process.take_all()) == 2
 
 
 # --- requests at once
@@ -492,11 +552,13 @@ def test_a_host_that_fails_rests_and_is_left_where_that_takes_long(
     lease = process.take()
     assert lease is not None
 
+    process.frontier.look_wanted.clear()
     process.failed(reason=Reason.HTTP_STATUS, retry_after=retry_after)
     process.fetched(lease)
 
     assert process.resting() == retry_after
     assert host in process.frontier.unsaved, "other processes must learn it at once"
+    assert process.frontier.look_wanted.is_set()
     assert (host.phase is Phase.LEAVING) == leaves
     assert host.queue.delay == 0.5
 
@@ -860,6 +922,37 @@ def test_a_host_is_not_released_before_what_waits_for_its_lost_origin_is_ignored
     assert process.idle() == [HOST]
 
 
+@pytest.mark.parametrize(
+    ("owned", "errback", "told", "loses"),
+    [
+        (True, None, None, True),
+        (False, None, None, False),
+        (True, "failed", Reason.HOST_UNREACHABLE, False),
+    ],
+    ids=["ignored", "ignored by the owner", "told of"],
+)
+def test_a_task_of_an_origin_that_was_given_up_is_ignored_with_all_others_or_told_of(
+    owned: bool, errback: str | None, told: Reason | None, loses: bool
+):
+    process = Process(concurrency=0)
+    state = Host(name=HOST, origins={"http": Origin(given_up=Reason.HOST_UNREACHABLE)})
+    host = process.begin(origins=state.origins) if owned else process.frontier.visit(state)
+    process.frontier.losing.clear()
+    task = make_task(errback=errback)
+
+    assert host.obstacle(task) is Reason.HOST_UNREACHABLE
+    assert process.frontier.given_up(task) is told
+    assert process.frontier.losing == ({host} if loses else set())
+
+
+def test_a_task_of_an_origin_that_was_not_given_up_is_told_of_nothing():
+    process = Process()
+    process.begin()
+
+    assert process.frontier.given_up(make_task(errback="failed")) is None
+    assert process.frontier.given_up(make_task("http://other.example/")) is None, "not held"
+
+
 def test_what_waits_for_a_host_that_was_parted_with_is_out_of_its_lane():
     process = Process()
     process.serve()
@@ -966,6 +1059,29 @@ def test_a_host_that_is_lost_and_leased_again_takes_the_pace_of_the_ledger():
     assert process.resting() == 2
 
 
+def test_a_host_that_is_lost_and_leased_again_before_its_robots_txt_is_known_is_opened():
+    process = Process()
+    host = process.begin()
+    process.lose()
+
+    process.begin()
+    process.claim()
+
+    assert host.phase is Phase.OPENING
+    assert process.take() is None
+
+
+def test_a_host_that_is_leased_again_before_its_loss_is_known_is_asked_for_a_good_page_first():
+    process = Process()
+    host = well(process)
+    process.failed(reason=Reason.HTTP_STATUS, retry_after=1)
+    assert host.phase is Phase.OPENING
+
+    process.frontier.begin(lease_of(host.state), asked=process.now)
+
+    assert process.frontier.reopen() == [host]
+
+
 @pytest.mark.parametrize(("not_before", "leaves"), [(3, False), (30, True)])
 def test_a_host_that_is_leased_again_rests_as_the_next_owner_has_learned(
     not_before: float, leaves: bool
@@ -1029,9 +1145,6 @@ def test_the_first_throttling_of_a_page_is_its_hosts_and_sends_it_behind_the_oth
     assert host.state.origins["http"].failures == 1
 
 
-GOOD_PAGE = f"http://{HOST}/good"
-
-
 def well(process: Process, **state: Any) -> HeldHost:
     """Serve a host that has answered a page before."""
     process.now += 1
@@ -1044,9 +1157,11 @@ def test_at_a_host_that_is_well_a_throttling_is_nobodys_until_another_page_was_a
     host = well(process)
     lease, _ = process.claim(2)
     assert process.take() is lease
+    process.frontier.look_wanted.clear()
 
     fault = throttled(process, lease, retry_after=2)
 
+    assert process.frontier.look_wanted.is_set(), "for the probe"
     assert fault is not None
     assert fault.until is not None
     assert fault.until >= process.ledger_now() + timedelta(seconds=3), "behind the others"
@@ -1386,17 +1501,26 @@ def test_while_the_network_is_checked_nothing_is_begun_with():
     assert not process.may_ask()
 
 
-def test_good_pages_that_the_ledger_knows_are_asked_before_a_silent_host_is_to_blame():
+@pytest.mark.parametrize(
+    ("origin", "cause"),
+    [
+        ({"good_url": GOOD_PAGE}, None),
+        ({"good_url": GOOD_PAGE, "failures": 1}, Cause.ORIGIN),
+        ({}, Cause.ORIGIN),
+    ],
+    ids=["known", "failing", "none"],
+)
+def test_good_pages_that_the_ledger_knows_are_asked_before_a_silent_host_is_to_blame(
+    origin: dict[str, Any], cause: Cause | None
+):
     """The network may be away when a crawl is taken up again."""
     process = Process()
     for name in ("a.example", "b.example", "c.example"):
-        process.begin(name, origins={"http": Origin(good_url=f"http://{name}/")})
+        process.begin(name, origins={"http": Origin(**origin)})
 
-    cause = process.frontier.uplink.failed(
-        "a.example", Reason.CONNECT, began=process.now, now=process.now
-    )
+    uplink = process.frontier.uplink
 
-    assert cause is None
+    assert uplink.failed("a.example", Reason.CONNECT, began=process.now, now=process.now) is cause
 
 
 def test_links_to_a_host_that_was_full_before_are_dropped():

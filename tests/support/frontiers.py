@@ -32,6 +32,10 @@ def lease_of(state: Host, *, epoch: int = 1, clean: bool = True) -> HostLease:
     )
 
 
+def settings_of(*, concurrency: int, delay: float) -> Settings:
+    return Settings(per_host_concurrency=concurrency, delay=timedelta(seconds=delay), lease=LEASE)
+
+
 class Process:
     """A frontier with the held tasks of its process, and a clock."""
 
@@ -53,8 +57,8 @@ class Process:
         self.stats = Stats()
         self.failures, self.given_up = self.stats.host_failures, self.stats.hosts_given_up
         self._offset = elapsed - booted
-        spider, settings = Spider(), Settings(per_host_concurrency=concurrency, lease=LEASE)
-        spider.limits = {"*": Limit(concurrency=concurrency, delay=delay)} | {
+        spider, settings = Spider(), settings_of(concurrency=concurrency, delay=delay)
+        spider.limits = {
             name: Limit(concurrency=limit.concurrency, delay=limit.delay)
             for name, limit in (limits or {}).items()
         }
@@ -125,6 +129,10 @@ class Process:
 
     def take_all(self) -> list[Lease]:
         return list(iter(self.take, None))
+
+    def follow(self, *, concurrency: int = 8, delay: float = 0.0) -> None:
+        """Ask hosts by other settings from now on."""
+        self.frontier.follow(settings_of(concurrency=concurrency, delay=delay))
 
     # Operations of the fetchers and the committer.
 
