@@ -380,7 +380,7 @@ class Frontier:
         """
         host = self.hosts.get(task.host)
         reason = None if host is None else host.origin(task).given_up
-        return reason if reason is not None and self.calls.include(task.errback) else None
+        return reason if self.calls.include(task.errback) else None
 
     # --- work left to do
 

@@ -23,7 +23,6 @@ from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason, StopCrawl
 from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.model import urls
-from crawlcw.model.health import HOST_FAILURES
 from crawlcw.model.hosts import RobotsRecord
 
 #: Hosts that are not held are forgotten above so many, once their delay has passed.
@@ -137,7 +136,6 @@ class Opening:
             elif not self._is_excused(error, asked, began):
                 await causes.unanswered(host.name, url, error, sent=sent, began=began)
             return
-        causes.proxies.got(asked, None)
         causes.answered()
         causes.resolved(host.name, url)
         record = RobotsRecord(
@@ -175,7 +173,7 @@ class Admission:
 
     def __init__(self, scope: Scope | None = None) -> None:
         self._scope = scope
-        #: Until when hosts are left alone that this process does not hold.
+        #: Until when hosts are left alone, whether this process holds them or not.
         self._free_at: dict[str, float] = {}
 
     async def admit(self, attempt: Attempt, url: str) -> None:
@@ -214,8 +212,6 @@ class Admission:
 
     def _take(self, frontier: Frontier, host: str, turn: float, delay: float) -> None:
         frontier.sent(host, at=turn)
-        if host in frontier.hosts:
-            return
         if len(self._free_at) >= _REMEMBERED:
             now = frontier.clock()
             self._free_at = {name: at for name, at in self._free_at.items() if at > now}
@@ -241,6 +237,6 @@ class Admission:
             return True
         if causes.proxies.may_be_to_blame(error, url, is_fixed=True):
             return True
-        if error.hop > 1 or error.underlying not in HOST_FAILURES:
+        if error.hop > 1:
             return False
         return await causes.is_uplink(host, url, error.underlying, began=began)

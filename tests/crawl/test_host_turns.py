@@ -23,6 +23,7 @@ from crawlcw.crawl.opening import Admission, Opening
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
+from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Committed
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import RobotsRecord
@@ -185,11 +186,12 @@ def behind_a_redirect(error: FetchError) -> FetchError:
     [
         (ProxiesAwayError("all rest", wait=5), 40, True),
         (FetchError(Reason.TIMEOUT_CONNECT), 5, True),
+        (FetchError(Reason.TIMEOUT_READ), 5, True),
         (FetchError(Reason.TIMEOUT_CONNECT), 40, False),
         (behind_a_redirect(FetchError(Reason.TIMEOUT_CONNECT)), 5, False),
         (FetchError(Reason.HTTP_STATUS), 5, False),
     ],
-    ids=["no proxy", "in an outage", "after it", "behind a redirect", "a status"],
+    ids=["no proxy", "in an outage", "unread in it", "after it", "behind a redirect", "a status"],
 )
 async def test_a_login_that_fails_in_an_outage_of_proxies_or_of_our_network_is_innocent(
     error: FetchError, began: float, innocent: bool, by_clock: Callable[[Process], Turns]
@@ -204,6 +206,36 @@ async def test_a_login_that_fails_in_an_outage_of_proxies_or_of_our_network_is_i
     uplink.answered(now=45)
 
     assert await turns.admission.is_innocent(URL, error, began=began) is innocent
+
+
+async def test_a_login_that_fails_through_a_new_proxy_in_time_is_innocent(
+    by_clock: Callable[[Process], Turns],
+):
+    turns = by_clock(Process())
+    proxies = turns.process.causes.proxies = ProxyPool(Settings(proxies=["http://one:1"]))
+    error = FetchError(Reason.TIMEOUT_TOTAL)
+    (error.proxy,) = proxies.proxies
+
+    assert await turns.admission.is_innocent(URL, error, began=0)
+
+
+async def test_where_a_person_tries_a_page_no_host_and_no_network_is_known():
+    admission = Admission()
+
+    admission.asked(URL)
+
+    assert not await admission.is_innocent(URL, FetchError(Reason.CONNECT), began=0)
+
+
+async def test_a_crawl_delay_of_a_host_that_is_not_held_changes_no_other(
+    by_clock: Callable[[Process], Turns],
+):
+    turns = by_clock(Process(delay=1))
+    host = turns.process.serve()
+
+    turns.robots.learned(OTHER)
+
+    assert host.queue.delay == 1
 
 
 class Chain(Spider):
@@ -277,7 +309,7 @@ async def test_hops_and_the_first_page_behind_a_login_wait_for_the_delay(
 class SlowToConnect:
     """Web that takes 3 s to connect to, once: for its first answer, or behind its first redirect.
 
-    Its pages *end* well, are too large, or lead to others.
+    Its pages *end* well, are too large, lead to others, or are behind a login.
     """
 
     def __init__(self, clock: VirtualClock, *, end: str) -> None:
@@ -303,13 +335,19 @@ class SlowToConnect:
         pass
 
 
-@pytest.mark.parametrize(("end", "requests"), [("well", 4), ("fails", 4), ("redirects", 8)])
+@pytest.mark.parametrize(
+    ("end", "requests"), [("well", 4), ("fails", 4), ("redirects", 8), ("login", 5)]
+)
 def test_the_delay_counts_from_when_a_request_was_sent(
     end: str, requests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     class Pages(Spider):
         name = "pages"
         start_urls = [f"http://a.example/{n}" for n in range(4)]
+
+    class Members(Pages):
+        async def login(self, session: LoginSession) -> None:
+            await session.fetch("http://a.example/login")
 
     # With cookies a redirect is followed in place.
     settings = Settings(delay="1s", obey_robots=False, max_retry=1, cookies=True)
@@ -318,7 +356,8 @@ def test_the_delay_counts_from_when_a_request_was_sent(
         path = tmp_path / "ledger.db"
         ledger = await SqliteLedger.open(path, "pages", clock=web.clock.ledger_now)
         try:
-            await assemble(Pages(), ledger, web, settings).run()
+            spider = Members() if end == "login" else Pages()
+            await assemble(spider, ledger, web, settings).run()
         finally:
             await ledger.close()
 
