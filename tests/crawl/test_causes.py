@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +27,8 @@ from crawlcw.engine.watchdog import Watchdog
 from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import Report
-from crawlcw.model.hosts import HostLease
+from crawlcw.model.health import Origin
+from crawlcw.model.hosts import HostLease, RobotsRecord
 from crawlcw.model.stalls import Stalls
 from crawlcw.model.task import Status, Task
 from tests.blame.virtual import VirtualClock, run, virtual
@@ -310,6 +312,33 @@ def test_hosts_are_not_opened_while_the_network_is_away(crawled: Crawled):
     assert len([time for time in web.times("//new") if time < 20]) <= 2 * 8
 
 
+@pytest.mark.parametrize(
+    ("probe", "checks"), [(WELL, 0), ((0.1, 429), 0), (REFUSED, 1)], ids=["well", "429", "refused"]
+)
+def test_any_answer_to_the_probe_of_a_host_shows_that_the_network_is_there(
+    probe: Answer, checks: int, crawled: Crawled
+):
+    """The probe comes while `/silent` of another host waits for its answer, from 22 s to 25 s."""
+
+    def answers(web: Web, url: str) -> Answer:
+        is_first = len(web.times(url)) == 1
+        if is_first and "/refused" in url:
+            return REFUSED
+        if is_first and "/silent" in url:
+            return SILENT
+        return probe if "//a." in url and 24 < web.clock.elapsed < 26 else WELL
+
+    late = [20, "http://a.example/refused", 21, "http://b.example/last", 22]
+    web = crawled(
+        [*pages("abc", 4), *late, "http://d.example/silent"], answers, host_backoff_base="4s"
+    )
+
+    asked = [url for time, url in probed(web) if 24 < time < 26]
+    assert any("//a." in url for url in asked)
+    assert len([url for url in asked if "//a." not in url]) == checks
+    assert web.statuses == {Status.FINISHED: 15}
+
+
 # --- hosts
 
 
@@ -415,6 +444,45 @@ def test_a_host_whose_lease_was_lost_while_it_waited_to_be_opened_is_not_asked(c
     assert [round(time) for time in web.times("robots.txt")] == [0, 0, 60]
 
 
+def test_a_host_that_failed_its_owner_before_is_asked_for_a_good_page_first(crawled: Crawled):
+    web = crawled([], lambda *_: (1, 200), prepare=left_with(failures=1))
+
+    assert web.asked[0][1] == "http://a.example/good"
+    assert len(web.times("//a.")) == 4
+    assert web.asked[1][0] >= 1
+
+
+def test_a_host_whose_robots_txt_is_in_the_ledger_is_asked_for_its_pages_at_once(
+    crawled: Crawled,
+):
+    web = crawled([], lambda *_: WELL, prepare=left_with(robots=True), obey_robots=True, delay="5s")
+
+    assert web.times("robots.txt") == []
+    assert web.asked[0][0] < 1
+
+
+def left_with(*, failures: int = 0, robots: bool = False) -> Callable[..., Awaitable[None]]:
+    """Return what leaves three pages in a ledger, and the state of their host by another crawl."""
+
+    async def prepare(ledger: SqliteLedger) -> None:
+        now = ledger.now()
+        await ledger.tasks.add([make_task(url, due=now) for url in pages("a", 3)])
+        await ledger.hosts.wake({"a.example": now})
+        (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
+        record = RobotsRecord(origin="http://a.example", expires=now + timedelta(hours=1))
+        good = Origin(failures=failures, good_url="http://a.example/good")
+        state = replace(
+            lease.host,
+            failures=failures,
+            origins={"http": good},
+            robots=record if robots else None,
+            ready_at=now,
+        )
+        await ledger.host_leases.release([(lease, state)])
+
+    return prepare
+
+
 def stalling(web: Web, *, seconds: float) -> Answer:
     """Keep the event loop for some seconds."""
     web.clock.now += seconds
@@ -446,6 +514,37 @@ def test_a_probe_that_was_late_for_a_stalled_loop_slows_no_host(crawled: Crawled
 
     first, last = web.times("//a.")[-2:]
     assert last - first < 0.4
+
+
+def test_a_probe_that_is_late_by_itself_slows_its_host(crawled: Crawled):
+    def answers(web: Web, url: str) -> Answer:
+        if len(web.times(url)) == 1:
+            return REFUSED if "/2" in url else WELL
+        return WELL if "/2" in url else (9, 200)
+
+    web = crawled(pages("a", 9), answers, auto_throttle=True)
+
+    first, last = web.times("//a.")[-2:]
+    assert last - first > 0.45
+
+
+def test_a_probe_that_fails_for_a_stalled_loop_is_no_failure_of_its_host(crawled: Crawled):
+    def answers(web: Web, url: str) -> Answer:
+        if "//b." in url:
+            return stalling(web, seconds=9)
+        if len(web.times(url)) == 1:
+            return REFUSED if "/2" in url else WELL
+        return (10, Reason.TIMEOUT_READ) if len(probed(web)) == 1 and "/2" not in url else WELL
+
+    web = crawled(
+        [*pages("a", 3), 6, "http://b.example/"],
+        answers,
+        host_backoff_base="4s",
+        read_timeout="10s",
+    )
+
+    assert web.report.host_failures == {"connect": 1}
+    assert web.statuses == {Status.FINISHED: 4}
 
 
 class Raising:

@@ -1179,6 +1179,7 @@ async def test_robots_txt_can_be_left_alone(ledger: SqliteLedger):
     await crawled(Books(), web, ledger, obey_robots=False)
 
     assert web.requested == [HOME]
+    assert (await ledger.hosts.get(["a.example"]))["a.example"].robots is None
 
 
 async def test_links_to_other_hosts_are_counted_and_not_followed(ledger: SqliteLedger):
