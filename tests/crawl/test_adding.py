@@ -7,16 +7,25 @@ from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.seeder import RunStart
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.workers import this_worker
+from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger
-from tests.support.ledgers import LEASE, FakeClock, changed_task, claimed_one, success
+from crawlcw.model.task import Status
+from tests.support.ledgers import (
+    LEASE,
+    FakeClock,
+    changed_task,
+    claimed_one,
+    make_task,
+    success,
+)
 
 
 async def nobody(_: object) -> None:
     """Wake no host."""
 
 
-def adder_of(ledger: Ledger) -> TaskAdder:
-    return TaskAdder(ledger=ledger, stats=Stats(), announce=nobody, max_depth=None)
+def adder_of(ledger: Ledger, *, max_depth: int | None = None) -> TaskAdder:
+    return TaskAdder(ledger=ledger, stats=Stats(), announce=nobody, max_depth=max_depth)
 
 
 async def test_a_page_is_done_once_in_a_run_whatever_is_said_of_it(
@@ -69,3 +78,13 @@ async def test_a_change_before_the_last_visit_is_none(ledger: Ledger, clock: Fak
     number = await adder.add([page])
 
     assert number == 0
+
+
+async def test_a_link_that_lies_too_deep_in_two_places_is_kept_only(ledger: Ledger):
+    refused = {"due": None, "status": Status.IGNORED, "reason": Reason.REFUSED_DEPTH}
+
+    for depth in (4, 3):
+        link = make_task("http://a.com/deep", depth=depth, **refused)
+        assert await adder_of(ledger, max_depth=2).add([], [link]) == 0
+
+    assert (await ledger.queries.counts()).by_status == {Status.IGNORED: 1}

@@ -176,11 +176,13 @@ async def test_links_are_added_first_and_each_once(writing: Writing):
 
 
 async def test_links_that_lie_too_deep_are_written_once(writing: Writing):
-    """Most pages of a site link to the same ones."""
+    """Most pages of a site link to the same ones, some of them from nearer pages."""
     deep = make_task("http://a.example/deep", due=None)
+    near = make_task("http://a.example/near", due=None)
+    writing.seen.add([near.id])
 
     for lease in await writing.leases(2):
-        produced = Produced(too_deep=[deep])
+        produced = Produced(too_deep=[deep, near])
         await writing.write(Done(settlements=(success(writing.ledger, lease),), produced=produced))
 
     assert writing.ledger.entries == [("add", 1), ("commit", 1), ("commit", 1)]
@@ -308,7 +310,7 @@ async def test_pages_that_cannot_be_kept_are_given_back_while_others_are_under_w
 
 
 async def test_what_the_store_cannot_hold_fails_alone(
-    writing: Writing, monkeypatch: pytest.MonkeyPatch
+    writing: Writing, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr("crawlcw.ledger.sql.rows._LARGEST_VALUE", 10_000)
     huge, small = await writing.leases(2)
@@ -324,9 +326,12 @@ async def test_what_the_store_cannot_hold_fails_alone(
     assert (record.task.status, record.task.reason) == (Status.IGNORED, Reason.STORE_REJECTED)
     assert writing.stats.pages == 1
     assert writing.stats.failures == {"store-rejected": 1}
+    assert writing.stats.given_up == 1
     assert writing.stats.links_dropped == {"store-rejected": 1}
     assert long_link.id not in writing.seen
     assert link.id in writing.seen
+    warned = [each.url for each in caplog.records if each.event == "store_rejected"]
+    assert warned == [long_link.url, huge.task.url]
 
 
 def dropped(*links: str) -> DroppedLinks:

@@ -20,9 +20,10 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider
+from crawlcw.api.spider import Spider, url_list
 from crawlcw.assembly import assemble, run_spider
 from crawlcw.crawl import seeder
+from crawlcw.crawl.callbacks import SLICE
 from crawlcw.crawl.causes import PageAttempt
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.engine import batching
@@ -286,6 +287,94 @@ async def test_what_is_recorded_of_a_page(ledger: SqliteLedger):
     assert (home.task.due, home.task.lock, home.task.fence, home.task.settled) == (None, None, 1, 1)
     child = await record(ledger, f"{HOME}1")
     assert (child.task.depth, child.task.parent) == (1, home.task.id)
+
+
+async def test_answers_are_counted_by_size_and_status(ledger: SqliteLedger):
+    cut = Replay(body="12345", truncated="bytes")
+    crawl = crawl_of(
+        Books(start_urls=[f"{HOME}cut", f"{HOME}none"]),
+        Web({f"{HOME}cut": cut, f"{HOME}none": Replay(status=404, body="123")}),
+        ledger,
+        obey_robots=False,
+    )
+
+    await crawl.run()
+
+    assert (crawl.stats.fetched, crawl.stats.bytes, crawl.stats.truncated) == (2, 8, 1)
+    assert crawl.stats.statuses == {200: 1, 404: 1}
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_slow"),
+    [
+        ({HOME: Replay(elapsed=timedelta(seconds=9))}, True),
+        # With a session a redirect is followed in place: the second host is the slow one.
+        (
+            {
+                HOME: to("http://b.example/"),
+                "http://b.example/": Replay(elapsed=timedelta(seconds=9)),
+            },
+            False,
+        ),
+    ],
+    ids=["page", "behind-a-redirect"],
+)
+async def test_a_host_that_answers_slowly_is_asked_less_often(
+    answers: dict[str, Any], is_slow: bool, ledger: SqliteLedger
+):
+    spider = Books()
+    spider.allowed_hosts = ("a.example", "b.example")
+
+    await crawled(spider, Web(answers), ledger, cookies=True, obey_robots=False)
+
+    host = (await ledger.hosts.get(["a.example"]))["a.example"]
+    assert (host.delay > 0) is is_slow
+
+
+async def test_without_a_proxy_or_session_no_answer_is_a_ban(ledger: SqliteLedger):
+    class Suspicious(Books):
+        def banned_when(self, response: Response) -> bool:
+            return True
+
+    report = await crawled(Suspicious(), Web({HOME: "a page"}), ledger, obey_robots=False)
+
+    assert (report.pages, report.failures) == (1, {})
+
+
+async def test_a_request_has_the_session_that_it_names_where_others_have_none(
+    ledger: SqliteLedger,
+):
+    class Named(Books):
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(HOME, session="alice")
+            yield Request(f"{HOME}other")
+
+        def parse(self, response: Response) -> dict[str, Any]:
+            return {"url": response.session and response.session.name}
+
+    await crawled(Named(), Web({HOME: "", f"{HOME}other": ""}), ledger, obey_robots=False)
+
+    assert await urls_of_items(ledger) == ["", "alice"]
+
+
+async def test_links_of_a_list_are_requested_while_its_callback_runs(ledger: SqliteLedger):
+    requested = asyncio.Event()
+
+    class Listing(Books):
+        @url_list
+        async def parse(self, response: Response) -> AsyncIterator[Any]:
+            for number in range(SLICE + 1):
+                yield Request(f"{HOME}{number}", callback=self.page)
+            async with asyncio.timeout(10):
+                await requested.wait()
+
+        def page(self, response: Response) -> None:
+            requested.set()
+
+    answers = dict.fromkeys([HOME, *numbered(SLICE + 1)], "")
+    report = await crawled(Listing(), Web(answers), ledger, obey_robots=False, max_pages=2)
+
+    assert (report.pages, report.failures) == (2, {})
 
 
 async def test_no_more_is_under_way_than_allowed(ledger: SqliteLedger):
@@ -951,7 +1040,7 @@ class CancellingAwaiting(Books):
             yield each
         if response.url.endswith("/1"):
             cancel_own_task()
-            await asyncio.sleep(60)
+            await asyncio.sleep(25)
 
 
 class CancellingHook(Books):
@@ -2175,7 +2264,7 @@ async def test_a_page_that_loses_its_lease_while_it_runs_alone_lets_the_others_b
 
 
 async def test_a_lease_lost_in_the_middle_of_a_redirected_page_leaves_nothing_behind(
-    ledger: SqliteLedger, path: Path
+    ledger: SqliteLedger, path: Path, caplog: pytest.LogCaptureFixture
 ):
     """Otherwise the process would hold the target's lease without working on it."""
     parsing = asyncio.Event()
@@ -2186,6 +2275,7 @@ async def test_a_lease_lost_in_the_middle_of_a_redirected_page_leaves_nothing_be
 
         async def parse(self, response: Response) -> dict[str, str]:  # type: ignore[override]  # any kind will do
             self.times += 1
+            self.state.add("parsed")
             if self.times == 1:
                 parsing.set()
                 await never.wait()
@@ -2215,6 +2305,26 @@ async def test_a_lease_lost_in_the_middle_of_a_redirected_page_leaves_nothing_be
     await thief.close()
     assert report.drained
     assert await urls_of_items(ledger) == [f"{HOME}new"]
+    state = await ledger.spider_state.read()
+    assert state is not None
+    assert {name: each.value for name, each in state.values.items()} == {"parsed": 1}
+    assert "internal" not in caplog.text
+
+
+@in_virtual_time
+async def test_the_lease_of_a_page_behind_a_redirect_is_renewed_as_well(ledger: SqliteLedger):
+    class Thoughtful(Books):
+        async def parse(self, response: Response) -> dict[str, Any]:  # type: ignore[override]  # any kind will do
+            await asyncio.sleep(25)
+            due = (await record(ledger, f"{HOME}new")).task.due
+            return {"is_leased": due is not None and due > ledger.now()}
+
+    web = Web({HOME: to("/new"), f"{HOME}new": ""})
+    # With a session a redirect is followed in place.
+    report = await crawled(Thoughtful(), web, ledger, lease="10s", cookies=True)
+
+    assert report.failures == {}
+    assert await items(ledger) == [{"is_leased": True}]
 
 
 async def test_leases_are_renewed_for_as_long_as_a_page_takes(ledger: SqliteLedger):

@@ -475,3 +475,16 @@ async def test_redirects_that_changed_their_direction_between_two_visits_are_no_
 
     assert report.failures == {}
     assert await ended(ledger, PAGE) == (Status.FINISHED, "redirect")
+
+
+async def test_pages_that_lead_to_one_another_at_their_next_visit_are_a_loop(
+    ledger: SqliteLedger,
+):
+    await crawled(ledger, {FROM: moved(PAGE), PAGE: "a page"}, Pages(start_urls=[FROM]))
+    await ledger.admin.revisit(TaskFilter(ids={make_task(url).id for url in (FROM, PAGE)}))
+
+    report, _ = await crawled(
+        ledger, {PAGE: moved(FROM), FROM: moved(PAGE)}, Pages(start_urls=[FROM])
+    )
+
+    assert (report.redirects, report.failures) == (1, {"redirect-loop": 1})
