@@ -144,11 +144,13 @@ async def test_redirects_are_records_and_the_page_behind_them_is_named(
     assert (await found(ledger_url)).task.stored is None
 
 
+@pytest.mark.parametrize("status", [302, 200], ids=["302", "refresh"])
 async def test_a_redirect_that_is_a_task_of_its_own_is_a_record_as_well(
-    ledger_url: str, folder: Path, settings: Settings
+    status: int, ledger_url: str, folder: Path, settings: Settings
 ):
     other = "http://b.example/"
-    answers = {HOME: Replay(status=302, headers={"Location": other}), other: "other"}
+    leading = {"Location": other} if status == 302 else {"Refresh": f"0; url={other}"}
+    answers = {HOME: Replay(status=status, headers=leading), other: "other"}
     spider = Pages()
     spider.allowed_hosts = ["*"]
 
@@ -156,6 +158,16 @@ async def test_a_redirect_that_is_a_task_of_its_own_is_a_record_as_well(
 
     assert [url for kind, url in records(folder) if kind == "response"] == ["", other]
     assert (await stored(ledger_url, folder, other)).body == b"other"
+
+
+async def test_a_page_that_a_redirect_in_place_leads_to_again_is_one_record(
+    ledger_url: str, folder: Path, settings: Settings
+):
+    answers = {HOME: "<a href=/1>", f"{HOME}1": Replay(status=302, headers={"Location": HOME})}
+
+    await crawled(answers, ledger_url, replace(settings, cookies=True))
+
+    assert [url for kind, url in records(folder) if kind == "response"] == ["", "1"]
 
 
 async def test_a_body_that_is_cut_says_so(ledger_url: str, folder: Path, settings: Settings):
