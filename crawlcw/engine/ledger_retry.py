@@ -136,8 +136,8 @@ class LedgerRetry:
     def _note_outage(self, began: float) -> None:
         # It answered the last operation; it may have been away at any time since.
         since = min(began, self._answered)
-        new = since > self._ended and not self._waiting
-        self._began = since if new else min(since, self._began)
+        if since > self._ended and not self._waiting:
+            self._began = since
 
 
 def retrying(ledger: Ledger, retry: LedgerRetry) -> Ledger:

@@ -1,5 +1,6 @@
 """Retries of operations during an outage of the ledger, on a clock that only sleeping advances."""
 
+import asyncio
 from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
@@ -258,11 +259,16 @@ async def test_an_answer_that_takes_very_long_was_an_outage_too(time: FakeTime):
     assert grace_for(retry) is None
 
 
-async def test_a_figure_of_a_report_may_be_missing_but_not_the_whole_ledger():
+async def test_a_figure_of_a_report_may_be_missing_but_not_the_whole_ledger(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(ledger_retry, "_LAST_LOOK", 0.01)
     retry = patient(minutes=10)
 
     assert await retry.in_time(Away(0)) == "answer"
     assert await retry.in_time(Away(1, error=LedgerError("no index"))) is None
+    async with asyncio.timeout(10):
+        assert await retry.in_time(asyncio.Event().wait) is None
     with pytest.raises(LedgerGoneError):
         await retry.in_time(Away(1, error=LedgerGoneError("removed")))
 
