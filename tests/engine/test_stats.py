@@ -89,8 +89,10 @@ def test_each_outcome_is_counted(outcome: Outcome, expected: Counters):
     stats = Stats()
     lease = make_lease(make_task(callback="parse_book"))
 
-    stats.record(settle(lease, outcome, now=START, policy=RetryPolicy(), chance=0.5))
+    settlement = settle(lease, outcome, now=START, policy=RetryPolicy(), chance=0.5)
+    stats.record(settlement)
 
+    assert stats.outcomes == {settlement.change.event: 1}
     assert stats.counted() == expected
     assert stats.unwanted == ("refused-robots" in expected.failures)
 

@@ -138,6 +138,28 @@ def test_a_worker_of_any_machine_is_counted_out_after_a_day_of_silence():
     assert is_gone(worker, now=NOW + timedelta(days=1, seconds=1))
 
 
+@pytest.mark.parametrize("other", ["boot", "container"])
+def test_two_machines_of_one_name_and_two_containers_are_not_taken_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+):
+    boot, container = (tmp_path / "proc" / each for each in ("sys/kernel/random", "self/ns"))
+    for folder in (boot, container):
+        folder.mkdir(parents=True)
+    (boot / "boot_id").write_text("a")
+    (container / "pid").symlink_to("pid:[1]")
+    monkeypatch.setattr(workers, "Path", lambda path: tmp_path / path.removeprefix("/"))
+    one = dataclasses.replace(this_worker(now=NOW), birth="1")
+    assert is_dead(one)
+
+    if other == "boot":
+        (boot / "boot_id").write_text("b")
+    else:
+        (container / "pid").unlink()
+        (container / "pid").symlink_to("pid:[2]")
+
+    assert not is_dead(one)
+
+
 @pytest.fixture
 def without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without /proc, such as one with macOS."""
