@@ -88,9 +88,7 @@ def assemble(
     """Return a crawl on a ledger and a downloader that are open, and stay so; in its event loop.
 
     *proxies* are those that the downloader's requests go through.
-    Raises `SpiderError` for a spider that cannot be run as it is written.
     """
-    check(spider)
     parts = _Parts(spider, ledger, settings, proxies or ProxyPool(settings), meter)
     parts.make_layers(downloader)
     parts.make_hosts()

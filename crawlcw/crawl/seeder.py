@@ -265,7 +265,6 @@ class Seeder:
             self._noted_hosts |= hosts
             await self._ledger.notes.set_state({f"{_START}{host}": True for host in hosts})
         await self._adder.add(batch)
-        self._coordinator.wake()
 
 
 def _no_request(thing: object) -> str:

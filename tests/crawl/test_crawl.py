@@ -246,6 +246,7 @@ async def test_run_spider_does_it_all_in_one_call(path: Path):
     )
 
     assert report.pages == 4
+    assert list(path.parent.iterdir()) == [path], "the ledger is closed"
 
 
 def test_attempts_are_not_left_to_the_garbage_collector(path: Path):
@@ -1544,26 +1545,50 @@ async def test_a_page_does_not_wait_for_the_seeds_after_it(ledger: SqliteLedger)
 
 
 @in_virtual_time
-async def test_a_late_seed_of_a_host_that_is_held_is_asked_for_at_once(ledger: SqliteLedger):
-    waits: list[float] = []
+async def test_a_late_seed_of_a_busy_host_is_asked_for_at_once(ledger: SqliteLedger):
+    asked: dict[str, float] = {}
+
+    class Slow(Web):
+        async def fetch(self, request: Request, *, url: str) -> Response:
+            asked[url] = asyncio.get_running_loop().time()
+            if url.endswith("/slow"):
+                await asyncio.sleep(20)
+            return await super().fetch(request, url=url)
 
     class Late(Books):
         seed_at = 0.0
 
         async def start(self) -> AsyncIterator[Request]:
-            yield Request(HOME)
-            for url in numbered(5):
-                await asyncio.sleep(61.7)
-                Late.seed_at = asyncio.get_running_loop().time()
+            for url in numbered(30):  # the host may be asked for two pages at once
                 yield Request(url)
+            await asyncio.sleep(3)
+            yield Request(f"{HOME}slow")
+            await asyncio.sleep(5.3)
+            Late.seed_at = asyncio.get_running_loop().time()
+            yield Request(f"{HOME}late")
 
-        def parse(self, response: Response) -> None:
-            waits.append(asyncio.get_running_loop().time() - self.seed_at)
+    web = Slow(dict.fromkeys([*numbered(30), f"{HOME}slow", f"{HOME}late"], ""))
+    await crawled(Late(), web, ledger)
 
-    await crawled(Late(), Web(dict.fromkeys([HOME, *numbered(5)], "")), ledger)
+    assert asked[f"{HOME}late"] - Late.seed_at < 0.5
 
-    assert len(waits) == 6
-    assert max(waits[1:]) < 1
+
+@in_virtual_time
+async def test_a_host_is_kept_for_as_long_as_its_page_takes(ledger: SqliteLedger):
+    leased: list[Any] = []
+
+    class Slow(Web):
+        async def fetch(self, request: Request, *, url: str) -> Response:
+            await asyncio.sleep(90)
+            hour = timedelta(hours=1)
+            leased.extend(await ledger.host_leases.lease(worker="b", limit=9, lease=hour))
+            return await super().fetch(request, url=url)
+
+    report = await crawled(
+        Books(), Slow({HOME: ""}), ledger, lease="30s", timeout="10m", obey_robots=False
+    )
+
+    assert (report.pages, leased) == (1, [])
 
 
 async def test_what_another_process_added_and_did_not_announce_is_found_while_start_waits(
