@@ -50,10 +50,12 @@ def test_quick_callbacks_begin_in_one_turn_of_the_loop():
     assert asyncio.run(main()) <= 2
 
 
-def test_few_callbacks_are_woken_for_nothing(monkeypatch: pytest.MonkeyPatch):
-    async def main(clock: VirtualClock) -> int:
-        turns, loop, waits = Turns(), asyncio.get_running_loop(), 0
-        create_future = loop.create_future
+def test_a_slice_is_filled_and_few_callbacks_are_woken_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def main(clock: VirtualClock) -> tuple[int, int]:
+        turns, loop, waits, passed = Turns(), asyncio.get_running_loop(), 0, 0
+        create_future, begun = loop.create_future, list[int]()
 
         def counted() -> asyncio.Future[Any]:
             nonlocal waits
@@ -62,16 +64,42 @@ def test_few_callbacks_are_woken_for_nothing(monkeypatch: pytest.MonkeyPatch):
 
         async def callback() -> None:
             await turns.take()
+            begun.append(passed)
             clock.now += 0.01
 
         monkeypatch.setattr(loop, "create_future", counted)
         async with asyncio.TaskGroup() as group:
             for _ in range(100):
                 group.create_task(callback())
-        return waits
+            while len(begun) < 100:
+                await asyncio.sleep(0)
+                passed += 1
+        return waits, len(set(begun))
 
     with virtual(monkeypatch) as clock:
-        assert run(clock, main(clock), within=timedelta(seconds=5)) < 300
+        waits, used = run(clock, main(clock), within=timedelta(seconds=5))
+
+    assert waits < 300
+    assert used < 40, "three callbacks fill a slice"
+
+
+def test_a_slice_that_no_callback_needs_is_the_last_one(monkeypatch: pytest.MonkeyPatch):
+    async def main() -> int:
+        turns, loop, steps = Turns(), asyncio.get_running_loop(), 0
+        call_soon = loop.call_soon
+
+        def counted(*arguments: Any, **options: Any) -> asyncio.Handle:
+            nonlocal steps
+            steps += 1
+            return call_soon(*arguments, **options)
+
+        monkeypatch.setattr(loop, "call_soon", counted)
+        await turns.take()
+        await asyncio.sleep(0.1)
+        return steps
+
+    with virtual(monkeypatch) as clock:
+        assert run(clock, main(), within=timedelta(seconds=5)) < 10
 
 
 def test_a_callback_that_is_cancelled_while_it_waits_leaves_the_others_their_turns(
