@@ -501,11 +501,8 @@ def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> 
     raised = Raised.by(error, own=_OUR_FILES, function=callback)
     if raised.where or (place := _place_of(result)) is None:
         return raised
-    return replace(
-        raised,
-        where=f"{place.filename}:{place.lineno}",
-        traceback=raised.traceback or format_frames([place], error),
-    )
+    where = f"{place.filename}:{place.lineno}"
+    return replace(raised, where=where, traceback=format_frames([place], error))
 
 
 def _place_of(result: Any) -> FrameSummary | None:

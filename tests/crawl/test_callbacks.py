@@ -3,7 +3,7 @@
 import asyncio
 import types
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,9 +14,11 @@ import pytest
 from crawlcw.api.request import Request
 from crawlcw.api.response import TOO_MANY_LINKS, Response
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider
-from crawlcw.api.user_code import Raised
-from crawlcw.crawl.callbacks import Produced, Scope, Turns
+from crawlcw.api.spider import Spider, url_list
+from crawlcw.api.user_code import Called, Raised
+from crawlcw.crawl.callbacks import SLICE, Produced, Scope, Turns
+from crawlcw.engine.stats import Stats
+from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.model import urls
 from crawlcw.model.task import Task
@@ -137,6 +139,14 @@ async def test_a_callback_gets_its_arguments():
 
     assert isinstance(produced, Produced)
     assert produced.items == [{"a": 1, "b": 2}]
+
+
+async def test_the_watchdog_is_told_of_the_callback_before_it_runs():
+    watch, begun = Watchdog(Stats(), limit=timedelta(0)), []
+
+    await ran(lambda: begun.append(watch.begun), watch=watch)
+
+    assert begun == [Called(name="parse", subject=PAGE.url)]
 
 
 @dataclass
@@ -267,10 +277,27 @@ async def test_a_callback_that_raises_is_a_failure_with_the_users_own_traceback(
     result = await failed(callback)
 
     assert (result.reason, result.message) == (Reason.PARSE_ERROR, "KeyError: 'title'")
+    assert isinstance(result, Raised)
+    assert result.where == f"{__file__}:{helper_of_the_user.__code__.co_firstlineno + 1}"
     assert result.traceback is not None
     assert "helper_of_the_user" in result.traceback
     assert callback.__name__ in result.traceback
     assert "crawlcw/crawl/callbacks.py" not in result.traceback
+
+
+async def test_a_callback_that_is_cancelled_from_outside_has_not_failed():
+    begun = asyncio.Event()
+
+    async def parse() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(run(parse))
+    await begun.wait()
+    running.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 async def test_an_error_of_the_text_of_an_error_is_a_failure_too():
@@ -339,6 +366,16 @@ async def test_links_are_followed_down_to_the_depth_allowed(depth: int, followed
     assert produced.items == [{"n": 1}], "the page's own items are recorded"
 
 
+async def test_a_depth_of_its_own_counts_before_that_of_the_page():
+    page = replace(PAGE, options=replace(PAGE.options, max_depth=2))
+    requests = Request("http://a.example/1", max_depth=3), Request("http://a.example/2")
+
+    produced = await yielding(*requests, task=page)
+
+    assert [(task.url[-1], task.options.max_depth) for task in produced.tasks] == [("1", 3)]
+    assert (produced.dropped.counts, produced.too_deep) == ({"refused-depth": 1}, [])
+
+
 async def test_no_more_links_of_a_page_are_followed_than_allowed():
     """HOSTILE 3.20, 8.4."""
     things = [Request(f"http://a.example/{n}") for n in range(10)]
@@ -373,6 +410,27 @@ async def test_links_beyond_those_allowed_are_counted_and_not_even_resolved(
     # A repeated link counts twice: links beyond the limit are not compared.
     assert produced.dropped.counts == {TOO_MANY_LINKS: 7}
     assert len(resolved) == 4
+
+
+@pytest.mark.parametrize("kind", [iter, list])
+async def test_a_list_of_urls_is_read_once_and_written_in_slices(kind: Callable[..., Any]):
+    written, called = [], []
+
+    async def write(tasks: list[Task], too_deep: list[Task]) -> None:
+        written.append((len(tasks), len(too_deep)))
+
+    @url_list
+    async def parse(page: Response) -> Any:
+        called.append("parse")
+        return kind([page.follow(f"/{n}") for n in range(2 * SLICE + 7)])
+
+    page = Response(PAGE.url, request=Request(PAGE.url), headers={"refresh": "0; url=/elsewhere"})
+    produced = await run(parse, page, write=write, scope=scope(max_links_per_page=4))
+
+    assert isinstance(produced, Produced)
+    assert called == ["parse"]
+    assert (written, len(produced.tasks)) == ([(SLICE, 0)] * 2, 7)
+    assert {task.depth for task in produced.tasks} == {PAGE.depth}
 
 
 def endless() -> Iterator[Any]:
@@ -411,19 +469,47 @@ async def test_what_yields_for_long_waits_for_its_turn_and_ends_in_time(
 
     assert isinstance(result, Failed)
     assert result.message == "TimeoutError: parse did not end within 1.2 s"
+    if callback is endless:
+        lines = (result.traceback or "").splitlines()
+        assert lines[1:-1] == [
+            f'  File "{__file__}", line {endless.__code__.co_firstlineno + 2}, in endless',
+            '    yield {"n": 1}',
+        ]
     # Two calls show that it waits between steps, however slow the machine is.
     assert calls >= 2, "one call before the callback begins, one after"
     assert ticks >= 1
 
 
-def test_a_step_in_which_the_loop_stood_still_counts_as_a_second(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("limit", [1.2, 0.0], ids=["limit", "none"])
+def test_a_step_in_which_the_loop_stood_still_counts_as_a_second(
+    limit: float, monkeypatch: pytest.MonkeyPatch
+):
     def asleep() -> Iterator[Any]:
         yield {"n": 1}
         clock.now += 3600  # as on a machine that is suspended
         yield {"n": 2}
 
     with virtual.virtual(monkeypatch) as clock:
-        produced = virtual.run(clock, run(asleep, within=1.2), within=timedelta(hours=2))
+        produced = virtual.run(clock, run(asleep, within=limit), within=timedelta(hours=2))
+
+    assert isinstance(produced, Produced)
+
+
+def test_a_callback_that_waits_for_its_turn_does_not_spend_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    class Busy(Turns):
+        async def take(self) -> None:
+            await asyncio.sleep(10)
+
+    def parse() -> Iterator[Any]:
+        yield {"n": 1}
+        clock.now += 0.1
+        yield {"n": 2}
+
+    with virtual.virtual(monkeypatch) as clock:
+        made = run(parse, within=1.2, turns=Busy())
+        produced = virtual.run(clock, made, within=timedelta(minutes=1))
 
     assert isinstance(produced, Produced)
 
@@ -554,9 +640,23 @@ async def test_links_that_the_ledger_has_are_left_out():
     produced = await yielding(
         Request("http://a.example/1"), Request("http://a.example/2"), seen=seen
     )
+    changed = await yielding(Request("http://a.example/1", changed=START), seen=seen)
 
     assert [task.url[-1] for task in produced.tasks] == ["2"]
     assert not produced.dropped.counts
+    assert len(changed.tasks) == 1, "the ledger decides whether its copy is older"
+
+
+async def test_links_to_a_host_with_as_many_pages_as_allowed_are_dropped():
+    full = scope("a.example", "b.example")
+    full.full.add("a.example")
+
+    produced = await yielding(
+        Request("http://a.example/1"), Request("http://b.example/2"), within=full
+    )
+
+    assert [task.url[-1] for task in produced.tasks] == ["2"]
+    assert produced.dropped.counts == {"max-pages-per-host": 1}
 
 
 async def test_unfiltered_links_are_tasks_of_their_own_and_the_same_when_parsed_again():

@@ -7,7 +7,7 @@ from typing import Any
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.crawl.callbacks import CallbackRun, Produced, Runner, Scope, Turns
+from crawlcw.crawl.callbacks import CallbackRun, Produced, Runner, Scope, Turns, WriteLinks
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.engine.stats import Stats
@@ -27,6 +27,8 @@ async def run_callback(
     seen: Container[bytes] = frozenset(),
     within: float = 0.0,
     turns: Turns | None = None,
+    write: WriteLinks | None = None,
+    watch: Watchdog | None = None,
 ) -> Produced | Failed:
     """Run *method*, which need not be one of the spider's, and return its result."""
     runner = Runner(
@@ -34,10 +36,10 @@ async def run_callback(
         scope=scope,
         seen=seen,
         now=lambda: START,
-        watch=Watchdog(Stats(), limit=timedelta(seconds=within)),
+        watch=watch or Watchdog(Stats(), limit=timedelta(seconds=within)),
         parsing=Parsing(Settings()),
         state=KeptState(spider, None),
-        write=None,
+        write=write,
         turns=turns or Turns(),
     )
     run = CallbackRun(runner, method, name=name, task=task)
