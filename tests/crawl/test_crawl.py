@@ -1044,15 +1044,31 @@ class CancellingAwaiting(Books):
             await asyncio.sleep(25)
 
 
+class CancellingRaising(Books):
+    def parse(self, response: Response) -> Iterator[Any]:
+        yield from super().parse(response)
+        if response.url.endswith("/1"):
+            cancel_own_task()
+            raise LookupError("no price")
+
+
 class CancellingHook(Books):
     async def before_request(self, request: Request) -> None:
         if request.url.endswith("/1"):
             cancel_own_task()
 
 
-@pytest.mark.parametrize("kind", [CancellingSync, CancellingAwaiting, CancellingHook])
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (CancellingSync, "CancelledError"),
+        (CancellingAwaiting, "CancelledError"),
+        (CancellingRaising, "LookupError: no price"),
+        (CancellingHook, "CancelledError"),
+    ],
+)
 async def test_code_that_cancels_its_own_task_costs_its_own_page_only(
-    kind: type[Books], ledger: SqliteLedger
+    kind: type[Books], told: str, ledger: SqliteLedger
 ):
     report = await crawled(kind(), Web(site(4)), ledger)
 
@@ -1060,7 +1076,7 @@ async def test_code_that_cancels_its_own_task_costs_its_own_page_only(
     assert report.pages == 4
     bad = await record(ledger, f"{HOME}1")
     assert (bad.task.status, bad.task.reason) == (Status.IGNORED, Reason.PARSE_ERROR)
-    assert "CancelledError" in bad.errors[0].message
+    assert told in bad.errors[0].message
 
 
 class Careful(Books):

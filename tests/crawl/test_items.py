@@ -75,9 +75,16 @@ async def change_later(self: Spider, item: Any, response: Response) -> Any:
     return {**item, "url": response.url}
 
 
+class AsyncTeas(Teas):
+    async def parse(self, response: Response) -> Any:
+        for each in super().parse(response):
+            yield each
+
+
+@pytest.mark.parametrize("kind", [Teas, AsyncTeas])
 @pytest.mark.parametrize("item", [change, change_in_place, change_later])
-async def test_it_may_change_an_item(item: Callable[..., Any]):
-    produced = await produced_by(spider_with(item))
+async def test_it_may_change_an_item(item: Callable[..., Any], kind: type[Teas]):
+    produced = await produced_by(type("Changed", (kind,), {"item": item})())
 
     assert produced.items == [{"n": n, "url": HOME} for n in (1, 2, 3)]
 

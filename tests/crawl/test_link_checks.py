@@ -109,4 +109,5 @@ async def test_a_link_that_is_among_those_dropped_is_found(ledger: Ledger, link:
         "too-many-links",
         "a page had a link there, which was dropped",
     )
+    assert await checks().refusal_now("http://books.test/another", ledger) is None
     assert checks().max_depth == 3

@@ -176,14 +176,15 @@ async def test_a_redirect_leads_no_deeper_than_its_request_may(ledger: Ledger):
 
 async def test_an_errback_is_told_the_answer_that_failed(ledger: Ledger):
     answers = {
-        HOME: missing(410, "<p>sold out</p><a href=/similar>", **{"X-Why": "sold"}),
+        HOME: missing(410, "<p>sold out</p><a href=/similar><a href=tel:1>", **{"X-Why": "sold"}),
         f"{HOME}similar": "similar",
     }
-    _, asked = await crawled(ledger, answers)
+    report, asked = await crawled(ledger, answers)
 
     (found,) = [item for item in await items(ledger) if "failed" in item]
     assert found["answer"] == [410, "sold", "sold out"]
     assert asked == [HOME, f"{HOME}similar"], "and its links are followed"
+    assert report.links_dropped == {"refused-scheme": 1}
 
 
 class Broken(Pages):

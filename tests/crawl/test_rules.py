@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from crawlcw import Request, Response, Rule, Settings, Spider, run_spider
+from crawlcw import Request, Response, Rule, Settings, Spider, run_spider, url_list
 from crawlcw.api.spider import check
-from crawlcw.errors import SpiderError
+from crawlcw.errors import FetchError, SpiderError
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.testing import Replay, ReplayDownloader
 
@@ -93,6 +93,24 @@ async def test_rules_hold_beside_a_parse_of_the_spiders_own(tmp_path: Any):
 
     expected = {"", "list/1", "item/1", "item/2", "last"}
     assert {item for item, _ in await items(url)} == expected, "rules do not apply to `last`"
+
+
+async def test_rules_hold_neither_for_lists_of_urls_nor_for_failures(tmp_path: Any):
+    class Listed(Shop):
+        @url_list
+        def parse(self, response: Response) -> Any:
+            yield Request(f"{HOME}list/1", self.parse_item)
+            yield Request(f"{HOME}gone", self.parse_item)
+
+        def on_error(self, request: Request, error: FetchError) -> Any:
+            yield {"item": "gone"}
+
+    url = f"sqlite:///{tmp_path}/listed.db"
+    site = SITE | {f"{HOME}gone": Replay(status=404)}
+
+    await run_spider(Listed(), ledger=url, downloader=ReplayDownloader(site))
+
+    assert {item for item, _ in await items(url)} == {"list/1", "gone"}
 
 
 @pytest.mark.parametrize(

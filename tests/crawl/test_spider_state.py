@@ -328,6 +328,23 @@ async def test_a_page_whose_session_is_retired_has_changed_nothing(
     assert await state_of(ledger_url, "retiring") == {"parsed": 1}
 
 
+async def test_a_page_of_no_session_that_retires_it_has_changed_nothing(
+    crawl: Callable[..., Any], ledger_url: str
+):
+    class Retiring(Spider):
+        name = "retiring"
+        start_urls = (BASE,)
+
+        def parse(self, response: Response) -> Any:
+            self.state.add("parsed")
+            response.session.retire()
+
+    report = await crawl(Retiring(), {"": ""}, max_retry=1)
+
+    assert report.failures == {"logged-out": 1}
+    assert await state_of(ledger_url, "retiring") == {}
+
+
 async def test_a_page_that_an_internal_error_puts_back_counts_once(
     crawl: Callable[..., Any], ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -3,6 +3,7 @@
 import codecs
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -409,6 +410,7 @@ async def test_a_tarpit_of_another_host_ends_at_its_number_of_pages(tmp_path: Pa
     ("answer", "noindex", "nofollow"),
     [
         (page(links("/page"), x_robots_tag="nofollow"), False, True),
+        (page(refresh="30; url=/page", x_robots_tag="nofollow"), False, True),
         (page(links("/page"), x_robots_tag="noindex"), True, False),
         (page(links("/page"), x_robots_tag="none"), True, True),
         (page(links("/page"), x_robots_tag="CrawlCW: nofollow, noindex"), True, True),
@@ -454,6 +456,24 @@ async def test_what_a_page_asks_of_robots_is_heard(
     assert heard == [(noindex, nofollow)]
     assert crawled.requested == ([HOME] if nofollow else [HOME, PAGE])
     assert crawled.report.links_dropped == ({"nofollow": 1} if nofollow else {})
+
+
+async def test_what_a_failed_page_asks_of_robots_is_heard_as_well(tmp_path: Path):
+    """HOSTILE 4.17."""
+
+    class Erring(Spider):
+        name = "everything"
+        start_urls = [HOME]
+
+        def on_error(self, request: Request, error: FetchError) -> Iterator[Any]:
+            assert error.response is not None
+            yield from error.response.follow_all("a")
+
+    gone = replace(page(links("/page"), x_robots_tag="crawlcw: nofollow"), status=410)
+    crawled = await crawl({HOME: gone, PAGE: page()}, tmp_path, spider=Erring())
+
+    assert crawled.requested == [HOME]
+    assert crawled.report.links_dropped == {"nofollow": 1}
 
 
 async def test_the_name_of_a_robot_ends_with_its_header():
