@@ -22,7 +22,7 @@ def secure(concurrency: int) -> None:
     # opens files of its own.
     needed = 2 * (concurrency + _LEDGER + _OTHERS)
     limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY or limit >= needed:
+    if limit >= needed:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -33,27 +33,16 @@ def _addresses() -> int:
 
 
 def _parser(kind: str) -> Callable[[bytes], object]:
-    """Return what makes the tree of a page, and asks of it what most callbacks do."""
+    """Return the function that makes the tree of a page."""
     if kind == "lexbor":
         from selectolax.lexbor import LexborHTMLParser
 
-        def parse(body: bytes) -> object:
-            tree = LexborHTMLParser(body)
-            tree.css("a[href]")
-            tree.css("base[href]")  # as `Response.base_url` does
-            return tree
-
-        return parse
+        return LexborHTMLParser
 
     from parsel import Selector  # an extra, and slow to import
 
-    def parse_by_parsel(body: bytes) -> object:
-        # As `crawlcw.api.xpath` has it.
-        selector = Selector(body=body, encoding="utf-8", type=kind, huge_tree=kind == "html")
-        selector.xpath("count(//a/@href)")
-        return selector
-
-    return parse_by_parsel
+    # As `crawlcw.api.xpath` has it.
+    return lambda body: Selector(body=body, encoding="utf-8", type=kind, huge_tree=kind == "html")
 
 
 def main(kind: str, room: int, seconds: float) -> None:

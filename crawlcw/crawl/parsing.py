@@ -64,7 +64,7 @@ class Parsing:
         self._seconds = seconds
         self._robot = product_token(settings.user_agent)
         self._obey_robots = settings.obey_robots
-        self._processes = asyncio.Semaphore(min(_MOST_PROCESSES, os.cpu_count() or 1))
+        self._processes = asyncio.Semaphore(_MOST_PROCESSES)
         self._has_warned = False
         # Its own, so that nothing else waits for pages; each thread keeps memory of its own.
         self._thread = anyio.CapacityLimiter(1)
@@ -110,7 +110,7 @@ class Parsing:
         """Return the trees that were made, and their memory; raises `ParseRefusedError`."""
         # A body that is parsed is in memory twice more: as text or UTF-8, and on its way.
         beside = _COPIES * response.size
-        most = max(0, self.memory.limit - beside)
+        most = self.memory.limit - beside
         estimated = markup.tree_size(response.body) * (2 if self._selecting else 1)
         expected = min(_PARSER + int(_GROWS * estimated), most)
         rooms = dict.fromkeys((expected, most)) if most >= _PARSER else ()
