@@ -261,8 +261,32 @@ async def test_a_page_of_which_two_processes_crash_is_refused():
 
     response = await killed_while(parsing, response, times=2)
 
-    with pytest.raises(ParseRefusedError, match="2 processes died while they parsed it: sig"):
+    with pytest.raises(ParseRefusedError, match=r"2 processes died while they parsed it: sig"):
         response.css("a")
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+async def test_a_page_has_a_second_process_if_its_first_one_dies(
+    deaths: int, parsing: Parsing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    program = tmp_path / "python"
+    program.write_text(
+        f"""#!/bin/sh
+        echo >> {tmp_path}/begun
+        ulimit -c 0
+        [ $(wc -l < {tmp_path}/begun) -gt {deaths} ] || kill -SEGV $$
+        exec {sys.executable} "$@"
+        """
+    )
+    program.chmod(0o700)
+    monkeypatch.setattr(parsing_module.sys, "executable", str(program))
+
+    async with parsing.ready(page(DEEP)) as response:
+        if deaths == 1:
+            assert response.css("a[href]")
+        else:
+            with pytest.raises(ParseRefusedError, match=r"2 processes died .*: signal 11"):
+                response.css("a")
 
 
 async def test_cancellation_ends_the_process_that_is_at_work(parsing: Parsing):
@@ -386,9 +410,37 @@ resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 )
 
 
-@pytest.mark.parametrize(("system", "room"), [(ELSEWHERE, 1000), (LIMITED, 1 << 40)])
-def test_a_page_is_parsed_where_the_system_tells_less_or_allows_less(system: str, room: int):
-    code = f"{system}parser_child.main('lexbor', {room}, 5.0)"
+@pytest.mark.parametrize(
+    ("system", "body", "seconds", "ended"),
+    [
+        (LIMITED, FORMATTING, 5.0, parser_child.TOO_LARGE),
+        (CHILD, HANGS[:200_000], 0.1, -parser_child.TIME_IS_OVER),
+    ],
+    ids=["room", "time"],
+)
+def test_a_page_gets_no_more_than_its_room_and_its_time(
+    system: str, body: bytes, seconds: float, ended: int
+):
+    code = f"{system}parser_child.main('lexbor', {8 << 20}, {seconds})"
+
+    child = subprocess.run([sys.executable, "-c", code], input=body, capture_output=True)
+
+    assert child.returncode == ended, child.stderr
+
+
+@pytest.mark.parametrize(
+    ("system", "kind", "room"),
+    [
+        (ELSEWHERE, "lexbor", 1000),
+        (LIMITED, "lexbor", 1 << 40),
+        (f"{CHILD}sys.modules['selectolax'] = None\n", "html", 1 << 30),
+    ],
+    ids=["tells less", "allows less", "has parsel alone"],
+)
+def test_a_page_is_parsed_where_the_system_tells_less_or_allows_less(
+    system: str, kind: str, room: int
+):
+    code = f"{system}parser_child.main('{kind}', {room}, 5.0)"
 
     child = subprocess.run([sys.executable, "-c", code], input=LINK, capture_output=True)
 
@@ -527,7 +579,7 @@ async def test_a_tree_of_parsels_is_tried_elsewhere_once_a_callback_has_asked_fo
         assert "selector" not in vars(first), "the tree is made on demand"
         assert first.xpath("(//a)[last()]/@href").get() == "/next"
 
-    second, odd = page(large), page(FINISHED["10,000 nested div"])
+    second, odd = page(large), page(DEEP)
     async with parsing.ready(second) as second:
         assert second.trees is not None
         assert second.trees.selector is not None, "made outside the event loop"
@@ -537,6 +589,30 @@ async def test_a_tree_of_parsels_is_tried_elsewhere_once_a_callback_has_asked_fo
         with pytest.raises(ParseRefusedError, match="over 2000 tags inside one another"):
             odd.xpath("//a")
     assert parsing.memory.used == 0
+
+
+async def test_once_a_callback_has_asked_for_a_tree_of_parsels_each_page_counts_twice(
+    parsing: Parsing,
+):
+    used = []
+    for _ in range(2):
+        async with parsing.ready(page(LINK)) as response:
+            used.append(parsing.memory.used)
+            assert response.xpath("//a")
+
+    assert used[1] == 2 * used[0] > 0
+
+
+async def test_a_tree_of_parsels_that_takes_more_than_expected_is_made_with_more_memory(
+    parsing: Parsing, monkeypatch: pytest.MonkeyPatch
+):
+    async with parsing.ready(page(LINK)) as response:
+        assert response.xpath("//a")
+    # Enough for the tree of lexbor, 6 MB, and too little for that of parsel beside it, 3 MB.
+    monkeypatch.setattr(markup, "tree_size", lambda body: 2_000_000)
+
+    async with parsing.ready(page(b"a " * (1 << 19) + b"<p>x</p>" * 8_000)) as response:
+        assert response.xpath("count(//p)").get() == "8000.0"
 
 
 async def test_a_tree_of_parsels_for_which_memory_is_too_short_leaves_the_other_alone():
