@@ -497,7 +497,6 @@ class Coordinator:
         """Return whether nothing is left, here or in the ledger; else note when to look again."""
         # Background work on a host counts until it has ended.
         if self._held or any(host.busy for host in self.frontier.hosts.values()):
-            self._session.starving(False)
             self._waits_for = None
             self._rest(min(self._idle, _IDLE_BESIDE_OTHERS))
             return False

@@ -16,6 +16,7 @@ import anyio.abc
 import pytest
 
 from crawlcw.api.attempt import Purpose
+from crawlcw.api.host_limits import Limit
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -100,6 +101,7 @@ class CountingLedger(SqliteLedger):
         self.real = SqliteLedger(store)
         self.tasks = LoggedFacet(self, PatchedFacet(self.tasks, add=self.add), "page", "page_each")
         self.leases = LoggedFacet(self, PatchedFacet(self.leases, claim=self.claim), "claim")
+        self.outcomes = LoggedFacet(self, self.outcomes, "release")
         self.queries = LoggedFacet(self, self.queries, "horizon")
         self.hosts = LoggedFacet(self, self.hosts, "next_ready", "due", "get")
         self.host_leases = LoggedFacet(self, self.host_leases, "lease")
@@ -175,9 +177,18 @@ class FailureLog(ReplayDownloader):
 class Harness:
     """A coordinator on a ledger, and fetchers that work on its tasks."""
 
-    def __init__(self, ledger: CountingLedger, *, robots: Any = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        ledger: CountingLedger,
+        *,
+        robots: Any = None,
+        limits: dict[str, Limit] | None = None,
+        **settings: Any,
+    ) -> None:
         self.ledger = ledger
         self.settings = Settings(**settings)
+        spider = Spider()
+        spider.limits = limits or {}
         self.starts: list[tuple[float, str]] = []
         loop = asyncio.get_running_loop()
         session = WorkerSession(
@@ -188,7 +199,7 @@ class Harness:
         self.failures, self.asked = web.failures, web.requested
         ask = way(web, self.settings, purpose=Purpose.PROBE)
         self.frontier = Frontier(
-            Spider(),
+            spider,
             self.settings,
             held=self.held,
             page_limit=PageLimit(most=None, full=set()),
@@ -624,6 +635,125 @@ async def test_seeds_that_come_in_while_it_asks_whether_any_are_left_are_worked_
 
 
 @quickly
+async def test_a_host_with_limits_is_asked_by_its_owner_alone(ledger: CountingLedger) -> None:
+    await ledger.tasks.add(make_tasks(3))
+    await ledger.tasks.add([make_task("http://shared.example/")])
+    await ledger.host_leases.lease(worker="b", limit=2, lease=timedelta(hours=1))
+    limits = {"shared.example": Limit(concurrency=0)}
+    harness = Harness(ledger, limits=limits, obey_robots=False)
+
+    await harness.stopped_after(10)
+
+    assert [url for _, url in harness.starts] == ["http://shared.example/"]
+
+
+@quickly
+async def test_a_worker_that_asks_a_shared_host_wants_no_other(ledger: CountingLedger) -> None:
+    await ledger.tasks.add(make_tasks(3))
+    (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
+    await ledger.host_leases.save([(lease, replace(lease.host, failures=1))])
+    harness = Harness(ledger, per_host_concurrency=0, obey_robots=False)
+    await harness.session.join()
+    running = asyncio.create_task(harness.until_it_ends(seconds=15))
+
+    await asyncio.sleep(10)
+    assert await harness.is_hungry(), "it may not ask the host"
+    await ledger.host_leases.save([(lease, replace(lease.host, failures=0))])
+    await asyncio.sleep(10)
+    assert not await harness.is_hungry()
+
+    assert await running == "drained"
+    assert len(harness.starts) == 3
+
+
+@quickly
+async def test_tasks_that_come_in_while_those_of_their_host_are_read_are_begun(
+    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ledger.tasks.add([make_task("http://example.com/first")])
+    harness = Harness(ledger, per_host_concurrency=0, obey_robots=False)
+    read, late = ledger.tasks.page_each, make_task("http://example.com/late")
+
+    async def read_before(wanted: dict[str, int]) -> list[Task]:
+        found: list[Task] = await read(wanted)
+        if not harness.held and found:
+            await ledger.tasks.add([late])
+            await harness.coordinator.announce([late])
+        return found
+
+    monkeypatch.setattr(ledger.tasks, "page_each", read_before, raising=False)
+
+    assert await harness.until_it_ends(seconds=60) == "drained"
+
+    (first, _), (second, url) = harness.starts
+    assert url == late.url
+    assert second - first < 5
+
+
+@quickly
+async def test_what_comes_in_after_an_outage_is_begun_beside_a_page_under_way(
+    ledger: CountingLedger,
+) -> None:
+    """It may not be claimed for 10 s, and its host is not done meanwhile."""
+    await ledger.tasks.add([make_task()])
+    harness = Harness(ledger, per_host_concurrency=0, obey_robots=False)
+    ledger.away = (30, 100)
+    running = asyncio.create_task(harness.until_it_ends(seconds=250))
+    late = make_task("http://example.com/late")
+
+    await asyncio.sleep(106)
+    await ledger.tasks.add([late])
+    await harness.coordinator.announce([late])
+
+    assert await running == "drained"
+    begun = {url: time - ledger.began for time, url in harness.starts}
+    assert 110 <= begun[late.url] < 125
+
+
+@quickly
+async def test_claims_that_another_process_has_made_first_are_counted(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(5))
+    claim = ledger.leases.claim
+
+    async def claimed_before(tasks: Sequence[Task], **options: Any) -> Claimed:
+        other = {"worker": "b", "lease": timedelta(seconds=5), "max_lost": 3}
+        if not harness.stats.claims:
+            await ledger.real.leases.claim(tasks, **other)
+        answer: Claimed = await claim(tasks, **options)
+        return answer
+
+    harness = Harness(ledger, obey_robots=False, per_host_concurrency=0)
+    harness.session.ledger.leases.claim = claimed_before
+
+    assert await harness.until_it_ends() == "drained"
+
+    assert len(harness.starts) == 5
+    assert (harness.stats.claims, harness.stats.claims_missed) == (10, 5)
+
+
+@quickly
+async def test_a_crawl_that_waits_for_the_turn_of_a_host_waits_for_no_task(
+    ledger: CountingLedger,
+) -> None:
+    due = START + timedelta(seconds=100)
+    await ledger.tasks.add([replace(task, due=due) for task in make_tasks(2)])
+    harness = Harness(ledger, delay="60s", obey_robots=False)
+    await harness.session.join()
+    running = asyncio.create_task(harness.until_it_ends())
+
+    await asyncio.sleep(50)
+    before = harness.coordinator.standstill()
+    await asyncio.sleep(80)
+
+    assert before == Standstill(until=due)
+    assert len(harness.starts) == 1
+    assert harness.coordinator.standstill() == Standstill()
+    assert await running == "drained"
+
+
+@quickly
 async def test_a_page_of_a_shared_host_whose_lease_runs_out_is_not_begun_again_here(
     ledger: CountingLedger,
 ) -> None:
@@ -871,8 +1001,10 @@ async def test_a_page_that_is_put_back_during_a_pause_is_begun_after_it(
     assert pool.waiting == 2, "dispatched before the pause"
     await asyncio.sleep(5)
     assert (pool.waiting, len(harness.held), slots.active) == (0, 1, 1)
-    coordinator.follow(paused=None, concurrency=4)
     coordinator.put_back(under_way, to_ledger=True)
+    await asyncio.sleep(5)
+    assert harness.frontier.returned == [], "each goes back once"
+    coordinator.follow(paused=None, concurrency=4)
     coordinator.done(under_way)
     working = asyncio.create_task(harness.work())
     await asyncio.sleep(5)
@@ -949,8 +1081,9 @@ async def test_a_page_that_has_crashed_its_worker_is_counted_and_told_of(
     assert harness.stats.failures == {Reason.CRASHED_WORKER: 1}
     (record,) = [each for each in caplog.records if "was lost while" in each.message]
     assert record.levelname == level
-    assert record.message.startswith(f"{crashing.url}: ")
-    assert record.message.endswith(f" was lost while it worked on nothing else {told}")
+    what = f"{lease.token} was lost while it worked on nothing else"
+    assert record.message == f"{crashing.url}: {what} {told}".replace(" ,", ",")
+    assert record.event == ("give up" if given_up else "quarantined")
 
 
 @quickly
@@ -1152,8 +1285,9 @@ async def test_a_host_that_others_share_is_asked_as_its_robots_txt_allows(
         ({"failures": 1}, False),
         ({"given_up": Reason.HOST_FULL}, False),
         ({"not_before": START + timedelta(hours=1)}, False),
+        ({"not_before": START - timedelta(hours=1)}, True),
     ],
-    ids=["well", "slow", "failing", "full", "resting"],
+    ids=["well", "slow", "failing", "full", "resting", "rested"],
 )
 @quickly
 async def test_a_host_that_others_share_is_asked_by_its_owner_alone_unless_it_is_well(

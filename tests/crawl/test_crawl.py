@@ -1809,14 +1809,27 @@ async def test_no_page_is_claimed_before_the_robots_txt_of_its_host_is_known(
     ledger: SqliteLedger,
 ):
     web = Web({HOME: ""}, held=[ROBOTS])
-    running = asyncio.create_task(crawled(Books(), web, ledger))
+    crawl = crawl_of(Books(), web, ledger)
+    running = asyncio.create_task(crawl.run())
 
     await asyncio.sleep(10)
     counts = await ledger.queries.counts()
     web.go.set()
 
     assert counts.by_status == {Status.TODO: 1}, "its lease could run out"
-    assert (await running).pages == 1
+    assert (await running).pages == crawl.stats.claims == 1
+
+
+@in_virtual_time
+async def test_a_host_that_answers_again_is_asked_at_once(ledger: SqliteLedger):
+    urls = numbered(6)
+    web = Slowly(dict.fromkeys(urls, "") | {urls[0]: [down(503), ""]}, seconds=1)
+    began = now()
+
+    report = await crawled(Books(start_urls=urls), web, ledger, per_host_concurrency=1)
+
+    assert report.pages == 6
+    assert now() - began < 8
 
 
 @in_virtual_time
