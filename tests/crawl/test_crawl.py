@@ -2187,6 +2187,23 @@ async def test_a_crawl_that_was_stopped_is_completed_by_the_next(ledger: SqliteL
     assert await urls_of_items(ledger) == sorted(site(30))
 
 
+@pytest.mark.parametrize(("stopped", "runs"), [(True, 1), (False, 2)])
+async def test_a_run_ends_with_a_crawl_that_is_drained(
+    ledger: SqliteLedger, stopped: bool, runs: int
+):
+    if stopped:
+        _, crawl, running = await begun(ledger)
+        crawl.stop_now()
+        await running
+    else:
+        await crawled(Books(), Web(site(3)), ledger)
+    await ledger.tasks.add([make_task(f"{HOME}added")])
+
+    await crawled(Books(), Web(site(30)), ledger)
+
+    assert (await ledger.notes.state())["run"]["number"] == runs
+
+
 async def test_a_crawl_that_is_cancelled_gives_everything_back(ledger: SqliteLedger):
     _, _, running = await begun(ledger)
 
