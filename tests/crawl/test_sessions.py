@@ -13,7 +13,7 @@ import pytest
 from crawlcw import FinishReason, Report, Request, Response, Settings, Spider, Status
 from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import layered
-from crawlcw.assembly import assemble, run_spider
+from crawlcw.assembly import assemble, open_crawl, run_spider
 from crawlcw.fetch.pipeline import downloader_of, web
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Committed, Ledger
@@ -84,6 +84,27 @@ async def test_a_session_outlives_its_process(
 
     assert report.counts[Status.FINISHED] == 15
     assert len(site.logins) == 1
+
+
+async def test_what_a_page_sets_before_a_stop_is_kept(site: MemberSite, ledger_url: str):
+    class Waiting(Visitors):
+        reached = asyncio.Event()
+
+        async def parse(self, response: Response) -> None:
+            self.reached.set()
+            await asyncio.Event().wait()
+
+    spider = Waiting(start_urls=[site.base + "/enter"])
+    settings = layered(QUICK, assignments=["cookies=true"])
+    async with open_crawl(spider, ledger=ledger_url, settings=settings) as crawl:
+        running = asyncio.create_task(crawl.run())
+        await spider.reached.wait()
+        crawl.stop_now()
+        await running
+        known = await crawl.ledger.sessions.get("default")
+
+    assert known is not None
+    assert "sid" in {cookie.name for cookie in known.cookies.values()}
 
 
 async def test_what_pages_set_is_kept_with_the_session(crawl: Callable[..., Any], ledger_url: str):
