@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,16 @@ from crawlcw import (
     Spider,
     StopCrawl,
 )
-from crawlcw.api.attempt import Attempt, Layer, Next, Purpose
+from crawlcw.api.attempt import Attempt, Layer, Next, Purpose, replaced
 from crawlcw.assembly import assemble
 from crawlcw.engine.watchdog import Watchdog
+from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import Report
 from crawlcw.model.health import Origin
 from crawlcw.model.hosts import HostLease, RobotsRecord
+from crawlcw.model.proxies import Proxy
 from crawlcw.model.stalls import Stalls
 from crawlcw.model.task import Status, Task
 from tests.blame.virtual import VirtualClock, run, virtual
@@ -73,6 +75,7 @@ class Web:
     def __init__(self, clock: VirtualClock, answers: "Answers") -> None:
         self.clock = clock
         self.answers = answers
+        self.began = clock.now
         self.asked: list[tuple[float, str]] = []
 
     def times(self, part: str) -> list[float]:
@@ -339,6 +342,21 @@ def test_any_answer_to_the_probe_of_a_host_shows_that_the_network_is_there(
     assert web.statuses == {Status.FINISHED: 15}
 
 
+def test_a_robots_txt_that_is_answered_shows_that_the_network_is_there(crawled: Crawled):
+    """That of `e` comes while `/silent` waits; its page takes longer than that."""
+
+    def answers(web: Web, url: str) -> Answer:
+        if "/silent" in url and len(web.times(url)) == 1:
+            return SILENT
+        return (5, 200) if url == "http://e.example/" else WELL
+
+    urls = [*pages("abc", 4), 22, "http://d.example/silent", 24, "http://e.example/"]
+    web = crawled(urls, answers, obey_robots=True)
+
+    assert [time for time, _ in probed(web) if 24 < time < 26] == []
+    assert web.statuses == {Status.FINISHED: 14}
+
+
 # --- hosts
 
 
@@ -547,6 +565,61 @@ def test_a_probe_that_fails_for_a_stalled_loop_is_no_failure_of_its_host(crawled
     assert web.statuses == {Status.FINISHED: 4}
 
 
+def test_a_host_goes_on_as_soon_as_its_probe_is_answered(crawled: Crawled):
+    def answers(web: Web, url: str) -> Answer:
+        if len(web.times(url)) > 1:
+            return 1, 200
+        return (0.1, 429) if "/5" in url else WELL
+
+    web = crawled(pages("a", 20), answers)
+
+    at, _ = probed(web)[0]
+    after = next(time for time in web.times("//a.") if time > at + 0.5)
+    assert after - at < 1.2
+
+
+class OneFails:
+    """Layer that has each second probe, and the first, fail through the proxy `one`."""
+
+    wire = True
+
+    def __init__(self, proxies: Sequence[Proxy]) -> None:
+        self.proxies = cycle(proxies)
+
+    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
+        response = await call_next(attempt, request)
+        if attempt.purpose is not Purpose.PROBE:
+            return response
+        proxy = next(self.proxies)
+        if proxy.host == "one":
+            error = FetchError(Reason.DISCONNECTED)
+            error.proxy = proxy
+            raise error
+        return replaced(response, proxy=proxy)
+
+
+def test_a_proxy_that_fails_probes_has_the_strikes_and_the_host_has_none(
+    crawled: Crawled, caplog: pytest.LogCaptureFixture
+):
+    proxies = ["http://one:1", "http://two:1"]
+    web = crawled(
+        pages("a", 30),
+        lambda web, url: (
+            (0.1, 429)
+            if url[-2:] in ("/5", "10", "15", "20") and len(web.times(url)) == 1
+            else WELL
+        ),
+        layers=[OneFails(ProxyPool(Settings(proxies=proxies)).proxies)],
+        proxies=proxies,
+        per_host_concurrency=1,
+    )
+
+    assert web.report.host_failures == {}
+    assert web.statuses == {Status.FINISHED: 30}
+    events = [getattr(record, "event", "") for record in caplog.records]
+    assert events.count("proxy_failed") == 1
+
+
 class Raising:
     """Layer that raises an error at the first requests of a purpose."""
 
@@ -653,6 +726,19 @@ def test_a_robots_txt_takes_a_turn_of_its_host(
     assert min(later - at for at, later in pairwise(web.times(host))) > 1.99
 
 
+def test_a_host_whose_robots_txt_was_answered_has_an_address(crawled: Crawled):
+    """So that a mistake of a resolver after that is waited out."""
+
+    def answers(web: Web, url: str) -> Answer:
+        if "robots.txt" in url:
+            return 0.1, 404
+        return (0.1, Reason.DNS_NXDOMAIN) if web.clock.elapsed < 15 else WELL
+
+    web = crawled(pages("a", 2), answers, obey_robots=True)
+
+    assert web.statuses == {Status.FINISHED: 2}
+
+
 RULES = b"User-agent: *\nCrawl-delay: 9\nDisallow: /0"
 
 
@@ -660,9 +746,11 @@ class OwnRules:
     """Layer that answers for the robots.txt of one origin."""
 
     wire = True
+    asked_at = 0.0
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         if request.url == "https://a.example/robots.txt":
+            self.asked_at = asyncio.get_running_loop().time()
             return Response(request.url, request=request, body=RULES)
         return await call_next(attempt, request)
 
@@ -676,3 +764,12 @@ def test_the_longest_crawl_delay_of_a_hosts_origins_is_kept(crawled: Crawled):
     later = [time for time in web.times("//a.") if time >= first]
     assert len(later) >= 3
     assert min(after - at for at, after in pairwise(later)) > 8.99
+
+
+def test_a_crawl_delay_of_a_hosts_other_origin_holds_from_its_robots_txt_on(crawled: Crawled):
+    rules = OwnRules()
+    urls = [*pages("a", 2), 1, "https://a.example/1"]
+    web = crawled(urls, lambda *_: (2, 200), layers=[rules], obey_robots=True)
+
+    (at,) = web.times("https://a.example/")
+    assert at + web.began - rules.asked_at > 8.99

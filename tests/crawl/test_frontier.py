@@ -9,6 +9,7 @@ from crawlcw.api.host_limits import HostLimit
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.causes import PageAttempt
+from crawlcw.crawl.host_queues import AHEAD
 from crawlcw.crawl.hosts import HeldHost, Phase
 from crawlcw.errors import Defer, FetchError, Reason
 from crawlcw.fetch.proxies import ProxyPool
@@ -346,6 +347,7 @@ def test_a_shared_host_that_fails_is_left_alone_by_visitors_for_its_rest(retry_a
     process.failed(reason=Reason.HTTP_STATUS, retry_after=retry_after)
 
     assert host.phase is Phase.LEAVING
+    assert process.frontier.unsaved == set(), "a visitor writes no state of a host"
     process.part()
     assert process.frontier.shares("other.example")
     process.now += retry_after - 0.1
@@ -811,6 +813,21 @@ def test_a_host_is_idle_when_nothing_is_under_way_and_nothing_to_be_looked_at():
     assert process.idle() == []
 
 
+def test_tasks_of_a_host_are_wanted_some_seconds_before_its_turn():
+    process = Process(delay=8)
+    host, other = process.serve(), process.serve("other.example")
+    assert {*process.frontier.wanted()[0]} == {host, other}
+
+    process.frontier.sent(HOST, at=process.now - 1)
+    process.frontier.sent("other.example", at=process.now)
+
+    assert process.frontier.wanted() == ([], process.now + 8 - 1 - AHEAD)
+    process.now += 2
+    assert process.frontier.wanted()[0] == [host]
+    host.look = False
+    assert process.frontier.wanted() == ([], process.now + 1)
+
+
 def test_a_host_of_which_a_lost_task_is_still_asked_for_is_not_idle():
     """The next owner would send requests beside this one."""
     process = Process(concurrency=1)
@@ -1005,9 +1022,11 @@ def test_a_host_that_is_lost_is_asked_for_nothing_more():
     host = process.serve(finished=10)
     process.claim(3)
     assert len(process.take_all()) == 2
+    host.save_soon()
 
     process.lose()
 
+    assert process.frontier.unsaved == set()
     assert not process.may_ask()
     assert HOST not in process.frontier.leased
     assert process.frontier.leased == {}
@@ -1080,6 +1099,9 @@ def test_a_host_that_is_leased_again_before_its_loss_is_known_is_asked_for_a_goo
     process.frontier.begin(lease_of(host.state), asked=process.now)
 
     assert process.frontier.reopen() == [host]
+    host.busy = True
+    assert process.frontier.reopen() == []
+    assert host.phase is Phase.OPENING, "until it has answered"
 
 
 @pytest.mark.parametrize(("not_before", "leaves"), [(3, False), (30, True)])

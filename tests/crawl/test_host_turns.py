@@ -19,6 +19,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
 from crawlcw.crawl import opening
+from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.opening import Admission, Opening
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.watchdog import Watchdog
@@ -219,12 +220,27 @@ async def test_a_login_that_fails_through_a_new_proxy_in_time_is_innocent(
     assert await turns.admission.is_innocent(URL, error, began=0)
 
 
-async def test_where_a_person_tries_a_page_no_host_and_no_network_is_known():
+async def test_where_a_person_tries_a_page_no_host_and_no_network_is_known(
+    by_clock: Callable[[Process], Turns],
+):
     admission = Admission()
+    admission.robots = by_clock(Process()).robots
 
+    await admission.part(OTHER, is_document=True)
     admission.asked(URL)
 
     assert not await admission.is_innocent(URL, FetchError(Reason.CONNECT), began=0)
+
+
+async def test_the_pages_that_redirects_lead_to_must_be_in_scope_and_parts_of_pages_need_not(
+    by_clock: Callable[[Process], Turns],
+):
+    admission = Admission(Scope.of({HOST}, Settings()))
+    admission.robots = by_clock(Process()).robots
+
+    await admission.part(OTHER, is_document=False)
+    with pytest.raises(FetchError, match="allowed hosts"):
+        await admission.part(OTHER, is_document=True)
 
 
 async def test_a_crawl_delay_of_a_host_that_is_not_held_changes_no_other(
