@@ -30,7 +30,15 @@ from crawlcw.testing import Replay, ReplayDownloader
 from tests.support.counting_site import served
 from tests.support.crawl_process import Process, Store, begin_together, wait_until
 from tests.support.docs import REPOSITORY
-from tests.support.ledgers import FakeClock, PatchedFacet, claimed, failure, make_task, success
+from tests.support.ledgers import (
+    FakeClock,
+    PatchedFacet,
+    claimed,
+    claimed_one,
+    failure,
+    make_task,
+    success,
+)
 from tests.support.programs import Program, environment
 
 QUICK = Settings(obey_robots=False, backoff_base="0s", backoff_max="0s", lease="30s")
@@ -502,7 +510,7 @@ async def test_commands_whose_processes_are_all_killed_count_each_page_once(
         assert sorted(item["place"] for item in items) == list(range(1, PAGES + 1))
 
 
-@pytest.mark.parametrize("died", ["before this process began", "while it crawls"])
+@pytest.mark.parametrize("died", ["before", "before a spider that uses no state", "meanwhile"])
 async def test_what_dead_processes_have_left_counts_by_the_ends_of_their_pages(
     died: str, tmp_path: Path
 ):
@@ -533,7 +541,7 @@ async def test_what_dead_processes_have_left_counts_by_the_ends_of_their_pages(
     spider = Spider()
     state = KeptState(spider, ledger)
 
-    if died == "while it crawls":
+    if died == "meanwhile":
         await state.open()
         assert not spider.state
         await ledger.spider_state.change(StoredState(), left)
@@ -542,10 +550,138 @@ async def test_what_dead_processes_have_left_counts_by_the_ends_of_their_pages(
     else:
         await ledger.spider_state.change(StoredState(), left)
         await state.open()
-        await state.keep()
+        await (state.keep if died == "before" else state.close)()
     after = await ledger.spider_state.read()
     await ledger.close()
 
     assert after is not None
     assert set(after.values) == {"start", "finished"}
     assert set(after.pending) == {runs["failed"], runs["waiting"]}
+
+
+@pytest.fixture
+async def file(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "pages", clock=FakeClock())
+    yield ledger
+    await ledger.close()
+
+
+async def values_of(ledger: SqliteLedger) -> dict[str, Any]:
+    """Return the values in a ledger, without those that are pending."""
+    found = await ledger.spider_state.read()
+    return {} if found is None else {name: each.value for name, each in found.values.items()}
+
+
+async def test_a_state_without_a_ledger_ends_with_its_process():
+    spider = Spider()
+    KeptState(spider, None)
+
+    spider.state["a"] = 1
+
+    assert dict(spider.state) == {"a": 1}
+
+
+async def test_an_attribute_of_the_spiders_own_is_no_state(file: SqliteLedger):
+    class Own(Spider):
+        state = {"a": 1}  # type: ignore[assignment]  # as spiders had it before
+
+    spider = Own()
+    state = KeptState(spider, file)
+    await state.open()
+    await state.close()
+
+    assert (spider.state, await values_of(file)) == ({"a": 1}, {})
+
+
+async def test_a_change_has_its_place_by_the_clock_of_the_ledger_and_after_a_page_it_is_no_pages(
+    file: SqliteLedger,
+):
+    spider = Spider()
+    state = KeptState(spider, file)
+    with state.running(make_task()):
+        pass
+
+    spider.state["a"] = 1
+    await state.keep()
+
+    found = await file.spider_state.read()
+    assert found is not None
+    assert found.pending == {}
+    assert found.values["a"].place == int(file.now().timestamp() * 1_000_000)
+
+
+async def test_two_processes_that_write_at_once_lose_no_change(file: SqliteLedger):
+    spiders = Spider(), Spider()
+    states = [KeptState(spider, file) for spider in spiders]
+
+    for number, spider in enumerate(spiders):
+        spider.state[f"of {number}"] = number
+    async with asyncio.timeout(5):
+        for state in states:
+            await state.keep()
+
+    assert await values_of(file) == {"of 0": 0, "of 1": 1}
+
+
+async def test_a_callback_tells_its_changes(file: SqliteLedger):
+    spider = Spider()
+    state = KeptState(spider, file)
+    spider.state["gone"] = 1
+
+    with state.running(make_task()) as running:
+        spider.state["new"] = 2
+        del spider.state["gone"]
+        changed = running.keep()
+    with state.running(make_task()) as running:
+        assert running.keep() == {}
+
+    assert changed == {"gone": None, "new": 2}
+
+
+async def test_a_spider_that_names_its_state_in_a_function_within_one_has_the_newest(
+    file: SqliteLedger,
+):
+    class Nested(Spider):
+        def parse(self, response: Response) -> Any:
+            def found() -> Any:
+                return self.state["a"]
+
+            return found()
+
+    spider, other = Nested(), Spider()
+    state, others = KeptState(spider, file), KeptState(other, file)
+    await state.open()
+    other.state["a"] = 1
+    await others.keep()
+
+    await state.refresh()
+
+    assert spider.parse(Response(BASE, request=Request(BASE))) == 1
+
+
+async def test_a_page_that_changes_nothing_this_time_has_changed_nothing(file: SqliteLedger):
+    """Its first run has changed the state before its process died."""
+
+    class Forgetful(Spider):
+        name = "pages"
+        start_urls = (BASE,)
+
+        def parse(self, response: Response) -> Any:
+            return None if response.text else self.state
+
+    await file.tasks.add([make_task(BASE)])
+    first = await claimed_one(file)
+    await file.outcomes.release([first])
+    change = {"a": Operation(Kind.SET, 1, 1, 8)}
+    pending = {(first.task.id, first.fence): change}
+    await file.spider_state.change(StoredState(), StoredState(revision=1, pending=pending))
+    real, seen = file.outcomes, []
+
+    async def commit(settlements: Sequence[Settlement]) -> Committed:
+        seen.append(await file.spider_state.read())
+        return await real.commit(settlements)
+
+    file.outcomes = PatchedFacet(real, commit=commit)
+    await assemble(Forgetful(), file, ReplayDownloader({BASE: "x"}), QUICK).run()
+
+    assert [(dict(each.pending), each.values) for each in seen if each] == [({}, {})]
