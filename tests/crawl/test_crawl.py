@@ -2379,7 +2379,7 @@ async def test_a_lease_lost_in_the_middle_of_a_redirected_page_leaves_nothing_be
     state = await ledger.spider_state.read()
     assert state is not None
     assert {name: each.value for name, each in state.values.items()} == {"parsed": 1}
-    assert "internal" not in caplog.text
+    assert "crawlcw itself" not in caplog.text
 
 
 @in_virtual_time

@@ -304,6 +304,24 @@ async def test_rules_are_known_once_they_were_asked_for(time: FakeTime):
     assert robots.known(PAGE) is None
 
 
+async def test_an_origin_is_told_once_its_rules_are_known_and_not_when_the_crawl_ends():
+    told: list[str] = []
+    web = Held({ROBOTS: NO_PRIVATE})
+    web.go.set()
+    robots, _ = robots_of(web)
+    robots.learned = told.append
+
+    await robots.rules(PAGE)
+    await robots.rules(PRIVATE)
+    web.go.clear()
+    asking = asyncio.ensure_future(robots.rules("http://b.example/"))
+    await asyncio.sleep(0)
+    await robots.close()
+    await asyncio.wait([asking])
+
+    assert told == [ORIGIN]
+
+
 @pytest.mark.parametrize(("plain", "secure"), [(2, 5), (5, 2), (5, None), (None, 5)])
 async def test_the_crawl_delay_of_a_host_is_the_longest_of_its_origins(
     plain: int | None, secure: int | None

@@ -107,8 +107,11 @@ async def test_a_crawl_that_is_killed_at_random_moments_counts_each_page_once(
 def crawl(ledger_url: str) -> Callable[..., Any]:
     """Crawl pages that are lists of links."""
 
-    async def crawl(spider: Spider, pages: dict[str, str], **settings: Any) -> Report:
-        answers = {BASE + path: Replay(body=body, headers=HTML) for path, body in pages.items()}
+    async def crawl(spider: Spider, pages: dict[str, Any], **settings: Any) -> Report:
+        answers = {
+            BASE + path: Replay(body=page, headers=HTML) if isinstance(page, str) else page
+            for path, page in pages.items()
+        }
         chosen = Settings(**{**vars(QUICK), **settings})
         downloader = ReplayDownloader(answers)
         return await run_spider(spider, ledger=ledger_url, settings=chosen, downloader=downloader)
@@ -314,8 +317,14 @@ async def test_a_page_whose_result_comes_too_late_counts_once(ledger_url: str):
     assert await state_of(ledger_url, "counting") == {"parsed": 1}
 
 
+MOVED = Replay(status=302, headers={"Location": "/page"})
+
+
+@pytest.mark.parametrize(
+    "pages", [{"": ""}, {"": MOVED, "page": ""}], ids=["page", "behind a redirect in place"]
+)
 async def test_a_page_whose_session_is_retired_has_changed_nothing(
-    crawl: Callable[..., Any], ledger_url: str
+    pages: dict[str, Any], crawl: Callable[..., Any], ledger_url: str
 ):
     class Retiring(Spider):
         name = "retiring"
@@ -331,7 +340,7 @@ async def test_a_page_whose_session_is_retired_has_changed_nothing(
                 self.times -= 1
                 response.session.retire()
 
-    await crawl(Retiring(), {"": ""})
+    await crawl(Retiring(), pages)
 
     assert await state_of(ledger_url, "retiring") == {"parsed": 1}
 
