@@ -120,7 +120,7 @@ class Opening:
         causes.proxies.got(url, response.proxy)
         causes.answered()
         latency = response.elapsed.total_seconds() - self._watchdog.stalled(began)
-        causes.answered_well(host.name, url, latency=max(0.0, latency), sent=sent)
+        causes.answered_well(host.name, url, latency=latency, sent=sent)
 
     async def _ask(self, host: HeldHost, url: str) -> None:
         causes, sent, began = self.causes, self.frontier.ledger_now(), self.frontier.clock()
