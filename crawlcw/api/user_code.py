@@ -200,10 +200,15 @@ async def time_limit(
     try:
         async with asyncio.timeout(None) as deadline:
             yield
-    except TimeoutError:
+    except TimeoutError as error:
         if not deadline.expired():
             raise
-        raise TimeoutError(f"{called.name} did not end within {seconds:g} s") from None
+        told = f"{called.name} did not end within {seconds:g} s"
+        # The frames of the cancellation name the line at which the code waited.
+        # No local variable keeps them: that would be a cycle.
+        raise TimeoutError(told).with_traceback(
+            getattr(error.__cause__, "__traceback__", None)
+        ) from None
     finally:
         checking.cancel()
 

@@ -285,6 +285,17 @@ async def test_a_callback_that_raises_is_a_failure_with_the_users_own_traceback(
     assert "crawlcw/crawl/callbacks.py" not in result.traceback
 
 
+async def test_a_callback_that_awaits_for_too_long_is_told_with_its_line():
+    async def parse() -> None:
+        await asyncio.Event().wait()
+
+    result = await run(parse, within=0.01)
+
+    assert isinstance(result, Raised)
+    assert result.message == "TimeoutError: parse did not end within 0.01 s"
+    assert result.where == f"{__file__}:{parse.__code__.co_firstlineno + 1}"
+
+
 async def test_a_callback_that_is_cancelled_from_outside_has_not_failed():
     begun = asyncio.Event()
 
