@@ -358,15 +358,17 @@ async def test_a_request_has_the_session_that_it_names_where_others_have_none(
     assert await urls_of_items(ledger) == ["", "alice"]
 
 
+@in_virtual_time
 async def test_links_of_a_list_are_requested_while_its_callback_runs(ledger: SqliteLedger):
     requested = asyncio.Event()
 
     class Listing(Books):
         @url_list
         async def parse(self, response: Response) -> AsyncIterator[Any]:
+            await asyncio.sleep(20)  # the coordinator has nothing to do
             for number in range(SLICE + 1):
                 yield Request(f"{HOME}{number}", callback=self.page)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(1):
                 await requested.wait()
 
         def page(self, response: Response) -> None:
