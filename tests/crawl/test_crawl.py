@@ -368,7 +368,7 @@ async def test_links_of_a_list_are_requested_while_its_callback_runs(ledger: Sql
             await asyncio.sleep(20)  # the coordinator has nothing to do
             for number in range(SLICE + 1):
                 yield Request(f"{HOME}{number}", callback=self.page)
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(0.05):
                 await requested.wait()
 
         def page(self, response: Response) -> None:
