@@ -1597,13 +1597,15 @@ async def test_a_host_is_kept_for_as_long_as_its_page_takes(ledger: SqliteLedger
 
     class Slow(Web):
         async def fetch(self, request: Request, *, url: str) -> Response:
-            await asyncio.sleep(90)
-            hour = timedelta(hours=1)
-            leased.extend(await ledger.host_leases.lease(worker="b", limit=9, lease=hour))
+            for _ in range(40):
+                await asyncio.sleep(1)
+                leased.extend(
+                    await ledger.host_leases.lease(worker="b", limit=9, lease=timedelta(minutes=1))
+                )
             return await super().fetch(request, url=url)
 
     report = await crawled(
-        Books(), Slow({HOME: ""}), ledger, lease="30s", timeout="10m", obey_robots=False
+        Books(), Slow({HOME: ""}), ledger, lease="20s", timeout="1m", obey_robots=False
     )
 
     assert (report.pages, leased) == (1, [])
