@@ -255,7 +255,7 @@ class Seeder:
 
     async def _add_seeds(self, batch: list[Task]) -> None:
         origins = self._credentials.origins
-        if self._fingerprint is not None and self._origins < origins and len(origins) <= MOST_HOSTS:
+        if self._origins < origins and len(origins) <= MOST_HOSTS:
             self._origins = origins
             known = {"fingerprint": self._fingerprint, "origins": sorted(origins)}
             await self._ledger.notes.set_state({"start_origins": known})

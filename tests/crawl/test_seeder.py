@@ -86,9 +86,10 @@ def test_spiders_that_start_with_something_else_have_other_fingerprints():
         OtherStart(),
         YetAnother(),
     ]
-    for host in ("c", "d"):
-        spiders.append(Plain())
-        spiders[-1].start_urls = {f"http://{host}.example/": 1}.keys()
+    for name in ("c", "d"):
+        spiders += [Plain(), Plain()]
+        spiders[-2].start_urls = {f"http://{name}.example/": 1}.keys()
+        vars(spiders[-1])["category"] = name
 
     fingerprints = [fingerprint(spider) for spider in spiders]
 
@@ -129,7 +130,9 @@ def test_a_change_of_a_file_that_a_spider_comes_from_changes_its_fingerprint(
     (tmp_path / "words.py").write_text(SPIDER.format(words=str(tmp_path / "words.txt")))
     spider = f"{tmp_path}/words.py"
     before = fingerprint(make(find(spider), ()))
-    assert before == fingerprint(make(find(spider), ()))
+    moved = tmp_path / "moved.py"
+    moved.write_text((tmp_path / "words.py").read_text())
+    assert before == fingerprint(make(find(spider), ())) == fingerprint(make(find(str(moved)), ()))
 
     with (tmp_path / name).open("a") as file:
         file.write(text)
@@ -212,10 +215,13 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "ledger.db"
 
 
-async def test_unfiltered_start_requests_are_asked_for_in_each_run(file: Path):
+@pytest.mark.parametrize("option", ["dont_filter", "each_run"])
+async def test_unfiltered_start_requests_and_those_of_each_run_are_asked_for_in_each_run(
+    file: Path, option: str
+):
     class Again(Started):
         async def start(self) -> AsyncIterator[Request]:
-            yield Request("http://a.example/0", dont_filter=True)
+            yield Request("http://a.example/0", **{option: True})
 
     ledger = await SqliteLedger.open(file, "started")
     runs = [await crawled(ledger, Again()) for _ in range(2)]
@@ -447,12 +453,14 @@ async def test_a_crawl_that_dies_while_it_lets_deeper_links_in_leaves_them_to_th
 
 class Listed(Spider):
     name = "started"
+    hosts = ()
     start_urls = ["http://a.example/", "http://b.example/"]
 
 
 @pytest.mark.parametrize(
     ("spider", "batch", "most", "noted"),
     [
+        (Started(), 1, 9, ["a.example"]),
         (TwoHosts(), 9, 9, ["a.example", "b.example"]),
         (TwoHosts(), 9, 1, []),
         (TwoHosts(), 1, 1, ["a.example"]),
@@ -462,19 +470,23 @@ class Listed(Spider):
 async def test_the_hosts_of_start_are_noted_before_their_tasks_up_to_a_number(
     file: Path,
     monkeypatch: pytest.MonkeyPatch,
-    spider: Spider,
+    spider: Started | Listed,
     batch: int,
     most: int,
     noted: list[str],
 ):
     class Looking(PatchedLedger):
-        patched = ("tasks.add",)
+        patched = ("tasks.add", "notes.set_state")
+
+        async def set_state(self, state: Mapping[str, Any]) -> None:
+            written.append([*state])
+            await self.real.notes.set_state(state)
 
         async def add(self, tasks: list[Task], **options: Any) -> Added:
             states.append(await self.real.notes.state())
             return await self.real.tasks.add(tasks, **options)
 
-    states = list[Mapping[str, Any]]()
+    states, written = list[Mapping[str, Any]](), list[list[str]]()
     monkeypatch.setattr(seeder, "MOST_START_NAMES", most)
     monkeypatch.setattr(seeder, "MOST_HOSTS", most)
     monkeypatch.setattr(seeder, "_FIRST_BATCH", batch)
@@ -494,3 +506,23 @@ async def test_the_hosts_of_start_are_noted_before_their_tasks_up_to_a_number(
     origins = states[-1].get("start_origins", {}).get("origins", [])
     assert len(origins) <= most
     assert bool(origins) == bool(noted)
+    assert [] not in written
+    if spider.hosts == Started.hosts:
+        assert written.count(["start_origins"]) == written.count(["start a.example"]) == 1
+
+
+async def test_a_name_with_a_public_address_is_noted_once(file: Path):
+    class Counting(PatchedLedger):
+        patched = ("notes.set_state",)
+
+        async def set_state(self, state: Mapping[str, Any]) -> None:
+            written.append(state)
+
+    written: list[Mapping[str, Any]] = []
+    ledger = await Counting.open(file, "started")
+    names = StartNames(ledger.notes)
+    for name in ("a.example", "b.example", "a.example"):
+        await names.note_public(name)
+    await ledger.close()
+
+    assert written == [{"public a.example": True}, {"public b.example": True}]
