@@ -75,8 +75,7 @@ class HostLeaser:
         """Save, give back and lease hosts as is due; return whether any was leased."""
         frontier = self._frontier
         # The state of a host is written before another process may lease it.
-        if frontier.unsaved:
-            await self._save(frontier.unsaved)
+        await self._save(frontier.unsaved)
         for host in list(frontier.losing):
             if not host.busy:
                 frontier.losing.discard(host)
@@ -276,7 +275,7 @@ class HostLeaser:
         dues: dict[str, datetime] = {}
         for name in names:
             host = found.get(name)
-            if host is None or (host.owner is None and host.ready_at is None):
+            if host is None or host.ready_at is None:
                 due = await self._ledger.hosts.earliest_due(name)
                 if due is not None:
                     dues[name] = due

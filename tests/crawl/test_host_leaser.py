@@ -1,0 +1,514 @@
+"""HostLeaser: the moments at which hosts are leased, saved, handed on and given back."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from crawlcw.api.settings import Settings
+from crawlcw.crawl import host_leases
+from crawlcw.crawl.host_leases import HostLeaser
+from crawlcw.crawl.hosts import HeldHost, Phase
+from crawlcw.engine.session import WorkerSession
+from crawlcw.engine.workers import this_worker
+from crawlcw.errors import Reason
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.counters import Counters
+from crawlcw.model.health import Origin
+from crawlcw.model.hosts import HostLease
+from crawlcw.model.task import Status, Task
+from tests.support.frontiers import LEASE, USABLE, Process
+from tests.support.ledgers import FakeClock, PatchedFacet, make_task
+
+
+def named(number: int) -> list[str]:
+    """Return names of hosts in the order of their leases."""
+    return [f"h{n:02}.example" for n in range(number)]
+
+
+class World:
+    """A process that may hold four hosts, its ledger, and the time of both."""
+
+    def __init__(self, ledger: SqliteLedger, clock: FakeClock) -> None:
+        # Before the session is made, which keeps the facets.
+        ledger.hosts = self.hosts = PatchedFacet(ledger.hosts)
+        ledger.host_leases = self.host_leases = PatchedFacet(ledger.host_leases)
+        self.ledger = ledger
+        self.clock = clock
+        self.process = Process(concurrency=1)
+        self.frontier = self.process.frontier
+        self.session = WorkerSession(ledger, lease=lambda: LEASE, give_up=LEASE)
+        self.session.held = self.process.held
+        self.leaser = HostLeaser(self.session, self.frontier, Settings(concurrency=1, lease=LEASE))
+
+    @property
+    def now(self) -> float:
+        return self.process.now
+
+    def wait(self, seconds: float) -> None:
+        self.process.now += seconds
+        self.clock.advance(seconds=seconds)
+
+    async def wake(self, *names: str) -> None:
+        await self.ledger.hosts.wake(dict.fromkeys(names, self.ledger.now()))
+
+    async def look(self, *, hungry: bool = False) -> bool:
+        """Look as a coordinator does, and wait for its background tasks."""
+        async with anyio.create_task_group() as background:
+            return await self.leaser.look(background, hungry=hungry)
+
+    async def holding(self, number: int) -> list[HeldHost]:
+        """Lease and open hosts, and look at them once."""
+        await self.wake(*named(number))
+        while len(self.frontier.leased) < number:
+            await self.look(hungry=True)
+            self.wait(0.1)
+        for host in self.frontier.leased.values():
+            host.open()
+        return list(self.frontier.leased.values())
+
+    def leaving(self) -> list[str]:
+        hosts = self.frontier.leased.values()
+        return sorted(host.name for host in hosts if host.phase is Phase.LEAVING)
+
+    async def neighbour(self, name: str, *, hungry: bool) -> None:
+        await self.ledger.workers.join(replace(this_worker(now=self.ledger.now()), name=name))
+        await self.ledger.workers.beat(name, Counters(), hungry=hungry)
+
+    def count(self, facet: PatchedFacet, operation: str) -> list[str]:
+        """Return the list that the calls of an operation are written to."""
+        calls: list[str] = []
+        real = getattr(facet, operation)
+
+        async def counted(*given: Any, **options: Any) -> Any:
+            calls.append(operation)
+            return await real(*given, **options)
+
+        setattr(facet, operation, counted)
+        return calls
+
+
+@pytest.fixture
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    clock = FakeClock()
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "books", clock=clock)
+    world = World(ledger, clock)
+    monkeypatch.setattr(host_leases, "time", SimpleNamespace(monotonic=lambda: world.now))
+    yield world
+    await ledger.close()
+
+
+# --- leasing
+
+
+async def test_few_hosts_are_followed_by_more_at_once_and_many_a_second_later(world: World):
+    await world.holding(1)
+    await world.wake("later.example")
+    assert await world.look()
+    assert len(world.frontier.leased) == 2
+
+    await world.wake("third.example")
+    assert not await world.look(), "not twice within a moment"
+    world.wait(0.1)
+    assert await world.look()
+    await world.wake("last.example")
+    world.wait(0.1)
+    assert not await world.look()
+    world.wait(1)
+    assert await world.look()
+
+
+async def test_fetchers_without_work_are_a_reason_to_lease_at_once(world: World):
+    await world.holding(3)
+    await world.wake("later.example")
+
+    assert not await world.look(hungry=False)
+    assert await world.look(hungry=True)
+
+
+async def test_no_more_hosts_are_held_than_fetchers_can_ask(world: World):
+    await world.holding(4)
+    await world.wake("a.example", "b.example", "c.example", "d.example", "e.example")
+    world.wait(5)
+    assert not await world.look(hungry=True)
+
+    world.leaser.resize(2)
+    assert await world.look(hungry=True)
+    assert len(world.frontier.leased) == 8
+    world.leaser.resize(1)
+    world.wait(5)
+    assert not await world.look(hungry=True)
+    assert len(world.frontier.leased) == 8
+
+
+async def test_a_worker_that_gets_a_host_is_not_hungry_any_more(world: World):
+    await world.session.join()
+    world.session.starving(True)
+
+    await world.look()
+    assert world.session._hungry
+    await world.holding(1)
+
+    assert not world.session._hungry
+
+
+async def test_a_clock_that_goes_back_makes_no_lease_longer(world: World):
+    lease = world.host_leases.lease
+
+    async def set_back(**options: Any) -> list[HostLease]:
+        leases = await lease(**options)
+        world.clock.advance(seconds=-50)
+        return leases
+
+    world.host_leases.lease = set_back
+    (host,) = await world.holding(1)
+
+    assert host.queue.deadline == pytest.approx(world.now - 0.1 + USABLE)
+
+
+# --- the next look
+
+
+async def test_a_host_that_is_woken_is_looked_for_soon(world: World):
+    world.leaser.lease_at = world.now + 60
+    world.leaser.wake()
+    assert world.leaser.next_look(hungry=True) == world.now + 0.1
+
+    world.leaser.lease_at = world.now
+    world.leaser.wake()
+    assert world.leaser.next_look(hungry=True) == world.now
+
+
+async def test_the_next_look_is_soon_for_fetchers_without_work_and_seldom_for_others(world: World):
+    await world.holding(1)
+    await world.look()
+
+    assert world.leaser.next_look(hungry=True) == world.now + 0.1
+    assert world.leaser.next_look(hungry=False) == world.now + 1.1
+
+
+async def test_where_no_more_hosts_may_be_held_the_next_look_is_for_those_that_wait(world: World):
+    await world.holding(4)
+    world.wait(1)
+    await world.look()
+    assert world.leaser.next_look(hungry=True) == world.now + 1
+
+    world.wait(5)
+    assert world.leaser.next_look(hungry=True) == world.now + 0.1
+
+
+# --- giving back
+
+
+async def test_hosts_without_work_go_back_together_after_a_moment(world: World):
+    (host,) = await world.holding(1)
+    host.look = False
+    await world.look()
+    assert world.frontier.leased
+    assert world.leaser.next_look(hungry=False) == world.now + 0.3
+    assert world.leaser.next_look(hungry=True) == world.now + 0.1
+
+    world.wait(0.4)
+    await world.look()
+    assert not world.frontier.leased
+    assert world.leaser.next_look(hungry=False) > world.now
+
+
+async def test_a_host_that_gets_work_again_begins_its_wait_anew(world: World):
+    (host,) = await world.holding(1)
+    host.look = False
+    await world.look()
+    host.look = True
+    world.wait(5)
+    await world.look()
+    assert world.leaser.next_look(hungry=False) == world.now + 1.1
+
+    host.look = False
+    await world.look()
+
+    assert world.frontier.leased
+
+
+async def test_many_hosts_without_work_go_back_at_once(world: World):
+    world.leaser.resize(8)
+    for host in await world.holding(32):
+        host.look = False
+
+    await world.look()
+
+    assert not world.frontier.leased
+
+
+async def test_a_process_that_leaves_without_hosts_asks_its_ledger_nothing(world: World):
+    calls = world.count(world.host_leases, "release")
+
+    await world.leaser.leave()
+
+    assert calls == []
+
+
+# --- saving
+
+
+async def test_a_look_without_changes_saves_nothing(world: World):
+    await world.holding(1)
+    calls = world.count(world.host_leases, "save")
+
+    await world.look()
+
+    assert calls == []
+
+
+async def test_a_paused_crawl_saves_a_host_whose_request_is_under_way(world: World):
+    (host,) = await world.holding(1)
+    world.process.claim(host=host.name)
+    world.process.take()
+    world.process.answered(host.name)
+    host.save_soon()
+
+    async with anyio.create_task_group() as background:
+        await world.leaser.leave_all(background)
+
+    assert world.leaving() == [host.name]
+    assert (await world.ledger.hosts.get([host.name]))[host.name].finished == 1
+
+
+@pytest.mark.parametrize("write", ["renew", "save"])
+async def test_a_host_that_goes_back_beside_a_write_is_forgotten(write: str, world: World):
+    await world.holding(1)
+    real = getattr(world.host_leases, write)
+
+    async def left(*given: Any, **options: Any) -> Any:
+        await world.leaser.leave()
+        return await real(*given, **options)
+
+    setattr(world.host_leases, write, left)
+    await world.leaser.renew()
+
+    assert not world.frontier.hosts
+
+
+async def test_the_coordinator_looks_again_after_a_renewal(world: World):
+    """A host that could not be asked any more may be asked again."""
+    await world.holding(1)
+    world.frontier.look_wanted.clear()
+
+    await world.leaser.renew()
+
+    assert world.frontier.look_wanted.is_set()
+
+
+# --- giving up
+
+
+def task(url: str, **options: Any) -> Task:
+    return make_task(url, **options)
+
+
+async def test_what_waits_for_a_full_host_is_ignored_and_the_host_goes_back(
+    world: World, caplog: pytest.LogCaptureFixture
+):
+    """Also tasks with an errback: the limit is the user's, and no failure."""
+    (host,) = await world.holding(1)
+    waiting = task(f"http://{host.name}/", errback="on_page_error")
+    await world.ledger.tasks.add([waiting])
+    host.state.given_up = Reason.HOST_FULL
+    host.enter(Phase.LEAVING)
+
+    await world.look()
+
+    record = await world.ledger.tasks.get(waiting.id)
+    assert record is not None
+    assert record.task.status is Status.IGNORED
+    assert not world.frontier.hosts
+    assert world.session.stats.over_full == 1
+    assert world.session.stats.given_up == 0
+    (said,) = [each for each in caplog.records if each.event == "host_given_up"]
+    assert said.host == host.name
+
+
+async def test_a_full_host_that_is_lost_while_it_is_given_up_is_forgotten(world: World):
+    (host,) = await world.holding(1)
+    host.state.given_up = Reason.HOST_FULL
+    host.enter(Phase.LEAVING)
+    give_up = world.hosts.give_up
+
+    async def lost(*given: Any, **options: Any) -> int:
+        world.process.lose(host.name)
+        return await give_up(*given, **options)
+
+    world.hosts.give_up = lost
+    for _ in range(2):
+        await world.look()
+
+    assert not world.frontier.hosts
+
+
+@pytest.mark.parametrize("waiting", [1, 0])
+async def test_a_host_with_one_origin_given_up_stays_for_the_other(
+    waiting: int, world: World, caplog: pytest.LogCaptureFixture
+):
+    (host,) = await world.holding(1)
+    await world.ledger.tasks.add([task(f"http://{host.name}/") for _ in range(waiting)])
+    host.state.origins["http"] = Origin(given_up=Reason.HOST_UNREACHABLE)
+    host.look, host.busy = False, True
+    world.frontier.losing.add(host)
+    await world.look()
+    assert world.frontier.losing == {host}, "its robots.txt is asked for just now"
+    host.busy = False
+    world.frontier.look_wanted.clear()
+
+    await world.look()
+
+    assert world.frontier.leased == {host.name: host}
+    assert host.look
+    assert world.frontier.look_wanted.is_set()
+    assert (world.session.stats.given_up, world.session.stats.over_full) == (waiting, 0)
+    said = [each.host for each in caplog.records if each.event == "host_given_up"]
+    assert said == [f"http://{host.name}"] * waiting
+
+
+# --- making way
+
+
+@pytest.mark.parametrize(
+    ("pages", "seconds", "ready", "left"),
+    [
+        (20, 0, True, 1),
+        (0, 30, True, 1),
+        (19, 20, True, 0),
+        (20, 30, None, 0),  # no host waits
+        (20, 30, False, 0),  # one rests
+    ],
+)
+async def test_where_a_host_waits_one_that_had_its_slice_is_left_to_others(
+    pages: int, seconds: float, ready: bool | None, left: int, world: World
+):
+    for host in await world.holding(4):
+        host.answered = pages
+    world.wait(max(seconds, 1))
+    if ready is not None:
+        due = world.ledger.now()
+        if not ready:
+            world.clock.advance(seconds=-5)
+        await world.ledger.hosts.wake({"waiting.example": due})
+
+    await world.look()
+
+    assert len(world.leaving()) == left
+
+
+async def test_where_there_is_room_no_host_is_left_to_others(world: World):
+    for host in await world.holding(3):
+        host.answered = 20
+    await world.wake("waiting.example")
+    world.wait(1)
+
+    world.leaser.lease_at = world.now + 60
+    await world.look()
+
+    assert world.leaving() == []
+
+
+async def test_others_that_wait_are_looked_for_once_a_second(world: World):
+    for host in await world.holding(4):
+        host.answered = 20
+    world.wait(1)
+    calls = world.count(world.hosts, "next_ready")
+
+    for _ in range(3):
+        await world.look()
+    assert calls == ["next_ready"]
+    world.wait(1)
+    await world.look()
+
+    assert calls == ["next_ready"] * 2
+
+
+async def test_the_last_host_is_not_handed_on(world: World):
+    await world.holding(1)
+    for name in ("b", "c"):
+        await world.neighbour(name, hungry=True)
+    world.wait(5)
+
+    await world.look()
+
+    assert world.leaving() == []
+
+
+async def test_a_hungry_worker_is_left_the_hosts_with_the_least_work_and_has_time_to_take_them(
+    world: World,
+):
+    first, second = await world.holding(2)
+    await world.neighbour("b", hungry=True)
+    await world.neighbour("c", hungry=False)
+    for number, host in ((2, first), (1, second)):
+        world.process.claim(number, host=host.name)
+    world.wait(1)
+
+    await world.look(hungry=True)
+
+    assert world.leaving() == [second.name]
+    assert world.leaser.next_look(hungry=True) == world.now + 2
+
+
+async def test_hosts_that_have_just_come_stay_and_more_are_looked_for(world: World):
+    await world.holding(2)
+    await world.neighbour("b", hungry=True)
+    await world.neighbour("c", hungry=False)
+
+    world.leaser._others_at = 0.0
+    await world.look(hungry=True)
+
+    assert world.leaving() == []
+    assert world.leaser.next_look(hungry=True) == world.now + 0.1
+
+
+# --- lost wake-ups
+
+
+async def ready(world: World) -> set[str]:
+    return {host.name async for host in world.ledger.hosts.all() if host.ready_at is not None}
+
+
+async def test_hosts_whose_wake_up_was_lost_are_woken_some_at_a_time(world: World):
+    await world.ledger.tasks.add([task(f"http://{name}/") for name in named(30)])
+    calls = world.count(world.hosts, "wake")
+
+    await world.leaser.sweep()
+    assert await ready(world) == {*named(25)}
+    await world.leaser.sweep()
+    assert await ready(world) == {*named(30)}
+    assert calls == ["wake"] * 2
+    for _ in range(2):
+        await world.leaser.sweep()
+    assert calls == ["wake"] * 2, "all of them are awake"
+
+
+async def test_a_known_host_whose_wake_up_was_lost_is_woken(world: World):
+    (host,) = await world.holding(1)
+    host.look = False
+    await world.leaser.leave()
+    assert await ready(world) == set()
+    await world.ledger.tasks.add([task(f"http://{host.name}/")])
+
+    await world.leaser.sweep()
+
+    assert await ready(world) == {host.name}
+
+
+async def test_a_host_whose_tasks_others_have_claimed_meanwhile_is_not_woken(world: World):
+    await world.ledger.tasks.add([task("http://h00.example/")])
+    calls = world.count(world.hosts, "wake")
+
+    async def none(_host: str) -> None:
+        return None
+
+    world.hosts.earliest_due = none
+    await world.leaser.sweep()
+
+    assert calls == []
