@@ -234,8 +234,8 @@ def test_mistakes_in_the_code_are_told_whatever_the_link():
 
 
 def test_the_links_of_a_page_that_would_hang_the_parser_are_refused_where_it_has_a_base():
-    response = page("<base href=/b/>" + "<b>" * 1_000_000)
-    calm = page("<b>" * 1_000_000)
+    response = page("<base href=/b/>" + "<b>" * 100_000)
+    calm = page("<b>" * 100_000)
 
     assert refusal(response.follow("x")).reason is Reason.PARSE_KILLED
     assert list(response.follow_all(["x"])) == []

@@ -1122,7 +1122,7 @@ async def test_items_of_chosen_tasks_come_the_last_changed_first(ledger: Ledger,
 async def test_large_items_are_in_memory_a_batch_at_a_time(
     ledger: Ledger, clock: FakeClock, is_chosen: bool
 ):
-    pages, size = 20, 1_200_000
+    pages, size = 10, 1_200_000
     await ledger.tasks.add(make_tasks(pages))
     for number, lease in enumerate(await claimed(ledger)):
         clock.advance(seconds=1)
@@ -1140,7 +1140,7 @@ async def test_large_items_are_in_memory_a_batch_at_a_time(
 
     expected = [n for n in reversed(range(pages)) for _ in range(12)]
     assert found == expected if is_chosen else sorted(found, reverse=True) == expected
-    # A batch of MongoDB has at most 16 MiB plus the rest of a page.
+    # A batch of MongoDB has at most 16 MiB plus the rest of a page; all items have 24 MB.
     assert most <= (16 << 20) + 2 * size
 
 
