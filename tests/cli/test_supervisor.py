@@ -680,8 +680,12 @@ def stopped(pids: Sequence[int]) -> bool:
 
 
 @pytest.mark.representative("ctrl_z")
-def test_ctrl_z_stops_all_workers_and_in_the_foreground_they_go_on(shell, serve, store, tmp_path):
-    site = serve(latency=200)
+def test_ctrl_z_stops_all_workers_and_in_the_foreground_they_go_on(
+    shell, processes, store, tmp_path
+):
+    (tmp_path / "site").mkdir()
+    star = docs.star(tmp_path / "site", leaves=400)
+    site = processes.enter_context(docs.served(star, latency=1000))
     pids = begun_on(shell, site, store, tmp_path)
 
     shell.type("\x1a")
@@ -693,8 +697,11 @@ def test_ctrl_z_stops_all_workers_and_in_the_foreground_they_go_on(shell, serve,
     wait_until((tmp_path / "code").exists)
 
     assert (tmp_path / "code").read_text() == "0\n"
-    assert_complete(store)
-    assert {(row.retry, row.lost) for row in store.rows()} == {(0, 0)}
+    rows = store.rows()
+    assert {row.path for row in rows} == {f"/{file.name}" for file in star.iterdir()}
+    assert {(row.status, row.items) for row in rows} == {(Status.FINISHED, 1)}
+    assert_nothing_held(rows)
+    assert {(row.retry, row.lost) for row in rows} == {(0, 0)}
     assert set(site.hits().values()) == {1}
 
 

@@ -11,8 +11,8 @@ from tests.support.docs import REPOSITORY
 QUICK = {"CRAWLCW_BACKOFF_BASE": "100ms"}
 
 
-def output_of(example: str, folder: Path) -> str:
-    """Run *example* to its end in the empty *folder*; return its output.
+def output_of(example: str, folder: Path, *arguments: str) -> str:
+    """Run *example* with *arguments* to its end in the empty *folder*; return its output.
 
     It has to end well, and to leave nothing in the folder.
     """
@@ -21,7 +21,7 @@ def output_of(example: str, folder: Path) -> str:
     # `python3` in the script must be this one, with this crawlcw.
     search = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     ended = subprocess.run(
-        [interpreter, str(path)],
+        [interpreter, str(path), *arguments],
         cwd=folder,
         env=os.environ | QUICK | {"PATH": search, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
