@@ -26,7 +26,7 @@ pytestmark = pytest.mark.thorough
 
 SCHEDULES = 3_200
 SCHEDULES_OF_A_SOAK = 100_000
-SHARDS = 32
+SHARDS = 64
 #: Number of schedules among which at least one fails without a protection.
 ENOUGH = 2_000
 _LEDGER = "crawlcw.ledger.mongo"

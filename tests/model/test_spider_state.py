@@ -332,7 +332,10 @@ class KilledError(Exception):
     """The process is killed in the middle of a write of outcomes."""
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(n, marks=() if n < 100 else pytest.mark.thorough) for n in range(300)],
+)
 def test_any_order_of_pages_and_kills_ends_as_one_without_kills(seed: int):
     world = World(random.Random(seed))
     tasks = [bytes([number]) * 16 for number in range(1, 25)]
