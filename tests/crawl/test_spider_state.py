@@ -122,8 +122,9 @@ def crawl(ledger_url: str) -> Callable[..., Any]:
 HTML = {"Content-Type": "text/html"}
 
 
+@pytest.mark.parametrize("told", [{"given up": 1}, {}], ids=["errback", "silent errback"])
 async def test_a_page_that_fails_changes_nothing_and_its_errback_does(
-    crawl: Callable[..., Any], ledger_url: str
+    told: dict[str, int], crawl: Callable[..., Any], ledger_url: str
 ):
     class Failing(Spider):
         name = "failing"
@@ -136,12 +137,13 @@ async def test_a_page_that_fails_changes_nothing_and_its_errback_does(
                 raise ValueError("it is bad")
 
         def on_error(self, request: Request, error: Exception) -> Any:
-            self.state.add("given up")
+            for name in told:
+                self.state.add(name)
 
     report = await crawl(Failing(), {"": "", "bad": ""}, max_retry=2)
 
     assert report.failures == {"parse-error": 1}
-    assert await state_of(ledger_url, "failing") == {"pages": 1, BASE: True, "given up": 1}
+    assert await state_of(ledger_url, "failing") == {"pages": 1, BASE: True, **told}
 
 
 async def test_what_start_and_opened_change_is_there_for_pages_and_kept(
