@@ -148,7 +148,7 @@ class KeptState:
     # How pages end.
 
     def settling(self, settlements: Sequence[Settlement]) -> None:
-        """Note the outcomes about to be recorded, before `keep`: a failed page changes nothing."""
+        """Note the outcomes about to be recorded, before `keep`."""
         if not self._is_used:
             return
         for settlement in settlements:
@@ -156,8 +156,6 @@ class KeptState:
             run = (lease.task.id, lease.fence)
             if settlement.change.status in DONE:
                 self._history.over(run, settled=lease.task.settled)
-            else:
-                self.undo(lease)
 
     def settled(self, settlements: Sequence[Settlement], *, lost: Collection[bytes]) -> None:
         """Note the recorded outcomes, but for those of tasks that are *lost*."""
