@@ -341,9 +341,7 @@ async def test_a_page_whose_session_is_retired_has_changed_nothing(
     assert await state_of(ledger_url, "retiring") == {"parsed": 1}
 
 
-async def test_a_page_of_no_session_that_retires_it_has_changed_nothing(
-    crawl: Callable[..., Any], ledger_url: str
-):
+async def test_a_page_of_no_session_that_retires_it_has_changed_nothing(tmp_path: Path):
     class Retiring(Spider):
         name = "retiring"
         start_urls = (BASE,)
@@ -352,10 +350,12 @@ async def test_a_page_of_no_session_that_retires_it_has_changed_nothing(
             self.state.add("parsed")
             response.session.retire()
 
-    report = await crawl(Retiring(), {"": ""}, max_retry=1)
+    url = f"sqlite:///{tmp_path}/retiring.db"
+    pages = ReplayDownloader({BASE: ""})
+    report = await run_spider(Retiring(), ledger=url, settings=QUICK, downloader=pages)
 
     assert report.failures == {"logged-out": 1}
-    assert await state_of(ledger_url, "retiring") == {}
+    assert await state_of(url, "retiring") == {}
 
 
 MOVED = Replay(status=302, headers={"Location": "/page"})
