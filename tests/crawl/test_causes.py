@@ -51,16 +51,16 @@ class Pages(Spider):
     name = "pages"
     allowed_hosts = ("*",)
 
-    def __init__(self, clock: VirtualClock, urls: Sequence[str | float]) -> None:
+    def __init__(self, clock: VirtualClock, urls: "Sequence[str | Request | float]") -> None:
         self.clock = clock
         self.urls = urls
 
     async def start(self) -> AsyncIterator[Request]:
         for url in self.urls:
-            if isinstance(url, str):
-                yield Request(url)
-            else:
+            if isinstance(url, float | int):
                 await asyncio.sleep(url - self.clock.elapsed)
+            else:
+                yield Request(url) if isinstance(url, str) else url
 
     def parse(self, response: Response) -> None:
         pass
@@ -120,7 +120,7 @@ def crawled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crawled:
         pass
 
     def crawled(
-        urls: Sequence[str | float],
+        urls: Sequence[str | Request | float],
         answers: Answers,
         *,
         prepare: Callable[[SqliteLedger], Awaitable[None]] = nothing,
@@ -299,6 +299,63 @@ def test_a_network_that_does_not_come_back_within_an_hour_is_there(crawled: Craw
 
     assert {*web.report.hosts_given_up} == {f"http://{host}.example" for host in "abc"}
     assert 3600 < web.clock.elapsed < 3700
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        Request("http://b.example/last", method="POST"),
+        Request("http://b.example/last", headers={"x": "1"}),
+    ],
+    ids=["POST", "headers"],
+)
+def test_the_network_is_checked_by_plain_requests_only(last: Request, crawled: Crawled):
+    """Each other is the last one that was answered well before the check."""
+
+    urls = [*pages("abc", 2), 0.5, last, 2, "http://d.example/silent"]
+    web = crawled(urls, checked())
+
+    assert web.statuses == {Status.FINISHED: 8}
+    assert {url.rpartition("/")[2] for _, url in probed(web)} == {"1"}
+
+
+def network_events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    told = [getattr(record, "event", "") for record in caplog.records]
+    return [each for each in told if each.startswith("network_")]
+
+
+def test_an_outage_is_told_once_and_so_is_its_end(
+    crawled: Crawled, caplog: pytest.LogCaptureFixture
+):
+    def answers(web: Web, _: str) -> Answer:
+        now = web.clock.elapsed
+        return (0.1, Reason.TIMEOUT_CONNECT) if 6 < now < 20 or 40 < now < 55 else WELL
+
+    crawled(pages("abc", 7), answers, delay="8s")
+
+    assert network_events(caplog) == ["network_away", "network_back"] * 2
+
+
+def test_a_page_that_asks_to_wait_shows_that_the_network_is_there(
+    crawled: Crawled, caplog: pytest.LogCaptureFixture
+):
+    """Here it is the only one that answers at all."""
+    crawled(URLS, checked((0.1, 429), *[REFUSED] * 9), delay="5s")
+
+    assert network_events(caplog) == []
+
+
+def test_a_name_that_was_not_found_in_an_outage_has_no_address_for_that(crawled: Crawled):
+    def answers(web: Web, url: str) -> Answer:
+        now = web.clock.elapsed
+        if "//new." in url:
+            return 0.1, Reason.DNS_TEMPORARY if 6 < now < 20 else Reason.DNS_NXDOMAIN
+        return (1, Reason.TIMEOUT_CONNECT) if 6 < now < 20 else WELL
+
+    web = crawled([*pages("abc", 4), 8.2, "http://new.example/"], answers, delay="8s")
+
+    assert {*web.report.hosts_given_up} == {"http://new.example"}
+    assert web.clock.elapsed < 100
 
 
 def test_hosts_are_not_opened_while_the_network_is_away(crawled: Crawled):

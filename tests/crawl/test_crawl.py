@@ -892,6 +892,71 @@ async def test_pages_that_a_broken_callback_has_under_way_wait_for_the_mended_on
     assert report.counts.by_status == {Status.IGNORED: 20, Status.TODO: 10}
 
 
+async def test_a_callback_that_has_read_a_page_is_not_broken(ledger: SqliteLedger):
+    class Mostly(Books):
+        start_urls = [HOME, *(f"{HOME}{n}" for n in range(30))]
+
+        def parse(self, response: Response) -> None:
+            if response.url != HOME:
+                raise KeyError("title")
+
+    web = Web(dict.fromkeys(Mostly.start_urls, ""))
+    report = await crawled(Mostly(), web, ledger, concurrency=1)
+
+    assert (report.finish_reason, report.failures) == (FinishReason.DRAINED, {"parse-error": 30})
+
+
+async def test_an_error_of_a_callback_is_logged_once_and_no_more_than_100_of_them(
+    ledger: SqliteLedger, caplog: pytest.LogCaptureFixture
+):
+    class Mostly(Books):
+        start_urls = [HOME, *(f"{HOME}{n}" for n in range(120))]
+
+        def parse(self, response: Response) -> None:
+            if response.url != HOME:
+                number = max(10, int(response.url.removeprefix(HOME)))
+                raise type(f"Error{number}", (Exception,), {})("why")
+
+    await crawled(Mostly(), Web(dict.fromkeys(Mostly.start_urls, "")), ledger, concurrency=1)
+
+    told = [
+        each.message for each in caplog.records if getattr(each, "event", None) == "callback_failed"
+    ]
+    assert len(told) == len(set(told)) == 100
+    assert len([each for each in told if "Error10:" in each]) == 1
+    assert "Error10: why at " in told[0]
+
+
+async def test_pages_that_retire_the_session_that_they_have_not_break_no_callback(
+    ledger: SqliteLedger,
+):
+    class Retiring(Books):
+        start_urls = [f"{HOME}{n}" for n in range(21)]
+
+        def parse(self, response: Response) -> None:
+            response.session.retire()
+
+    web = Web(dict.fromkeys(Retiring.start_urls, ""))
+    report = await crawled(Retiring(), web, ledger, concurrency=1, max_retry=1)
+
+    assert (report.finish_reason, report.failures) == (FinishReason.DRAINED, {"logged-out": 21})
+
+
+async def test_an_errback_may_end_the_crawl(ledger: SqliteLedger):
+    class Strict(Books):
+        start_urls = [HOME, f"{HOME}1"]
+
+        def on_error(self, request: Request, error: FetchError) -> None:
+            raise StopCrawl("a page is missing")
+
+    web = Web({HOME: down(404), f"{HOME}1": ""})
+    report = await crawled(Strict(), web, ledger, concurrency=1)
+
+    assert report.finish_reason is FinishReason.STOPPED_BY_SPIDER
+    assert report.detail == "a page is missing"
+    assert (await record(ledger, HOME)).task.status is Status.IGNORED
+
+
 async def test_a_callback_that_is_gone_fails_its_page_with_its_name(ledger: SqliteLedger):
     class Renamed(Books):
         def parse(self, response: Response) -> Iterator[Any]:
