@@ -668,6 +668,26 @@ async def test_pages_that_wait_for_the_uplink_are_begun_when_it_is_back(
 
 
 @quickly
+async def test_a_shared_host_that_no_process_owns_is_leased(ledger: CountingLedger) -> None:
+    """Its owner left, and the process that added tasks was killed before it woke the host."""
+    hour = timedelta(hours=1)
+    await ledger.tasks.add([make_task("http://example.com/first")])
+    (owned,) = await ledger.host_leases.lease(worker="b", limit=1, lease=hour)
+    claim = {"worker": "b", "lease": hour, "max_lost": 3}
+    leases = (await ledger.leases.claim(await ledger.tasks.page(limit=1), **claim)).leases
+    await ledger.outcomes.commit([success(ledger, lease) for lease in leases])
+    await ledger.host_leases.release([(owned, owned.host)])
+    await ledger.real.tasks.add(make_tasks(5))
+    harness = Harness(ledger, per_host_concurrency=0, obey_robots=False)
+
+    assert await harness.until_it_ends() == "drained"
+    await harness.coordinator.host_leaser.leave()
+
+    (host,) = (await ledger.hosts.get(["example.com"])).values()
+    assert (len(harness.starts), host.finished) == (5, 5)
+
+
+@quickly
 async def test_a_worker_that_asks_a_shared_host_wants_no_other(ledger: CountingLedger) -> None:
     await ledger.tasks.add(make_tasks(3))
     (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
