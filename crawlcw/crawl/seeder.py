@@ -206,9 +206,8 @@ class Seeder:
                     )
 
     async def _read(self) -> AsyncIterator[Task]:
-        start = cast(
-            "AsyncGenerator[Request, None]", self._spider.start()
-        )  # see `api.spider.check`
+        # An asynchronous generator, as `api.spider.check` has found.
+        start = cast("AsyncGenerator[Request, None]", self._spider.start())
         with spider_code("start()", stop=self._stop):
             async with aclosing(start):
                 async for request in start:

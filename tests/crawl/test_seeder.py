@@ -258,6 +258,16 @@ async def test_start_runs_again_for_other_arguments_or_where_it_is_to(
 async def test_start_is_closed_where_the_crawl_ends_before_it(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
 ):
+    class Full(PatchedLedger):
+        patched = ("tasks.add",)
+        begun = 0
+
+        async def add(self, tasks: list[Task], **options: Any) -> Added:
+            self.begun += 1
+            if self.begun > 1:
+                await anyio.sleep_forever()
+            return await self.real.tasks.add(tasks, **options)
+
     class Endless(Started):
         async def start(self) -> AsyncIterator[Request]:
             try:
@@ -272,7 +282,8 @@ async def test_start_is_closed_where_the_crawl_ends_before_it(
 
     monkeypatch.setattr(seeder, "_FIRST_BATCH", 1)
     monkeypatch.setattr(seeder, "_BATCH", 1)
-    ledger = await SqliteLedger.open(file, "started")
+    monkeypatch.setattr(seeder, "_LAST_WORDS", 0.01)
+    ledger = await Full.open(file, "started")
     await crawled(ledger, Endless())
     await ledger.close()
 
