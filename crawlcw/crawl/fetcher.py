@@ -170,7 +170,7 @@ class Fetcher:
         # Before the page is parsed: that takes time as well, and is not its host's.
         stood = outcomes.watchdog.stalled(attempt.began)
         own = attempt.redirects[0] if attempt.redirects else response
-        attempt.latency = max(0.0, own.elapsed.total_seconds() - stood)
+        attempt.latency = own.elapsed.total_seconds() - stood
         outcomes.causes.answered()
         if attempt.denied is not None:
             return await outcomes.denied(attempt, response)

@@ -342,6 +342,15 @@ async def test_without_a_proxy_or_session_no_answer_is_a_ban(ledger: SqliteLedge
     assert (report.pages, report.failures) == (1, {})
 
 
+async def test_a_session_without_a_proxy_may_be_banned_as_well(ledger: SqliteLedger):
+    web = Web({HOME: [Replay(status=403), "a page"]})
+    own = {"sessions": 2, "proxy_ban_statuses": [403], "obey_robots": False}
+
+    report = await crawled(Books(), web, ledger, **own)
+
+    assert (report.pages, report.failures) == (1, {})
+
+
 async def test_a_request_has_the_session_that_it_names_where_others_have_none(
     ledger: SqliteLedger,
 ):
