@@ -21,7 +21,7 @@ from crawlcw.crawl import seeder
 from crawlcw.crawl.seeder import RunStart, StartNames, fingerprint, is_deeper
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerUnavailableError
-from crawlcw.ledger.protocol import Added
+from crawlcw.ledger.protocol import Added, Counters
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Task
 from crawlcw.testing import ReplayDownloader
@@ -388,7 +388,10 @@ async def test_a_run_lasts_until_nothing_is_left_for_it(file: Path):
     assert await number() == 3, "the last was killed before it noted its end"
     await ledger.workers.join(worker)
     assert await number() == 3, "another worker has begun it"
-    assert await number(after=timedelta(minutes=3)) == 4, "and is heard of no more"
+    clock.advance(seconds=180)
+    await ledger.workers.beat(worker.name, Counters())
+    assert await number() == 3, "and is still at work"
+    assert await number(after=timedelta(minutes=3)) == 4, "it is heard of no more"
     await ledger.close()
 
 

@@ -132,7 +132,8 @@ def test_the_name_of_a_process_may_hold_anything(tmp_path: pytest.TempPathFactor
 
 
 def test_a_worker_of_any_machine_is_counted_out_after_a_day_of_silence():
-    worker = dataclasses.replace(this_worker(now=NOW), machine="another", heartbeat=NOW)
+    me = this_worker(now=NOW - timedelta(days=9))
+    worker = dataclasses.replace(me, machine="another", heartbeat=NOW)
 
     assert not is_gone(worker, now=NOW + timedelta(days=1))
     assert is_gone(worker, now=NOW + timedelta(days=1, seconds=1))
