@@ -382,7 +382,10 @@ def test_the_delay_counts_from_when_a_request_was_sent(
         run(clock, crawl(web), within=timedelta(minutes=1))
 
     assert len(web.sent) == requests
-    assert all(later - earlier >= 1 for earlier, later in pairwise(web.sent)), web.sent
+    gaps = [later - earlier for earlier, later in pairwise(web.sent)]
+    assert min(gaps) >= 1, gaps
+    if end == "well":
+        assert max(gaps) < 1.05, "an answer takes 0.1 s"
 
 
 class Slow(ReplayDownloader):
