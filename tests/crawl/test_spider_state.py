@@ -194,6 +194,35 @@ async def test_the_next_run_goes_on_with_the_state(crawl: Callable[..., Any], le
     assert await state_of(ledger_url, "again") == {"visits": [1, 2, 3]}
 
 
+async def test_a_page_knows_what_another_process_has_kept_before_it_added_the_page(
+    crawl: Callable[..., Any], ledger_url: str
+):
+    class Reading(Spider):
+        name = "reading"
+        allowed_hosts = ("a.example",)
+
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(BASE)
+            await first.wait()
+            ledger, other = await open_ledger(ledger_url, "reading"), Spider()
+            kept = KeptState(other, ledger)
+            other.state["told"] = "x"
+            await kept.keep()
+            await ledger.tasks.add([make_task(BASE + "next")])
+            await ledger.close()
+
+        def parse(self, response: Response) -> Any:
+            first.set()
+            yield {"url": response.url, "told": self.state.get("told")}
+
+    first = asyncio.Event()
+
+    await crawl(Reading(), {"": "", "next": ""})
+
+    items = await items_of(ledger_url, "reading")
+    assert {item["url"]: item["told"] for item in items} == {BASE: None, BASE + "next": "x"}
+
+
 async def test_a_state_that_is_used_after_its_callback_has_ended_is_told(
     crawl: Callable[..., Any], ledger_url: str
 ):
