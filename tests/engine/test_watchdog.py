@@ -341,7 +341,7 @@ async def test_a_watchdog_that_was_left_watches_again(thread: Thread):
     dog = Watchdog(Stats(), limit=timedelta(0), clock=thread.clock)
     for _ in range(2):
         async with dog:
-            thread.wait(looks=1)
+            thread.wait(looks=2)  # the first is that of its beginning
 
 
 async def test_an_error_in_the_thread_is_logged(thread: Thread, caplog: pytest.LogCaptureFixture):
