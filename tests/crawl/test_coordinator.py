@@ -1199,6 +1199,31 @@ async def test_an_origin_that_rests_is_asked_for_nothing(
 
 
 @quickly
+async def test_a_page_that_is_put_back_when_its_host_is_gone_is_worked_on(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add([make_task()])
+    harness = Harness(ledger)
+    harness.coordinator.seeded()
+    running = asyncio.create_task(harness.coordinator.run())
+    lease = await harness.coordinator.pool.get()
+
+    harness.coordinator.free_slot(lease)
+    host = harness.frontier.hosts[lease.task.host]
+    assert host.lease is not None
+    state = harness.frontier.part(host)
+    await ledger.host_leases.release([(host.lease, state)])
+    harness.coordinator.put_back(lease, to_ledger=False)
+    harness.coordinator.done(lease)
+    working = asyncio.create_task(harness.work())
+
+    async with asyncio.timeout(60):
+        assert await running == "drained"
+    working.cancel()
+    assert len(harness.starts) == 1
+
+
+@quickly
 async def test_a_page_that_is_put_back_opens_its_host_that_was_lost_meanwhile(
     ledger: CountingLedger,
 ) -> None:
