@@ -175,6 +175,9 @@ class Seeder:
         Ledgers of older versions say nothing of it, and kept no such links.
         """
         limit = self._adder.max_depth
+        if last is not None and last["limit"] == limit:
+            # No write delays `start`: its passwords are to be there before the first page is asked.
+            return
         if last is not None and is_deeper(limit, than=last["limit"]):
             number = await self._ledger.admin.admit_to_depth(limit)
             logger.info(

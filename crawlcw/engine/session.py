@@ -123,6 +123,7 @@ class WorkerSession:
         told the tasks that were given back, for their work was cancelled. Where the lease
         changes meanwhile, call `lease_changed`.
         """
+        self._hurried = anyio.Event()  # earlier changes are no reason
         async with anyio.create_task_group() as running:
             running.start_soon(self._keep_beating)
             began = anyio.current_time()
