@@ -206,7 +206,7 @@ class Outcomes:
     async def unchanged(self, attempt: PageAttempt, response: Response) -> Done:
         """Record that a page is unchanged: its callback has nothing new to read."""
         task, stored = attempt.lease.task, None
-        if task.stored is None and response.status != NOT_MODIFIED:
+        if task.stored is None:  # and no 304: a crawl that keeps pages asks for this one as a whole
             stored = await self.keep(attempt)
         elif self.bodies is not None:
             await self.bodies.keep_unchanged(attempt)

@@ -24,6 +24,7 @@ from crawlcw import (
 from crawlcw.api.attempt import Attempt, Layer, Next, Purpose, replaced
 from crawlcw.assembly import assemble
 from crawlcw.engine.watchdog import Watchdog
+from crawlcw.errors import ProxiesAwayError
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -39,7 +40,7 @@ from tests.support.ledgers import PatchedFacet, make_task
 pytestmark = pytest.mark.quick
 
 #: The seconds to the end of a request, and its status, the target of its redirect, or its failure.
-Answer = tuple[float, int | str | Reason]
+Answer = tuple[float, int | str | Reason | FetchError]
 WELL: Answer = (0.1, 200)
 REFUSED: Answer = (0.1, Reason.CONNECT)
 SILENT: Answer = (3, Reason.TIMEOUT_CONNECT)
@@ -87,6 +88,8 @@ class Web:
         self.asked.append((began, url))
         seconds, end = self.answers(self, url)
         await asyncio.sleep(seconds)
+        if isinstance(end, FetchError):
+            raise end
         if isinstance(end, Reason):
             error = FetchError(end)
             error.port_closed = end is Reason.CONNECT
@@ -286,6 +289,7 @@ def test_a_crawl_that_is_stopped_during_a_check_of_the_network_ends_with_that(cr
     assert web.report.finish_reason is FinishReason.STOPPED_BY_SPIDER
     assert web.clock.elapsed < 8
     assert web.statuses == {Status.FINISHED: 12, Status.TODO: 2}
+    assert web.report.internal_errors == 0
 
 
 @pytest.mark.thorough
@@ -415,6 +419,26 @@ def test_a_robots_txt_that_is_answered_shows_that_the_network_is_there(crawled: 
 
 
 # --- hosts
+
+
+def test_a_page_for_which_no_proxy_is_left_waits_for_one(crawled: Crawled):
+    away = (0.1, ProxiesAwayError("all of them rest", wait=30))
+    web = crawled(
+        ["http://a.example/"], lambda web, _: away if len(web.asked) == 1 else WELL, max_retry=1
+    )
+
+    assert web.statuses == {Status.FINISHED: 1}
+    assert web.asked[1][0] > 30
+
+
+def test_a_page_whose_host_did_not_answer_lets_two_others_go_first(crawled: Crawled):
+    """Although its priority is higher."""
+    urls = [Request("http://a.example/first", priority=9), *pages("a", 7)]
+    web = crawled(urls, lambda web, _: SILENT if len(web.asked) == 1 else WELL, delay="10s")
+
+    order = [url.rpartition("/")[2] for _, url in web.asked]
+    assert order[0] == "first"
+    assert 3 <= order.index("first", 1) < 7
 
 
 def test_a_port_that_refuses_has_its_long_rests_while_seeds_come_in(crawled: Crawled):

@@ -843,6 +843,7 @@ async def test_an_error_of_crawlcw_itself_ends_no_page(error: Exception, ledger:
     assert report.pages == 3
     assert (report.finish_reason, report.failures) == (FinishReason.INTERNAL_ERROR, {})
     assert report.internal_errors >= 3
+    assert "keeps 1 page from being done" in report.detail
     assert "a downloader may not do this" in report.detail
     assert report.host_failures == {}
 

@@ -107,14 +107,15 @@ async def test_a_banned_when_that_raises_fails_its_page(
 async def test_a_page_that_is_refused_to_every_proxy_fails_by_itself(
     site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
 ):
-    site.forbidden = {5}
+    site.broken = {5}
 
-    report = await crawl(three, proxy_ban_statuses="403", max_retry=1)
+    report = await crawl(three, proxy_ban_statuses="500", max_retry=2)
 
     assert report.finish_reason is FinishReason.DRAINED
     assert report.counts[Status.FINISHED] == 15 - 3
-    assert report.failures == {"http-status": 1}
-    assert Counter(each.path for each in site.visits)["/p/5"] == 3
+    assert report.failures == {"http-status": 2}
+    # The second attempt begins with all of them.
+    assert Counter(each.path for each in site.visits)["/p/5"] == 2 * 3
 
 
 @pytest.mark.representative("sqlite")
