@@ -191,6 +191,8 @@ def test_a_worker_that_is_never_told_to_go_ends_well_and_has_loaded_no_spider(
     assert [each.name for each in tmp_path.iterdir()] == ["pages.py"]
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("mongodb")
 @pytest.mark.parametrize(
     ("url", "module"),
     [

@@ -142,6 +142,8 @@ def test_a_folder_that_cannot_take_the_items_is_named(
     assert done.returncode == 2
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("run")
 @pytest.mark.parametrize(
     "line", ["stats pages", "run {folder}/pages.py", "check {folder}/pages.py", "doctor pages"]
 )
@@ -158,6 +160,8 @@ def test_a_working_directory_that_is_gone_is_named(line: str, crawlcw: Crawlcw, 
 
 @pytest.mark.thorough
 @pytest.mark.representative("stats")
+@pytest.mark.thorough
+@pytest.mark.representative("export")
 @pytest.mark.parametrize(
     "line",
     [
@@ -267,6 +271,8 @@ def test_a_ledger_that_is_read_only_can_be_looked_at(
         assert done.stdout.count("\n") == PAGES + 2
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("run")
 @pytest.mark.parametrize(
     "line",
     [

@@ -1476,7 +1476,7 @@ async def test_hosts_that_cannot_be_held_all_at_once_take_turns(ledger: Counting
         await ledger.tasks.add(tasks)
     harness = Harness(ledger, concurrency=2, delay="100ms")
 
-    await harness.stopped_after(40, work=0.01)
+    await harness.stopped_after(20, work=0.01)
 
     served = {url.split("/")[2] for _, url in harness.starts}
     assert len(served) == 40, "8 hosts are held at once, each for 20 pages"

@@ -419,7 +419,7 @@ async def test_a_page_that_an_internal_error_puts_back_counts_once(
     monkeypatch.setattr(outcomes, "_FIRST_WAIT", timedelta(milliseconds=1))
 
     # With cookies a redirect is followed in place.
-    report = await crawl(Counting(), pages, cookies=True)
+    report = await crawl(Counting(), pages, cookies=True, lease="3s")
 
     assert (report.internal_errors, report.pages) == (1, 1)
     assert await state_of(ledger_url, "counting") == {"parsed": 1}

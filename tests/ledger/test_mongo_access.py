@@ -302,6 +302,8 @@ def test_who_may_not_see_a_collection_is_told_which(server: GuardedServer, crawl
 PARTS = ("", ".hosts", ".workers", ".rates", ".items", ".sessions", ".state")
 
 
+@pytest.mark.thorough
+@pytest.mark.representative(".workers")
 @pytest.mark.parametrize("part", PARTS)
 def test_a_crawl_asks_for_the_rights_on_each_of_its_collections(
     server: GuardedServer, role: dict[str, Any], part: str

@@ -143,6 +143,8 @@ def kill_at(url: str, name: str, last: str) -> None:
     assert done.returncode == -9
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("UPDATE")
 @pytest.mark.parametrize("last", ["ALTER TABLE", "UPDATE", "CREATE INDEX", "COMMIT"])
 async def test_an_upgrade_of_a_file_that_is_killed_goes_on_at_the_next_opening(
     tmp_path: Path, last: str
@@ -154,6 +156,8 @@ async def test_an_upgrade_of_a_file_that_is_killed_goes_on_at_the_next_opening(
     await work_off(url)
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("dropIndexes")
 @pytest.mark.parametrize("last", ["createIndexes", "dropIndexes", "update"])
 async def test_an_upgrade_of_a_database_that_is_killed_goes_on_at_the_next_opening(
     request: pytest.FixtureRequest, last: str
