@@ -39,7 +39,7 @@ from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.health import Origin
 from crawlcw.model.hosts import HostLease, RobotsRecord
 from crawlcw.model.standstill import Rests, Standstill
-from crawlcw.model.task import Status, Task
+from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import put_off
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support.attempts import way
@@ -75,6 +75,13 @@ class QuickLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._now() + self.selector.skipped
+
+
+def waited() -> float:
+    """Return for how many seconds the `QuickLoop` has waited for nothing but timers."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, QuickLoop)
+    return loop.selector.skipped
 
 
 class CountingLedger(SqliteLedger):
@@ -349,6 +356,7 @@ async def test_a_hosts_slot_is_freed_once_for_each_page(ledger: CountingLedger) 
 
     for _ in range(2):
         coordinator.free_slot(first)
+    assert coordinator.pool.waiting == 1, "while the first page is worked on"
     coordinator.done(first)
 
     second = await coordinator.pool.get()
@@ -357,6 +365,80 @@ async def test_a_hosts_slot_is_freed_once_for_each_page(ledger: CountingLedger) 
     assert slots.active == 0, "done frees the slot if the page did not"
     coordinator.stop()
     await running
+
+
+@quickly
+async def test_it_ends_as_soon_as_its_last_page_is_written(ledger: CountingLedger) -> None:
+    await ledger.tasks.add([make_task()])
+
+    assert await Harness(ledger).until_it_ends(seconds=20) == "drained"
+
+    assert waited() < 20.05
+
+
+@quickly
+async def test_fetchers_do_not_wait_for_tasks_of_a_host_that_has_many(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(200))
+    harness = Harness(ledger, concurrency=10, per_host_concurrency=0, obey_robots=False)
+
+    assert await harness.until_it_ends(seconds=0.1) == "drained"
+
+    # 20 turns of 0.1 s each.
+    assert len(harness.starts) == 200
+    assert waited() < 2.5
+
+
+@quickly
+async def test_more_tasks_are_read_when_half_of_those_ahead_are_used_up(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(100))
+    harness = Harness(ledger, concurrency=10, per_host_concurrency=0, obey_robots=False)
+    coordinator, look_wanted = harness.coordinator, harness.frontier.look_wanted
+    running = asyncio.create_task(coordinator.run())
+    first = await coordinator.pool.get()
+    coordinator.host_leaser.lease_at = float("inf")
+    await asyncio.sleep(10)
+    assert waited() > 5, "it sleeps"
+    asked = [*ledger.asked]
+
+    coordinator.done(first)
+    for _ in range(8):
+        coordinator.done(await coordinator.pool.get())
+    assert not look_wanted.is_set()
+    look_wanted.set()
+    await asyncio.sleep(1)
+    assert ledger.asked == asked
+    coordinator.done(await coordinator.pool.get())
+    assert look_wanted.is_set()
+    for _ in range(20):
+        coordinator.done(await coordinator.pool.get())
+    await asyncio.sleep(10)
+    assert len(ledger.claimed) == 60, "the room that is left by one lot is filled by the next"
+
+    coordinator.stop()
+    await running
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "hosts", "most"),
+    [(1, 4, 4), (4, 1, 8), (4, 16, 32), (20, 10, 80)],
+    ids=["one each", "one host", "four times as many", "a few each"],
+)
+@quickly
+async def test_of_slow_hosts_so_many_tasks_are_held_ahead(
+    ledger: CountingLedger, concurrency: int, hosts: int, most: int
+) -> None:
+    await ledger.tasks.add(_of_hosts(hosts, each=40))
+    limits = {"delay": "100ms", "per_host_concurrency": 0, "obey_robots": False}
+    harness = Harness(ledger, concurrency=concurrency, **limits)
+
+    # Pages take longer than this run.
+    await harness.stopped_after(5, work=60)
+
+    assert len(harness.held) - len(harness.starts) == most
 
 
 @pytest.mark.thorough
@@ -515,8 +597,52 @@ async def test_for_a_host_no_more_is_claimed_than_two_turns_of_what_it_may_be_as
 
     hosts = Counter(lease.task.host for lease in harness.held.all())
     assert len(harness.starts) == 20
-    assert max(hosts.values()) <= 2
+    assert max(hosts.values()) == 2
     assert len(hosts) >= 30
+
+
+@quickly
+async def test_hosts_without_limits_are_served_though_there_is_room_for_fewer_tasks(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(_of_hosts(4, each=5))
+    harness = Harness(ledger, concurrency=1, per_host_concurrency=0, obey_robots=False)
+
+    async with asyncio.timeout(30):
+        assert await harness.until_it_ends(seconds=0.1) == "drained"
+
+    assert len(harness.starts) == 20
+
+
+@quickly
+async def test_of_hosts_with_a_delay_one_task_each_is_claimed_where_room_is_short(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(_of_hosts(4, each=5))
+    harness = Harness(ledger, concurrency=1, delay="2s", obey_robots=False)
+
+    await harness.stopped_after(35, work=10)
+
+    assert len({url.split("/")[2] for _, url in harness.starts}) == 4
+
+
+@quickly
+async def test_hosts_whose_tasks_find_no_room_are_kept(
+    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ledger.tasks.add(_of_hosts(20, each=1))
+    leased, lease = list[str](), ledger.host_leases.lease
+
+    async def noted(**options: Any) -> list[HostLease]:
+        leases: list[HostLease] = await lease(**options)
+        leased.extend(each.host.name for each in leases)
+        return leases
+
+    monkeypatch.setattr(ledger.host_leases, "lease", noted, raising=False)
+
+    assert await Harness(ledger, concurrency=5).until_it_ends(seconds=5) == "drained"
+
+    assert len(leased) == 20
 
 
 @quickly
@@ -560,12 +686,87 @@ async def test_where_there_is_no_room_for_all_hosts_a_priority_counts_like_waiti
 @quickly
 async def test_a_task_that_is_due_later_is_waited_for(ledger: CountingLedger) -> None:
     await ledger.tasks.add([make_task(due=START + timedelta(seconds=100))])
-    harness = Harness(ledger)
+    harness, before = Harness(ledger), list[float]()
+    asyncio.get_running_loop().call_at(ledger.began + 100, lambda: before.append(waited()))
 
     assert await harness.until_it_ends() == "drained"
 
     ((time, _),) = harness.starts
     assert 99.99 <= time - ledger.began <= 102
+    assert waited() - before[0] < 0.3
+
+
+@pytest.mark.parametrize(("idle", "within"), [(0.5, 1), (700, 8.1)], ids=["soon", "late"])
+@quickly
+async def test_what_another_process_adds_to_an_idle_ledger_is_begun(
+    ledger: CountingLedger, idle: float, within: float
+) -> None:
+    await ledger.tasks.add([make_task(due=START + timedelta(days=1))])
+    coordinator = Harness(ledger, obey_robots=False).coordinator
+    running = asyncio.create_task(coordinator.run())
+    await asyncio.sleep(idle)
+
+    added = waited()
+    await ledger.tasks.add([make_task("http://new.example/")])
+    await coordinator.pool.get()
+
+    assert waited() - added < within
+    coordinator.stop()
+    await running
+
+
+@pytest.mark.parametrize(("changed", "within"), [(True, 0.5), (False, 1.05)])
+@quickly
+async def test_what_another_process_adds_beside_a_page_under_way_is_begun_soon_after_a_change(
+    ledger: CountingLedger, changed: bool, within: float
+) -> None:
+    await ledger.tasks.add([make_task()])
+    coordinator = Harness(ledger, obey_robots=False).coordinator
+    running = asyncio.create_task(coordinator.run())
+    await coordinator.pool.get()
+    await asyncio.sleep(30)
+
+    if changed:
+        coordinator.wake()
+        await asyncio.sleep(0.1)
+    added = waited()
+    await ledger.tasks.add([make_task("http://new.example/")])
+    await coordinator.pool.get()
+
+    assert waited() - added < within
+    coordinator.stop()
+    await running
+
+
+@quickly
+async def test_hosts_are_seldom_looked_for_while_all_fetchers_are_busy(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(10))
+    harness = Harness(ledger, concurrency=2, per_host_concurrency=0, obey_robots=False)
+
+    await harness.stopped_after(60, work=100)
+
+    assert [name for name, _ in ledger.asked].count("lease") < 40, "once in two seconds"
+
+
+@quickly
+async def test_before_the_next_look_is_due_a_change_is_no_reason_to_ask_the_ledger(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add([make_task(due=START + timedelta(days=1))])
+    harness = Harness(ledger)
+    running = asyncio.create_task(harness.coordinator.run())
+    await asyncio.sleep(60)
+
+    asked = len(ledger.asked)
+    for _ in range(5):
+        harness.frontier.look_wanted.set()
+        await asyncio.sleep(0.01)
+
+    assert [name for name, _ in ledger.asked[asked:]].count("horizon") <= 1
+    harness.coordinator.stop()
+    await running
 
 
 @quickly
@@ -597,6 +798,7 @@ async def test_a_ledger_of_hosts_that_have_no_room_is_seldom_asked_too(
     asked = [what for what, _ in ledger.asked]
     assert len(harness.starts) <= 7
     assert asked.count("page_each") <= 60, "at most one a second"
+    assert ledger.most <= 2, "one under way, and the next"
 
 
 @quickly
@@ -751,15 +953,40 @@ async def test_what_comes_in_after_an_outage_is_begun_beside_a_page_under_way(
 
 
 @quickly
+async def test_a_page_to_be_tried_again_is_begun_beside_one_under_way(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(2))
+    harness = Harness(ledger, concurrency=2, per_host_concurrency=0, obey_robots=False)
+    coordinator = harness.coordinator
+    running = asyncio.create_task(coordinator.run())
+    await coordinator.pool.get()
+    failed = await coordinator.pool.get()
+    await asyncio.sleep(1)
+
+    coordinator.done(failed)
+    await ledger.outcomes.release([failed])
+    harness.held.end([failed])
+    coordinator.written(more=True, again=[failed.task.host])
+
+    async with asyncio.timeout(30):
+        again = await coordinator.pool.get()
+    assert again.task.id == failed.task.id
+    coordinator.stop()
+    await running
+
+
+@quickly
 async def test_claims_that_another_process_has_made_first_are_counted(
     ledger: CountingLedger,
 ) -> None:
     await ledger.tasks.add(make_tasks(5))
-    claim = ledger.leases.claim
+    claim, lots = ledger.leases.claim, list[int]()
 
     async def claimed_before(tasks: Sequence[Task], **options: Any) -> Claimed:
         other = {"worker": "b", "lease": timedelta(seconds=5), "max_lost": 3}
-        if not harness.stats.claims:
+        lots.append(len(tasks))
+        if len(lots) == 1:
             await ledger.real.leases.claim(tasks, **other)
         answer: Claimed = await claim(tasks, **options)
         return answer
@@ -770,7 +997,7 @@ async def test_claims_that_another_process_has_made_first_are_counted(
     assert await harness.until_it_ends() == "drained"
 
     assert len(harness.starts) == 5
-    assert (harness.stats.claims, harness.stats.claims_missed) == (10, 5)
+    assert (harness.stats.claims, harness.stats.claims_missed) == (sum(lots), 5)
 
 
 @quickly
@@ -1108,10 +1335,7 @@ async def test_a_page_that_has_crashed_its_worker_is_counted_and_told_of(
 ) -> None:
     caplog.set_level("INFO")
     crashing, other = make_tasks(2)
-    await ledger.tasks.add([crashing])
-    dead = {"worker": "dead", "lease": timedelta(0), "max_lost": max_lost}
-    (lease,) = (await ledger.leases.claim(await ledger.tasks.page(limit=1), **dead)).leases
-    await ledger.leases.begin(lease)
+    lease = await _of_a_dead_worker(ledger, crashing)
     await ledger.tasks.add([other])
     harness = Harness(ledger, max_lost=max_lost)
 
@@ -1124,6 +1348,36 @@ async def test_a_page_that_has_crashed_its_worker_is_counted_and_told_of(
     what = f"{lease.token} was lost while it worked on nothing else"
     assert record.message == f"{crashing.url}: {what} {told}".replace(" ,", ",")
     assert record.event == ("give up" if given_up else "quarantined")
+
+
+async def _of_a_dead_worker(ledger: CountingLedger, task: Task) -> Lease:
+    """Add a task with a lease that has run out, whose worker had begun with the task alone."""
+    await ledger.tasks.add([task])
+    dead = {"worker": "dead", "lease": timedelta(0), "max_lost": 1}
+    (lease,) = (await ledger.leases.claim(await ledger.tasks.page(limit=1), **dead)).leases
+    await ledger.leases.begin(lease)
+    return lease
+
+
+@quickly
+async def test_of_a_crash_that_another_process_has_counted_nothing_is_told(
+    ledger: CountingLedger, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    await _of_a_dead_worker(ledger, make_task())
+    harness, claim = Harness(ledger, max_lost=1), ledger.leases.claim
+
+    async def claimed_before(tasks: Sequence[Task], **options: Any) -> Claimed:
+        await ledger.real.leases.claim(tasks, **{**options, "worker": "b"})
+        answer: Claimed = await claim(tasks, **options)
+        return answer
+
+    harness.session.ledger.leases.claim = claimed_before
+
+    assert await harness.until_it_ends() == "drained"
+
+    assert (harness.stats.claims, harness.stats.claims_missed) == (1, 1)
+    assert not [each for each in caplog.records if "was lost while" in each.message]
 
 
 @quickly
@@ -1274,6 +1528,8 @@ async def test_hosts_whose_wake_up_was_lost_are_found(ledger: CountingLedger) ->
     for host in range(60):
         tasks = [make_task(f"http://h{host:02}.example/{n}") for n in range(2)]
         await ledger.real.tasks.add(tasks)
+    for name in ("b", "c"):
+        await ledger.workers.join(replace(this_worker(now=ledger.now()), name=name))
     harness = Harness(ledger)
     began = asyncio.get_running_loop().time()
 
@@ -1402,6 +1658,23 @@ async def test_a_worker_wants_hosts_while_others_have_all_that_are_due(
 
 
 @quickly
+async def test_a_worker_whose_host_waits_for_its_turn_wants_no_other(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(5))
+    harness = Harness(ledger, delay="20s", obey_robots=False)
+    await harness.session.join()
+    running = asyncio.create_task(harness.stopped_after(60))
+
+    for _ in range(10):
+        await asyncio.sleep(5)
+        assert not await harness.is_hungry()
+
+    await running
+    assert len(harness.starts) == 3
+
+
+@quickly
 async def test_why_a_crawl_stands_still(ledger: CountingLedger) -> None:
     await ledger.tasks.add([make_task(due=START + timedelta(seconds=100))])
     harness = Harness(ledger)
@@ -1431,6 +1704,29 @@ async def test_why_a_crawl_stands_still(ledger: CountingLedger) -> None:
     harness.causes.rests.network_away_since = None
     await running
     assert coordinator.standstill() is None, "a page has just ended"
+
+
+@quickly
+async def test_a_crawl_waits_for_start_or_for_a_task_that_is_due_later(
+    ledger: CountingLedger,
+) -> None:
+    harness = Harness(ledger)
+    await harness.session.join()
+    running = asyncio.create_task(harness.coordinator.run())
+
+    await asyncio.sleep(10)
+    assert harness.coordinator.standstill() == Standstill(start=True)
+    due = START + timedelta(seconds=200)
+    await ledger.tasks.add([make_task(due=due)])
+    await asyncio.sleep(10)
+    assert harness.coordinator.standstill() == Standstill(until=due)
+    await ledger.workers.join(replace(this_worker(now=ledger.now()), name="b"))
+    await harness.session.beat()
+    await asyncio.sleep(10)
+    assert harness.coordinator.standstill() == Standstill(until=due), "of all workers"
+
+    harness.coordinator.stop()
+    await running
 
 
 @quickly
@@ -1635,8 +1931,6 @@ async def test_a_worker_without_hosts_is_left_its_share(ledger: CountingLedger) 
 @quickly
 async def test_hosts_are_not_handed_on_as_they_come(ledger: CountingLedger) -> None:
     """Workers that all want some would pass them round, and hardly ask any."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, QuickLoop)
     for host in range(8):
         await ledger.tasks.add([make_task(f"http://h{host}.example/")])
     for name in ("b", "c"):
@@ -1648,7 +1942,7 @@ async def test_hosts_are_not_handed_on_as_they_come(ledger: CountingLedger) -> N
 
     assert len(harness.starts) == 8
     # Hosts that are passed on wait for others; the time of the work itself says nothing.
-    assert loop.selector.skipped < 1
+    assert waited() < 1
 
 
 @quickly
