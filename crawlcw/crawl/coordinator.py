@@ -537,21 +537,21 @@ class Coordinator:
     async def _waiting(self, horizon: datetime | None, until: datetime | None) -> Standstill:
         """Return what there is to wait for, where this process has nothing to do *until* then."""
         now = self._ledger.now()
-        if horizon is None and not self.frontier.seeded:
+        if horizon is None:
             return Standstill(start=True)
         workers, _ = await self._session.neighbours()
         # The leases of others end by then, or are renewed.
         if workers > 1 and (until is None or until <= now + self._settings.lease):
             return Standstill(others=True)
-        return Standstill(until=until if until is not None and until > now else None)
+        return Standstill(until=until)
 
     def _next_look(self) -> float:
         """Return in how many seconds there is something to look at, if nothing changes before."""
-        now, is_idle = time.monotonic(), self.pool.has_idle_workers()
+        is_idle = self.pool.has_idle_workers()
         self._leases_at = self.host_leaser.next_look(hungry=is_idle)
         # Where all fetchers are busy the next one that is not calls, once it has its next task: of
         # hosts that are handed on, none is to be one whose turn has just come.
-        until = min(now + _LONGEST_IDLE, self._leases_at + (0 if is_idle else _BUSY_PAUSE))
+        until = self._leases_at + (0 if is_idle else _BUSY_PAUSE)
         if self._is_low():
             until = min(until, self._look_at, self.frontier.wanted()[1])
         return until - time.monotonic()
