@@ -525,7 +525,8 @@ class Coordinator:
         if horizon is not None and horizon <= now + self._settings.lease:
             # Another process is at work, and may be done, or find more to do, at any time.
             idle = min(idle, _IDLE_BESIDE_OTHERS)
-        self._rest(idle)
+        # A wake-up that came while it asked has shortened the wait.
+        self._rest(min(idle, self._idle))
         return False
 
     def _rest(self, seconds: float) -> None:

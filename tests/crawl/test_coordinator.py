@@ -1730,6 +1730,31 @@ async def test_a_crawl_waits_for_start_or_for_a_task_that_is_due_later(
 
 
 @quickly
+async def test_tasks_that_come_in_while_it_asks_for_other_workers_are_begun_soon(
+    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ledger.tasks.add([make_task(due=START + timedelta(days=1))])
+    harness, late = Harness(ledger, obey_robots=False), make_task("http://new.example/")
+    running = asyncio.create_task(harness.coordinator.run())
+    await asyncio.sleep(60)
+    neighbours, added = harness.session.neighbours, list[float]()
+
+    async def with_tasks() -> tuple[int, int]:
+        if not added:
+            await ledger.real.tasks.add([late])
+            await harness.coordinator.announce([late])
+            added.append(waited())
+        return await neighbours()
+
+    monkeypatch.setattr(harness.session, "neighbours", with_tasks)
+    await harness.coordinator.pool.get()
+
+    assert waited() - added[0] < 0.5
+    harness.coordinator.stop()
+    await running
+
+
+@quickly
 async def test_a_crawl_whose_tasks_others_have_waits_for_them(ledger: CountingLedger) -> None:
     await ledger.tasks.add([make_task()])
     (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(seconds=100))
