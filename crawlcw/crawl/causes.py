@@ -226,10 +226,9 @@ class Causes:
         """
         if error.hop > 1:
             self.answered()
-        task, session = attempt.lease.task, attempt.session
-        # A proxy may have failed it.
-        is_fixed = session is not None and session.proxy is not None
-        wait = self.proxies.another_in(error, task.url, is_fixed=is_fixed)
+        task = attempt.lease.task
+        # A proxy may have failed it. A session has its own wherever the settings name some.
+        wait = self.proxies.another_in(error, task.url, is_fixed=attempt.session is not None)
         if wait is not None:
             raise deferral(Cause.PROXY, self._now() + timedelta(seconds=wait) if wait else None)
         if error.hop > 1 or error.reason is Reason.HTTP_STATUS:
