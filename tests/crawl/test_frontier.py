@@ -1,8 +1,11 @@
 """The hosts of one process: begun, served and left, and their state in the ledger."""
 
+import logging
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
 from crawlcw.api.host_limits import HostLimit
@@ -15,6 +18,7 @@ from crawlcw.errors import Defer, FetchError, Reason
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.model.health import Cause, Origin
 from crawlcw.model.hosts import Host, RobotsRecord
+from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Lease
 from tests.support.frontiers import HOST, USABLE, Process, lease_of
 from tests.support.ledgers import START, make_task, visit
@@ -370,6 +374,18 @@ def test_a_visitor_that_becomes_the_owner_knows_of_its_rest():
     assert process.part().not_before == process.at(50)
 
 
+def test_a_host_that_its_owner_gave_back_rests_as_the_ledger_says():
+    """A user may have had it tried again meanwhile."""
+    process = Process()
+    process.serve()
+    process.failed()
+    process.part()
+
+    process.begin()
+
+    assert process.resting() == 0
+
+
 def test_a_visited_host_is_idle_when_nothing_of_it_is_under_way():
     """The next visit reads its state again: the owner may have slowed the host down."""
     process = Process(concurrency=0)
@@ -588,6 +604,8 @@ def test_a_failure_without_retry_after_is_a_rest_of_ten_seconds():
     assert process.resting() == 10
     assert host.phase is Phase.LEAVING
     assert host.state.not_before == process.at(10)
+    told = process.causes.rests.standstill(process.ledger_now())
+    assert told == Standstill(hosts=1, until=process.at(10), why="connect")
 
 
 def test_failures_that_come_together_are_one():
@@ -633,14 +651,18 @@ def test_an_answer_of_a_host_that_was_given_up_takes_that_back():
     assert process.given_up == {}
 
 
-def test_a_host_that_was_parted_with_is_told_nothing():
+async def test_a_host_that_was_parted_with_is_told_nothing():
     process = Process()
     process.serve()
+    (lease,) = process.claim()
+    assert process.take() is lease
     process.part()
 
     process.answered()
     process.causes.page_failed(HOST)
     process.failed()
+    assert throttled(process, lease) is not None
+    assert await refused(process) is not None
     process.lose()
     process.frontier.sent(HOST, at=process.now)
     process.frontier.look(HOST)
@@ -1121,6 +1143,16 @@ def test_a_host_that_is_leased_again_rests_as_the_next_owner_has_learned(
 # --- throttling of one page or of the host
 
 
+def attempt_at(process: Process, lease: Lease, *, sent: datetime | None = None) -> PageAttempt:
+    return PageAttempt(
+        lease=lease,
+        request=Request.of(lease.task),
+        free=lambda: None,
+        sent=sent or process.ledger_now(),
+        began=process.now,
+    )
+
+
 def throttled(
     process: Process,
     lease: Lease,
@@ -1128,16 +1160,10 @@ def throttled(
     retry_after: float | None = None,
     sent: datetime | None = None,
 ) -> Defer | None:
-    attempt = PageAttempt(
-        lease=lease,
-        request=Request.of(lease.task),
-        free=lambda: None,
-        sent=sent or process.ledger_now(),
-        began=process.now,
-    )
     try:
         process.causes.throttled(
-            attempt, FetchError(Reason.HTTP_STATUS, status=429, retry_after=retry_after)
+            attempt_at(process, lease, sent=sent),
+            FetchError(Reason.HTTP_STATUS, status=429, retry_after=retry_after),
         )
     except Defer as deferred:
         return deferred
@@ -1513,6 +1539,22 @@ def test_the_tasks_of_a_lone_origin_that_rests_are_in_nobodys_way():
     assert host.obstacle(plain) is None
     assert host.phase is not Phase.LEAVING
     assert process.take_all() == [leases[1]]
+    told = process.causes.rests.standstill(process.ledger_now())
+    assert told == Standstill(hosts=1, until=process.at(10), why="tls")
+
+
+def test_a_late_failure_of_a_lone_origin_that_has_answered_since_is_no_rest():
+    process = Process()
+    process.serve(origins={"https": Origin(good_at=START.timestamp())})
+    sent = process.ledger_now()
+    process.now += 1
+    process.failed()
+    process.now += 20
+    process.answered(page=False)
+
+    fault = process.failed(sent=sent)
+
+    assert (process.resting(), fault.until) == (0, process.at(1))
 
 
 def test_while_the_network_is_checked_nothing_is_begun_with():
@@ -1553,13 +1595,27 @@ def test_links_to_a_host_that_was_full_before_are_dropped():
     assert process.full == {HOST}
 
 
-def test_a_page_that_is_banned_through_every_proxy_says_nothing_of_them():
+@pytest.mark.parametrize("number", [2, 4, 5])
+def test_a_page_that_is_banned_through_every_proxy_or_four_says_nothing_of_them(number: int):
     causes = Process().causes
-    causes.proxies = pool = ProxyPool(Settings(proxies=["http://one:1", "http://two:1"]))
+    causes.proxies = pool = ProxyPool(Settings(proxies=[f"http://p{n}:1" for n in range(number)]))
     page = make_task("http://a.example/")
+    asked = pool.proxies[:4]
 
-    assert [causes.banned(page, proxy) for proxy in pool.proxies] == [False, True]
-    assert all(pool.wait(proxy, "a.example") <= 0 for proxy in pool.proxies)
+    found = [causes.banned(page, proxy) for proxy in asked]
+
+    assert found == [False] * (len(asked) - 1) + [True]
+    assert all(pool.wait(proxy, "a.example") <= 0 for proxy in asked)
+
+
+def test_a_page_that_is_banned_with_four_sessions_pays_and_no_proxy_does(
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level(logging.INFO)
+    causes, page = Process().causes, make_task("http://a.example/")
+
+    assert [causes.banned(page, None) for _ in range(4)] == [False, False, False, True]
+    assert caplog.records == []
 
 
 def test_a_ban_of_the_proxy_that_a_request_has_named_is_its_pages_own():
@@ -1590,18 +1646,92 @@ def test_no_host_is_full_before_all_start_urls_are_known():
     assert host.state.given_up is None
 
 
+async def refused(process: Process) -> Defer | None:
+    """Have the port of the host refuse a request that was sent now."""
+    error = FetchError(Reason.CONNECT)
+    error.port_closed = True
+    return await process.causes.unanswered(
+        HOST, f"http://{HOST}/", error, sent=process.ledger_now(), began=process.now
+    )
+
+
+async def test_an_answer_before_a_check_of_the_network_has_begun_spares_it():
+    process = Process()
+    frontier = process.frontier
+    for name in ("b.example", "c.example"):
+        frontier.uplink.learned(name, f"http://{name}/")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(refused, process)
+        await anyio.wait_all_tasks_blocked()
+        assert frontier.uplink.is_blocked
+        frontier.look_wanted.clear()
+        process.causes.answered()
+        tasks.start_soon(process.causes.watch_uplink)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+
+    assert not frontier.uplink.is_blocked
+    assert frontier.look_wanted.is_set(), "the tasks that wait may be begun with"
+
+
 async def test_a_host_that_has_answered_rests_as_long_as_any_though_nothing_else_waits():
     """Else a server that is started anew would be given up before it is back."""
     process = Process()
     process.serve()
-    url = f"http://{HOST}/"
-    process.causes.answered_well(HOST, url, latency=0.0, sent=process.ledger_now())
-    refused = FetchError(Reason.CONNECT)
-    refused.port_closed = True
+    process.answered(page=False)
     process.now += 1
 
-    await process.causes.unanswered(
-        HOST, url, refused, sent=process.ledger_now(), began=process.now
-    )
+    await refused(process)
 
     assert process.resting() >= process.frontier.policy.backoff_base.total_seconds()
+
+
+@pytest.mark.parametrize(("others", "failures", "rest"), [(99, 1, 0.5), (100, 1, 10), (1, 0, 10)])
+async def test_a_port_that_refuses_has_its_long_rests_beside_very_many_silent_hosts_or_another(
+    others: int, failures: int, rest: float
+):
+    """Of more hosts than were looked at, some may have work."""
+    known = [Host(name=f"{number}.example", failures=failures) for number in range(others)]
+
+    async def busiest(*, limit: int) -> tuple[list[Host], list[Host]]:
+        return [], known[:limit]
+
+    process = Process(ledger=SimpleNamespace(hosts=SimpleNamespace(busiest=busiest)))
+    process.serve()
+
+    await refused(process)
+
+    assert process.resting() == rest
+
+
+async def test_each_failure_of_a_host_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    process = Process()
+    process.serve()
+    process.answered(page=False)
+    (lease,) = process.claim()
+
+    throttled(process, lease)
+    await refused(process)
+
+    told = [(vars(each)["event"], vars(each)["reason"]) for each in caplog.records]
+    assert told == [("host_failed", "http-status"), ("host_failed", "connect")]
+
+
+@pytest.mark.parametrize("rest", [0, 10])
+async def test_a_page_that_its_proxy_may_have_failed_waits_for_another_one(rest: int):
+    process = Process()
+    pool = ProxyPool(Settings(proxies=["http://one:1", "http://two:1"]), clock=lambda: process.now)
+    process.causes.proxies = pool
+    error = FetchError(Reason.DISCONNECTED)
+    error.proxy, other = pool.proxies
+    if rest:
+        pool.failed(other, "refused")
+    process.serve()
+    (lease,) = process.claim()
+
+    with pytest.raises(Defer) as caught:
+        await process.causes.failed(attempt_at(process, lease), error)
+
+    assert caught.value.until == (process.at(rest) if rest else None)

@@ -157,7 +157,7 @@ async def test_a_reason_is_short_and_not_empty(told: str, counted: str):
 async def test_any_number_of_reasons_takes_a_bounded_space():
     class Many(Teas):
         def parse(self, response: Response) -> Any:
-            yield from ({"n": n} for n in range(10_000))
+            yield from ({"n": n} for n in (*range(10_000), 0))
 
         def item(self, item: Any, response: Response | None) -> Any:
             raise DropItem(f"number {item['n']}")
@@ -166,6 +166,7 @@ async def test_any_number_of_reasons_takes_a_bounded_space():
 
     assert len(produced.items_dropped) == MOST_REASONS + 1
     assert produced.items_dropped[OTHER_REASONS] == 10_000 - MOST_REASONS
+    assert produced.items_dropped["number 0"] == 2
 
 
 async def hang_later(self: Spider, item: Any, response: Response) -> Any:

@@ -18,6 +18,8 @@ from crawlcw.api.user_code import Called, calls_user_code
 from crawlcw.engine import watchdog
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
+from crawlcw.errors import FetchError, Reason
+from crawlcw.model.stalls import TICK, Stalls
 
 pytestmark = pytest.mark.quick
 
@@ -109,16 +111,19 @@ async def test_leaving_wakes_the_thread_from_between_its_looks(monkeypatch: pyte
     assert not watching[0].is_alive()
 
 
-async def test_the_lag_is_the_longest_since_it_was_asked_for_and_that_of_now():
+async def test_the_lag_is_the_longest_since_it_was_asked_for_and_that_of_now(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(watchdog, "TICK", 0)
     now = 0.0
     dog = Watchdog(Stats(), limit=timedelta(0), clock=lambda: now)
     async with dog:
         now = 0.75  # the loop is blocked until the next await
         assert dog.lag() == pytest.approx(0.65)
 
-        while dog.stalls.lag(now):
-            await asyncio.sleep(0)
-        now = 0.8
+        for now in (0.75, 1.05):
+            while dog.stalls.lag(now):
+                await asyncio.sleep(0)
         assert dog.lag() == pytest.approx(0.65)
         assert dog.lag() == 0.0
 
@@ -215,7 +220,7 @@ async def test_a_standstill_is_told_where_the_thread_did_not_see_it(
     dog = Watchdog(stats, limit=timedelta(0), clock=lambda: now)
     async with dog:
         for called, seconds in [(PARSE, 9), (None, 7), (PARSE, 5), (DETAIL, 3), (None, 4)]:
-            dog.begun = called
+            dog.begun = called or dog.begun
             now += 0.1 + seconds
             while dog.stalls.lag(now):
                 await asyncio.sleep(0)
@@ -227,6 +232,7 @@ async def test_a_standstill_is_told_where_the_thread_did_not_see_it(
         ("WARNING", "the event loop has stood still for 3.0 s, in detail of a page"),
     ]
     assert (stats.stalls, stats.longest_stall) == (5, 9.0)
+    assert stats.loop_lag.seconds == pytest.approx(28)
 
 
 @pytest.mark.usefixtures("own_timer")
@@ -342,6 +348,32 @@ async def test_a_watchdog_that_was_left_watches_again(thread: Thread):
     for _ in range(2):
         async with dog:
             thread.wait(looks=2)  # the first is that of its beginning
+
+
+async def test_the_time_between_two_blocks_is_no_standstill():
+    now = 0.0
+    stats = Stats()
+    dog = Watchdog(stats, limit=timedelta(0), clock=lambda: now)
+    async with dog:
+        pass
+    now = 9.0
+    async with dog:
+        pass
+
+    assert stats.stalls == 0
+
+
+@pytest.mark.parametrize(("own", "explained"), [(None, True), (5, False), (20, True)])
+def test_the_timeout_of_a_request_itself_counts(own: float | None, explained: bool):
+    stats = Stats()
+    deadlines = {Reason.TIMEOUT_TOTAL: 10.0}
+    dog = Watchdog(stats, limit=timedelta(0), deadlines=deadlines, clock=lambda: 12.0)
+    dog.stalls = Stalls(now=9 - TICK)  # 3 of the 12 s
+    error = FetchError(Reason.TIMEOUT_TOTAL)
+    error.deadline = own
+
+    assert dog.explains(error, 0.0) == explained
+    assert stats.forgiven == explained
 
 
 async def test_an_error_in_the_thread_is_logged(thread: Thread, caplog: pytest.LogCaptureFixture):

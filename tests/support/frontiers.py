@@ -49,6 +49,7 @@ class Process:
         unlimited: Iterable[str] = (),
         booted: float = 1000.0,
         elapsed: float = 0.0,
+        ledger: Any = None,
     ) -> None:
         """Start *elapsed* seconds after `START`, when the process's clock shows *booted*."""
         self.now = booted
@@ -76,7 +77,7 @@ class Process:
             self.frontier,
             ProxyPool(settings),
             ask=None,
-            ledger=None,
+            ledger=ledger,
             stats=self.stats,
             rests=Rests(),
             stop=lambda _: None,
