@@ -160,6 +160,7 @@ class TakeOut:
         for test in session.items:
             if not self._trace(test):
                 terminal.line(f"{test.nodeid} fails, and is left out")
+        gc.unfreeze()  # `get_objects` leaves out frozen ones
         functions = [
             each
             for each in gc.get_objects()
