@@ -160,8 +160,6 @@ def test_a_working_directory_that_is_gone_is_named(line: str, crawlcw: Crawlcw, 
 
 @pytest.mark.thorough
 @pytest.mark.representative("stats")
-@pytest.mark.thorough
-@pytest.mark.representative("export")
 @pytest.mark.parametrize(
     "line",
     [
@@ -272,7 +270,7 @@ def test_a_ledger_that_is_read_only_can_be_looked_at(
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("run")
+@pytest.mark.representative("both", "run")
 @pytest.mark.parametrize(
     "line",
     [

@@ -36,6 +36,7 @@ from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Added, Claimed, Counters, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.model.counters import FinishReason
 from crawlcw.model.health import Origin
 from crawlcw.model.hosts import HostLease, RobotsRecord
 from crawlcw.model.standstill import Rests, Standstill
@@ -49,7 +50,10 @@ T = TypeVar("T")
 
 
 class QuickSelector(selectors.DefaultSelector):
-    """Selector that skips the wait for timers; it waits for threads only."""
+    """Selector that skips the wait for timers; it waits for threads only.
+
+    Each turn of its loop takes ten microseconds, whatever the machine does beside it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,6 +61,7 @@ class QuickSelector(selectors.DefaultSelector):
         self.busy = 0  #: calls that are under way in threads
 
     def select(self, timeout: float | None = None) -> list[Any]:
+        self.skipped += 0.00001
         if timeout is None or timeout <= 0 or self.busy:
             return super().select(timeout)
         ready = super().select(0)
@@ -70,11 +75,10 @@ class QuickLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self.selector = QuickSelector()
-        self._now = super().time
         super().__init__(self.selector)
 
     def time(self) -> float:
-        return self._now() + self.selector.skipped
+        return self.selector.skipped
 
 
 def waited() -> float:
@@ -471,7 +475,6 @@ async def test_a_host_that_asks_for_it_is_served_slowly(ledger: CountingLedger) 
     times = [time for time, _ in harness.starts]
     waits = [later - earlier for earlier, later in pairwise(times)]
     assert len(times) == 10
-    # The loop's clock and the ledger's threads are real in between.
     assert all(4.99 <= wait < 5.5 for wait in waits), waits
 
 
@@ -672,7 +675,7 @@ async def test_where_there_is_no_room_for_all_hosts_a_priority_counts_like_waiti
     )
     harness = Harness(ledger, concurrency=1, obey_robots=False)
 
-    await harness.stopped_after(45, work=0.1)
+    await harness.stopped_after(55, work=0.1)
 
     low = [time for time, url in harness.starts if url.startswith("http://example.com/")]
     since = [low[0] - harness.starts[0][0], *(b - a for a, b in pairwise(low))]
@@ -680,7 +683,7 @@ async def test_where_there_is_no_room_for_all_hosts_a_priority_counts_like_waiti
     # It waits ten seconds for the claim, and ten for its turn.
     assert 10 <= since[0] <= 25
     assert all(each >= 5 for each in since)
-    assert len(low) >= 2
+    assert len(low) >= 2, since
 
 
 @quickly
@@ -1452,73 +1455,64 @@ async def test_an_origin_that_rests_is_asked_for_nothing(
     assert harness.stats.claims <= 4, "not again and again"
 
 
-@quickly
-async def test_a_page_that_is_put_back_when_its_host_is_gone_is_worked_on(
+async def one_page_claimed(
     ledger: CountingLedger,
-) -> None:
+) -> tuple[Harness, asyncio.Task[FinishReason], Lease]:
+    """Begin a crawl of one page that no fetcher works on yet."""
     await ledger.tasks.add([make_task()])
     harness = Harness(ledger)
     harness.coordinator.seeded()
     running = asyncio.create_task(harness.coordinator.run())
-    lease = await harness.coordinator.pool.get()
+    return harness, running, await harness.coordinator.pool.get()
+
+
+async def worked_on_when_put_back(
+    harness: Harness, running: asyncio.Task[FinishReason], lease: Lease
+) -> None:
+    harness.coordinator.put_back(lease, to_ledger=False)
+    harness.coordinator.done(lease)
+    working = asyncio.create_task(harness.work())
+
+    async with asyncio.timeout(60):
+        assert await running == "drained"
+    working.cancel()
+    assert len(harness.starts) == 1
+
+
+@quickly
+async def test_a_page_that_is_put_back_when_its_host_is_gone_is_worked_on(
+    ledger: CountingLedger,
+) -> None:
+    harness, running, lease = await one_page_claimed(ledger)
 
     harness.coordinator.free_slot(lease)
     host = harness.frontier.hosts[lease.task.host]
     assert host.lease is not None
     state = harness.frontier.part(host)
     await ledger.host_leases.release([(host.lease, state)])
-    harness.coordinator.put_back(lease, to_ledger=False)
-    harness.coordinator.done(lease)
-    working = asyncio.create_task(harness.work())
-
-    async with asyncio.timeout(60):
-        assert await running == "drained"
-    working.cancel()
-    assert len(harness.starts) == 1
+    await worked_on_when_put_back(harness, running, lease)
 
 
 @quickly
 async def test_a_page_that_is_put_back_opens_its_host_that_was_lost_meanwhile(
     ledger: CountingLedger,
 ) -> None:
-    await ledger.tasks.add([make_task()])
-    harness = Harness(ledger)
-    harness.coordinator.seeded()
-    running = asyncio.create_task(harness.coordinator.run())
-    lease = await harness.coordinator.pool.get()
+    harness, running, lease = await one_page_claimed(ledger)
 
     host = harness.frontier.hosts[lease.task.host]
     host.opened = False
     host.enter(Phase.OPENING)
-    harness.coordinator.put_back(lease, to_ledger=False)
-    harness.coordinator.done(lease)
-    working = asyncio.create_task(harness.work())
-
-    async with asyncio.timeout(60):
-        assert await running == "drained"
-    working.cancel()
-    assert len(harness.starts) == 1
+    await worked_on_when_put_back(harness, running, lease)
 
 
 @quickly
 async def test_a_page_that_is_put_back_while_its_host_is_handed_on_is_worked_on(
     ledger: CountingLedger,
 ) -> None:
-    await ledger.tasks.add([make_task()])
-    harness = Harness(ledger)
-    harness.coordinator.seeded()
-    running = asyncio.create_task(harness.coordinator.run())
-    lease = await harness.coordinator.pool.get()
+    harness, running, lease = await one_page_claimed(ledger)
 
     harness.frontier.hosts[lease.task.host].enter(Phase.LEAVING)
-    harness.coordinator.put_back(lease, to_ledger=False)
-    harness.coordinator.done(lease)
-    working = asyncio.create_task(harness.work())
-
-    async with asyncio.timeout(60):
-        assert await running == "drained"
-    working.cancel()
-    assert len(harness.starts) == 1
+    await worked_on_when_put_back(harness, running, lease)
 
 
 @quickly
@@ -1627,7 +1621,6 @@ async def test_a_host_that_others_share_is_asked_by_its_owner_alone_unless_it_is
     assert len(harness.starts) == (5 if asked else 0)
 
 
-@pytest.mark.thorough
 @quickly
 async def test_a_worker_wants_hosts_while_others_have_all_that_are_due(
     ledger: CountingLedger,
@@ -1775,6 +1768,7 @@ async def test_a_crawl_whose_tasks_others_have_waits_for_them(ledger: CountingLe
     assert await running == "drained"
 
 
+@pytest.mark.thorough
 @quickly
 async def test_a_giant_host_does_not_hold_up_small_ones(ledger: CountingLedger) -> None:
     await ledger.tasks.add([make_task(f"http://giant.example/{n}") for n in range(5000)])

@@ -952,21 +952,6 @@ async def test_pages_that_retire_the_session_that_they_have_not_break_no_callbac
     assert (report.finish_reason, report.failures) == (FinishReason.DRAINED, {"logged-out": 21})
 
 
-async def test_an_errback_may_end_the_crawl(ledger: SqliteLedger):
-    class Strict(Books):
-        start_urls = [HOME, f"{HOME}1"]
-
-        def on_error(self, request: Request, error: FetchError) -> None:
-            raise StopCrawl("a page is missing")
-
-    web = Web({HOME: down(404), f"{HOME}1": ""})
-    report = await crawled(Strict(), web, ledger, concurrency=1)
-
-    assert report.finish_reason is FinishReason.STOPPED_BY_SPIDER
-    assert report.detail == "a page is missing"
-    assert (await record(ledger, HOME)).task.status is Status.IGNORED
-
-
 async def test_a_callback_that_is_gone_fails_its_page_with_its_name(ledger: SqliteLedger):
     class Renamed(Books):
         def parse(self, response: Response) -> Iterator[Any]:
