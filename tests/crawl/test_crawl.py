@@ -16,6 +16,7 @@ import anyio
 import pytest
 import uvloop
 
+from crawlcw.api.attempt import Attempt, Next, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import LoginSession
@@ -272,22 +273,26 @@ def test_attempts_are_not_left_to_the_garbage_collector(path: Path):
 
 async def test_what_is_recorded_of_a_page(ledger: SqliteLedger):
     answer = Replay(
-        headers={"Content-Type": "text/html", "ETag": '"x\x1b"', "Last-Modified": "yesterday"},
+        headers={"Content-Type": "text/html;\x1b", "ETag": '"x\x1b"', "Last-Modified": "\x1bnow"},
         body=links("/1"),
         elapsed=timedelta(seconds=1.5),
     )
 
-    await crawled(Books(), Web({HOME: answer, f"{HOME}1": "end"}), ledger)
+    await crawled(Books(), Web({HOME: answer, f"{HOME}1": Replay(body="end")}), ledger)
 
     home = await record(ledger, HOME)
     assert home.response is not None
     assert (home.response.status, home.response.final_url) == (200, HOME)
     assert (home.response.bytes, home.response.elapsed) == (len(links("/1")), 1.5)
-    assert (home.response.content_type, home.response.last_modified) == ("text/html", "yesterday")
-    assert home.response.etag == r'"x\x1b"', "no control characters of a server reach a terminal"
+    named = (home.response.content_type, home.response.etag, home.response.last_modified)
+    # No control characters of a server reach a terminal.
+    assert named == (r"text/html;\x1b", r'"x\x1b"', r"\x1bnow")
     assert (home.task.due, home.task.lock, home.task.fence, home.task.settled) == (None, None, 1, 1)
     child = await record(ledger, f"{HOME}1")
     assert (child.task.depth, child.task.parent) == (1, home.task.id)
+    assert child.response is not None
+    named = (child.response.content_type, child.response.etag, child.response.last_modified)
+    assert named == (None, None, None)
 
 
 async def test_answers_are_counted_by_size_and_status(ledger: SqliteLedger):
@@ -349,6 +354,41 @@ async def test_a_session_without_a_proxy_may_be_banned_as_well(ledger: SqliteLed
     report = await crawled(Books(), web, ledger, **own)
 
     assert (report.pages, report.failures) == (1, {})
+
+
+async def test_an_errback_is_given_the_page_that_stands_for_a_ban(ledger: SqliteLedger):
+    class Suspicious(Books):
+        def banned_when(self, response: Response) -> bool:
+            return "captcha" in response.text
+
+        def on_error(self, request: Request, error: FetchError) -> Iterator[Any]:
+            assert error.response is not None
+            yield {"url": request.url, "text": error.response.text}
+
+    own = {"sessions": 2, "max_retry": 1, "obey_robots": False}
+    await crawled(Suspicious(), Web({HOME: "a captcha"}), ledger, **own)
+
+    assert await items(ledger) == [{"url": HOME, "text": "a captcha"}]
+
+
+async def test_a_ban_of_a_session_is_none_of_its_proxy(
+    ledger: SqliteLedger, caplog: pytest.LogCaptureFixture
+):
+    class ThroughItsProxy:
+        wire = True
+
+        async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
+            assert attempt.session is not None
+            return replaced(await call_next(attempt, request), proxy=attempt.session.proxy)
+
+    web, spider = Web({HOME: [Replay(status=403)] * 3 + ["a page"]}), Books()
+    spider.layers = [ThroughItsProxy()]
+    own = {"sessions": 2, "proxies": ["http://one:1", "http://two:1"], "proxy_ban_statuses": [403]}
+
+    report = await crawled(spider, web, ledger, obey_robots=False, **own)
+
+    assert (report.pages, report.failures) == (1, {})
+    assert "proxy_banned" not in [getattr(each, "event", "") for each in caplog.records]
 
 
 async def test_a_request_has_the_session_that_it_names_where_others_have_none(
@@ -644,6 +684,35 @@ async def test_on_error_is_called_for_each_page_of_a_host_that_is_given_up(ledge
     assert 2 <= sum(url in pages for url in web.pages) <= 2 + 8, "no requests after that"
 
 
+async def test_a_host_is_asked_on_while_the_errback_for_its_lost_origin_takes_its_time(
+    ledger: SqliteLedger,
+):
+    lost, first, last = HOME, "https://a.example/1", "https://a.example/2"
+
+    class Waiting(Books):
+        start_urls = [lost, first]
+        all_parsed = asyncio.Event()
+
+        def parse(self, response: Response) -> Iterator[Any]:
+            yield from super().parse(response)
+            if response.url == last:
+                self.all_parsed.set()
+
+        async def on_error(self, request: Request, error: FetchError) -> None:
+            web.go.set()
+            await self.all_parsed.wait()
+            super().on_error(request, error)
+
+    refused = FetchError(Reason.CONNECT, "refused")
+    web, spider = Web({lost: refused, first: links(last), last: ""}, held=[first]), Waiting()
+    own = {"per_host_concurrency": 1, "host_max_failures": 1, "callback_timeout": "1s"}
+
+    report = await crawled(spider, web, ledger, obey_robots=False, **own)
+
+    assert spider.given_up == [(lost, Reason.HOST_UNREACHABLE)]
+    assert (report.pages, web.pages) == (2, [lost, first, last])
+
+
 async def test_no_session_is_logged_in_for_pages_of_a_host_that_is_given_up(
     ledger: SqliteLedger,
 ):
@@ -782,19 +851,46 @@ async def test_a_page_that_fails_waits_as_its_server_says_and_no_longer_than_a_h
     assert wait <= (ledger.now() - began).total_seconds() < wait + 60
 
 
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [({"headers": {"Api-Key": "k"}}, 200), ({"accept_statuses": [404]}, 404)],
+    ids=["its own headers", "no good status"],
+)
 @in_virtual_time
-async def test_a_page_that_was_asked_for_with_its_own_headers_is_no_probe(ledger: SqliteLedger):
+async def test_a_page_that_would_not_be_answered_well_again_is_no_probe(
+    ledger: SqliteLedger, options: dict[str, Any], status: int
+):
     class Keyed(Books):
         async def start(self) -> AsyncIterator[Request]:
-            yield Request(HOME, headers={"Api-Key": "k"})
+            yield Request(HOME, **options)
 
     busy = [down(503, **{"Retry-After": "0"}), "there"]
-    web = Web({HOME: links("/busy"), f"{HOME}busy": busy})
+    web = Web({HOME: Replay(status=status, body=links("/busy")), f"{HOME}busy": busy})
 
     report = await crawled(Keyed(), web, ledger, concurrency=1)
 
     assert web.pages == [HOME, f"{HOME}busy", f"{HOME}busy"]
     assert report.pages == 2
+
+
+async def test_a_page_that_was_asked_for_with_its_own_headers_is_no_probe_of_a_login(
+    ledger: SqliteLedger,
+):
+    class Keyed(Books):
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(HOME, headers={"Api-Key": "k"})
+
+        async def login(self, session: LoginSession) -> None:
+            pass
+
+        def login_when(self, response: Response) -> bool:
+            return response.url != HOME
+
+    web = Web({HOME: links("/gone"), f"{HOME}gone": ""})
+
+    report = await crawled(Keyed(), web, ledger, concurrency=1, max_retry=1, obey_robots=False)
+
+    assert (report.pages, web.pages.count(HOME)) == (1, 1)
 
 
 async def test_a_connection_that_broke_while_the_loop_stood_still_costs_no_page_an_attempt(
@@ -811,6 +907,43 @@ async def test_a_connection_that_broke_while_the_loop_stood_still_costs_no_page_
     report = await crawled(Books(), web, ledger, max_retry=1, obey_robots=False)
 
     assert (report.pages, report.failures) == (1, {})
+
+
+@pytest.mark.parametrize(
+    ("second", "failures"),
+    [
+        (down(500), 2),
+        (FetchError(Reason.CONTENT_TYPE), 1),
+        (down(404), 0),
+        (to("ftp://a.example/"), 0),
+        (FetchError(Reason.BODY_TOO_LARGE), 0),
+    ],
+    ids=["failed", "unwanted", "missing", "leads nowhere", "too large"],
+)
+async def test_pages_that_fail_in_a_row_are_counted_until_the_host_answers_well(
+    second: Any, failures: int, ledger: SqliteLedger
+):
+    first, then = numbered(2)
+    web = Web({first: down(500), then: second})
+
+    await crawled(
+        Books(start_urls=[first, then]), web, ledger, concurrency=1, max_retry=1, obey_robots=False
+    )
+
+    host = (await ledger.hosts.get(["a.example"]))["a.example"]
+    assert (web.pages, host.page_failures) == ([first, then], failures)
+
+
+@in_virtual_time
+async def test_a_page_that_alone_is_refused_ends_no_row_of_failures(ledger: SqliteLedger):
+    busy, broken = numbered(2)
+    web = Web({HOME: "", busy: down(429), broken: down(500)})
+
+    await crawled(Books(start_urls=[HOME, busy, broken]), web, ledger, concurrency=1, max_retry=1)
+
+    host = (await ledger.hosts.get(["a.example"]))["a.example"]
+    assert web.pages == [HOME, busy, HOME, broken, busy]
+    assert host.page_failures == 1
 
 
 async def test_a_body_of_another_length_than_promised_is_tried_again(ledger: SqliteLedger):
