@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crawlcw.api.request import EACH_RUN, Request
-from crawlcw.api.response import Response
+from crawlcw.api.response import Response, SavedFile
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
@@ -361,6 +361,25 @@ def test_an_unchanged_page_is_next_asked_for_with_the_newest_validators_that_wer
 
     asked = conditional(Request(HOME), seen)
     assert dict(asked.headers) == {"If-None-Match": etag, "If-Modified-Since": modified}
+
+
+def test_a_page_that_is_visited_no_more_has_no_interval():
+    task = make_task(HOME, visit=visit(interval=60.0))
+
+    seen, due = Revisits(RevisitPolicy()).unchanged(task, now=START)
+
+    assert (seen.interval, due) == (None, None)
+
+
+def test_saved_files_are_the_same_where_their_bytes_are():
+    def saved(digest: str) -> Response:
+        file = SavedFile(path=digest, sha256=digest, size=1)
+        return Response(HOME, request=Request(HOME), file=file)
+
+    revisits = Revisits(RevisitPolicy())
+    seen, _ = revisits.changed(make_task(HOME), saved("d1"), now=START)
+
+    assert [revisits.is_same(seen, saved(each)) for each in ("d1", "d2")] == [True, False]
 
 
 def test_the_example_runs(tmp_path):

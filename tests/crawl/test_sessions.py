@@ -203,6 +203,22 @@ async def test_a_page_that_nobody_may_see_fails_by_itself(
     assert len(site.logins) == 1
 
 
+async def test_pages_that_are_unchanged_show_that_a_login_holds(
+    crawl: Callable[..., Any], site: MemberSite
+):
+    class StartFirst(Members):
+        def parse(self, response: Any) -> Any:
+            yield from response.follow_all("a", priority=-1)
+
+    await crawl(StartFirst(), revisit="0s")
+    site.forbidden = frozenset({14})
+
+    report = await crawl(StartFirst(), revisit="0s", concurrency=1)
+
+    assert (report.unchanged, report.failures) == (14, {"http-status": 1})
+    assert len(site.logins) == 1
+
+
 async def test_a_login_that_always_fails_ends_the_crawl_with_a_reason(
     crawl: Callable[..., Any], site: MemberSite
 ):
