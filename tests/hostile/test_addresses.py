@@ -185,8 +185,9 @@ def ledger_url(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("cookies", [False, True])
 async def test_no_link_redirect_or_robots_leads_inside(
-    net: Net, ledger_url: str, cookies: bool
+    net: Net, ledger_url: str, cookies: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     targets = [net.url(each, f"/from-link?{n}") for n, each in enumerate(SPELLINGS)]
     hops = [net.url("a.example", f"/to?{n}") for n in range(len(SPELLINGS))]
     robots = [net.url(f"r{n}.example") for n in range(len(SPELLINGS))]
@@ -211,6 +212,9 @@ async def test_no_link_redirect_or_robots_leads_inside(
     for address in ("127.0.0.1", "169.254.169.254", "[::1]", "inside.example", "metadata.example"):
         number = SPELLINGS.index(address)
         assert inside[net.url(address, f"/from-link?{number}")] == Reason.REFUSED_ADDRESS
+    # A site does not talk the user into an exception for its links.
+    assert "refused-address" in caplog.text
+    assert "allow_private" not in caplog.text
 
 
 @pytest.fixture
