@@ -5,16 +5,13 @@ authorities for each: 35 ms of CPU, which a crawl of http:// pages does not need
 """
 
 import ssl
-import sys
 from typing import Any
 
 _METHOD = "set_default_verify_paths"
 
 
 def import_aiohttp() -> None:
-    """Import aiohttp, unless it is imported already."""
-    if "aiohttp" in sys.modules:
-        return
+    """Import aiohttp."""
 
     def put_off(context: ssl.SSLContext) -> None:
         context.__class__ = _WithoutCertificates
@@ -31,15 +28,7 @@ class _WithoutCertificates(ssl.SSLContext):
     """A context that reads the certificates before its first connection."""
 
     def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
-        """Return the TLS part of a connection in an event loop."""
-        self._read()
-        return self.wrap_bio(*args, **kwargs)
-
-    def wrap_socket(self, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
-        """Return the TLS part of a connection in a thread."""
-        self._read()
-        return self.wrap_socket(*args, **kwargs)
-
-    def _read(self) -> None:
+        """Return the TLS part of a connection: event loops call no other method for one."""
         self.set_default_verify_paths()
         self.__class__ = ssl.SSLContext  # type: ignore[assignment]  # its own base
+        return self.wrap_bio(*args, **kwargs)
