@@ -377,10 +377,12 @@ def test_hosts_are_not_opened_while_the_network_is_away(crawled: Crawled):
 
 
 @pytest.mark.parametrize(
-    ("probe", "checks"), [(WELL, 0), ((0.1, 429), 0), (REFUSED, 1)], ids=["well", "429", "refused"]
+    ("probe", "checks", "failures"),
+    [(WELL, 0, {}), ((0.1, 429), 0, {"http-status": 1}), (REFUSED, 1, {"connect": 1})],
+    ids=["well", "429", "refused"],
 )
 def test_any_answer_to_the_probe_of_a_host_shows_that_the_network_is_there(
-    probe: Answer, checks: int, crawled: Crawled
+    probe: Answer, checks: int, failures: dict[str, int], crawled: Crawled
 ):
     """The probe comes while `/silent` of another host waits for its answer, from 22 s to 25 s."""
 
@@ -400,6 +402,9 @@ def test_any_answer_to_the_probe_of_a_host_shows_that_the_network_is_there(
     asked = [url for time, url in probed(web) if 24 < time < 26]
     assert any("//a." in url for url in asked)
     assert len([url for url in asked if "//a." not in url]) == checks
+    # The others are those of `/refused` and `/silent`.
+    others = Counter(["connect", "timeout-connect"])
+    assert web.report.host_failures == others + Counter(failures)
     assert web.statuses == {Status.FINISHED: 15}
 
 
@@ -447,6 +452,21 @@ def test_a_port_that_refuses_has_its_long_rests_while_seeds_come_in(crawled: Cra
     )
 
     assert web.statuses == {Status.FINISHED: 1}
+
+
+def test_the_origin_of_a_page_that_a_redirect_has_led_to_is_known_to_answer(crawled: Crawled):
+    """So it has more than the two attempts of a port that never answered beside one that does."""
+
+    def answers(web: Web, url: str) -> Answer:
+        if url == "http://a.example/0":
+            return 0.1, "https://a.example/0"
+        return REFUSED if 5 <= web.clock.elapsed < 20 else WELL
+
+    # With cookies a redirect is followed in place.
+    web = crawled(["http://a.example/0", 5, "https://a.example/1"], answers, cookies=True)
+
+    assert web.report.hosts_given_up == {}
+    assert web.statuses == {Status.FINISHED: 3}
 
 
 def test_what_waits_for_an_origin_that_is_given_up_takes_no_turn_from_the_hosts_other_one(

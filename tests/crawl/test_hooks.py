@@ -13,6 +13,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl
 from crawlcw.errors import FetchError, Reason, SpiderError, StopCrawl
+from crawlcw.fetch.user_layers import OwnDownloader
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import FinishReason, Report
@@ -357,6 +358,19 @@ async def test_an_own_downloader_that_raises_when_it_is_closed_costs_the_crawl_n
 
     assert (report.finish_reason, web.closed) == (FinishReason.DRAINED, 1)
     assert "the spider's downloader raised when it was closed: KeyError: 'x'" in caplog.text
+
+
+async def test_a_downloader_may_be_cancelled_while_it_is_closed():
+    class Slow:
+        async def close(self) -> None:
+            await asyncio.Event().wait()
+
+    closing = asyncio.create_task(OwnDownloader(Slow()).close())
+    await asyncio.sleep(0)
+    closing.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await closing
 
 
 async def test_a_spider_replaces_its_downloader(place: str):

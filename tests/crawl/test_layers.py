@@ -249,6 +249,7 @@ async def test_the_time_of_the_server_is_part_of_a_pages_timeout(hops: int, tmp_
         ("raises", "KeyError"),
         ("None", "TypeError: it returned NoneType"),
         ("hangs", "TimeoutError: Broken did not end within 0.5 s"),
+        ("raises late", "KeyError"),
         ("elsewhere", "ValueError"),
         ("URL", "TypeError: call_next() takes the attempt and a Request"),
     ],
@@ -262,6 +263,11 @@ async def test_any_other_error_fails_the_page_and_names_the_layer(
                 raise KeyError("key")
             if result == "hangs":
                 await asyncio.sleep(60)
+            if result == "raises late":
+                try:
+                    await asyncio.sleep(60)
+                finally:
+                    raise KeyError("key")
             if result == "URL":
                 return await call_next(attempt, request.url)
             if result == "elsewhere":

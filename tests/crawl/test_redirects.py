@@ -439,6 +439,21 @@ async def test_the_deadline_counts_what_admit_takes() -> None:
         )
 
 
+async def test_an_attempt_that_has_ended_has_no_deadline() -> None:
+    """A task that a layer leaves behind may wait for a turn after that."""
+    seen: list[Attempt] = []
+
+    async def sees(trying: Attempt, request: Request, call_next: Any) -> Any:
+        seen.append(trying)
+        return await call_next(trying, request)
+
+    downloader = Layered(sees, over=ReplayDownloader({START: "page"}))
+    await attempt(Request(START), downloader=downloader, settings=Settings())
+
+    with seen[0].deadline:
+        await asyncio.sleep(0)
+
+
 async def test_cancellation_passes_through() -> None:
     task = asyncio.ensure_future(attempt(Request(START), downloader=_Never(), settings=Settings()))
     await asyncio.sleep(0)

@@ -400,6 +400,31 @@ async def test_a_page_of_no_session_that_retires_it_fails_by_itself(ledger_url: 
     assert (report.failures, report.internal_errors) == ({"logged-out": 1}, 0)
 
 
+@pytest.mark.quick
+async def test_an_answer_as_without_a_login_is_no_ban_of_its_session(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    class Denied(Members):
+        start_urls = ["http://a.example/"]
+
+        async def login(self, session: LoginSession) -> None:
+            pass
+
+        def login_when(self, response: Any) -> bool:
+            return response.text == "log in"
+
+        banned_when = login_when
+
+    caplog.set_level("INFO", logger="crawlcw")
+    pages = ReplayDownloader({"http://a.example/": ["log in", "a page"]})
+    settings = Settings(**{**vars(QUICK), "obey_robots": False, "sessions": 1})
+    ledger = f"sqlite:///{tmp_path}/ledger.db"
+    report = await run_spider(Denied(), ledger=ledger, settings=settings, downloader=pages)
+
+    assert (report.pages, report.failures) == (1, {})
+    assert "session pool-1 is logged out: HTTP 200 for http://a.example/" in caplog.messages
+
+
 async def test_what_a_login_leaves_is_there_for_every_page(
     crawl: Callable[..., Any], site: MemberSite, ledger_url: str
 ):
