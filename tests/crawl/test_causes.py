@@ -783,8 +783,8 @@ def test_a_layer_that_raises_at_each_probe_costs_no_page(crawled: Crawled):
 
 @pytest.mark.parametrize(
     ("behind", "within"),
-    [((0.1, 500), 10), ((9, 200), 150), ((6, 200), 150)],
-    ids=["500", "late", "slow"],
+    [((0.1, 500), 10), ((0.1, 429), 10), ((9, 200), 150), ((6, 200), 150)],
+    ids=["500", "429", "late", "slow"],
 )
 def test_a_host_is_not_slowed_down_for_the_host_that_its_redirects_lead_to(
     behind: Answer, within: float, crawled: Crawled

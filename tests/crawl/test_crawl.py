@@ -363,12 +363,12 @@ async def test_an_errback_is_given_the_page_that_stands_for_a_ban(ledger: Sqlite
 
         def on_error(self, request: Request, error: FetchError) -> Iterator[Any]:
             assert error.response is not None
-            yield {"url": request.url, "text": error.response.text}
+            yield {"reason": str(error.reason), "text": error.response.text}
 
     own = {"sessions": 2, "max_retry": 1, "obey_robots": False}
     await crawled(Suspicious(), Web({HOME: "a captcha"}), ledger, **own)
 
-    assert await items(ledger) == [{"url": HOME, "text": "a captcha"}]
+    assert await items(ledger) == [{"reason": "banned", "text": "a captcha"}]
 
 
 async def test_a_ban_of_a_session_is_none_of_its_proxy(
@@ -852,25 +852,29 @@ async def test_a_page_that_fails_waits_as_its_server_says_and_no_longer_than_a_h
 
 
 @pytest.mark.parametrize(
-    ("options", "status"),
-    [({"headers": {"Api-Key": "k"}}, 200), ({"accept_statuses": [404]}, 404)],
-    ids=["its own headers", "no good status"],
+    ("options", "home"),
+    [
+        ({"headers": {"Api-Key": "k"}}, Replay(body=links("/busy"))),
+        ({"method": "POST"}, Replay(body=links("/busy"))),
+        ({"accept_statuses": [404]}, Replay(status=404, body=links("/busy"))),
+        ({"dont_filter": True}, to("/there")),
+    ],
+    ids=["its own headers", "another method", "no good status", "a redirect"],
 )
 @in_virtual_time
 async def test_a_page_that_would_not_be_answered_well_again_is_no_probe(
-    ledger: SqliteLedger, options: dict[str, Any], status: int
+    ledger: SqliteLedger, options: dict[str, Any], home: Replay
 ):
-    class Keyed(Books):
+    class Own(Books):
         async def start(self) -> AsyncIterator[Request]:
             yield Request(HOME, **options)
 
     busy = [down(503, **{"Retry-After": "0"}), "there"]
-    web = Web({HOME: Replay(status=status, body=links("/busy")), f"{HOME}busy": busy})
+    web = Web({HOME: home, f"{HOME}there": links("/busy"), f"{HOME}busy": busy})
 
-    report = await crawled(Keyed(), web, ledger, concurrency=1)
+    report = await crawled(Own(), web, ledger, concurrency=1)
 
-    assert web.pages == [HOME, f"{HOME}busy", f"{HOME}busy"]
-    assert report.pages == 2
+    assert (report.pages, web.pages.count(HOME), web.pages.count(f"{HOME}busy")) == (2, 1, 2)
 
 
 async def test_a_page_that_was_asked_for_with_its_own_headers_is_no_probe_of_a_login(
@@ -955,14 +959,20 @@ async def test_a_body_of_another_length_than_promised_is_tried_again(ledger: Sql
     assert report.pages == 1
 
 
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     "error",
     [
         RuntimeError("a downloader may not do this"),
         # A downloader reports an unknown exception like this.
         FetchError(Reason.INTERNAL, "a downloader may not do this"),
+        caused(FetchError(Reason.INTERNAL), RuntimeError("a downloader may not do this")),
     ],
-    ids=["raised", "told"],
+    ids=["raised", "told", "told with its cause"],
 )
 @in_virtual_time
 async def test_an_error_of_crawlcw_itself_ends_no_page(error: Exception, ledger: SqliteLedger):
@@ -979,6 +989,34 @@ async def test_an_error_of_crawlcw_itself_ends_no_page(error: Exception, ledger:
     assert "keeps 1 page from being done" in report.detail
     assert "a downloader may not do this" in report.detail
     assert report.host_failures == {}
+
+
+@pytest.mark.parametrize(
+    ("level", "told"),
+    [
+        (
+            "DEBUG",
+            [
+                ("DEBUG", f"finish {HOME} (200, 19 bytes, 1,500 ms, parse)"),
+                ("DEBUG", f"fail {HOME}0: disconnected hung up (parse)"),
+                ("INFO", f"give up {HOME}0: http-status HTTP 404 (404, 4 bytes, 0 ms, parse)"),
+            ],
+        ),
+        ("INFO", [("INFO", f"give up {HOME}0: http-status HTTP 404")]),
+    ],
+)
+async def test_the_log_has_final_failures_and_in_detail_each_outcome(
+    level: str, told: list[tuple[str, str]], ledger: SqliteLedger, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(level, "crawlcw.crawl.outcomes")
+    home = Replay(body=links("/0"), elapsed=timedelta(seconds=1.5))
+    failures = [FetchError(Reason.DISCONNECTED, "hung up"), Replay(status=404, body="gone")]
+
+    await crawled(Books(), Web({HOME: home, f"{HOME}0": failures}), ledger)
+
+    logged = [each for each in caplog.records if each.name == "crawlcw.crawl.outcomes"]
+    assert [(each.levelname, each.getMessage()) for each in logged] == told
+    assert vars(logged[-1])["reason"] == "http-status"
 
 
 # Failures of the spider's own code
