@@ -323,6 +323,18 @@ async def test_a_visit_that_fails_leaves_the_body_that_is_there(
     assert (await stored(ledger_url, folder)).body == b"a page"
 
 
+async def test_a_crawl_that_keeps_no_bodies_leaves_the_one_that_is_there(
+    ledger_url: str, folder: Path, settings: Settings
+):
+    page = {HOME: "a page"}
+    await crawled(page, ledger_url, settings)
+
+    report = await visited_again(page, ledger_url, replace(settings, keep_bodies=False))
+
+    assert (report.unchanged, report.internal_errors) == (1, 0)
+    assert (await stored(ledger_url, folder)).body == b"a page"
+
+
 # Disks -------------------------------------------------------------------------------
 
 
