@@ -371,14 +371,15 @@ async def test_a_hosts_slot_is_freed_once_for_each_page(ledger: CountingLedger) 
     await running
 
 
+@pytest.mark.parametrize(("tasks", "most", "reason"), [(1, None, "drained"), (5, 1, "max-pages")])
 @quickly
 async def test_it_ends_as_soon_as_its_last_page_is_written(
-    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
+    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch, tasks: int, most: int, reason: str
 ) -> None:
     monkeypatch.setattr(coordinator, "_PAUSE_A_HOST", 100)  # of many hosts
-    await ledger.tasks.add([make_task()])
+    await ledger.tasks.add(make_tasks(tasks))
 
-    assert await Harness(ledger).until_it_ends(seconds=20) == "drained"
+    assert await Harness(ledger, max_pages=most).until_it_ends(seconds=20) == reason
 
     assert waited() < 20.05
 
@@ -412,21 +413,25 @@ async def test_fetchers_do_not_wait_for_tasks_of_a_host_that_has_many(
 
 @quickly
 async def test_more_tasks_are_read_when_half_of_those_ahead_are_used_up(
-    ledger: CountingLedger,
+    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await ledger.tasks.add(make_tasks(100))
     harness = Harness(ledger, concurrency=10, per_host_concurrency=0, obey_robots=False)
     coordinator, look_wanted = harness.coordinator, harness.frontier.look_wanted
+    looks, reopen = list[float](), harness.frontier.reopen
+    monkeypatch.setattr(harness.frontier, "reopen", lambda: looks.append(waited()) or reopen())
     running = asyncio.create_task(coordinator.run())
     first = await coordinator.pool.get()
     coordinator.host_leaser.lease_at = float("inf")
-    await asyncio.sleep(10)
-    assert waited() > 5, "it sleeps"
+    await asyncio.sleep(2)
+    assert len(looks) < 10, "it sleeps"
     asked = [*ledger.asked]
 
     coordinator.done(first)
     for _ in range(8):
         coordinator.done(await coordinator.pool.get())
+    coordinator.written(more=False, again=())
+    await coordinator.announce(make_tasks(1))
     assert not look_wanted.is_set()
     look_wanted.set()
     await asyncio.sleep(1)
@@ -435,7 +440,7 @@ async def test_more_tasks_are_read_when_half_of_those_ahead_are_used_up(
     assert look_wanted.is_set()
     for _ in range(20):
         coordinator.done(await coordinator.pool.get())
-    await asyncio.sleep(10)
+    await asyncio.sleep(1)
     assert len(ledger.claimed) == 60, "the room that is left by one lot is filled by the next"
 
     coordinator.stop()
@@ -973,6 +978,27 @@ async def test_what_comes_in_after_an_outage_is_begun_beside_a_page_under_way(
 
 
 @quickly
+async def test_when_a_page_ends_more_of_its_host_is_looked_for_where_there_may_be_more(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(3))
+    harness = Harness(ledger, concurrency=3, per_host_concurrency=0, obey_robots=False)
+    coordinator, look_wanted = harness.coordinator, harness.frontier.look_wanted
+    running = asyncio.create_task(coordinator.run())
+    leases = [await coordinator.pool.get() for _ in range(3)]
+    await asyncio.sleep(1)
+
+    coordinator.done(leases[0])
+    assert not look_wanted.is_set()
+    harness.frontier.look(leases[1].task.host)
+    coordinator.done(leases[1])
+    assert look_wanted.is_set()
+
+    coordinator.stop()
+    await running
+
+
+@quickly
 async def test_a_page_to_be_tried_again_is_begun_beside_one_under_way(
     ledger: CountingLedger,
 ) -> None:
@@ -984,6 +1010,7 @@ async def test_a_page_to_be_tried_again_is_begun_beside_one_under_way(
     failed = await coordinator.pool.get()
     await asyncio.sleep(1)
 
+    before = waited()
     coordinator.done(failed)
     await ledger.outcomes.release([failed])
     harness.held.end([failed])
@@ -992,6 +1019,7 @@ async def test_a_page_to_be_tried_again_is_begun_beside_one_under_way(
     async with asyncio.timeout(30):
         again = await coordinator.pool.get()
     assert again.task.id == failed.task.id
+    assert waited() - before < 0.3
     coordinator.stop()
     await running
 
@@ -1400,9 +1428,10 @@ async def test_of_a_crash_that_another_process_has_counted_nothing_is_told(
     assert not [each for each in caplog.records if "was lost while" in each.message]
 
 
+@pytest.mark.parametrize("to_ledger", [True, False], ids=["alone", "beside others"])
 @quickly
 async def test_a_page_that_ran_alone_and_is_put_back_goes_to_the_ledger(
-    ledger: CountingLedger,
+    ledger: CountingLedger, to_ledger: bool
 ) -> None:
     """While it waited here a crash by another page would count against it."""
     await ledger.tasks.add([make_task()])
@@ -1410,14 +1439,17 @@ async def test_a_page_that_ran_alone_and_is_put_back_goes_to_the_ledger(
     harness.coordinator.seeded()
     running = asyncio.create_task(harness.coordinator.run())
     lease = await harness.coordinator.pool.get()
+    await asyncio.sleep(1)
 
-    harness.coordinator.put_back(lease, to_ledger=True)
+    before = waited()
+    harness.coordinator.put_back(lease, to_ledger=to_ledger)
     harness.coordinator.done(lease)
     again = await harness.coordinator.pool.get()
+    assert waited() - before < 0.3
     harness.coordinator.stop()
     await running
 
-    assert (again.task.id, again.fence) == (lease.task.id, lease.fence + 1)
+    assert (again.task.id, again.fence) == (lease.task.id, lease.fence + to_ledger)
 
 
 @quickly
