@@ -448,16 +448,22 @@ async def test_more_tasks_are_read_when_half_of_those_ahead_are_used_up(
 
 
 @pytest.mark.parametrize(
-    ("concurrency", "hosts", "most"),
-    [(1, 4, 4), (4, 1, 8), (4, 16, 32), (20, 10, 80)],
-    ids=["one each", "one host", "four times as many", "a few each"],
+    ("delay", "concurrency", "hosts", "most"),
+    [
+        ("100ms", 1, 4, 4),
+        ("100ms", 4, 1, 8),
+        ("100ms", 4, 16, 32),
+        ("100ms", 20, 10, 80),
+        ("0s", 4, 16, 8),
+    ],
+    ids=["one each", "one host", "four times as many", "a few each", "quick hosts"],
 )
 @quickly
-async def test_of_slow_hosts_so_many_tasks_are_held_ahead(
-    ledger: CountingLedger, concurrency: int, hosts: int, most: int
+async def test_of_slow_hosts_more_tasks_are_held_ahead_than_of_quick_ones(
+    ledger: CountingLedger, delay: str, concurrency: int, hosts: int, most: int
 ) -> None:
     await ledger.tasks.add(_of_hosts(hosts, each=40))
-    limits = {"delay": "100ms", "per_host_concurrency": 0, "obey_robots": False}
+    limits = {"delay": delay, "per_host_concurrency": 0, "obey_robots": False}
     harness = Harness(ledger, concurrency=concurrency, **limits)
 
     # Pages take longer than this run.
@@ -633,8 +639,8 @@ async def test_hosts_without_limits_are_served_though_there_is_room_for_fewer_ta
     await ledger.tasks.add(_of_hosts(4, each=5))
     harness = Harness(ledger, concurrency=1, per_host_concurrency=0, obey_robots=False)
 
-    async with asyncio.timeout(30):
-        assert await harness.until_it_ends(seconds=0.1) == "drained"
+    async with asyncio.timeout(1):
+        assert await harness.until_it_ends(seconds=0.01) == "drained"
 
     assert len(harness.starts) == 20
 
@@ -1505,10 +1511,10 @@ async def test_an_origin_that_rests_is_asked_for_nothing(
 
 
 async def one_page_claimed(
-    ledger: CountingLedger,
+    ledger: CountingLedger, **fields: Any
 ) -> tuple[Harness, asyncio.Task[FinishReason], Lease]:
     """Begin a crawl of one page that no fetcher works on yet."""
-    await ledger.tasks.add([make_task()])
+    await ledger.tasks.add([make_task(**fields)])
     harness = Harness(ledger)
     harness.coordinator.seeded()
     running = asyncio.create_task(harness.coordinator.run())
@@ -1526,6 +1532,34 @@ async def worked_on_when_put_back(
         assert await running == "drained"
     working.cancel()
     assert len(harness.starts) == 1
+
+
+@quickly
+async def test_a_page_that_is_put_back_when_its_origin_is_given_up_is_ignored_with_all_others(
+    ledger: CountingLedger,
+) -> None:
+    harness, running, lease = await one_page_claimed(ledger)
+    host = harness.frontier.hosts[lease.task.host]
+    host.state.origins["http"].given_up = Reason.HOST_UNREACHABLE
+
+    harness.coordinator.put_back(lease, to_ledger=False)
+    harness.coordinator.done(lease)
+
+    async with asyncio.timeout(60):
+        assert await running == "drained"
+    assert await ledger.queries.reasons() == {"host-unreachable": 1}
+    assert harness.stats.given_up == 1
+
+
+@quickly
+async def test_a_page_with_an_errback_that_is_put_back_when_its_origin_is_given_up_is_settled(
+    ledger: CountingLedger,
+) -> None:
+    harness, running, lease = await one_page_claimed(ledger, errback="told")
+    host = harness.frontier.hosts[lease.task.host]
+    host.state.origins["http"].given_up = Reason.HOST_UNREACHABLE
+
+    await worked_on_when_put_back(harness, running, lease)
 
 
 @quickly
