@@ -28,7 +28,14 @@ from crawlcw.crawl.callbacks import SLICE
 from crawlcw.crawl.causes import PageAttempt
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.engine import batching
-from crawlcw.errors import FetchError, LedgerUnavailableError, Reason, SpiderError, StopCrawl
+from crawlcw.errors import (
+    FetchError,
+    LedgerUnavailableError,
+    ParseRefusedError,
+    Reason,
+    SpiderError,
+    StopCrawl,
+)
 from crawlcw.ledger.protocol import Added, Committed, Counts, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model import hosts as host_model
@@ -991,6 +998,22 @@ async def test_an_error_of_crawlcw_itself_ends_no_page(error: Exception, ledger:
     assert report.host_failures == {}
 
 
+@in_virtual_time
+async def test_a_crawl_waits_for_start_after_an_error_of_crawlcw_itself(ledger: SqliteLedger):
+    class Slow(Books):
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(HOME)
+            await asyncio.sleep(60)
+            yield Request(f"{HOME}1")
+
+    web = Web({HOME: [RuntimeError("it passes"), ""], f"{HOME}1": ""})
+
+    report = await crawled(Slow(), web, ledger)
+
+    assert (report.finish_reason, report.internal_errors) == (FinishReason.DRAINED, 1)
+    assert report.pages == 2
+
+
 @pytest.mark.parametrize(
     ("level", "told"),
     [
@@ -1157,18 +1180,30 @@ async def test_an_error_callback_is_called_once_and_may_yield(ledger: SqliteLedg
     assert spider.given_up == [(f"{HOME}1", Reason.HTTP_STATUS)]
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("no hope"), "ValueError: no hope at "),
+        # A selector raises it, on the page of the error.
+        (ParseRefusedError("too deep"), "too deep on "),
+        (ParseRefusedError(""), "parse-killed on "),
+    ],
+    ids=["its own", "of the parser", "without a word"],
+)
 async def test_an_error_callback_that_raises_changes_nothing(
-    ledger: SqliteLedger, caplog: pytest.LogCaptureFixture
+    error: Exception, told: str, ledger: SqliteLedger, caplog: pytest.LogCaptureFixture
 ):
     class Hopeless(Books):
-        def on_error(self, request: Request, error: FetchError) -> None:
-            raise ValueError("no hope")
+        def on_error(self, request: Request, _: FetchError) -> None:
+            raise error
 
     report = await crawled(Hopeless(), Web({}), ledger)
 
     assert report.counts.by_status == {Status.IGNORED: 1}
     assert (await record(ledger, HOME)).task.reason is Reason.HTTP_STATUS
-    assert "on_error raised ValueError: no hope" in caplog.text
+    assert f"on_error raised {told}" in caplog.text
+    (logged,) = [each for each in caplog.records if getattr(each, "traceback", None) is not None]
+    assert ("no hope" in vars(logged)["traceback"]) is ("no hope" in told)
 
 
 # Redirects

@@ -363,6 +363,15 @@ def test_an_unchanged_page_is_next_asked_for_with_the_newest_validators_that_wer
     assert dict(asked.headers) == {"If-None-Match": etag, "If-Modified-Since": modified}
 
 
+def test_a_redirect_that_still_leads_to_its_page_has_not_changed():
+    earlier = START - timedelta(days=1)
+    task = make_task(HOME, visit=visit(changed=earlier))
+
+    seen, _ = Revisits(RevisitPolicy()).of_alias(task, now=START)
+
+    assert (seen.time, seen.changed) == (START, earlier)
+
+
 def test_a_page_that_is_visited_no_more_has_no_interval():
     task = make_task(HOME, visit=visit(interval=60.0))
 
