@@ -160,6 +160,8 @@ def test_a_working_directory_that_is_gone_is_named(line: str, crawlcw: Crawlcw, 
 
 @pytest.mark.thorough
 @pytest.mark.representative("stats")
+@pytest.mark.thorough
+@pytest.mark.representative("both", "export")
 @pytest.mark.parametrize(
     "line",
     [

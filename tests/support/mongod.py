@@ -83,6 +83,8 @@ def running(folder: Path) -> Iterator[str]:
     command += ["--dbpath", str(folder), "--logpath", str(log), "--nounixsocket"]
     # A replica set of one, so that `w: majority` works as in production.
     command += ["--replSet", "tests", "--oplogSize", "64", "--wiredTigerCacheSizeGB", "0.5"]
+    # Diagnostics would take more than half of what an idle server takes.
+    command += ["--setParameter", "diagnosticDataCollectionEnabled=false"]
     server = subprocess.Popen(command, env=os.environ | found.environment)
     try:
         _await_primary(server, port, log)
