@@ -8,7 +8,7 @@ from tests.support.examples import output_of
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("mongodb")
+@pytest.mark.representative("sqlite")
 def test_a_crawl_goes_on_when_two_of_three_machines_die(
     ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -567,7 +567,7 @@ async def test_the_page_of_a_redirect_is_added_after_the_cookies_of_the_redirect
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("-0]")
+@pytest.mark.representative("sqlite", "-0]")
 @pytest.mark.parametrize("time", range(4))
 def test_a_crawl_that_a_page_has_logged_in_is_logged_in_after_a_kill(
     time: int, processes: ExitStack, either_url: str, tmp_path: Path, site: MemberSite

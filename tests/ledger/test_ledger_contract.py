@@ -1204,33 +1204,37 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_item_comes_back_as_it_was_cleaned(ledger: Ledger, name: str):
-    await ledger.tasks.add(make_tasks(2))
-    good, bad = await claimed(ledger)
+async def test_a_hostile_item_comes_back_as_it_was_cleaned(ledger: Ledger):
+    await ledger.tasks.add(make_tasks(2 * len(HOSTILE)))
+    leases = await claimed(ledger)
 
-    answer = await ledger.outcomes.commit(
-        [success(ledger, bad, HOSTILE[name]), success(ledger, good, {"n": 1})]
-    )
+    for (name, item), bad, good in zip(HOSTILE.items(), leases[::2], leases[1::2], strict=True):
+        answer = await ledger.outcomes.commit(
+            [success(ledger, bad, item), success(ledger, good, {"beside": name})]
+        )
 
-    assert (answer.lost, answer.rejected) == ((), ())
-    record = await ledger.tasks.get(bad.task.id)
-    assert record is not None
-    assert record.items == (cleaned_item(HOSTILE[name]),)
+        assert (answer.lost, answer.rejected) == ((), ()), name
+        record = await ledger.tasks.get(bad.task.id)
+        assert record is not None, name
+        assert record.items == (cleaned_item(item),), name
     items = [row.item async for row in ledger.queries.items()]
-    assert {"n": 1} in items
-    assert cleaned_item(HOSTILE[name]) in items
+    for name, item in HOSTILE.items():
+        assert {"beside": name} in items
+        assert cleaned_item(item) in items, name
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_context_comes_back_as_it_was_cleaned(ledger: Ledger, name: str):
-    context = values.clean(HOSTILE[name])
-    task = make_task(context=context)
+async def test_a_hostile_context_comes_back_as_it_was_cleaned(ledger: Ledger):
+    contexts = {name: values.clean(context) for name, context in HOSTILE.items()}
+    tasks = [
+        make_task(f"http://example.com/{n}", context=context)
+        for n, context in enumerate(contexts.values())
+    ]
 
-    assert (await ledger.tasks.add([task])).new == 1
+    assert (await ledger.tasks.add(tasks)).new == len(tasks)
 
-    lease = await claimed_one(ledger)
-    assert lease.task.context == context
+    found = {lease.task.url: lease.task.context for lease in await claimed(ledger)}
+    for task, name in zip(tasks, contexts, strict=True):
+        assert found[task.url] == contexts[name], name
 
 
 async def test_a_huge_item_harms_no_other(ledger: Ledger):

@@ -32,9 +32,10 @@ async def chosen_urls(ledger: Ledger, chosen: TaskFilter) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("chosen", "urls"),
-    [
+async def test_tasks_are_found_and_counted_by_all_that_is_given(ledger: Ledger, clock: FakeClock):
+    await filled(ledger, clock)
+
+    for chosen, urls in (
         (TaskFilter(), set(URLS)),
         (TaskFilter(url_prefix=SHOP), set(URLS[:2])),
         (TaskFilter(url_prefix="http://a.example/sho"), set(URLS[:3])),
@@ -50,15 +51,8 @@ async def chosen_urls(ledger: Ledger, chosen: TaskFilter) -> set[str]:
         (TaskFilter(until=START + timedelta(seconds=1), callback="page"), {URLS[0]}),
         (TaskFilter(ids=[make_task(url).id for url in URLS[1:]], url_prefix=SHOP), {URLS[1]}),
         (TaskFilter(statuses=()), set()),
-    ],
-    ids=lambda value: None if isinstance(value, TaskFilter) else str(len(value)),
-)
-async def test_tasks_are_found_and_counted_by_all_that_is_given(
-    ledger: Ledger, clock: FakeClock, chosen: TaskFilter, urls: set[str]
-):
-    await filled(ledger, clock)
-
-    assert await chosen_urls(ledger, chosen) == urls
+    ):
+        assert await chosen_urls(ledger, chosen) == urls, chosen
 
 
 async def test_a_bulk_change_is_made_of_the_chosen_tasks_and_of_no_others(
@@ -98,9 +92,13 @@ async def test_failures_are_brought_back_by_prefix_and_callback(ledger: Ledger, 
     assert await chosen_urls(ledger, TaskFilter(statuses=[Status.TODO])) == set(URLS[1:])
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
+@pytest.mark.parametrize("ends", ["open", "later"])
+async def test_every_status_of_a_choice_is_counted_as_it_is_found(
+    ledger: Ledger, clock: FakeClock, ends: str
+):
+    await filled(ledger, clock)
+    await claimed(ledger, limit=1)
+    for chosen in (
         TaskFilter(callback="page"),
         TaskFilter(callback="parse"),
         TaskFilter(host="a.example"),
@@ -110,25 +108,18 @@ async def test_failures_are_brought_back_by_prefix_and_callback(ledger: Ledger, 
         TaskFilter(url_prefix=SHOP, callback="page"),
         TaskFilter(reason=Reason.TLS, since=START + timedelta(seconds=1)),
         TaskFilter(callback="page", since=START, until=START + timedelta(seconds=5)),
-    ],
-)
-@pytest.mark.parametrize("ends", ["open", "later"])
-async def test_every_status_of_a_choice_is_counted_as_it_is_found(
-    ledger: Ledger, clock: FakeClock, chosen: TaskFilter, ends: str
-):
-    await filled(ledger, clock)
-    await claimed(ledger, limit=1)
-    if ends == "later" and chosen.until is None:
-        # With a time limit, as bulk changes have one.
-        chosen = replace(chosen, until=ledger.now() + timedelta(milliseconds=1))
-    for some in [*((each,) for each in Status), WITHDRAW.from_statuses, tuple(Status)]:
-        which = chosen.among(some)
-        found = await ledger.queries.find(which, limit=10)
+    ):
+        if ends == "later" and chosen.until is None:
+            # With a time limit, as bulk changes have one.
+            chosen = replace(chosen, until=ledger.now() + timedelta(milliseconds=1))
+        for some in [*((each,) for each in Status), WITHDRAW.from_statuses, tuple(Status)]:
+            which = chosen.among(some)
+            found = await ledger.queries.find(which, limit=10)
 
-        assert await ledger.queries.count(which) == len(found)
-        assert {record.task.status for record in found} <= set(some)
-    failures = await ledger.admin.retry_failed(chosen, dry_run=True)
-    assert failures == await ledger.queries.count(chosen.among(RETRY.from_statuses))
+            assert await ledger.queries.count(which) == len(found), which
+            assert {record.task.status for record in found} <= set(some), which
+        failures = await ledger.admin.retry_failed(chosen, dry_run=True)
+        assert failures == await ledger.queries.count(chosen.among(RETRY.from_statuses)), chosen
 
 
 async def test_a_prefix_of_several_hosts_is_found_on_all_of_them(ledger: Ledger):

@@ -26,7 +26,7 @@ Items = Counter[str]
 ROWS_BY_NAME = {row.name: row for row in ROWS}
 #: Rows that run without `--all`: those with the most operations besides the pages.
 #: Each of the others covers more than `plain`.
-USUAL = ("logged_in", "pooled", "saving")
+USUAL = ("logged_in", "saving")
 _WITHOUT_A_KILL: dict[str, tuple[Items, int]] = {}
 
 

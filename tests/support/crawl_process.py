@@ -25,8 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pymongo
-
 from crawlcw import Settings, Spider
 from crawlcw.api.settings import layered
 from crawlcw.assembly import open_crawl
@@ -95,8 +93,7 @@ class Store:
         return self._of_postgres() if self.url.startswith("postgresql") else self._of_sqlite()
 
     def _of_mongodb(self) -> list[Row]:
-        # A long timeout: the URL's may be short, for the crawl.
-        with pymongo.MongoClient(self.url, timeoutMS=20_000) as client:
+        with _mongodb(self.url) as client:
             found = list(client.get_default_database()[self.spider].find())
         return [_row(each, len(each.get("items") or ())) for each in found]
 
@@ -127,7 +124,7 @@ class Store:
     def owners(self) -> dict[str, str]:
         """Return the hosts that are leased, and the token of each lease."""
         if self.url.startswith("mongodb"):
-            with pymongo.MongoClient(self.url, timeoutMS=20_000) as client:
+            with _mongodb(self.url) as client:
                 hosts = client.get_default_database()[f"{self.spider}.hosts"]
                 return {each["_id"]: each["owner"] for each in hosts.find({"owner": {"$ne": None}})}
         if self.url.startswith("postgresql"):
@@ -173,6 +170,14 @@ class Store:
             except LockNotAvailable:
                 return False
             return True
+
+
+def _mongodb(url: str) -> Any:
+    # The processes of other stores need not load the driver: a quarter of their imports.
+    import pymongo
+
+    # A long timeout: the URL's may be short, for the crawl.
+    return pymongo.MongoClient(url, timeoutMS=20_000)
 
 
 @contextmanager
