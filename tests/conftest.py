@@ -91,7 +91,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     config.stash[_CHOICE] = "rest" if config.option.rest else usual
     if everywhere and config.option.numprocesses is None and not config.option.usepdb:
         # Two thorough tests keep a machine with two cores busy.
-        config.option.numprocesses = 4 if config.stash[_CHOICE] == "representatives" else 2
+        config.option.numprocesses = 5 if config.stash[_CHOICE] == "representatives" else 2
         config.option.dist = "loadfile"
 
 

@@ -50,6 +50,8 @@ def lines(screen: str) -> Counter[str]:
 
 
 def test_the_commands_print_what_the_pictures_of_the_terminal_show(tmp_path: Path):
+    # It takes ten seconds, and is about the documentation site alone.
+    needed.module("material", extra="docs")
     for name, screen in pictures.screens(tmp_path).items():
         kept = (pictures.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
         taken = pictures.drawn(screen, title="now")
