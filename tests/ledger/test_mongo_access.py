@@ -417,7 +417,7 @@ async def test_an_option_that_is_misspelt_is_named(options: str, said: str):
         ({"timeoutMS": "soon"}, "URL will not do: timeoutms must be an integer or float"),
         ({"authMechanism": "NOPE"}, "URL will not do: authmechanism must be in"),
     ],
-    ids=str,
+    ids=lambda value: str(value).replace(__file__, "this file"),
 )
 async def test_a_url_that_will_not_do_is_one_sentence(
     server: GuardedServer, reader: str, driver: str, options: dict[str, str], said: str
