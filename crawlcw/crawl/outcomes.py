@@ -470,7 +470,7 @@ def _log(lease: Lease, settlement: Settlement) -> None:
         told = {"status": response.status, "bytes": response.bytes, "milliseconds": milliseconds}
     event, why = "finished", ""
     if (error := change.error) is not None:
-        event, why = str(change.event), f": {error.kind} {error.message}"
+        event, why = str(change.event), f": {error.kind} {error.message}".rstrip()
         told["reason"] = error.kind
     logger.log(
         logging.INFO if change.status is Status.IGNORED else logging.DEBUG,

@@ -1022,6 +1022,7 @@ async def test_a_crawl_waits_for_start_after_an_error_of_crawlcw_itself(ledger: 
             [
                 ("DEBUG", f"finish {HOME} (200, 19 bytes, 1,500 ms, parse)"),
                 ("DEBUG", f"fail {HOME}0: disconnected hung up (parse)"),
+                ("DEBUG", f"fail {HOME}0: disconnected (parse)"),
                 ("INFO", f"give up {HOME}0: http-status HTTP 404 (404, 4 bytes, 0 ms, parse)"),
             ],
         ),
@@ -1033,9 +1034,10 @@ async def test_the_log_has_final_failures_and_in_detail_each_outcome(
 ):
     caplog.set_level(level, "crawlcw.crawl.outcomes")
     home = Replay(body=links("/0"), elapsed=timedelta(seconds=1.5))
-    failures = [FetchError(Reason.DISCONNECTED, "hung up"), Replay(status=404, body="gone")]
+    failures = [FetchError(Reason.DISCONNECTED, why) for why in ("hung up", "")]
+    answers = {HOME: home, f"{HOME}0": [*failures, Replay(status=404, body="gone")]}
 
-    await crawled(Books(), Web({HOME: home, f"{HOME}0": failures}), ledger)
+    await crawled(Books(), Web(answers), ledger)
 
     logged = [each for each in caplog.records if each.name == "crawlcw.crawl.outcomes"]
     assert [(each.levelname, each.getMessage()) for each in logged] == told
