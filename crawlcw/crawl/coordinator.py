@@ -148,8 +148,7 @@ class Coordinator:
 
     def written(self, *, more: bool, again: Iterable[str]) -> None:
         """Note outcomes in the ledger: *more* is left to do, hosts have tasks to try *again*."""
-        for host in again:
-            self.frontier.look(host)
+        self.frontier.look(*again)
         if more or not self._held:
             self.wake()
         elif self._settings.max_pages is not None:
@@ -168,8 +167,7 @@ class Coordinator:
                 earlier = timedelta(seconds=max(0, bonus(task.priority)))
                 due = now - earlier if task.due <= now else task.due
                 dues[task.host] = min(due, dues.get(task.host, due))
-        for host in looked:
-            self.frontier.look(host)
+        self.frontier.look(*looked)
         if dues:
             await self._ledger.hosts.wake(dues)
             self.wake()
@@ -407,8 +405,7 @@ class Coordinator:
         now = self._ledger.now()
         since = self._session.retry.grace_since(now)
         if since is not None and now - since >= self._settings.lease / 2:
-            for task in wanted:
-                self.frontier.look(task.host)
+            self.frontier.look(*(task.host for task in wanted))
             await anyio.sleep(_GRACE_PAUSE)
             return
         # Claims take a while: let fetchers begin with the first ones.
@@ -497,6 +494,8 @@ class Coordinator:
         """Return whether nothing is left, here or in the ledger; else note when to look again."""
         # Background work on a host counts until it has ended.
         if self._held or any(host.busy for host in self.frontier.hosts.values()):
+            # A retry, or a task of another worker, is not to wait for the end of a long page.
+            self.frontier.look(*self._held.of_host)
             self._waits_for = None
             self._rest(min(self._idle, _IDLE_BESIDE_OTHERS))
             return False

@@ -138,6 +138,8 @@ class HostLeaser:
                 host.renewed(asked=asked)
             elif host is not None and _is_same(host.lease, lease):
                 self._lose(host.name)
+        # As an idle coordinator does more often.
+        self._frontier.look(*self._session.held.of_host)
         # Of some it may not have been sure any more that they may be asked.
         self._frontier.look_wanted.set()
 

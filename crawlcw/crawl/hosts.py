@@ -384,10 +384,11 @@ class Frontier:
 
     # --- work left to do
 
-    def look(self, name: str) -> None:
-        """Note that a host may have more tasks that are due."""
-        if host := self.hosts.get(name):
-            host.look = True
+    def look(self, *names: str) -> None:
+        """Note that hosts may have more tasks that are due."""
+        for name in names:
+            if host := self.hosts.get(name):
+                host.look = True
 
     def _sort(self) -> None:
         """Look at each host that has changed since the last call: all others are where they were.

@@ -3,7 +3,8 @@
 import asyncio
 import selectors
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import wraps
@@ -269,7 +270,7 @@ class Harness:
         workers = {each.name: each.hungry for each in await self.ledger.workers.all()}
         return workers[self.session.worker]
 
-    async def _renew(self) -> None:
+    async def renew(self) -> None:
         while True:
             await asyncio.sleep(self.settings.lease.total_seconds() / 3)
             await self.coordinator.host_leaser.renew()
@@ -281,10 +282,18 @@ class Harness:
         self.coordinator.stop()
         assert await running == "stopped"
 
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Coordinator]:
+        """Run the coordinator without fetchers, and stop it at the end."""
+        run = asyncio.create_task(self.coordinator.run())
+        yield self.coordinator
+        self.coordinator.stop()
+        assert await run == "stopped"
+
     async def until_it_ends(self, *, seconds: float = 0.0) -> str:
         workers = asyncio.create_task(self.work(seconds=seconds, number=self.settings.concurrency))
         self.coordinator.seeded()
-        renewing = asyncio.create_task(self._renew())
+        renewing = asyncio.create_task(self.renew())
         reason = await self.coordinator.run()
         renewing.cancel()
         workers.cancel()
@@ -354,21 +363,19 @@ async def test_a_hosts_slot_is_freed_once_for_each_page(ledger: CountingLedger) 
     await ledger.tasks.add(make_tasks(2))
     harness = Harness(ledger, concurrency=2)
     coordinator = harness.coordinator
-    running = asyncio.create_task(coordinator.run())
-    first = await coordinator.pool.get()
-    slots = harness.frontier.hosts[first.task.host].queue
+    async with harness.running():
+        first = await coordinator.pool.get()
+        slots = harness.frontier.hosts[first.task.host].queue
 
-    for _ in range(2):
-        coordinator.free_slot(first)
-    assert coordinator.pool.waiting == 1, "while the first page is worked on"
-    coordinator.done(first)
+        for _ in range(2):
+            coordinator.free_slot(first)
+        assert coordinator.pool.waiting == 1, "while the first page is worked on"
+        coordinator.done(first)
 
-    second = await coordinator.pool.get()
-    assert slots.active == 1
-    coordinator.done(second)
-    assert slots.active == 0, "done frees the slot if the page did not"
-    coordinator.stop()
-    await running
+        second = await coordinator.pool.get()
+        assert slots.active == 1
+        coordinator.done(second)
+        assert slots.active == 0, "done frees the slot if the page did not"
 
 
 @pytest.mark.parametrize(("tasks", "most", "reason"), [(1, None, "drained"), (5, 1, "max-pages")])
@@ -420,31 +427,28 @@ async def test_more_tasks_are_read_when_half_of_those_ahead_are_used_up(
     coordinator, look_wanted = harness.coordinator, harness.frontier.look_wanted
     looks, reopen = list[float](), harness.frontier.reopen
     monkeypatch.setattr(harness.frontier, "reopen", lambda: looks.append(waited()) or reopen())
-    running = asyncio.create_task(coordinator.run())
-    first = await coordinator.pool.get()
-    coordinator.host_leaser.lease_at = float("inf")
-    await asyncio.sleep(2)
-    assert len(looks) < 10, "it sleeps"
-    asked = [*ledger.asked]
+    async with harness.running():
+        first = await coordinator.pool.get()
+        coordinator.host_leaser.lease_at = float("inf")
+        await asyncio.sleep(2)
+        assert len(looks) < 10, "it sleeps"
+        asked = [*ledger.asked]
 
-    coordinator.done(first)
-    for _ in range(8):
+        coordinator.done(first)
+        for _ in range(8):
+            coordinator.done(await coordinator.pool.get())
+        coordinator.written(more=False, again=())
+        await coordinator.announce(make_tasks(1))
+        assert not look_wanted.is_set()
+        look_wanted.set()
+        await asyncio.sleep(1)
+        assert ledger.asked == asked
         coordinator.done(await coordinator.pool.get())
-    coordinator.written(more=False, again=())
-    await coordinator.announce(make_tasks(1))
-    assert not look_wanted.is_set()
-    look_wanted.set()
-    await asyncio.sleep(1)
-    assert ledger.asked == asked
-    coordinator.done(await coordinator.pool.get())
-    assert look_wanted.is_set()
-    for _ in range(20):
-        coordinator.done(await coordinator.pool.get())
-    await asyncio.sleep(1)
-    assert len(ledger.claimed) == 60, "the room that is left by one lot is filled by the next"
-
-    coordinator.stop()
-    await running
+        assert look_wanted.is_set()
+        for _ in range(20):
+            coordinator.done(await coordinator.pool.get())
+        await asyncio.sleep(1)
+        assert len(ledger.claimed) == 60, "the room that is left by one lot is filled by the next"
 
 
 @pytest.mark.parametrize(
@@ -733,40 +737,59 @@ async def test_what_another_process_adds_to_an_idle_ledger_is_begun(
     ledger: CountingLedger, idle: float, within: float
 ) -> None:
     await ledger.tasks.add([make_task(due=START + timedelta(days=1))])
-    coordinator = Harness(ledger, obey_robots=False).coordinator
-    running = asyncio.create_task(coordinator.run())
-    await asyncio.sleep(idle)
+    harness = Harness(ledger, obey_robots=False)
+    async with harness.running() as coordinator:
+        await asyncio.sleep(idle)
 
-    added = waited()
-    await ledger.tasks.add([make_task("http://new.example/")])
-    await coordinator.pool.get()
+        added = waited()
+        await ledger.tasks.add([make_task("http://new.example/")])
+        await coordinator.pool.get()
 
-    assert waited() - added < within
-    coordinator.stop()
-    await running
+        assert waited() - added < within
 
 
 @pytest.mark.parametrize(("changed", "within"), [(True, 0.85), (False, 1.05)])
+@pytest.mark.parametrize("url", ["http://new.example/", "http://example.com/new"])
 @quickly
 async def test_what_another_process_adds_beside_a_page_under_way_is_begun_soon_after_a_change(
-    ledger: CountingLedger, changed: bool, within: float
+    ledger: CountingLedger, url: str, changed: bool, within: float
 ) -> None:
     await ledger.tasks.add([make_task()])
-    coordinator = Harness(ledger, obey_robots=False).coordinator
-    running = asyncio.create_task(coordinator.run())
-    await coordinator.pool.get()
-    await asyncio.sleep(30)
+    harness = Harness(ledger, obey_robots=False, per_host_concurrency=0)
+    async with harness.running() as coordinator:
+        await coordinator.pool.get()
+        await asyncio.sleep(30)
 
-    if changed:
-        coordinator.wake()
-        await asyncio.sleep(0.01)
-    added = waited()
-    await ledger.tasks.add([make_task("http://new.example/")])
-    await coordinator.pool.get()
+        if changed:
+            coordinator.wake()
+            await asyncio.sleep(0.01)
+        added = waited()
+        await ledger.tasks.add([make_task(url)])
+        async with asyncio.timeout(60):
+            await coordinator.pool.get()
 
-    assert waited() - added < within
-    coordinator.stop()
-    await running
+        assert waited() - added < within
+
+
+@quickly
+async def test_tasks_of_a_host_with_one_long_page_are_begun_between_the_pages_of_other_hosts(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(100))
+    await ledger.tasks.add([make_task("http://long.example/", priority=1)])
+    harness = Harness(ledger, concurrency=3, per_host_concurrency=0, obey_robots=False)
+    async with harness.running() as coordinator:
+        assert (await coordinator.pool.get()).task.host == "long.example"
+        await asyncio.sleep(1)
+        await ledger.tasks.add([make_task("http://long.example/2")])
+        working = asyncio.create_task(harness.work(seconds=1, number=2))
+        renewing = asyncio.create_task(harness.renew())
+        await asyncio.sleep(40)
+
+        (begun,) = [time for time, url in harness.starts if url == "http://long.example/2"]
+        assert begun - ledger.began < 25
+        working.cancel()
+        renewing.cancel()
 
 
 @quickly
@@ -787,17 +810,15 @@ async def test_before_the_next_look_is_due_a_change_is_no_reason_to_ask_the_ledg
 ) -> None:
     await ledger.tasks.add([make_task(due=START + timedelta(days=1))])
     harness = Harness(ledger)
-    running = asyncio.create_task(harness.coordinator.run())
-    await asyncio.sleep(60)
+    async with harness.running():
+        await asyncio.sleep(60)
 
-    asked = len(ledger.asked)
-    for _ in range(5):
-        harness.frontier.look_wanted.set()
-        await asyncio.sleep(0.01)
+        asked = len(ledger.asked)
+        for _ in range(5):
+            harness.frontier.look_wanted.set()
+            await asyncio.sleep(0.01)
 
-    assert [name for name, _ in ledger.asked[asked:]].count("horizon") <= 1
-    harness.coordinator.stop()
-    await running
+        assert [name for name, _ in ledger.asked[asked:]].count("horizon") <= 1
 
 
 @quickly
@@ -990,18 +1011,15 @@ async def test_when_a_page_ends_more_of_its_host_is_looked_for_where_there_may_b
     await ledger.tasks.add(make_tasks(3))
     harness = Harness(ledger, concurrency=3, per_host_concurrency=0, obey_robots=False)
     coordinator, look_wanted = harness.coordinator, harness.frontier.look_wanted
-    running = asyncio.create_task(coordinator.run())
-    leases = [await coordinator.pool.get() for _ in range(3)]
-    await asyncio.sleep(1)
+    async with harness.running():
+        leases = [await coordinator.pool.get() for _ in range(3)]
+        await asyncio.sleep(1)
 
-    coordinator.done(leases[0])
-    assert not look_wanted.is_set()
-    harness.frontier.look(leases[1].task.host)
-    coordinator.done(leases[1])
-    assert look_wanted.is_set()
-
-    coordinator.stop()
-    await running
+        coordinator.done(leases[0])
+        assert not look_wanted.is_set()
+        harness.frontier.look(leases[1].task.host)
+        coordinator.done(leases[1])
+        assert look_wanted.is_set()
 
 
 @quickly
@@ -1011,23 +1029,21 @@ async def test_a_page_to_be_tried_again_is_begun_beside_one_under_way(
     await ledger.tasks.add(make_tasks(2))
     harness = Harness(ledger, concurrency=2, per_host_concurrency=0, obey_robots=False)
     coordinator = harness.coordinator
-    running = asyncio.create_task(coordinator.run())
-    await coordinator.pool.get()
-    failed = await coordinator.pool.get()
-    await asyncio.sleep(1)
+    async with harness.running():
+        await coordinator.pool.get()
+        failed = await coordinator.pool.get()
+        await asyncio.sleep(1)
 
-    before = waited()
-    coordinator.done(failed)
-    await ledger.outcomes.release([failed])
-    harness.held.end([failed])
-    coordinator.written(more=True, again=[failed.task.host])
+        before = waited()
+        coordinator.done(failed)
+        await ledger.outcomes.release([failed])
+        harness.held.end([failed])
+        coordinator.written(more=True, again=[failed.task.host])
 
-    async with asyncio.timeout(30):
-        again = await coordinator.pool.get()
-    assert again.task.id == failed.task.id
-    assert waited() - before < 0.3
-    coordinator.stop()
-    await running
+        async with asyncio.timeout(30):
+            again = await coordinator.pool.get()
+        assert again.task.id == failed.task.id
+        assert waited() - before < 0.3
 
 
 @quickly
@@ -1353,22 +1369,20 @@ async def test_a_limit_of_pages_gives_the_fetchers_no_more_at_once(ledger: Count
 async def test_lost_leases_are_not_handed_out(ledger: CountingLedger) -> None:
     await ledger.tasks.add([replace(task, priority=-n) for n, task in enumerate(make_tasks(4))])
     harness = Harness(ledger, concurrency=4, per_host_concurrency=1)
-    running = asyncio.create_task(harness.coordinator.run())
-    first = await harness.coordinator.pool.get()
-    lost = {make_task("http://example.com/1").id, make_task("http://example.com/3").id}
+    async with harness.running():
+        first = await harness.coordinator.pool.get()
+        lost = {make_task("http://example.com/1").id, make_task("http://example.com/3").id}
 
-    harness.coordinator.lost(lost)
-    harness.coordinator.free_slot(first)
-    harness.coordinator.done(first)
-    second = await harness.coordinator.pool.get()
-    harness.coordinator.free_slot(second)
-    harness.coordinator.done(second)
+        harness.coordinator.lost(lost)
+        harness.coordinator.free_slot(first)
+        harness.coordinator.done(first)
+        second = await harness.coordinator.pool.get()
+        harness.coordinator.free_slot(second)
+        harness.coordinator.done(second)
 
-    assert [lease.task.url[-1] for lease in (first, second)] == ["0", "2"]
-    await asyncio.sleep(5)
-    assert not harness.coordinator.pool.waiting
-    harness.coordinator.stop()
-    await running
+        assert [lease.task.url[-1] for lease in (first, second)] == ["0", "2"]
+        await asyncio.sleep(5)
+        assert not harness.coordinator.pool.waiting
 
 
 @pytest.mark.parametrize(
@@ -1788,21 +1802,17 @@ async def test_a_crawl_waits_for_start_or_for_a_task_that_is_due_later(
 ) -> None:
     harness = Harness(ledger)
     await harness.session.join()
-    running = asyncio.create_task(harness.coordinator.run())
-
-    await asyncio.sleep(10)
-    assert harness.coordinator.standstill() == Standstill(start=True)
-    due = START + timedelta(seconds=200)
-    await ledger.tasks.add([make_task(due=due)])
-    await asyncio.sleep(10)
-    assert harness.coordinator.standstill() == Standstill(until=due)
-    await ledger.workers.join(replace(this_worker(now=ledger.now()), name="b"))
-    await harness.session.beat()
-    await asyncio.sleep(10)
-    assert harness.coordinator.standstill() == Standstill(until=due), "of all workers"
-
-    harness.coordinator.stop()
-    await running
+    async with harness.running():
+        await asyncio.sleep(10)
+        assert harness.coordinator.standstill() == Standstill(start=True)
+        due = START + timedelta(seconds=200)
+        await ledger.tasks.add([make_task(due=due)])
+        await asyncio.sleep(10)
+        assert harness.coordinator.standstill() == Standstill(until=due)
+        await ledger.workers.join(replace(this_worker(now=ledger.now()), name="b"))
+        await harness.session.beat()
+        await asyncio.sleep(10)
+        assert harness.coordinator.standstill() == Standstill(until=due), "of all workers"
 
 
 @quickly
@@ -1811,23 +1821,21 @@ async def test_tasks_that_come_in_while_it_asks_for_other_workers_are_begun_soon
 ) -> None:
     await ledger.tasks.add([make_task(due=START + timedelta(days=1))])
     harness, late = Harness(ledger, obey_robots=False), make_task("http://new.example/")
-    running = asyncio.create_task(harness.coordinator.run())
-    await asyncio.sleep(60)
-    neighbours, added = harness.session.neighbours, list[float]()
+    async with harness.running():
+        await asyncio.sleep(60)
+        neighbours, added = harness.session.neighbours, list[float]()
 
-    async def with_tasks() -> tuple[int, int]:
-        if not added:
-            await ledger.real.tasks.add([late])
-            await harness.coordinator.announce([late])
-            added.append(waited())
-        return await neighbours()
+        async def with_tasks() -> tuple[int, int]:
+            if not added:
+                await ledger.real.tasks.add([late])
+                await harness.coordinator.announce([late])
+                added.append(waited())
+            return await neighbours()
 
-    monkeypatch.setattr(harness.session, "neighbours", with_tasks)
-    await harness.coordinator.pool.get()
+        monkeypatch.setattr(harness.session, "neighbours", with_tasks)
+        await harness.coordinator.pool.get()
 
-    assert waited() - added[0] < 0.5
-    harness.coordinator.stop()
-    await running
+        assert waited() - added[0] < 0.5
 
 
 @quickly
