@@ -304,7 +304,7 @@ class Settings:
 
     @property
     def trap_policy(self) -> TrapPolicy:
-        """The settings about URLs that look endless, as `traps` takes them."""
+        """The settings about URLs that look endless, as `url_traps` takes them."""
         return TrapPolicy(
             max_length=self.max_url_length,
             max_path_segments=self.max_path_segments,

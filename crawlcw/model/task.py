@@ -21,9 +21,9 @@ from crawlcw.model.page_value import page_value
 from crawlcw.model.urls import Location, locate
 from crawlcw.model.visits import Visit
 
-#: A plain name: no field of a ledger may lead to another file of the machine.
 #: Bytes of an id that are its host's, and that are the request's.
 HOST_BYTES, _REQUEST_BYTES = 6, 10
+#: A plain name: no field of a ledger may lead to another file of the machine.
 _FILE = re.compile(r"[\w-][\w.-]{0,249}", re.ASCII)
 
 
@@ -56,7 +56,7 @@ class Payload:
     """The data that a tracked task carries from claim to claim."""
 
     data: Mapping[str, Any] | BlobRef = field(default_factory=dict)
-    results: Mapping[str, Any] = field(default_factory=dict)  #: stage -> result, or an `BlobRef`
+    results: Mapping[str, Any] = field(default_factory=dict)  #: stage -> result, or a `BlobRef`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class StoredPage:
 
     @classmethod
     def from_document(cls, found: Mapping[str, Any]) -> Self:
-        """Return the options of a document by `to_document`."""
+        """Return the place that `to_document` was called on."""
         return cls(file=str(found["file"]), offset=found["offset"], length=found["length"])
 
     def to_document(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class TrackedTask:
     stage: str
     status: Status
     reason: Reason | None  #: why it failed or is ignored
-    data: Mapping[str, Any] | BlobRef  #: an `BlobRef` where it is large and was not asked for
+    data: Mapping[str, Any] | BlobRef  #: a `BlobRef` where it is large and was not asked for
     results: Mapping[str, Any]  #: stage -> its result
     context: Mapping[str, Any] | BlobRef | None
     priority: int

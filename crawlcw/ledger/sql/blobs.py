@@ -22,7 +22,7 @@ class Blobs:
         self._store = store
 
     async def put(self, task_id: bytes, value: Any) -> BlobRef:
-        """See `tracked.Blobs.put`."""
+        """See `protocol.Blobs.put`."""
         content = self._store.text(documents.escaped(value))
         blob = BlobRef(id=uuid4().hex, size=len(content))
         row = {
@@ -35,7 +35,7 @@ class Blobs:
         return blob
 
     async def read(self, blob: BlobRef) -> Any:
-        """See `tracked.Blobs.read`."""
+        """See `protocol.Blobs.read`."""
         content = await self._store.reader.run(self._content, blob)
         if content is None:
             raise LedgerError(f"The ledger {self._store.place} has no value {blob.id} any more.")
@@ -46,7 +46,7 @@ class Blobs:
         return None if row is None else row["content"]
 
     async def drop(self, blobs: Collection[BlobRef]) -> None:
-        """See `tracked.Blobs.drop`."""
+        """See `protocol.Blobs.drop`."""
         if blobs:
             await self._store.writer.run(self._drop, [(blob.id,) for blob in blobs])
 

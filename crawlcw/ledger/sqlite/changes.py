@@ -18,7 +18,7 @@ class Changes:
         self._store = store
 
     async def watch(self) -> AsyncIterator[None]:
-        """See `tracked.Changes.watch`.
+        """See `protocol.Changes.watch`.
 
         SQLite sends no events, but it can be asked whether another connection has written
         anything, which reads no table.
