@@ -64,8 +64,8 @@ _LONGEST_REASON = 120
 #: Things that the callback of a list of URLs yields between two writes.
 SLICE = 500
 _OUR_FILES = (__file__, values.__file__)
-#: Seconds after which a generator is left alone until all else has had its turn.
-_SLICE = 0.05
+#: Seconds of a callback's step: then all else has its turn.
+_STEP = 0.05
 #: The most seconds of one step that count: in a longer one the loop stood still.
 _LONGEST_STEP = 1.0
 #: Seconds of callbacks in one turn of the loop: each turn costs about as much as a small page's
@@ -339,7 +339,7 @@ class CallbackRun:
             if (kept := self._take(thing)) is not None:
                 await kept
             if (now := time.monotonic()) >= self._over:
-                self._spent += min(now - self._over + _SLICE, _LONGEST_STEP)
+                self._spent += min(now - self._over + _STEP, _LONGEST_STEP)
                 if within and self._spent > within:
                     raise TimeoutError(f"{self._called.name} did not end within {within:g} s")
                 await self._rest()
@@ -351,7 +351,7 @@ class CallbackRun:
     async def _rest(self) -> None:
         await self._runner.turns.take()
         self._runner.watch.begun = self._called
-        self._over = time.monotonic() + _SLICE
+        self._over = time.monotonic() + _STEP
 
     async def _flush(self) -> None:
         """Write the links of a list of URLs so far; the next ones have a callback's time anew."""

@@ -136,7 +136,7 @@ class Task:
     """A document of the ledger as a coordinator sees it, without its results."""
 
     id: bytes  #: 16 bytes, see `task_id`
-    url: str  #: exactly as discovered; the key of a tracked task
+    url: str  #: as a browser sends it, without userinfo and fragment; the key of a tracked task
     host: str  #: the politeness key; the stage of a tracked task
     method: str = "GET"
     headers: tuple[tuple[str, str], ...] = ()
