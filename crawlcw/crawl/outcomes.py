@@ -498,22 +498,22 @@ class CallbackErrors:
         self._told: set[tuple[str, str, str]] = set()
         self._end = end
 
-    def check(self, method: str) -> None:
-        """Raise `Defer` for a method that raised on its first pages, all of them."""
-        if self._pages[method] >= BROKEN_FROM and method not in self.good:
-            raise Defer(f"{method} is broken")
-
     def raised(self, method: str, failed: Failed, *, url: str) -> None:
         """Note an error of the spider's; raises `Defer` where its *method* is broken."""
         if failed.reason is not Reason.PARSE_ERROR:
             return
         # It may have waited for its turn meanwhile: its page is for the mended callback as well.
-        self.check(method)
+        if self._is_broken(method):
+            raise Defer(f"{method} is broken")
         words = self.tell(method, failed, url=url)
         self._pages[method] += 1
-        if (number := self._pages[method]) >= BROKEN_FROM and method not in self.good:
+        if self._is_broken(method):
+            number = self._pages[method]
             why = f"{method} raised on each of its first {number} pages, the last time {words}"
             self._end(FinishReason.CALLBACK_BROKEN, printable(why))
+
+    def _is_broken(self, method: str) -> bool:
+        return self._pages[method] >= BROKEN_FROM and method not in self.good
 
     def tell(self, method: str, failed: Failed, *, url: str) -> str:
         """Log an error of a method with its traceback, the first time; return it in words."""
