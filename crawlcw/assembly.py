@@ -1,4 +1,4 @@
-"""Putting the parts of a crawl together; `pipeline.web` chooses its client and its proxies."""
+"""Assembly of a crawl from its parts; `pipeline.web` makes its downloader."""
 
 import asyncio
 import os

@@ -95,10 +95,10 @@ class HostLeaser:
         await self._give_back(background)
 
     async def _lease_some(self, *, hungry: bool) -> bool:
-        """Lease hosts that are ready, often if there are few or fetchers are *hungry*; say if any.
+        """Lease hosts that are ready; return whether there were any.
 
-        And now and then in any case: others may wait while the hosts that are
-        held keep all fetchers busy, and for long.
+        Look often where few are held or fetchers are *hungry*, and else now and then: the hosts
+        that are held may keep all fetchers busy for long, while others wait.
         """
         now = time.monotonic()
         room = self._capacity - len(self._frontier.leased)
@@ -234,7 +234,7 @@ class HostLeaser:
         self._frontier.look_wanted.set()
 
     async def _make_way(self) -> None:
-        """Leave hosts to others that wait: to hosts for which there is no room, to new workers."""
+        """Hand hosts on: where ready hosts find no room here, and to workers that have none."""
         now, owned = time.monotonic(), self._staying()
         self._others_at = now + _OTHERS_PAUSE
         if len(owned) >= self._capacity:

@@ -38,7 +38,7 @@ class HostQueue:
     rests_until: float = float("-inf")  #: whatever its delay is
     active: int = 0  #: requests under way; of tasks that are only worked on there may be more
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: a heap
-    has_turn: bool = False  #: whether it is given a turn
+    has_turn: bool = False  #: whether it is in a heap of turns
     counted: tuple[int, int] = (0, 0)  #: its part of the sums of `HostQueues`
     most: int = 1  #: the number of leases worth holding
 
@@ -63,7 +63,7 @@ class HostQueues:
         #: The names of hosts to be looked at: they, or their queues, have changed.
         self.changed: set[str] = set()
         self.waiting = 0  #: leases in all queues
-        self.soon = 0  #: one turn of each queue without a delay
+        self.soon = 0  #: of them in queues without a delay, up to the requests at once of each
 
     def begin(self, host: str, *, limit: int, next_start: float, deadline: float) -> HostQueue:
         """Make a queue for a host; it is closed until `open`, and has no delay before `pace`."""
@@ -135,7 +135,7 @@ class HostQueues:
     def rest(self, host: str, *, until: float, sent: float | None = None) -> None:
         """Start no request to a host before *until*.
 
-        *sent*: only because of its delay, for a request was sent then that had no turn.
+        With *sent* the rest is only the delay after a request without a turn, which was sent then.
         """
         queue = self.by_host[host]
         if sent is None:

@@ -1,6 +1,6 @@
 """Hosts that this process holds: their leases, limits and pace, and the turns at them.
 
-Synchronous and without I/O: `causes` changes a host as its requests end; the coordinator leases,
+Synchronous and without I/O: `causes` changes a host as its requests end; `host_leases` leases,
 saves and releases as this says. A host that may be asked without limits, also of its pages, is
 shared: its owner looks after it, and other processes ask it as well.
 
@@ -412,7 +412,7 @@ class Frontier:
     def wanted(self) -> tuple[list[HeldHost], float]:
         """Return the hosts of which more tasks are wanted, for their turns come soon.
 
-        And when that is so of the first of all hosts.
+        Return also the time from which on the first host is one of them.
         """
         self._sort()
         now, first = self.clock(), float("inf")

@@ -51,7 +51,7 @@ class MovedPages:
         circle.
         """
         task, request = attempt.lease.task, attempt.request
-        if not _is_page(attempt):
+        if not _is_plain(attempt):
             return True
         location = urls.locate(url)
         if task_id(location) == task.id:
@@ -81,7 +81,7 @@ class MovedPages:
         redirect it has content of its own.
         """
         lease = attempt.lease
-        if refresh.after > _REDIRECTING or not _is_page(attempt):
+        if refresh.after > _REDIRECTING or not _is_plain(attempt):
             return None
         try:
             self._check_robots(refresh.url)
@@ -104,7 +104,7 @@ class MovedPages:
         lease = attempt.lease
         there = onward(attempt.request, response, target=response.url)
         target = self._at(lease.task, there, hops=0)
-        if target.id == lease.task.id or not _is_page(attempt):
+        if target.id == lease.task.id or not _is_plain(attempt):
             # The same resource by another spelling, or a `dont_filter` request.
             return await self.outcomes.parsed(attempt, response)
         home = await self._claim(target)
@@ -221,7 +221,7 @@ class MovedPages:
         )
 
 
-def _is_page(attempt: PageAttempt) -> bool:
-    """Return whether an attempt is at the page of its URL: no form, no repeated request."""
+def _is_plain(attempt: PageAttempt) -> bool:
+    """Return whether the URL alone makes the task: it is no form, and no repeated request."""
     request = attempt.request
     return request.method == "GET" and attempt.lease.task.id == request.identity()[1]

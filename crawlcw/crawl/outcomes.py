@@ -390,7 +390,7 @@ class Revisits:
     def changed(
         self, task: Task, response: Response, *, now: datetime
     ) -> tuple[Visit, datetime | None]:
-        """Return the visit of a page that is new, or another one than before, and the next date."""
+        """Return the visit, and the next date, of a page that is new or has changed."""
         visit = Visit(
             time=now,
             changed=now,
@@ -401,7 +401,7 @@ class Revisits:
         return self._dated(task, visit, changed=True)
 
     def of_alias(self, task: Task, *, now: datetime) -> tuple[Visit, datetime | None]:
-        """Return the same of a task that only leads to a page: nothing of the page is its own."""
+        """Return the visit, and the next date, of a task whose page is another task's."""
         last = task.visit
         visit = Visit(time=now, changed=now if last is None else last.changed)
         return self._dated(task, visit, changed=False)
@@ -409,7 +409,7 @@ class Revisits:
     def unchanged(
         self, task: Task, response: Response | None = None, *, now: datetime
     ) -> tuple[Visit, datetime | None]:
-        """Return the same of a page that is as it was, or was not to be had (no *response*)."""
+        """Return the visit, and the next date, of an unchanged page, or of a failed one (None)."""
         last = task.visit
         assert last is not None
         visit = replace(last, time=now)

@@ -59,7 +59,7 @@ class Rules:
     agent: str = ""
     crawl_delay: float = 0.0  #: seconds, at most 60
     sitemaps: tuple[str, ...] = field(default=())
-    body: str = ""  #: as it was served; empty where everything is allowed
+    body: str = ""  #: its text; empty where the server has none
 
     def allows(self, url: str) -> bool:
         """Return whether *url* may be fetched; the robots.txt itself always may."""

@@ -19,7 +19,7 @@ _ABOUT_THE_LAST_VISIT = frozenset({"if-none-match", "if-modified-since"})
 #: RFC 9309, section 2.3.1.2.
 _MOST_OF_ROBOTS = 5
 _ABOUT_THE_BODY = frozenset({"content-type", "content-encoding", "content-language"})
-#: Of another origin that is no secret.
+#: Headers that are sent to another origin as well: none of them is a secret.
 _PORTABLE = HARMLESS | _ABOUT_THE_BODY
 
 
@@ -40,9 +40,9 @@ class FollowRedirects:
     """The layer of one attempt: its deadline, and its way over redirects to a response.
 
     - The request's timeout spans all hops.
-    - A target is admitted first, but to robots.txt: scope, robots.txt, and the host's turn.
-    - A redirect that `Attempt.follows` says no to is returned as it is, see `onward`, and so
-      is one that is a page itself, see `is_page`, and the answer to a probe.
+    - Each target is admitted first (scope, robots.txt, the host's turn), but those of a robots.txt.
+    - A redirect for which `Attempt.follows` returns false is returned as it is, and so are one
+      that is a page itself, see `is_page`, and the answer to a probe.
     - `Response.url` is where the last redirect has led, `Response.request` is the attempt's,
       and `elapsed` is the sum of all hops.
     """

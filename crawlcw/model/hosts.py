@@ -49,7 +49,7 @@ class RobotsRecord:
     """A robots.txt as it was fetched, kept for every process."""
 
     origin: str  #: whose it is: `https://example.com`
-    body: str = ""  #: at most 512 KiB; empty where everything is allowed
+    body: str = ""  #: at most 512 KiB; empty where the server has none
     sitemaps: tuple[str, ...] = ()  #: those it names
     expires: datetime
 
