@@ -73,11 +73,6 @@ class Span:
         """How long it is; more than 0."""
         return (self.until - self.since).total_seconds()
 
-    @property
-    def per_second(self) -> float:
-        """Tasks finished a second."""
-        return self.finished / self.seconds
-
 
 @dataclass(slots=True, kw_only=True)
 class Slot:

@@ -25,7 +25,7 @@ def test_a_span_is_what_was_counted_from_one_point_to_the_next():
     (span,) = spans([point(1, 30), point(0, 10)], since=at(0), until=at(60))
 
     assert (span.since, span.until, span.finished, span.items) == (at(0), at(1), 20, 40)
-    assert (span.per_second, span.in_flight, span.memory, span.lag) == (20 / 60, 5, 100, 0.5)
+    assert (span.seconds, span.in_flight, span.memory, span.lag) == (60, 5, 100, 0.5)
 
 
 def test_the_first_span_begins_with_its_worker():
