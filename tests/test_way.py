@@ -1,7 +1,7 @@
 """The way of one URL stays short.
 
-The goal is 55 modules, 260 functions, 900 calls and 450 switches between modules. A change that
-shortens the way lowers `LIMITS`; `python -m tests.support.way` prints the way and its counts.
+A change that shortens the way lowers `LIMITS`; `python -m tests.support.way` prints the way and its
+counts.
 """
 
 import re
@@ -16,8 +16,7 @@ pytestmark = pytest.mark.quick
 
 #: Current counts, and one in fifty more for timers and watches during a page.
 LIMITS = {"modules": 55, "functions": 260, "calls": 600, "switches": 400}
-#: Lines of `crawl` that a reader opens to follow a page from the coordinator to its commit; the
-#: goal is 1,700.
+#: Lines of `crawl` that a reader opens to follow a page from the coordinator to its commit.
 MOST_LINES = 1_500
 #: Known modules, to name new ones in a failure. Removed modules may stay in this list.
 KNOWN = Path(__file__).parent / "support" / "way_modules.txt"
