@@ -48,9 +48,9 @@ class Request:
     - *cookies*: sent with this request besides, to its own origin; stored with it.
     - *dont_filter*: make a task of its own even if the URL is known already.
     - *changed*: when the page last changed, as far as is known: a page that was
-    done before that is done once more, but once in a run. *each_run*: always.
+      done before that is done once more, but once in a run. *each_run*: always.
     - *max_retry*, *retry_statuses*, *accept_statuses*, *timeout*: the setting of
-    that name, for this request only. A *timeout* that is longer than
+      that name, for this request only. A *timeout* that is longer than
       `read_timeout` stands for that as well.
     - *max_depth*: the setting, for this request and all that its page
       leads to; 0 for a start URL whose links are not followed.
