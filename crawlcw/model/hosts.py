@@ -226,9 +226,11 @@ class SlowStart:
     def answered(self, *, latency: float, sent: datetime) -> float:
         """Note an answer that came after *latency* seconds; return the latency of the host.
 
-        A page that is slow while the host answers others in good time says nothing of the host.
+        0 where it is not known: the answer was cut off, or the loop stood still. A page that is
+        slow while the host answers others in good time says nothing of the host.
         """
-        self.fastest = min(self.fastest, latency)
+        if latency > 0:
+            self.fastest = min(self.fastest, latency)
         if latency <= max(_FAST, min(_AS_FAST * self.fastest, _LONGEST_FAST)):
             self.steps += 1
         is_first = self.quick_at is None or sent >= self.quick_at

@@ -31,6 +31,14 @@ def test_a_host_that_answers_as_fast_as_before_is_asked_for_one_more_after_each(
     assert windows({1000: latency}, rounds=11) == [*CAREFUL, 1 + 24 + 2, 1 + 51 + 5]
 
 
+def test_an_answer_whose_time_is_not_known_lets_no_other_look_slow():
+    start = SlowStart()
+    for latency in (0.0, 0.3, 0.3):
+        start.answered(latency=latency, sent=NOW)
+
+    assert start.window(finished=30) == 1 + 3 + 3
+
+
 def test_a_slow_host_is_asked_for_one_more_after_ten_pages():
     assert windows({1000: 1.5}, rounds=18) == [1] * 10 + [2] * 5 + [3] * 3
 
