@@ -1,5 +1,6 @@
 """Machine of a benchmark: versions, cores, load."""
 
+import json
 import os
 import platform
 import sqlite3
@@ -29,9 +30,13 @@ def described() -> dict[str, str]:
 
 def installed(python: str, names: Sequence[str]) -> dict[str, str]:
     """Return the versions of packages installed for another Python, by name."""
-    code = f"import importlib.metadata as m; print(*map(m.version, {tuple(names)}))"
+    code = (
+        "import importlib.metadata as m, json;"
+        "print(json.dumps({each.name.lower(): each.version for each in m.distributions()}))"
+    )
     said = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout
-    return dict(zip(names, said.split(), strict=True))
+    versions = json.loads(said)
+    return {name: versions.get(name, "missing") for name in names}
 
 
 def _version(name: str) -> str:
