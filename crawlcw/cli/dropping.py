@@ -55,7 +55,7 @@ async def check_idle(ledger: Ledger, name: str) -> None:
     alive = [
         worker
         for worker in await ledger.workers.all()
-        if not is_dead(worker) and now - (worker.heartbeat or worker.started) < _SILENT
+        if not is_dead(worker) and now - worker.heartbeat < _SILENT
     ]
     if alive:
         named = ", ".join(

@@ -39,7 +39,7 @@ async def at_work(ledger: Ledger, *, began_by: datetime | None = None) -> int:
     now = ledger.now()
     return sum(
         not is_dead(worker)
-        and now - (worker.heartbeat or worker.started) < _SILENT
+        and now - worker.heartbeat < _SILENT
         and (began_by is None or worker.started <= began_by)
         for worker in await ledger.workers.all()
     )

@@ -88,7 +88,7 @@ class RunStart:
             (
                 worker.started
                 for worker in await self._ledger.workers.all()
-                if now - (worker.heartbeat or worker.started) < self._silence
+                if now - worker.heartbeat < self._silence
             ),
             default=now,
         )

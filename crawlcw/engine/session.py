@@ -294,8 +294,6 @@ class WorkerSession:
         now = self.opened.now()
         silent = timedelta(seconds=_MISSED_BEATS * _LONGEST_PAUSE)
         workers = [
-            worker
-            for worker in await self.opened.workers.all()
-            if now - (worker.heartbeat or worker.started) < silent
+            worker for worker in await self.opened.workers.all() if now - worker.heartbeat < silent
         ]
         return len(workers), sum(each.hungry and each.name != self.worker for each in workers)

@@ -35,6 +35,7 @@ def this_worker(*, now: datetime) -> Worker:
         pid=pid,
         birth=_birth(pid) or "",
         started=now,
+        heartbeat=now,
         host=socket.gethostname(),
     )
 
@@ -46,7 +47,7 @@ def is_dead(worker: Worker) -> bool:
 
 def is_gone(worker: Worker, *, now: datetime) -> bool:
     """Return whether *worker*, of any machine, has been silent too long to be counted on."""
-    return now - (worker.heartbeat or worker.started) > _LONGEST_SILENCE
+    return now - worker.heartbeat > _LONGEST_SILENCE
 
 
 def _machine() -> str:

@@ -450,7 +450,7 @@ def worker_document(worker: Worker) -> Document:
         "pid": worker.pid,
         "birth": worker.birth,
         "started": worker.started,
-        "heartbeat": worker.started,
+        "heartbeat": worker.heartbeat,
         "left": None,
         "hungry": worker.hungry,
         "tally": tally_document(worker.tally),

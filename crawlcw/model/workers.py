@@ -16,8 +16,8 @@ class Worker:
     pid: int
     birth: str  #: tells the process from a later one with its pid
     started: datetime
+    heartbeat: datetime  #: when it last said that it lives
     host: str = ""  #: the machine's name, for people
-    heartbeat: datetime | None = None  #: when it last said that it lives
     hungry: bool = False  #: whether it has no host to ask, though there is work
     tally: Counters = field(default_factory=Counters)
     vitals: Vitals | None = None  #: its state as it was shown last; None: not yet

@@ -80,7 +80,7 @@ class Look:
 
 def is_silent(worker: Worker, *, now: datetime) -> bool:
     """Return whether a worker has been silent too long for its numbers to be current."""
-    return worker.heartbeat is not None and now - worker.heartbeat > _SILENT
+    return now - worker.heartbeat > _SILENT
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,7 +273,9 @@ async def test_stats_show_who_is_at_work_and_what_was_not_followed(tmp_path: Pat
     await ledger.tasks.add([make_task()])
     this = this_worker(now=START)
     gone = dataclasses.replace(this, name="gone", birth="1")
-    elsewhere = Worker(name="b", machine="other", pid=7, birth="1", started=START, host="far\x1b")
+    elsewhere = Worker(
+        name="b", machine="other", pid=7, birth="1", started=START, heartbeat=START, host="far\x1b"
+    )
     for worker in (gone, elsewhere, dataclasses.replace(this, name="a", host="near")):
         await ledger.workers.join(worker)
     counted = {"refused-scope": 5, "$where\x1b": 1000}

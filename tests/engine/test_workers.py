@@ -36,7 +36,9 @@ class Child:
         )
         assert self.process.stdout is not None
         name, machine, pid, birth = self.process.stdout.readline().split()
-        self.worker = Worker(name=name, machine=machine, pid=int(pid), birth=birth, started=NOW)
+        self.worker = Worker(
+            name=name, machine=machine, pid=int(pid), birth=birth, started=NOW, heartbeat=NOW
+        )
 
 
 @pytest.fixture
@@ -122,7 +124,9 @@ def test_the_name_of_a_process_may_hold_anything(tmp_path: pytest.TempPathFactor
     )
     assert process.stdout is not None
     name, machine, pid, birth = process.stdout.readline().split()
-    worker = Worker(name=name, machine=machine, pid=int(pid), birth=birth, started=NOW)
+    worker = Worker(
+        name=name, machine=machine, pid=int(pid), birth=birth, started=NOW, heartbeat=NOW
+    )
 
     assert not is_dead(worker)
 

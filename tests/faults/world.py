@@ -263,7 +263,7 @@ class MongoWorld(World):
 
 
 def worker(name: str, *, started: datetime = NOW) -> Worker:
-    return Worker(name=name, machine="m", pid=1, birth="1", started=started)
+    return Worker(name=name, machine="m", pid=1, birth="1", started=started, heartbeat=started)
 
 
 def learned(lease: HostLease, **more: Any) -> tuple[HostLease, Host]:

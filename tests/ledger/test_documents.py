@@ -100,7 +100,16 @@ def test_a_worker_comes_back_from_its_document_with_its_first_heartbeat():
         links_dropped={"$where": 5, "a.b": 6},
         link_examples={"$where": ["$a"], "a.b": ["x", "y"]},
     )
-    worker = Worker(name="w", machine="m", pid=7, birth="8", started=START, host="h", tally=tally)
+    worker = Worker(
+        name="w",
+        machine="m",
+        pid=7,
+        birth="8",
+        started=START,
+        heartbeat=START,
+        host="h",
+        tally=tally,
+    )
 
     document = documents.worker_document(worker)
 

@@ -742,7 +742,7 @@ async def test_retry_failed_brings_back_what_was_given_up(ledger: Ledger, reason
 
 async def test_the_hosts_of_a_dead_worker_are_ready_at_once(store: LedgerFactory):
     dead, living = await store.open(), await store.open()
-    worker = Worker(name="w.1", machine="m", pid=7, birth="9", started=START)
+    worker = Worker(name="w.1", machine="m", pid=7, birth="9", started=START, heartbeat=START)
     await dead.workers.join(worker)
     await dead.hosts.wake({HOST: START, "b.com": at(1)})
     lease = await leased_one(dead, worker="w.1")

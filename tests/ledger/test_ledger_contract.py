@@ -1317,7 +1317,7 @@ async def test_a_response_that_cannot_be_held_is_rejected_alone(ledger: Ledger):
 
 
 def worker(name: str) -> Worker:
-    return Worker(name=name, machine="m1", pid=42, birth="12345", started=START)
+    return Worker(name=name, machine="m1", pid=42, birth="12345", started=START, heartbeat=START)
 
 
 async def test_the_tasks_of_a_dead_worker_are_claimable_at_once(store: LedgerFactory):

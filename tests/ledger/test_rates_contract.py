@@ -128,7 +128,7 @@ async def test_a_coarse_chart_reads_one_point_in_ten_minutes_and_loses_no_count(
 
 async def test_a_worker_shows_its_vitals_with_its_heartbeat_until_it_leaves(store: LedgerFactory):
     one, two = await store.open(), await store.open()
-    worker = Worker(name="a", machine="m1", pid=42, birth="12345", started=START)
+    worker = Worker(name="a", machine="m1", pid=42, birth="12345", started=START, heartbeat=START)
     await one.workers.join(worker)
     assert [each.vitals for each in await two.workers.all()] == [None]
 

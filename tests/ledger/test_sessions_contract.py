@@ -126,7 +126,7 @@ async def test_a_dead_workers_login_may_be_taken_over_at_once(
     store: LedgerFactory, clock: FakeClock
 ):
     ledger = await store.open()
-    worker = Worker(name="w1", machine="m", pid=1, birth="b", started=START)
+    worker = Worker(name="w1", machine="m", pid=1, birth="b", started=START, heartbeat=START)
     await ledger.workers.join(worker)
     begun = identities.login_begun(ADA, owner="w1", now=START, lease=LEASE)
     await ledger.sessions.change(None, begun)

@@ -23,13 +23,9 @@ TALLY = Counters(
 HOSTILE = ["$where", "$set.x", "a.b", ".", "", "%", "%24", "_id", "nul\0", "\x1b[2J", "é\u202e"]
 
 
-def worker(name: str, **more: Any) -> Worker:
-    return Worker(name=name, machine="m1", pid=42, birth="12345", started=START, **more)
-
-
-def joined(name: str, **more: Any) -> Worker:
-    """Return a worker as the ledger shows it after it has joined."""
-    return worker(name, **{"heartbeat": START} | more)
+def worker(name: str, *, heartbeat: datetime = START, **more: Any) -> Worker:
+    who = {"name": name, "machine": "m1", "pid": 42, "birth": "12345"}
+    return Worker(**who, started=START, heartbeat=heartbeat, **more)
 
 
 def at(seconds: float) -> datetime:
@@ -56,11 +52,11 @@ async def test_workers_join_and_leave(store: LedgerFactory):
     await one.workers.join(worker("b"))
     await one.workers.join(worker("b"))
 
-    assert await at_work(two) == {"a": joined("a"), "b": joined("b")}
+    assert await at_work(two) == {"a": worker("a"), "b": worker("b")}
     assert await two.workers.leave("a") == 0
-    assert await at_work(one) == {"b": joined("b")}
+    assert await at_work(one) == {"b": worker("b")}
     assert await one.workers.leave("nobody") == 0
-    assert await at_work(one) == {"b": joined("b")}
+    assert await at_work(one) == {"b": worker("b")}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +70,7 @@ async def test_workers_join_and_leave(store: LedgerFactory):
 async def test_the_machines_name_is_kept_whatever_it_is(ledger: Ledger, host: str, kept: str):
     await ledger.workers.join(worker("a", host=host))
 
-    assert await at_work(ledger) == {"a": joined("a", host=kept)}
+    assert await at_work(ledger) == {"a": worker("a", host=kept)}
 
 
 async def test_a_worker_that_leaves_twice_has_left(ledger: Ledger, clock: FakeClock):
@@ -98,7 +94,7 @@ async def test_a_worker_that_joins_again_is_at_work(ledger: Ledger):
 
     await ledger.workers.join(worker("a"))
 
-    assert await at_work(ledger) == {"a": joined("a")}
+    assert await at_work(ledger) == {"a": worker("a")}
 
 
 # --- heartbeat and tally
@@ -112,8 +108,8 @@ async def test_a_heartbeat_says_when_and_what_was_counted(store: LedgerFactory):
 
     await one.workers.beat("a", TALLY)
 
-    beaten = joined("a", host="m", heartbeat=at(7), tally=TALLY)
-    assert await at_work(two) == {"a": beaten, "b": joined("b")}
+    beaten = worker("a", host="m", heartbeat=at(7), tally=TALLY)
+    assert await at_work(two) == {"a": beaten, "b": worker("b")}
     store.clock.advance(seconds=1)
     await one.workers.beat("a", replace(TALLY, pages=4, links_dropped={}))
     assert (await at_work(two))["a"] == replace(
@@ -141,7 +137,7 @@ async def test_a_late_heartbeat_takes_nothing_back(ledger: Ledger, clock: FakeCl
 
     await ledger.workers.beat("a", Counters())
 
-    assert await at_work(ledger) == {"a": joined("a", heartbeat=at(9), tally=TALLY)}
+    assert await at_work(ledger) == {"a": worker("a", heartbeat=at(9), tally=TALLY)}
 
 
 async def test_reasons_may_have_any_name(ledger: Ledger):

@@ -185,7 +185,7 @@ def _worker_cells(worker: Worker, *, now: datetime) -> Iterator[Text]:
         yield Text(f"{1000 * vitals.lag:,.0f} ms", style="red" if vitals.lag >= _LATE else "")
         yield Text(f"{vitals.finished:,}")
         yield Text(f"{vitals.failed:,}")
-    if worker.heartbeat is not None and is_silent(worker, now=now):
+    if is_silent(worker, now=now):
         yield Text(f"silent for {format_duration(now - worker.heartbeat)}", style="red")
     else:
         yield Text("wants hosts" if worker.hungry else "", style="dim")
