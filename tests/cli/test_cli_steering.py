@@ -6,13 +6,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from crawlcw.ledger.protocol import Worker as WorkerOf
+from crawlcw.engine.workers import this_worker
 from crawlcw.ledger_opening import open_ledger
 from tests.support import endless_site
 from tests.support.commands import invoke
@@ -305,7 +306,7 @@ async def a_worker_elsewhere(url: str) -> None:
     """Add a worker on another machine to the ledger, which does not react."""
     ledger = await open_ledger(url, "pages")
     await ledger.workers.join(
-        WorkerOf(name="w.1", machine="elsewhere", pid=1, birth="1", started=ledger.now())
+        replace(this_worker(now=ledger.now()), name="w.1", machine="elsewhere")
     )
     await ledger.close()
 

@@ -401,7 +401,8 @@ async def metrics(page: Page, **headers: str) -> str:
 async def test_prometheus_is_told_what_the_page_shows_of_every_crawl(ledger_url: str):
     async with books(ledger_url) as (ledger, _), Tracker.open(ledger_url, "orders") as orders:
         await orders.add("one")
-        worker = Worker(name="w", machine="m", pid=1, birth="1", started=ledger.now())
+        now = ledger.now()
+        worker = Worker(name="w", machine="m", pid=1, birth="1", started=now, heartbeat=now)
         await ledger.workers.join(worker)
         vitals = Vitals(rate=2.5, in_flight=7)
         await ledger.workers.beat("w", Counters(), vitals=vitals)
