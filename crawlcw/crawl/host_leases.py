@@ -13,6 +13,7 @@ from datetime import datetime
 import anyio.abc
 
 from crawlcw.api.settings import Settings
+from crawlcw.crawl.host_queues import AHEAD
 from crawlcw.crawl.hosts import Frontier, HeldHost, Phase
 from crawlcw.engine.session import WorkerSession
 from crawlcw.model.hosts import Calls, HostLease
@@ -84,14 +85,16 @@ class HostLeaser:
                 background.start_soon(self._give_up, host, [*host.state.origins])
         await self._give_back(background)
         leased = await self._lease_some(hungry=hungry)
-        if len(frontier.leased) > 1 and time.monotonic() >= self._others_at:
+        if time.monotonic() >= self._others_at:
+            self._take_back()
             await self._make_way()
         return leased
 
     async def leave_all(self, background: anyio.abc.TaskGroup) -> None:
         """Leave all hosts: they go back when the requests under way have ended."""
         await self._save(self._frontier.unsaved)
-        self._hand_on(self._staying())
+        # Those with a page under way are taken back as soon as the pause is over.
+        self._hand_on(self._staying(), at=float("-inf"))
         await self._give_back(background)
 
     async def _lease_some(self, *, hungry: bool) -> bool:
@@ -237,6 +240,8 @@ class HostLeaser:
         """Hand hosts on: where ready hosts find no room here, and to workers that have none."""
         now, owned = time.monotonic(), self._staying()
         self._others_at = now + _OTHERS_PAUSE
+        if len(self._frontier.leased) < 2:
+            return
         if len(owned) >= self._capacity:
             over = [
                 host
@@ -245,7 +250,7 @@ class HostLeaser:
             ]
             ready = await self._ledger.hosts.next_ready() if over else None
             if ready is not None and ready <= self._ledger.now():
-                self._hand_on(over[: self._capacity // _HOSTS_A_FETCHER])
+                self._hand_on(over[: self._capacity // _HOSTS_A_FETCHER], at=now)
         # Those that have just come stay, or they would go round among the processes unasked.
         settled = [host for host in owned if now - host.since >= _OTHERS_PAUSE]
         if not settled:
@@ -253,17 +258,32 @@ class HostLeaser:
         workers, hungry = await self._session.neighbours()
         if share := len(owned) * hungry // max(workers, 1):
             settled.sort(key=lambda host: self._session.held.of_host[host.name])
-            self._hand_on(settled[:share])
+            self._hand_on(settled[:share], at=now)
             # Or they would be taken back before the others have seen them.
             self._shared_until = self._others_at = now + 2 * _OTHERS_PAUSE
 
     def _staying(self) -> list[HeldHost]:
         return [host for host in self._frontier.leased.values() if host.phase is not Phase.LEAVING]
 
-    def _hand_on(self, hosts: Iterable[HeldHost]) -> None:
+    def _hand_on(self, hosts: Iterable[HeldHost], *, at: float) -> None:
         for host in hosts:
             host.enter(Phase.LEAVING)
             host.look = True
+            host.left_at = at
+
+    def _take_back(self) -> None:
+        """Serve hosts again that cannot be left, for a page of theirs takes long.
+
+        No other process may ask them before its end: they would stand still until then.
+        """
+        now, held = time.monotonic(), self._session.held.of_host
+        for host in self._frontier.leased.values():
+            rests = host.queue.next_start - now > AHEAD or host.state.given_up is not None
+            waits = now - host.left_at < SLICE_SECONDS or host.busy
+            if host.phase is Phase.LEAVING and held[host.name] and not (rests or waits):
+                host.enter(Phase.OPENING)
+                # They are not left again before the end of a whole slice.
+                host.answered, host.since = 0, now + SLICE_SECONDS
 
     async def sweep(self) -> None:
         """Wake the next few hosts with due tasks that no process would ever lease.

@@ -11,8 +11,8 @@ shared: its owner looks after it, and other processes ask it as well.
                  └─────────────────────────────────────────── LEAVING
 
 A host whose queue is open is SERVING, and no other. While it is LEAVING, its requests under
-way end, and then it goes back to the ledger; where it is leased again before that,
-it goes on as if it had been away.
+way end, and then it goes back to the ledger; where it is leased again before that, or one of
+them takes long, it goes on as if it had been away.
 """
 
 import asyncio
@@ -59,6 +59,7 @@ class HeldHost:
     lease: HostLease | None  #: None: another process has it and shares it
     limit: HostLimit
     since: float
+    left_at: float = float("-inf")  #: when it was left to others that wait, if it was
     answered: int = 0  #: in this slice
     fed: float = 0.0  #: when tasks of it were claimed last
     priority: int = 0  #: of its best task, when its tasks were looked at last

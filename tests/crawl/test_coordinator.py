@@ -1353,6 +1353,22 @@ async def test_a_page_that_is_put_back_during_a_pause_is_begun_after_it(
 
 
 @quickly
+async def test_a_host_with_a_page_under_way_is_served_as_soon_as_a_pause_is_over(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(2))
+    harness = Harness(ledger, concurrency=2, per_host_concurrency=0, obey_robots=False)
+    async with harness.running() as coordinator:
+        await coordinator.pool.get()
+        coordinator.follow(paused=ledger.now(), concurrency=2)
+        await asyncio.sleep(5)
+        coordinator.follow(paused=None, concurrency=2)
+
+        async with asyncio.timeout(2):
+            await coordinator.pool.get()
+
+
+@quickly
 async def test_a_limit_of_pages_gives_the_fetchers_no_more_at_once(ledger: CountingLedger) -> None:
     await ledger.tasks.add(make_tasks(20))
     harness = Harness(ledger, concurrency=2, per_host_concurrency=0, max_pages=10)

@@ -456,6 +456,47 @@ async def test_a_hungry_worker_is_left_the_hosts_with_the_least_work_and_has_tim
     assert world.leaser.next_look(hungry=True) == world.now + 2
 
 
+async def test_a_host_is_not_left_to_others_for_as_long_as_a_page_of_it_takes(world: World):
+    (host, other) = await world.holding(2)
+    for number, each in ((1, host), (2, other)):
+        world.process.claim(number, host=each.name)
+        world.process.take()
+    left = []
+    for seconds in (1, 29.5, 1, 30, 2):
+        world.wait(seconds)
+        for name in ("b", "c"):
+            await world.neighbour(name, hungry=name == "b")
+        await world.look()
+        left.append(world.leaving())
+
+    assert [host.name in each for each in left] == [True, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("given_up", "busy", "after", "leaves"),
+    [
+        (None, False, 14, True),  # it rests for 20 to 22 s
+        (None, False, 18, False),  # before the end its next pages are claimed
+        (Reason.HOST_FULL, False, 18, True),
+        (None, True, 18, True),
+    ],
+)
+async def test_a_host_that_has_rested_is_served_beside_a_page_that_takes_long(
+    given_up: Reason | None, busy: bool, after: float, leaves: bool, world: World
+):
+    (host,) = await world.holding(1)
+    world.process.claim(host=host.name)
+    world.process.take()
+    world.process.failed(host.name, retry_after=20)
+    assert world.leaving() == [host.name]
+    host.state.given_up, host.busy = given_up, busy
+    world.wait(after)
+
+    await world.look()
+
+    assert (world.leaving() == [host.name]) == leaves
+
+
 async def test_hosts_that_have_just_come_stay_and_more_are_looked_for(world: World):
     await world.holding(2)
     await world.neighbour("b", hungry=True)
