@@ -291,9 +291,9 @@ class WorkerSession:
 
     async def neighbours(self) -> tuple[int, int]:
         """Return how many workers are at work, and how many others of them are hungry."""
-        now = self.opened.now()
+        now = self.ledger.now()
         silent = timedelta(seconds=_MISSED_BEATS * _LONGEST_PAUSE)
         workers = [
-            worker for worker in await self.opened.workers.all() if now - worker.heartbeat < silent
+            worker for worker in await self.ledger.workers.all() if now - worker.heartbeat < silent
         ]
         return len(workers), sum(each.hungry and each.name != self.worker for each in workers)

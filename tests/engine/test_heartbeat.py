@@ -29,7 +29,7 @@ SHORT = timedelta(milliseconds=30)
 class BeatenLedger(PatchedLedger):
     """Ledger that logs heartbeats, can be unavailable, and can block them."""
 
-    patched = ("workers.beat",)
+    patched = ("workers.all", "workers.beat")
     away = False
 
     def begin_log(self) -> None:
@@ -38,6 +38,12 @@ class BeatenLedger(PatchedLedger):
         self.written: asyncio.Queue[bool] = asyncio.Queue()
         self.go = asyncio.Event()
         self.go.set()
+
+    async def all(self) -> list[Worker]:
+        if self.away:
+            self.away = False
+            raise LedgerUnavailableError("away")
+        return await self.real.workers.all()
 
     async def beat(
         self, name: str, tally: Counters, *, hungry: bool = False, vitals: Vitals | None = None
@@ -283,6 +289,13 @@ async def test_who_beats_again_or_has_just_joined_is_counted(
     await late.beat()
 
     assert await me.neighbours() == (2, 1)
+
+
+async def test_neighbours_are_asked_for_again_where_the_ledger_is_away(ledger: BeatenLedger):
+    me = await joined(ledger)
+    ledger.away = True
+
+    assert await me.neighbours() == (1, 0)
 
 
 async def test_who_has_left_is_nobodys_neighbour(ledger: BeatenLedger):
