@@ -142,6 +142,7 @@ class Outcomes:
         self._end = end
         # Each page would make it of the settings again.
         self._retries = settings.retry_policy
+        self._patience = min(settings.timeout, settings.read_timeout)
 
     def settled(self, lease: Lease, outcome: Outcome) -> Settlement:
         """Return the change of a task by its outcome, and log it."""
@@ -226,7 +227,8 @@ class Outcomes:
         if session is not None:
             probe = response.url if plain else None
             self.sessions.answered_well(session, task, probe=probe)
-        plain = plain and response.status < 300
+        # One that took its own, longer timeout would not be answered in time when asked again.
+        plain = plain and response.status < 300 and response.elapsed < self._patience
         self.causes.finished(task, good_url=task.url if plain else None, size=response.size)
 
     async def _retired(self, attempt: PageAttempt, why: str) -> Failed:

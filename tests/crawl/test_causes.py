@@ -679,6 +679,23 @@ def test_a_host_goes_on_as_soon_as_its_probe_is_answered(crawled: Crawled):
     assert after - at < 1.2
 
 
+@pytest.mark.parametrize(("given", "seconds"), [({"timeout": "5s"}, 6), ({}, 11)])
+def test_a_page_that_takes_longer_than_a_probe_may_is_no_probe(
+    given: dict[str, str], seconds: float, crawled: Crawled
+):
+    """Each probe of it would fail, and the host be given up."""
+
+    def answers(web: Web, url: str) -> Answer:
+        if "/slow" in url:
+            return seconds, 200
+        return (0.1, 429) if len(web.asked) == 2 else WELL
+
+    slow = Request("http://a.example/slow", timeout=20)
+    web = crawled([slow, 12, *pages("a", 3)], answers, **given)
+
+    assert (len(web.times("/slow")), web.report.pages) == (1, 4)
+
+
 class OneFails:
     """Layer that has each second probe, and the first, fail through the proxy `one`."""
 
