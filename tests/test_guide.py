@@ -21,6 +21,7 @@ from crawlcw.api.settings import described
 from crawlcw.api.spider import check
 from crawlcw.cli import exit_codes
 from crawlcw.cli.main import cli
+from crawlcw.crawl.control import ADJUSTABLE
 from crawlcw.guide.pages import NAMES, all_pages
 from crawlcw.model.retry import RETRY_STATUSES
 from crawlcw.model.task import Status
@@ -275,6 +276,11 @@ def test_a_command_has_the_options_that_the_page_says(name):
 
     assert described_, "the command has no section"
     assert said == options(COMMANDS[name]) - COMMON
+
+
+def test_the_settings_that_running_crawls_follow_are_those_of_the_page_and_of_the_help():
+    for said in (pages.section(guide("commands"), "set"), COMMANDS["set"].help):
+        assert [name for name in ADJUSTABLE if name not in said] == []
 
 
 def test_the_page_has_every_command_in_its_table():

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import pickle
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import crawlcw
 from crawlcw.api.settings import (
     Settings,
     described,
@@ -394,6 +396,14 @@ def test_a_setting_of_scrapy_on_the_command_line_is_told_its_name_here():
         "there is no setting 'download_delay' (from -s): Scrapy's DOWNLOAD_DELAY is delay= here"
     )
     assert str(caught.value) == message
+
+
+def test_every_setting_is_read():
+    package = Path(crawlcw.__file__).parent
+    code = "\n".join(path.read_text() for path in package.rglob("*.py"))
+
+    read = set(re.findall(r"(?<=settings\.)\w+|(?<=self\.)\w+", code))
+    assert {name for name, _ in described()} - read == set()
 
 
 def test_settings_are_copied_and_pickled_as_any_value():
