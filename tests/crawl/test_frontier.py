@@ -1687,12 +1687,17 @@ async def test_a_host_that_has_answered_rests_as_long_as_any_though_nothing_else
     assert process.resting() >= process.frontier.policy.backoff_base.total_seconds()
 
 
-@pytest.mark.parametrize(("others", "failures", "rest"), [(99, 1, 0.5), (100, 1, 10), (1, 0, 10)])
+@pytest.mark.parametrize(
+    ("others", "failures", "good_at", "rest"),
+    [(99, 1, None, 0.5), (100, 1, None, 10), (1, 0, None, 10), (1, 1, 1.0, 10)],
+)
 async def test_a_port_that_refuses_has_its_long_rests_beside_very_many_silent_hosts_or_another(
-    others: int, failures: int, rest: float
+    others: int, failures: int, good_at: float | None, rest: float
 ):
     """Of more hosts than were looked at, some may have work."""
-    known = [Host(name=f"{number}.example", failures=failures) for number in range(others)]
+    origins = {"http": Origin(good_at=good_at)}
+    names = [f"{number}.example" for number in range(others)]
+    known = [Host(name=name, failures=failures, origins=origins) for name in names]
 
     async def busiest(*, limit: int) -> tuple[list[Host], list[Host]]:
         return [], known[:limit]

@@ -235,6 +235,31 @@ def test_where_the_other_origin_has_not_answered_the_whole_host_rests():
     assert host.resting_until("https", now=NOW) is None
 
 
+def test_an_origin_rests_by_itself_where_its_host_rests_for_less():
+    origins = {"https": Origin(until=(NOW + timedelta(seconds=10)).timestamp())}
+    host = replace(HOST, origins=origins, not_before=NOW + timedelta(seconds=5))
+
+    assert host.resting_until("https", now=NOW) == NOW + timedelta(seconds=10)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"given_up": Reason.HOST_UNREACHABLE, "good_url": "http://example.com/"},
+        {"good_url": "http://example.com/", "until": LATER.timestamp()},
+        {},
+    ],
+    ids=["given-up", "rests", "no-good-page"],
+)
+def test_the_probe_of_a_host_is_of_the_first_origin_that_fails_and_may_be_asked(first):
+    origins = {
+        "http": Origin(failures=1, **first),
+        "https": Origin(failures=1, good_url="https://example.com/"),
+    }
+
+    assert replace(HOST, origins=origins).probe_url(now=NOW) == "https://example.com/"
+
+
 def test_a_success_of_one_origin_says_nothing_of_the_other():
     host = HOST
     for _ in range(4):
