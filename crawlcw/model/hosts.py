@@ -134,7 +134,7 @@ class Host:
             # Up to one request a latency, which is one at a time, and no further:
             # there may be nothing wrong with the host but that it is slow.
             self.delay = min(max(self.delay * 2, _FIRST_DELAY), latency, LONGEST_DELAY)
-        elif policy.auto_throttle and self.delay:
+        elif policy.auto_throttle:
             # Not faster for a host that answers slower than its delay: it would forget
             # each 429 at the first success, and its delay would never grow.
             recovered = self.delay * _RECOVERY

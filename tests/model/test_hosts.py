@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.health import Origin, Policy
-from crawlcw.model.hosts import LONGEST_DELAY, Host
+from crawlcw.model.hosts import LONGEST_DELAY, Calls, Host
 
 pytestmark = pytest.mark.quick
 
@@ -146,6 +146,16 @@ def test_a_retry_after_that_comes_behind_a_success_is_not_doubled():
     assert (rest(host), host.failures) == (3, 0)
 
 
+def test_an_answer_to_a_request_before_a_failure_ends_no_row_of_failures():
+    host = failed(HOST)
+
+    ended = host.origin_answered(
+        "http", latency=0.1, sent=NOW - timedelta(seconds=1), marks=OrderedDict(), policy=POLICY
+    )
+
+    assert (ended, host.failures) == (False, 1)
+
+
 def test_a_success_between_failures_that_come_together_makes_no_new_one_of_the_rest():
     host = succeeded(failed(HOST, sent=NOW), latency=0.1, policy=POLICY)
 
@@ -153,6 +163,16 @@ def test_a_success_between_failures_that_come_together_makes_no_new_one_of_the_r
 
 
 # --- giving up
+
+
+@pytest.mark.parametrize(
+    ("calls", "with_errback", "without"),
+    [(Calls.NONE, False, False), (Calls.ERRBACK, True, False), (Calls.ALL, True, True)],
+)
+def test_tasks_of_a_lost_origin_are_settled_one_by_one_for_their_errback_or_an_on_error(
+    calls: Calls, with_errback: bool, without: bool
+):
+    assert (calls.include("failed"), calls.include(None)) == (with_errback, without)
 
 
 def test_a_host_is_given_up_after_five_failures_in_a_row():
@@ -228,8 +248,18 @@ def test_a_port_that_has_refused_pages_is_not_closed_for_one_outage():
     assert lost(last, "https") is Reason.HOST_UNREACHABLE
 
 
-def test_where_the_other_origin_has_not_answered_the_whole_host_rests():
-    host = failed(HOST, Reason.TLS, scheme="https")
+@pytest.mark.parametrize(
+    ("reason", "others"),
+    [
+        (Reason.TLS, {}),
+        (Reason.TLS, {"http": Origin()}),
+        (Reason.TLS, {"http": Origin(good_at=1.0, failures=1)}),
+        (Reason.HTTP_STATUS, {"http": Origin(good_at=1.0)}),
+    ],
+    ids=["alone", "no-answer-of-the-other", "the-other-fails", "load"],
+)
+def test_the_whole_host_rests_for_load_or_where_its_other_origin_does_not_answer(reason, others):
+    host = failed(replace(HOST, origins=others), reason, scheme="https")
 
     assert rest(host) == 10
     assert host.resting_until("https", now=NOW) is None
@@ -371,15 +401,20 @@ def test_an_answer_that_asks_for_less_slows_the_host_and_a_refused_connection_do
 
 
 @pytest.mark.parametrize(
-    ("retry_after", "longest"),
-    [(None, 60), (0.0, 60), (0.1, 0.5), (3.0, 6), (30.0, 60), (600.0, 60)],
+    ("status", "retry_after", "longest"),
+    [
+        *((503, asked, 60) for asked in (None, 0.0, 30.0, 600.0)),
+        (503, 0.1, 0.5),
+        (503, 3.0, 6),
+        (429, 3.0, 60),
+    ],
 )
-def test_who_asks_for_a_short_rest_is_not_given_a_delay_far_above_it(
-    retry_after: float | None, longest: float
+def test_who_asks_for_a_short_rest_is_not_given_a_delay_far_above_it_but_for_too_many_requests(
+    status: int, retry_after: float | None, longest: float
 ):
     host = HOST
     for _ in range(10):
-        host = failed(host, Reason.HTTP_STATUS, retry_after=retry_after)
+        host = failed(host, Reason.HTTP_STATUS, status=status, retry_after=retry_after)
 
     assert host.delay == longest
     assert failed(replace(host, delay=50.0), Reason.HTTP_STATUS, retry_after=3).delay == 50

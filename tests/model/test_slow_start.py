@@ -1,6 +1,6 @@
 """Slow start: requests at once to a new host, by its answers."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -59,3 +59,12 @@ def test_after_a_failure_only_the_pages_that_are_finished_count():
     assert start.window(finished=30) == 9
     start.steps = 0
     assert start.window(finished=30) == 4
+
+
+def test_an_earlier_answer_in_good_time_takes_nothing_back():
+    start, seconds = SlowStart(), timedelta(seconds=1)
+    for sent in (10, 5):
+        start.answered(latency=0.1, sent=NOW + sent * seconds)
+
+    assert start.answered(latency=30, sent=NOW + 7 * seconds) == 0.0
+    assert start.answered(latency=30, sent=NOW + 12 * seconds) == 30
