@@ -252,7 +252,7 @@ class Causes:
         page: bytes | None = None,
     ) -> Defer | None:
         """Note that a request to an origin failed; None: the *page*, if it is given, pays."""
-        if await self.is_uplink(name, url, error.underlying, began=began, page=page):
+        if await self.blames_uplink(name, url, error.underlying, began=began, page=page):
             return deferral(Cause.UPLINK)
         if page is not None:
             return None
@@ -260,7 +260,7 @@ class Causes:
         in_haste = await self._nothing_else_waits(name, url, error)
         return self.origin_failed(name, url, error, sent=sent, in_haste=in_haste)
 
-    async def is_uplink(
+    async def blames_uplink(
         self, name: str, url: str, reason: Reason, *, began: float, page: bytes | None = None
     ) -> bool:
         """Note that a request to an origin failed; return whether our own uplink is the cause.

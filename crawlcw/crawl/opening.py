@@ -239,4 +239,4 @@ class Admission:
             return True
         if error.hop > 1:
             return False
-        return await causes.is_uplink(host, url, error.underlying, began=began)
+        return await causes.blames_uplink(host, url, error.underlying, began=began)
