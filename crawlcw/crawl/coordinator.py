@@ -520,7 +520,7 @@ class Coordinator:
             waits = not self.frontier.leased
             self._waits_for = await self._waiting(horizon, until) if waits else None
         if until is not None and until > now:
-            idle = min(idle, (until - now).total_seconds())
+            idle = (until - now).total_seconds()
         if horizon is not None and horizon <= now + self._settings.lease:
             # Another process is at work, and may be done, or find more to do, at any time.
             idle = min(idle, _IDLE_BESIDE_OTHERS)
