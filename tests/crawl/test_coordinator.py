@@ -313,7 +313,9 @@ def run_quickly(
             monkeypatch.setattr(module, "time", _LoopTime(loop))
         ledger = await CountingLedger.opened(path / "ledger.db")
         try:
-            await main(ledger)
+            # A wait without end fails at once: the clock jumps.
+            async with asyncio.timeout(7200):
+                await main(ledger)
         finally:
             await ledger.close()
 
@@ -342,10 +344,23 @@ class _LoopTime:
         self.monotonic = loop.time
 
 
+@pytest.mark.parametrize(
+    ("tasks", "asked"),
+    [
+        (0, ["lease", "horizon"]),
+        # Before and after its robots.txt is known.
+        (1, ["lease", "page_each", "page_each", "claim", "horizon"]),
+    ],
+)
 @quickly
-async def test_an_empty_ledger_is_drained_at_once(ledger: CountingLedger) -> None:
+async def test_a_ledger_without_tasks_or_with_one_is_drained_at_once(
+    ledger: CountingLedger, tasks: int, asked: list[str]
+) -> None:
+    await ledger.tasks.add(make_tasks(tasks))
+
     assert await Harness(ledger).until_it_ends() == "drained"
-    assert [what for what, _ in ledger.asked] == ["lease", "horizon"]
+
+    assert [what for what, _ in ledger.asked] == asked
 
 
 @quickly
@@ -793,6 +808,23 @@ async def test_tasks_of_a_host_with_one_long_page_are_begun_between_the_pages_of
 
 
 @quickly
+async def test_idle_fetchers_get_a_new_host_at_once_though_slow_ones_have_all_tasks_that_may_wait(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(_of_hosts(3, each=30))
+    harness = Harness(ledger, concurrency=4, delay="1s", obey_robots=False)
+    running = asyncio.create_task(harness.stopped_after(20))
+    await asyncio.sleep(9.5)
+
+    await ledger.tasks.add([make_task()])
+    await asyncio.sleep(0.3)
+    _, last = harness.starts[-1]
+
+    await running
+    assert last == make_task().url
+
+
+@quickly
 async def test_hosts_are_seldom_looked_for_while_all_fetchers_are_busy(
     ledger: CountingLedger,
 ) -> None:
@@ -837,13 +869,29 @@ async def test_while_there_is_nothing_to_do_the_ledger_is_seldom_asked(
 
 
 @quickly
+async def test_a_ledger_whose_clock_stands_still_just_before_a_task_is_due_is_seldom_asked(
+    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a MongoDB server that was set back."""
+    for each in (ledger, ledger.store):
+        monkeypatch.setattr(each, "now", lambda: START)
+    await ledger.tasks.add([make_task(due=START + timedelta(milliseconds=1))])
+
+    await Harness(ledger).stopped_after(2)
+
+    assert [name for name, _ in ledger.asked].count("horizon") <= 40
+    assert ledger.claimed == set()
+
+
+@pytest.mark.parametrize("limits", [{}, {"shared.example": Limit(concurrency=0, delay="0s")}])
+@quickly
 async def test_a_ledger_of_hosts_that_have_no_room_is_seldom_asked_too(
-    ledger: CountingLedger,
+    ledger: CountingLedger, limits: dict[str, Limit]
 ) -> None:
     """One slow host with far more tasks than it can serve: only time makes room."""
 
     await ledger.tasks.add(make_tasks(1000))
-    harness = Harness(ledger, concurrency=10, delay="10s")
+    harness = Harness(ledger, limits=limits, concurrency=10, delay="10s")
 
     await harness.stopped_after(60)
 
@@ -1023,6 +1071,26 @@ async def test_when_a_page_ends_more_of_its_host_is_looked_for_where_there_may_b
 
 
 @quickly
+async def test_a_host_with_nothing_left_goes_back_soon_beside_a_long_page_of_another(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add([make_task(priority=1), make_task("http://long.example/")])
+    harness = Harness(ledger, obey_robots=False)
+    async with harness.running() as coordinator:
+        lease = await coordinator.pool.get()
+        await asyncio.sleep(30.6)  # the ledger is looked at once a second, next at 31.55
+
+        coordinator.done(lease)
+        await ledger.outcomes.commit([success(ledger, lease)])
+        harness.held.end([lease])
+        harness.frontier.look_wanted.set()
+        await asyncio.sleep(0.5)
+
+        (host,) = (await ledger.hosts.get(["example.com"])).values()
+        assert host.owner is None
+
+
+@quickly
 async def test_a_page_to_be_tried_again_is_begun_beside_one_under_way(
     ledger: CountingLedger,
 ) -> None:
@@ -1047,27 +1115,72 @@ async def test_a_page_to_be_tried_again_is_begun_beside_one_under_way(
 
 
 @quickly
-async def test_claims_that_another_process_has_made_first_are_counted(
+async def test_claims_that_another_process_has_made_first_are_counted_and_the_next_are_elsewhere(
     ledger: CountingLedger,
 ) -> None:
-    await ledger.tasks.add(make_tasks(5))
-    claim, lots = ledger.leases.claim, list[int]()
+    """Two processes that share a host would go on to claim the same tasks in the same order."""
+    await ledger.tasks.add([replace(task, priority=n) for n, task in enumerate(make_tasks(60))])
+    await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
+    claim, lots = ledger.leases.claim, list[list[int]]()
 
     async def claimed_before(tasks: Sequence[Task], **options: Any) -> Claimed:
-        other = {"worker": "b", "lease": timedelta(seconds=5), "max_lost": 3}
-        lots.append(len(tasks))
+        other = {"worker": "b", "lease": timedelta(hours=1), "max_lost": 3}
+        lots.append([-task.priority for task in tasks])
         if len(lots) == 1:
-            await ledger.real.leases.claim(tasks, **other)
+            leases = (await ledger.real.leases.claim(tasks, **other)).leases
+            await ledger.outcomes.commit([success(ledger, lease) for lease in leases])
         answer: Claimed = await claim(tasks, **options)
         return answer
 
-    harness = Harness(ledger, obey_robots=False, per_host_concurrency=0)
+    harness = Harness(ledger, concurrency=10, obey_robots=False, per_host_concurrency=0)
     harness.session.ledger.leases.claim = claimed_before
 
-    assert await harness.until_it_ends() == "drained"
+    assert await harness.until_it_ends(seconds=1) == "drained"
 
+    assert len(harness.starts) == 40
+    assert (harness.stats.claims, harness.stats.claims_missed) == (60, 20)
+    assert [lot == sorted(lot) for lot in lots] == [True, False, *[True] * (len(lots) - 2)]
+    assert len(lots) >= 3
+
+
+@quickly
+async def test_nothing_of_a_lost_host_is_claimed_before_its_requests_have_ended(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(5))
+    harness = Harness(ledger, concurrency=1, per_host_concurrency=0, obey_robots=False)
+    running = asyncio.create_task(harness.until_it_ends(seconds=20))
+    await asyncio.sleep(10)
+    claimed = harness.stats.claims
+
+    harness.frontier.lose("example.com")
+    await asyncio.sleep(0.2)
+    assert harness.stats.claims == claimed
+
+    assert await running == "drained"
     assert len(harness.starts) == 5
-    assert (harness.stats.claims, harness.stats.claims_missed) == (sum(lots), 5)
+
+
+@quickly
+async def test_what_another_process_adds_to_a_shared_host_is_begun_soon_after_a_claim(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add([make_task()])
+    await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
+    claim = {"worker": "b", "lease": timedelta(hours=1), "max_lost": 3}
+    await ledger.leases.claim(await ledger.tasks.page(limit=1), **claim)
+    harness = Harness(ledger, per_host_concurrency=0, obey_robots=False)
+    async with harness.running() as coordinator:
+        await asyncio.sleep(60)
+        await ledger.tasks.add([make_task("http://example.com/first")])
+        await coordinator.pool.get()
+        await asyncio.sleep(0.01)
+
+        added = waited()
+        await ledger.tasks.add([make_task("http://example.com/second")])
+        await coordinator.pool.get()
+
+        assert waited() - added < 0.2
 
 
 @quickly
@@ -1126,7 +1239,7 @@ async def test_it_does_not_end_while_another_process_has_a_task(ledger: Counting
     await ledger.tasks.add([make_task()])
     (lease,) = (
         await ledger.leases.claim(
-            await ledger.tasks.page(limit=1), worker="b", lease=timedelta(hours=1), max_lost=3
+            await ledger.tasks.page(limit=1), worker="b", lease=timedelta(seconds=50), max_lost=3
         )
     ).leases
     harness = Harness(ledger)
@@ -1135,9 +1248,11 @@ async def test_it_does_not_end_while_another_process_has_a_task(ledger: Counting
     await asyncio.sleep(30)
     assert not running.done()
     await ledger.outcomes.commit([success(ledger, lease)])
+    ended = waited()
 
     assert await running == "drained"
     assert harness.starts == []
+    assert waited() - ended < 1.1
 
 
 @quickly
@@ -1267,7 +1382,7 @@ async def test_a_lease_of_a_host_that_came_late_is_waited_for_until_it_is_renewe
 async def test_a_host_that_is_leased_after_an_outage_is_asked_when_the_renewals_have_had_their_time(
     ledger: CountingLedger,
 ) -> None:
-    await ledger.tasks.add(make_tasks(10))
+    await ledger.tasks.add(make_tasks(3))
     ledger.away = (0, 100)
     harness = Harness(ledger)
 
@@ -1275,6 +1390,8 @@ async def test_a_host_that_is_leased_after_an_outage_is_asked_when_the_renewals_
 
     # It notices the end of the outage within 5 s, and claims nothing for 10 s.
     assert all(110 <= time - ledger.began < 119 for time, _ in harness.starts)
+    (host,) = (await ledger.hosts.get(["example.com"])).values()
+    assert host.epoch == 1, "its owner keeps it meanwhile"
 
 
 @quickly
@@ -1540,6 +1657,23 @@ async def test_an_origin_that_rests_is_asked_for_nothing(
     assert harness.stats.claims <= 4, "not again and again"
 
 
+@quickly
+async def test_a_host_that_is_asked_for_a_good_page_first_is_kept_for_its_tasks(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(3))
+    (owned,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
+    failed = {"http": Origin(failures=1, good_url="http://example.com/robots.txt")}
+    await ledger.host_leases.release([(owned, replace(owned.host, origins=failed))])
+    harness = Harness(ledger, robots=Replay(body=""))
+
+    assert await harness.until_it_ends() == "drained"
+
+    assert harness.asked == ["http://example.com/robots.txt"] * 2
+    (host,) = (await ledger.hosts.get(["example.com"])).values()
+    assert host.epoch == 2
+
+
 async def one_page_claimed(
     ledger: CountingLedger, **fields: Any
 ) -> tuple[Harness, asyncio.Task[FinishReason], Lease]:
@@ -1753,7 +1887,11 @@ async def test_a_worker_wants_hosts_while_others_have_all_that_are_due(
     harness.coordinator.follow(paused=ledger.now(), concurrency=20)
     await asyncio.sleep(5)
     assert not await harness.is_hungry(), "it is paused"
+    asked = len(ledger.asked)
     harness.coordinator.follow(paused=None, concurrency=20)
+    await asyncio.sleep(0.04)
+    assert not await harness.is_hungry(), "it has just begun to look"
+    assert [name for name, _ in ledger.asked[asked:]] == ["lease", "horizon"]
     await asyncio.sleep(5)
     assert await harness.is_hungry()
     await ledger.host_leases.release([(lease, lease.host)])
@@ -1775,6 +1913,7 @@ async def test_a_worker_whose_host_waits_for_its_turn_wants_no_other(
     for _ in range(10):
         await asyncio.sleep(5)
         assert not await harness.is_hungry()
+        assert harness.coordinator.standstill() in (None, Standstill())
 
     await running
     assert len(harness.starts) == 3
