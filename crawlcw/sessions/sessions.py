@@ -296,18 +296,29 @@ class Sessions:
         return held
 
     async def _make_ready(self, held: _Held) -> None:
-        """Wait until a session is ready, and log it in where no other process does."""
-        async with held.waiting:
-            began = time.monotonic()
+        """Wait until a session is ready, and log it in where no other page or process does."""
+        began = time.monotonic()
+        self._check_wait(held)
+        # A login may take minutes, and pages of other sessions wait for the slots of their host.
+        with anyio.move_on_after(_PATIENCE) as waiting:
+            await held.waiting.acquire()
+        if waiting.cancelled_caught:
+            held.not_before = self._ledger.now() + timedelta(seconds=_PATIENCE)
+            self._check_wait(held)
+        try:
             while not held.ready:
-                now = self._ledger.now()
                 if time.monotonic() - began > _PATIENCE:
-                    held.not_before = now + _LATER
-                if held.not_before is not None and held.not_before > now:
-                    why = f": {known.reason}" if (known := held.identity).reason else ""
-                    message = f"session {known.name} is not ready{why}"
-                    raise Defer(message, until=held.not_before)
+                    held.not_before = self._ledger.now() + _LATER
+                self._check_wait(held)
                 await self._look(held)
+        finally:
+            held.waiting.release()
+
+    def _check_wait(self, held: _Held) -> None:
+        """Raise `Defer` while no look at a session is worth its while."""
+        if held.not_before is not None and held.not_before > self._ledger.now():
+            why = f": {known.reason}" if (known := held.identity).reason else ""
+            raise Defer(f"session {known.name} is not ready{why}", until=held.not_before)
 
     async def _look(self, held: _Held) -> None:
         """Look at a session in the ledger, and take the next step."""

@@ -884,6 +884,36 @@ async def test_a_page_that_would_not_be_answered_well_again_is_no_probe(
     assert (report.pages, web.pages.count(HOME), web.pages.count(f"{HOME}busy")) == (2, 1, 2)
 
 
+@in_virtual_time
+async def test_pages_of_a_session_do_not_wait_for_the_login_of_another_one(ledger: SqliteLedger):
+    """Those that wait for a login would hold all fetchers, and all slots of their host."""
+
+    class Two(Books):
+        async def start(self) -> AsyncIterator[Request]:
+            for number in range(9):
+                yield Request(f"{HOME}slow/{number}", session="slow", priority=1)
+            yield Request(f"{HOME}quick", session="quick")
+
+        async def login(self, session: LoginSession) -> None:
+            await asyncio.sleep(90 if session.name == "slow" else 0)
+
+        def login_when(self, response: Response) -> bool:
+            return False
+
+        def parse(self, response: Response) -> None:
+            ended[response.url.removeprefix(HOME)] = (ledger.now() - began).total_seconds()
+
+    began, ended = ledger.now(), dict[str, float]()
+    pages = ["quick", *(f"slow/{number}" for number in range(9))]
+    web = Web({HOME + page: "" for page in pages})
+
+    await crawled(Two(), web, ledger, concurrency=2, per_host_concurrency=0)
+
+    assert ended.keys() == {*pages}
+    assert ended["quick"] < 10
+    assert all(90 <= ended[page] < 100 for page in pages[1:])
+
+
 async def test_a_page_that_was_asked_for_with_its_own_headers_is_no_probe_of_a_login(
     ledger: SqliteLedger,
 ):
