@@ -493,31 +493,35 @@ class Coordinator:
     async def _drained(self) -> bool:
         """Return whether nothing is left, here or in the ledger; else note when to look again."""
         # Background work on a host counts until it has ended.
-        if self._held or any(host.busy for host in self.frontier.hosts.values()):
+        works = bool(self._held) or any(host.busy for host in self.frontier.hosts.values())
+        # Beside nothing but long pages the fetchers that are left have no host to ask.
+        under_way, leased = self._held.of_host.keys(), self.frontier.leased.keys()
+        lacks_hosts = leased <= under_way and not self._queues.waiting
+        if works:
             # A retry, or a task of another worker, is not to wait for the end of a long page.
             self.frontier.look(*self._held.of_host)
             self._waits_for = None
-            self._rest(min(self._idle, _IDLE_BESIDE_OTHERS))
-            return False
+            if self._idle < _SWEEP_FROM or not lacks_hosts:
+                self._rest(min(self._idle, _IDLE_BESIDE_OTHERS))
+                return False
         horizon = await self._ledger.queries.horizon(enough=self._ledger.now())
         if self._changed.is_set():
             return False  # something came to this process while it asked
         # A task has a due until its outcome is committed, and its links have one before
         # that: a horizon of None hides nothing.
-        if horizon is None and self.frontier.seeded:
+        if horizon is None and self.frontier.seeded and not works:
             return True
         await self.internal_errors.end_where_nothing_else_is_left()
         now, idle, until = self._ledger.now(), self._idle, horizon
         others_work = horizon is not None and horizon <= now
-        starves = others_work and not self.frontier.leased and idle >= _HUNGRY_FROM
-        self._session.starving(starves)
+        self._session.starving(others_work and lacks_hosts and idle >= _HUNGRY_FROM)
         if idle >= _SWEEP_FROM:
             if others_work:
                 # A host that is ready already is not for us: another process leases it just now,
                 # or all the hosts that we may hold wait for their turns.
                 until = await self._ledger.hosts.next_ready()
                 await self.host_leaser.sweep()
-            waits = not self.frontier.leased
+            waits = not (works or self.frontier.leased)
             self._waits_for = await self._waiting(horizon, until) if waits else None
         if until is not None and until > now:
             idle = (until - now).total_seconds()

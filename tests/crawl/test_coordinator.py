@@ -1976,6 +1976,40 @@ async def test_a_worker_wants_hosts_while_others_have_all_that_are_due(
     assert await running == "drained"
 
 
+@pytest.mark.parametrize(("pages", "wants"), [(1, True), (2, False)])
+@quickly
+async def test_a_worker_that_has_nothing_to_do_beside_a_long_page_wants_hosts(
+    ledger: CountingLedger, pages: int, wants: bool
+) -> None:
+    await ledger.tasks.add(make_tasks(pages))
+    harness = Harness(ledger, per_host_concurrency=1, obey_robots=False)
+    await harness.session.join()
+    async with harness.running() as coordinator:
+        await coordinator.pool.get()
+        await asyncio.sleep(10)
+        assert not await harness.is_hungry(), "nothing else is due"
+        await ledger.tasks.add([make_task("http://other.example/")])
+        await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
+        await asyncio.sleep(5)
+        assert await harness.is_hungry() == wants
+
+
+@quickly
+async def test_a_host_that_was_not_woken_does_not_wait_for_the_end_of_a_long_page(
+    ledger: CountingLedger,
+) -> None:
+    await ledger.tasks.add(make_tasks(1))
+    harness = Harness(ledger, obey_robots=False)
+    async with harness.running() as coordinator:
+        await coordinator.pool.get()
+        await asyncio.sleep(10)
+        # By a process that is killed before it wakes the host.
+        await ledger.real.tasks.add([make_task("http://other.example/")])
+
+        async with asyncio.timeout(5):
+            await coordinator.pool.get()
+
+
 @quickly
 async def test_a_worker_whose_host_waits_for_its_turn_wants_no_other(
     ledger: CountingLedger,
