@@ -54,6 +54,8 @@ class Ending:
         self._retry = retry
         self._grace = grace
         self._scope = anyio.CancelScope()
+        #: The scope of the spider's `opened`, which may take long.
+        self.opening = anyio.CancelScope()
         self._at_once = False
         #: Why the crawl ends itself; None while it does not.
         self.early: EarlyEnd | None = None
@@ -69,6 +71,7 @@ class Ending:
         self._at_once = True
         self._retry.shorten(LAST_WORDS)
         self._scope.cancel()
+        self.opening.cancel()
         self._begin()
 
     def end(self, reason: FinishReason, detail: str) -> None:
@@ -204,9 +207,12 @@ class Crawl:
         reason = FinishReason.STOPPED
         try:
             await self._parts.state.open()
-            with spider_code("opened()", stop=self._ending.wished):
+            with (
+                self._ending.opening as opening,
+                spider_code("opened()", stop=self._ending.wished),
+            ):
                 await begin(self.spider)
-            if self.ending is None:
+            if self.ending is None and not opening.cancelled_caught:
                 with single_errors():
                     reason = await self._crawl()
         finally:
@@ -223,8 +229,10 @@ class Crawl:
             detail=why.detail,
             failed_before=failed_pages(await in_time(queries.reasons) or {}),
         )
-        with spider_code("closed()", stop=self._ending.wished):
-            await end(self.spider, report)
+        # As where `opened` raises, it may lack what `closed` uses.
+        if not opening.cancelled_caught:
+            with spider_code("closed()", stop=self._ending.wished):
+                await end(self.spider, report)
         await in_time(self._parts.state.keep)
         return report
 

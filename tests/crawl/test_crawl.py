@@ -2422,6 +2422,26 @@ async def test_what_was_given_back_counts_where_the_ledger_is_away_afterwards(
     await ledger.close()
 
 
+async def test_stopping_at_once_does_not_wait_for_the_spider_to_be_opened(ledger: SqliteLedger):
+    class Waiting(Books):
+        async def opened(self) -> None:
+            entered.set()
+            await asyncio.Event().wait()
+
+    entered, spider = asyncio.Event(), Waiting()
+    crawl = crawl_of(spider, Web({}), ledger)
+    running = asyncio.create_task(crawl.run())
+    await entered.wait()
+
+    crawl.stop()
+    crawl.stop_now()
+    report = await running
+
+    assert report.finish_reason == FinishReason.STOPPED_AT_ONCE
+    assert report.counts is not None
+    assert (report.counts.total, spider.closed_with) == (0, [])
+
+
 async def test_stopping_at_once_waits_for_nothing(ledger: SqliteLedger):
     _, crawl, running = await begun(ledger, grace="1h")
 
