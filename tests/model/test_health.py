@@ -1,13 +1,14 @@
 """The circuit breakers of origins, proxies and the uplink."""
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crawlcw.errors import FetchError, Reason
+from crawlcw.model import health
 from crawlcw.model.health import (
     HOST_FAILURES,
     Breaker,
@@ -31,8 +32,25 @@ def test_a_breaker_opens_at_a_fault_and_closes_at_a_good_answer():
     breaker.open(now=20, rest=5)
 
     assert (breaker.failures, breaker.failing_since, breaker.until) == (2, 10, 25)
+    breaker.open(now=24, rest=30)
+    breaker.open(now=25, rest=1)
+    assert breaker.until == 54, "a shorter rest takes nothing from a longer one"
     breaker.close()
     assert (breaker.failures, breaker.failing_since, breaker.until) == (0, None, None)
+
+
+def test_a_rest_that_is_asked_for_is_bounded_before_it_doubles():
+    assert POLICY.rest(21, retry_after=1e9) == 3600
+
+
+def test_of_what_a_process_remembers_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(health, "_REMEMBERED", 2)
+    known = OrderedDict[str, None]()
+
+    for page in "abac":
+        health.remember(known, page, None)
+
+    assert [*known] == ["a", "c"]
 
 
 # --- origins
@@ -82,13 +100,16 @@ class Asked:
         *,
         sent: float | None = None,
         retry_after: float | None = None,
+        policy: Policy = POLICY,
+        other_answers: bool = False,
     ) -> int:
         self.now += 1
         return self.origin.fault(
             FetchError(reason, retry_after=retry_after),
             sent=self.now if sent is None else sent,
             now=self.now,
-            policy=POLICY,
+            policy=policy,
+            other_answers=other_answers,
         )
 
 
@@ -227,6 +248,86 @@ def test_refusals_that_were_under_way_at_the_opening_count_once():
 
     assert asked.origin.failures == 1
     assert asked.origin.until == asked.now + 60
+
+
+def test_a_failure_under_way_before_a_process_took_the_origin_over_is_no_new_one():
+    origin = Origin(failures=1, failing_since=100.0, until=110.0)
+
+    assert Asked(origin).fault(sent=99.0) == 0
+    assert Asked(origin).fault(sent=101.0) == 1
+
+
+def test_of_failures_that_come_together_a_shorter_rest_takes_nothing_from_a_longer_one():
+    asked = Asked()
+    asked.fault(Reason.HTTP_STATUS, retry_after=60)
+    until = asked.origin.until
+
+    asked.fault(Reason.HTTP_STATUS, sent=asked.now, retry_after=5)
+
+    assert asked.origin.until == until
+
+
+def test_a_late_answer_does_not_set_back_the_time_of_the_last_good_one():
+    asked = Asked()
+    for sent in (90.0, 80.0):
+        asked.good(sent=sent)
+
+    assert asked.origin.good_at == 90
+
+
+def test_a_page_whose_refusal_is_forgotten_pays_nothing_for_it():
+    asked = known()
+    asked.throttled()
+    asked.marks.clear()
+
+    asked.good()
+
+    assert state(asked.origin) == "closed"
+
+
+def test_a_new_host_whose_probe_is_not_connected_after_its_rest_has_one_fault():
+    asked = known()
+    asked.throttled(retry_after=1, is_new=True)
+
+    assert asked.fault(Reason.CONNECT) == 1
+
+
+@pytest.mark.parametrize("most", [1, 5])
+def test_a_name_that_has_refused_pages_is_there_for_an_hour_and_all_its_failures(most: int):
+    asked, policy = known(), replace(POLICY, max_failures=most)
+    asked.origin.resolved = False
+    asked.throttled()
+
+    asked.fault(Reason.DNS_NXDOMAIN, policy=policy)
+    asked.now += 3600
+    for _ in range(most - 2):
+        asked.fault(Reason.DNS_NXDOMAIN, policy=policy)
+    assert state(asked.origin) == "open"
+    asked.fault(Reason.DNS_NXDOMAIN, policy=policy)
+
+    assert state(asked.origin) == "dead"
+
+
+@pytest.mark.parametrize(
+    ("reason", "good_at", "most", "needed"),
+    [
+        (Reason.CONNECT, None, 5, 2),
+        (Reason.CONNECT, None, 1, 1),
+        (Reason.CONNECT, 1.0, 5, 5),
+        (Reason.HTTP_STATUS, None, 5, 5),
+        (Reason.ROBOTS_UNAVAILABLE, None, 5, 5),
+    ],
+)
+def test_a_port_beside_an_origin_that_answers_is_given_up_after_two_failures_to_connect(
+    reason: Reason, good_at: float | None, most: int, needed: int
+):
+    asked, policy = Asked(Origin(good_at=good_at)), replace(POLICY, max_failures=most)
+
+    for _ in range(needed):
+        assert state(asked.origin) in ("closed", "open")
+        asked.fault(reason, policy=policy, other_answers=True)
+
+    assert state(asked.origin) == "dead"
 
 
 def test_a_large_page_is_the_good_one_only_where_no_other_is_known():

@@ -154,6 +154,8 @@ def test_a_proxy_rests_twice_as_long_each_time_and_is_dead_after_some():
     assert proxy.is_dead
     proxy.answered()
     assert (proxy.is_dead, proxy.is_proven) == (False, True)
+    proxy.fault("refused", now=now, policy=POLICY)
+    assert not proxy.is_proven
 
 
 def test_failures_that_were_under_way_together_count_once():
@@ -168,6 +170,8 @@ def test_a_proxy_that_has_worked_has_an_hour_for_it_may_be_our_network():
     assert failing(3).is_lost(now=100.0)
     assert not failing(3, has_worked=True).is_lost(now=100.0)
     assert failing(3, has_worked=True).is_lost(now=LONGEST_OUTAGE)
+    assert not failing(2, has_worked=True).is_lost(now=LONGEST_OUTAGE)
+    assert not failing(0).is_lost(now=LONGEST_OUTAGE)
 
 
 def test_a_proxy_that_refuses_us_is_dead_at_once_even_if_it_has_worked():
