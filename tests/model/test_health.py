@@ -425,9 +425,20 @@ def test_a_failure_while_no_host_answers_is_checked_and_all_wait_for_that():
 
     assert fails(uplink, sent=1, now=3) is None
     assert fails(uplink, "y", sent=0, now=3) is None
+    assert fails(uplink, "a", sent=0, now=3) is None, "however few others there are to ask"
 
     assert uplink.is_blocked
     assert [*uplink.good_pages] == ["a", "b"], "the latest good page is last"
+
+
+def test_the_good_pages_of_the_last_five_hosts_are_kept():
+    assert [*answered_by(*"abcdefa").good_pages] == [*"cdefa"]
+
+
+def test_a_failure_right_after_an_answer_is_checked_as_well():
+    uplink = answered_by("a", "b", now=5)
+
+    assert fails(uplink, sent=5.1, now=5.2) is None
 
 
 def test_where_a_good_page_answers_the_failure_counts():
@@ -474,6 +485,7 @@ def test_what_was_under_way_when_the_last_answer_came_is_checked_after_a_silence
 @pytest.mark.parametrize("hosts", [(), ("a",), ("x", "a")])
 def test_without_two_other_hosts_to_ask_failures_count(hosts: tuple[str, ...]):
     assert fails(answered_by(*hosts), sent=1, now=3) is Cause.ORIGIN
+    assert fails(answered_by(*hosts, now=2), sent=1, now=3, page=b"1") is Cause.ORIGIN
 
 
 @pytest.mark.parametrize("reason", [Reason.TLS, Reason.HTTP_STATUS, Reason.PROTOCOL])
