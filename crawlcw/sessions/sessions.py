@@ -79,6 +79,7 @@ class _Held:
     candidates: deque[str] = field(default_factory=lambda: deque(maxlen=_CANDIDATES))
     read_at: float = 0.0  #: when others' changes were last read, monotonic
     used_at: float = 0.0  #: when a page was last asked for with it
+    users: set[bytes] = field(default_factory=set)  #: tasks of pages that may be under way with it
     waiting: asyncio.Lock = field(default_factory=asyncio.Lock)  #: of its logins
     keeping: asyncio.Lock = field(default_factory=asyncio.Lock)  #: of its writes
 
@@ -109,6 +110,7 @@ class Sessions:
         """
         self._ledger = process.ledger
         self._worker = process.worker
+        self._leases = process.held
         self._logs_in = logs_in(spider)
         self._login = partial(
             Login,
@@ -146,6 +148,7 @@ class Sessions:
             return None
         held = self._known(name)
         held.used_at = time.monotonic()
+        held.users.add(task.id)
         if held.proxy is not None and self._proxies.health(held.proxy).is_dead:
             held.ready = False
         if not held.ready:
@@ -380,7 +383,10 @@ class Sessions:
                 now = time.monotonic()
                 if held.ready and held.used_at > held.read_at < now - _READ_EVERY:
                     await self._read(held)
-                if held.used_at < now - _KEPT_UNUSED and not held.waiting.locked():
+                # The cookies that the answer of a long page sets are kept as well.
+                held.users = {each for each in held.users if each in self._leases}
+                is_used = bool(held.users) or held.waiting.locked()
+                if held.used_at < now - _KEPT_UNUSED and not is_used:
                     self._held.pop(held.identity.name, None)
 
     async def keep(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from crawlcw import FinishReason, Report, Request, Response, Settings, Spider, Status
+from crawlcw.api.attempt import Attempt, Next
 from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import layered
 from crawlcw.assembly import assemble, open_crawl, run_spider
@@ -22,6 +23,8 @@ from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.identities import IdentityState
 from crawlcw.model.task import Task
 from crawlcw.model.transitions import Settlement
+from crawlcw.sessions import sessions
+from crawlcw.sessions.sessions import Sessions
 from crawlcw.testing import ReplayDownloader
 from tests.support.commands import invoke
 from tests.support.crawl_process import Process, Store, wait_until
@@ -103,6 +106,36 @@ async def test_what_a_page_sets_before_a_stop_is_kept(site: MemberSite, ledger_u
         await running
         known = await crawl.ledger.sessions.get("default")
 
+    assert known is not None
+    assert "sid" in {cookie.name for cookie in known.cookies.values()}
+
+
+async def test_what_a_page_sets_is_kept_however_long_it_takes(
+    site: MemberSite, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    looked, keep = asyncio.Event(), Sessions._keep
+
+    async def kept(sessions: Sessions, held: Any) -> None:
+        await keep(sessions, held)
+        looked.set()
+
+    async def takes_long(attempt: Attempt, request: Request, call_next: Next) -> Response:
+        looked.clear()
+        await looked.wait()
+        return await call_next(attempt, request)
+
+    monkeypatch.setattr(Sessions, "_keep", kept)
+    monkeypatch.setattr(sessions, "_KEPT_UNUSED", -1.0)
+    monkeypatch.setattr(sessions, "_KEEP_EVERY", 0.01)
+    spider = Visitors(start_urls=[site.base + "/enter"])
+    spider.layers = [takes_long]
+    settings = layered(QUICK, assignments=["cookies=true"])
+
+    await run_spider(spider, ledger=ledger_url, settings=settings)
+
+    ledger = await open_ledger(ledger_url, spider.name)
+    known = await ledger.sessions.get("default")
+    await ledger.close()
     assert known is not None
     assert "sid" in {cookie.name for cookie in known.cookies.values()}
 
