@@ -432,7 +432,7 @@ def test_a_failure_while_no_host_answers_is_checked_and_all_wait_for_that():
 
 
 def test_the_good_pages_of_the_last_five_hosts_are_kept():
-    assert [*answered_by(*"abcdefa").good_pages] == [*"cdefa"]
+    assert [*answered_by(*"abcdeaf").good_pages] == [*"cdeaf"]
 
 
 def test_a_failure_right_after_an_answer_is_checked_as_well():
