@@ -605,6 +605,28 @@ def test_a_worker_that_has_ended_even_before_its_start_gets_no_order_and_no_sign
     assert worker.exit_code is None
 
 
+def test_an_order_that_comes_too_late_loses_no_last_line_of_a_worker(crawl):
+    worker = WorkerProcess()
+
+    async def ends_meanwhile(process):
+        await process.received()
+        process.ends(0, FinishReason.DRAINED, pages=1)
+        process.close()
+        worker.tell(FinishReason.STOPPED)
+        return 0
+
+    async def ended() -> None:
+        await worker.start(max_pages=None)
+        assert await worker.ended() == 0
+        worker.close()
+
+    crawl.patch.setattr(asyncio, "create_subprocess_exec", Starts(ends_meanwhile))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(ended())
+
+    assert (worker.exit_code, worker.state.finish_reason) == (0, FinishReason.DRAINED)
+
+
 def test_a_worker_whose_output_cannot_be_read_sees_the_end_of_its_supervisor(crawl):
     received = []
 

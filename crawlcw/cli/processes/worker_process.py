@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from asyncio.subprocess import DEVNULL, Process
@@ -47,8 +48,8 @@ class WorkerProcess:
         # Looked up at each line: a live display replaces both streams.
         self._printed = Lines(lambda line: _print(line, sys.stdout))
         self._logged = Lines(lambda line: _print(line, sys.stderr))
-        self._channel: asyncio.WriteTransport  #: from the start on
-        self._transports: list[asyncio.BaseTransport] = []  #: the channel included
+        self._orders: socket.socket  #: from the start on
+        self._ends: list[asyncio.BaseTransport | socket.socket] = []
         self._silence: Silence | None = None  #: None: no state yet
         self._is_heard = False  #: whether a state has arrived since the last check
 
@@ -92,23 +93,25 @@ class WorkerProcess:
 
     async def _listen(self, ends: Ends) -> None:
         loop = asyncio.get_running_loop()
-        self._channel, _ = await loop.create_unix_connection(
-            lambda: self._states, sock=ends.channel
-        )
-        self._transports.append(self._channel)
+        self._orders = ends.channel.dup()
+        self._orders.setblocking(False)
+        self._ends.append(self._orders)
+        states, _ = await loop.create_unix_connection(lambda: self._states, sock=ends.channel)
+        self._ends.append(states)
         printed, _ = await loop.connect_read_pipe(lambda: self._printed, ends.printed)
-        self._transports.append(printed)
+        self._ends.append(printed)
         logged, _ = await loop.connect_read_pipe(lambda: self._logged, ends.logged)
-        self._transports.append(logged)
+        self._ends.append(logged)
 
     def tell(self, order: FinishReason) -> None:
         """Order the worker to end for this reason, unless it has ended. Idempotent."""
         self._send(order.encode() + b"\n")
 
     def _send(self, line: bytes) -> None:
-        # The process may have ended already, even before its start: uvloop raises then.
-        if not self._channel.is_closing():
-            self._channel.write(line)
+        # The process may have ended already, even before its start. A transport that cannot write
+        # reads no more: the last lines, which say how the crawl has ended, would be lost.
+        with suppress(OSError):
+            self._orders.send(line)
 
     def kill(self) -> None:
         """End it by SIGKILL."""
@@ -138,8 +141,8 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Close the connection: a running worker then stops gracefully."""
-        for transport in self._transports:
-            transport.close()
+        for end in self._ends:
+            end.close()
 
     @property
     def _started(self) -> Process | FirstProcess:
