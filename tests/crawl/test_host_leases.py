@@ -180,6 +180,7 @@ async def test_a_hungry_worker_is_left_hosts_that_are_not_leaving_already(ledger
         process.claim(1 if name in leaving else 2, host=name)
     for name in leaving:
         process.leave(process.frontier.hosts[name])
+        process.frontier.hosts[name].left_at = time.monotonic()
 
     await look(host_leaser)
 
