@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from crawlcw.api.settings import Settings
+from crawlcw.crawl import host_leases
 from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.hosts import Phase
 from crawlcw.engine.session import WorkerSession
@@ -166,7 +167,10 @@ async def test_a_lease_that_is_lost_beside_a_write_of_its_host_is_known_to_be_lo
     assert process.frontier.leased == {}
 
 
-async def test_a_hungry_worker_is_left_hosts_that_are_not_leaving_already(ledger: GivingUpLedger):
+async def test_a_hungry_worker_is_left_hosts_that_are_not_leaving_already(
+    ledger: GivingUpLedger, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(host_leases, "_OTHERS_PAUSE", 0)
     for name in ("b", "c"):
         await ledger.workers.join(replace(this_worker(now=ledger.now()), name=name))
         await ledger.workers.beat(name, Counters(), hungry=name == "b")
