@@ -498,9 +498,10 @@ class Coordinator:
         under_way, leased = self._held.of_host.keys(), self.frontier.leased.keys()
         lacks_hosts = leased <= under_way and not self._queues.waiting
         if works:
-            # A retry, or a task of another worker, is not to wait for the end of a long page.
-            self.frontier.look(*self._held.of_host)
             self._waits_for = None
+            if self._idle >= _SWEEP_FROM:
+                # A retry, or a task of another worker, is not to wait for the end of a long page.
+                self.frontier.look(*self._held.of_host)
             if self._idle < _SWEEP_FROM or not lacks_hosts:
                 self._rest(min(self._idle, _IDLE_BESIDE_OTHERS))
                 return False
