@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -24,13 +23,10 @@ from crawlcw import (
 from crawlcw.api.attempt import Attempt, Layer, Next, Purpose, replaced
 from crawlcw.assembly import assemble
 from crawlcw.engine.watchdog import Watchdog
-from crawlcw.errors import ProxiesAwayError
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import Report
-from crawlcw.model.health import Origin
-from crawlcw.model.hosts import HostLease, RobotsRecord
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.stalls import Stalls
 from crawlcw.model.task import Status, Task
@@ -175,21 +171,6 @@ def test_a_host_whose_redirects_lead_to_dead_hosts_shows_that_the_network_is_the
     assert web.clock.elapsed < 60
 
 
-def test_a_host_that_did_not_answer_because_the_network_was_away_has_an_address(crawled: Crawled):
-    """So that a mistake of a resolver after that is waited out as at any other host."""
-
-    def answers(web: Web, url: str) -> Answer:
-        now = web.clock.elapsed
-        if 10 < now < 40:
-            return 1, Reason.TIMEOUT_CONNECT
-        return (0.1, Reason.DNS_NXDOMAIN) if "//new." in url and now < 120 else WELL
-
-    web = crawled([*pages("abc", 30), 10.2, "http://new.example/"], answers, delay="1s")
-
-    assert 10 < web.times("//new.")[0] < 11
-    assert web.statuses == {Status.FINISHED: 91}
-
-
 def checked(*probes: Answer, late: float = 0.1) -> Answers:
     """Return the answers of a web in which `/silent` is silent at first, and others answer.
 
@@ -223,16 +204,6 @@ def probed(web: Web) -> list[tuple[float, str]]:
 URLS = [*pages("abc", 4), "http://e.example/late", 0.5, "http://d.example/silent"]
 
 
-@pytest.mark.parametrize("first", [WELL, SILENT], ids=["answered", "not answered"])
-def test_a_page_keeps_the_delay_from_a_check_of_the_network(first: Answer, crawled: Crawled):
-    web = crawled(URLS, checked(first), delay="5s")
-
-    assert probed(web)
-    for time, url in probed(web):
-        later = [each for each in web.times(url.rpartition("/")[0]) if each > time]
-        assert all(each - time >= 5 for each in later)
-
-
 @pytest.mark.parametrize("second", [WELL, SILENT], ids=["answered", "not answered"])
 def test_a_page_keeps_the_delay_from_a_probe_of_its_host(second: Answer, crawled: Crawled):
     """A page that is refused once has its host asked for the good page `/0`."""
@@ -258,21 +229,6 @@ def test_a_check_of_the_network_ends_with_the_answer_of_any_page(crawled: Crawle
     )
 
     assert [round(time) for time, _ in probed(web)] == [4, 10]
-
-
-def test_a_page_that_answers_between_two_checks_of_the_network_spares_the_next_one(
-    crawled: Crawled,
-):
-    """That one was due at 22 s, and a new check does not wait until then."""
-    web = crawled(
-        [*URLS, 14.7, "http://f.example/silent"],
-        checked(*[REFUSED] * 15, late=14.3),
-        delay="5s",
-    )
-
-    assert len(probed(web)) == 15
-    # The new check asks for the page that was answered last.
-    assert [round(time) for time in web.times("//d.")] == [1, 15, 18]
 
 
 def test_a_crawl_that_is_stopped_during_a_check_of_the_network_ends_with_that(crawled: Crawled):
@@ -305,24 +261,6 @@ def test_a_network_that_does_not_come_back_within_an_hour_is_there(crawled: Craw
     assert 3600 < web.clock.elapsed < 3700
 
 
-@pytest.mark.parametrize(
-    "last",
-    [
-        Request("http://b.example/last", method="POST"),
-        Request("http://b.example/last", headers={"x": "1"}),
-    ],
-    ids=["POST", "headers"],
-)
-def test_the_network_is_checked_by_plain_requests_only(last: Request, crawled: Crawled):
-    """Each other is the last one that was answered well before the check."""
-
-    urls = [*pages("abc", 2), 0.5, last, 2, "http://d.example/silent"]
-    web = crawled(urls, checked())
-
-    assert web.statuses == {Status.FINISHED: 8}
-    assert {url.rpartition("/")[2] for _, url in probed(web)} == {"1"}
-
-
 def network_events(caplog: pytest.LogCaptureFixture) -> list[str]:
     told = [getattr(record, "event", "") for record in caplog.records]
     return [each for each in told if each.startswith("network_")]
@@ -340,28 +278,6 @@ def test_an_outage_is_told_once_and_so_is_its_end(
     assert network_events(caplog) == ["network_away", "network_back"] * 2
 
 
-def test_a_page_that_asks_to_wait_shows_that_the_network_is_there(
-    crawled: Crawled, caplog: pytest.LogCaptureFixture
-):
-    """Here it is the only one that answers at all."""
-    crawled(URLS, checked((0.1, 429), *[REFUSED] * 9), delay="5s")
-
-    assert network_events(caplog) == []
-
-
-def test_a_name_that_was_not_found_in_an_outage_has_no_address_for_that(crawled: Crawled):
-    def answers(web: Web, url: str) -> Answer:
-        now = web.clock.elapsed
-        if "//new." in url:
-            return 0.1, Reason.DNS_TEMPORARY if 6 < now < 20 else Reason.DNS_NXDOMAIN
-        return (1, Reason.TIMEOUT_CONNECT) if 6 < now < 20 else WELL
-
-    web = crawled([*pages("abc", 4), 8.2, "http://new.example/"], answers, delay="8s")
-
-    assert {*web.report.hosts_given_up} == {"http://new.example"}
-    assert web.clock.elapsed < 100
-
-
 def test_hosts_are_not_opened_while_the_network_is_away(crawled: Crawled):
     """They would be asked for their robots.txt again and again, for that failure does not count."""
 
@@ -376,64 +292,7 @@ def test_hosts_are_not_opened_while_the_network_is_away(crawled: Crawled):
     assert len([time for time in web.times("//new") if time < 20]) <= 2 * 8
 
 
-@pytest.mark.parametrize(
-    ("probe", "checks", "failures"),
-    [(WELL, 0, {}), ((0.1, 429), 0, {"http-status": 1}), (REFUSED, 1, {"connect": 1})],
-    ids=["well", "429", "refused"],
-)
-def test_any_answer_to_the_probe_of_a_host_shows_that_the_network_is_there(
-    probe: Answer, checks: int, failures: dict[str, int], crawled: Crawled
-):
-    """The probe comes while `/silent` of another host waits for its answer, from 22 s to 25 s."""
-
-    def answers(web: Web, url: str) -> Answer:
-        is_first = len(web.times(url)) == 1
-        if is_first and "/refused" in url:
-            return REFUSED
-        if is_first and "/silent" in url:
-            return SILENT
-        return probe if "//a." in url and 24 < web.clock.elapsed < 26 else WELL
-
-    late = [20, "http://a.example/refused", 21, "http://b.example/last", 22]
-    web = crawled(
-        [*pages("abc", 4), *late, "http://d.example/silent"], answers, host_backoff_base="4s"
-    )
-
-    asked = [url for time, url in probed(web) if 24 < time < 26]
-    assert any("//a." in url for url in asked)
-    assert len([url for url in asked if "//a." not in url]) == checks
-    # The others are those of `/refused` and `/silent`.
-    others = Counter(["connect", "timeout-connect"])
-    assert web.report.host_failures == others + Counter(failures)
-    assert web.statuses == {Status.FINISHED: 15}
-
-
-def test_a_robots_txt_that_is_answered_shows_that_the_network_is_there(crawled: Crawled):
-    """That of `e` comes while `/silent` waits; its page takes longer than that."""
-
-    def answers(web: Web, url: str) -> Answer:
-        if "/silent" in url and len(web.times(url)) == 1:
-            return SILENT
-        return (5, 200) if url == "http://e.example/" else WELL
-
-    urls = [*pages("abc", 4), 22, "http://d.example/silent", 24, "http://e.example/"]
-    web = crawled(urls, answers, obey_robots=True)
-
-    assert [time for time, _ in probed(web) if 24 < time < 26] == []
-    assert web.statuses == {Status.FINISHED: 14}
-
-
 # --- hosts
-
-
-def test_a_page_for_which_no_proxy_is_left_waits_for_one(crawled: Crawled):
-    away = (0.1, ProxiesAwayError("all of them rest", wait=30))
-    web = crawled(
-        ["http://a.example/"], lambda web, _: away if len(web.asked) == 1 else WELL, max_retry=1
-    )
-
-    assert web.statuses == {Status.FINISHED: 1}
-    assert web.asked[1][0] > 30
 
 
 def test_a_page_whose_host_did_not_answer_lets_two_others_go_first(crawled: Crawled):
@@ -444,29 +303,6 @@ def test_a_page_whose_host_did_not_answer_lets_two_others_go_first(crawled: Craw
     order = [url.rpartition("/")[2] for _, url in web.asked]
     assert order[0] == "first"
     assert 3 <= order.index("first", 1) < 7
-
-
-def test_a_port_that_refuses_has_its_long_rests_while_seeds_come_in(crawled: Crawled):
-    web = crawled(
-        ["http://a.example/", 60], lambda web, _: REFUSED if web.clock.elapsed < 25 else WELL
-    )
-
-    assert web.statuses == {Status.FINISHED: 1}
-
-
-def test_the_origin_of_a_page_that_a_redirect_has_led_to_is_known_to_answer(crawled: Crawled):
-    """So it has more than the two attempts of a port that never answered beside one that does."""
-
-    def answers(web: Web, url: str) -> Answer:
-        if url == "http://a.example/0":
-            return 0.1, "https://a.example/0"
-        return REFUSED if 5 <= web.clock.elapsed < 20 else WELL
-
-    # With cookies a redirect is followed in place.
-    web = crawled(["http://a.example/0", 5, "https://a.example/1"], answers, cookies=True)
-
-    assert web.report.hosts_given_up == {}
-    assert web.statuses == {Status.FINISHED: 3}
 
 
 def test_what_waits_for_an_origin_that_is_given_up_takes_no_turn_from_the_hosts_other_one(
@@ -537,114 +373,10 @@ def test_a_shared_host_that_fails_a_visitor_is_left_to_its_owner_for_a_rest(
 # --- opening
 
 
-def test_a_host_whose_lease_was_lost_while_it_waited_to_be_opened_is_not_asked(crawled: Crawled):
-    """Another process may have it."""
-
-    async def prepare(ledger: SqliteLedger) -> None:
-        real, lost = ledger.host_leases, set[str]()
-
-        async def renew(leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
-            if lost:
-                return await real.renew(leases, lease=lease)
-            lost.update(each.host.name for each in leases)
-            return lost
-
-        ledger.host_leases = PatchedFacet(real, renew=renew)
-
-    web = crawled(
-        pages("abc", 1),
-        lambda web, _: (25, 404) if len(web.asked) <= 2 else WELL,
-        prepare=prepare,
-        obey_robots=True,
-        concurrency=1,
-        lease="60s",
-    )
-
-    assert [round(time) for time in web.times("robots.txt")] == [0, 0, 60]
-
-
-def test_a_host_that_failed_its_owner_before_is_asked_for_a_good_page_first(crawled: Crawled):
-    web = crawled([], lambda *_: (1, 200), prepare=left_with(failures=1))
-
-    assert web.asked[0][1] == "http://a.example/good"
-    assert len(web.times("//a.")) == 4
-    assert web.asked[1][0] >= 1
-
-
-def test_a_host_whose_robots_txt_is_in_the_ledger_is_asked_for_its_pages_at_once(
-    crawled: Crawled,
-):
-    web = crawled([], lambda *_: WELL, prepare=left_with(robots=True), obey_robots=True, delay="5s")
-
-    assert web.times("robots.txt") == []
-    assert web.asked[0][0] < 1
-
-
-def left_with(*, failures: int = 0, robots: bool = False) -> Callable[..., Awaitable[None]]:
-    """Return what leaves three pages in a ledger, and the state of their host by another crawl."""
-
-    async def prepare(ledger: SqliteLedger) -> None:
-        now = ledger.now()
-        await ledger.tasks.add([make_task(url, due=now) for url in pages("a", 3)])
-        await ledger.hosts.wake({"a.example": now})
-        (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
-        record = RobotsRecord(origin="http://a.example", expires=now + timedelta(hours=1))
-        good = Origin(failures=failures, good_url="http://a.example/good")
-        state = replace(
-            lease.host,
-            failures=failures,
-            origins={"http": good},
-            robots=record if robots else None,
-            ready_at=now,
-        )
-        await ledger.host_leases.release([(lease, state)])
-
-    return prepare
-
-
 def stalling(web: Web, *, seconds: float) -> Answer:
     """Keep the event loop for some seconds."""
     web.clock.now += seconds
     return WELL
-
-
-def test_a_robots_txt_that_was_late_for_a_stalled_loop_is_no_failure_of_its_host(crawled: Crawled):
-    def answers(web: Web, url: str) -> Answer:
-        if "//b." in url:
-            return stalling(web, seconds=9)
-        return (10, Reason.TIMEOUT_READ) if len(web.times(url)) == 1 else WELL
-
-    web = crawled(
-        ["http://a.example/", "http://b.example/"], answers, obey_robots=True, read_timeout="10s"
-    )
-
-    assert (web.report.host_failures, web.report.forgiven) == ({}, 1)
-
-
-def test_a_probe_that_was_late_for_a_stalled_loop_slows_no_host(crawled: Crawled):
-    def answers(web: Web, url: str) -> Answer:
-        if "//b." in url:
-            return stalling(web, seconds=6) if web.asked[-2] in probed(web) else (1, 200)
-        if len(web.times(url)) == 1:
-            return REFUSED if "/2" in url else WELL
-        return 1.5, 200
-
-    web = crawled([*pages("a", 9), *pages("b", 20)], answers, auto_throttle=True)
-
-    first, last = web.times("//a.")[-2:]
-    assert last - first < 0.4
-
-
-def test_a_probe_that_is_late_by_itself_slows_its_host(crawled: Crawled):
-    def answers(web: Web, url: str) -> Answer:
-        if len(web.times(url)) == 1:
-            return REFUSED if "/2" in url else WELL
-        return WELL if "/2" in url else (9, 200)
-
-    web = crawled(pages("a", 9), answers, auto_throttle=True)
-
-    first, last = web.times("//a.")[-2:]
-    assert last - first > 0.45
 
 
 def test_a_probe_that_fails_for_a_stalled_loop_is_no_failure_of_its_host(crawled: Crawled):
@@ -664,36 +396,6 @@ def test_a_probe_that_fails_for_a_stalled_loop_is_no_failure_of_its_host(crawled
 
     assert web.report.host_failures == {"connect": 1}
     assert web.statuses == {Status.FINISHED: 4}
-
-
-def test_a_host_goes_on_as_soon_as_its_probe_is_answered(crawled: Crawled):
-    def answers(web: Web, url: str) -> Answer:
-        if len(web.times(url)) > 1:
-            return 1, 200
-        return (0.1, 429) if "/5" in url else WELL
-
-    web = crawled(pages("a", 20), answers)
-
-    at, _ = probed(web)[0]
-    after = next(time for time in web.times("//a.") if time > at + 0.5)
-    assert after - at < 1.2
-
-
-@pytest.mark.parametrize(("given", "seconds"), [({"timeout": "5s"}, 6), ({}, 11)])
-def test_a_page_that_takes_longer_than_a_probe_may_is_no_probe(
-    given: dict[str, str], seconds: float, crawled: Crawled
-):
-    """Each probe of it would fail, and the host be given up."""
-
-    def answers(web: Web, url: str) -> Answer:
-        if "/slow" in url:
-            return seconds, 200
-        return (0.1, 429) if len(web.asked) == 2 else WELL
-
-    slow = Request("http://a.example/slow", timeout=20)
-    web = crawled([slow, 12, *pages("a", 3)], answers, **given)
-
-    assert (len(web.times("/slow")), web.report.pages) == (1, 4)
 
 
 class OneFails:
@@ -787,17 +489,6 @@ def test_a_layer_that_raises_at_robots_txt_fails_pages_and_no_host(
     assert (web.report.host_failures, web.report.hosts_given_up) == ({}, {})
 
 
-def test_a_layer_that_raises_at_each_probe_costs_no_page(crawled: Crawled):
-    web = crawled(
-        pages("a", 9),
-        lambda web, url: REFUSED if "/2" in url and len(web.times(url)) == 1 else WELL,
-        layers=[Raising(KeyError("key"), Purpose.PROBE)],
-    )
-
-    assert web.statuses == {Status.FINISHED: 9}
-    assert web.report.host_failures == {"connect": 1}
-
-
 @pytest.mark.parametrize(
     ("behind", "within"),
     [((0.1, 500), 10), ((0.1, 429), 10), ((9, 200), 150), ((6, 200), 150)],
@@ -842,52 +533,3 @@ def test_a_robots_txt_takes_a_turn_of_its_host(
     assert web.report.failures == {}
     assert Counter(url for _, url in web.asked).most_common(1)[0][1] == 1
     assert min(later - at for at, later in pairwise(web.times(host))) > 1.99
-
-
-def test_a_host_whose_robots_txt_was_answered_has_an_address(crawled: Crawled):
-    """So that a mistake of a resolver after that is waited out."""
-
-    def answers(web: Web, url: str) -> Answer:
-        if "robots.txt" in url:
-            return 0.1, 404
-        return (0.1, Reason.DNS_NXDOMAIN) if web.clock.elapsed < 15 else WELL
-
-    web = crawled(pages("a", 2), answers, obey_robots=True)
-
-    assert web.statuses == {Status.FINISHED: 2}
-
-
-RULES = b"User-agent: *\nCrawl-delay: 9\nDisallow: /0"
-
-
-class OwnRules:
-    """Layer that answers for the robots.txt of one origin."""
-
-    wire = True
-    asked_at = 0.0
-
-    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        if request.url == "https://a.example/robots.txt":
-            self.asked_at = asyncio.get_running_loop().time()
-            return Response(request.url, request=request, body=RULES)
-        return await call_next(attempt, request)
-
-
-def test_the_longest_crawl_delay_of_a_hosts_origins_is_kept(crawled: Crawled):
-    urls = [f"{scheme}://a.example/{n}" for n in range(3) for scheme in ("http", "https")]
-    web = crawled(urls, lambda *_: WELL, layers=[OwnRules()], obey_robots=True, concurrency=1)
-
-    assert "https://a.example/0" not in [url for _, url in web.asked]
-    first = web.times("https://a.example/")[0]
-    later = [time for time in web.times("//a.") if time >= first]
-    assert len(later) >= 3
-    assert min(after - at for at, after in pairwise(later)) > 8.99
-
-
-def test_a_crawl_delay_of_a_hosts_other_origin_holds_from_its_robots_txt_on(crawled: Crawled):
-    rules = OwnRules()
-    urls = [*pages("a", 2), 1, "https://a.example/1"]
-    web = crawled(urls, lambda *_: (2, 200), layers=[rules], obey_robots=True)
-
-    (at,) = web.times("https://a.example/")
-    assert at + web.began - rules.asked_at > 8.99

@@ -13,7 +13,6 @@ from crawlcw.crawl.callbacks import Produced
 from crawlcw.crawl.committer import Committer, TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
-from crawlcw.engine import batching
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, Reason
@@ -27,7 +26,6 @@ from tests.support.ledgers import (
     FakeClock,
     PatchedLedger,
     claimed,
-    failure,
     make_task,
     make_tasks,
     settled,
@@ -141,29 +139,6 @@ async def test_what_has_gathered_is_written_in_one_group(writing: Writing):
     assert writing.stats.outcomes == {Event.FINISH: 50}
 
 
-async def test_a_group_is_bounded(writing: Writing, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(batching, "LARGEST_GROUP", 20)
-    leases = await writing.leases(50)
-
-    await writing.write(*(done(writing, lease) for lease in leases))
-
-    assert writing.ledger.entries == [("commit", 20), ("commit", 20), ("commit", 10)]
-
-
-async def test_while_one_group_is_written_the_next_one_gathers(writing: Writing):
-    first, *rest = await writing.leases(30)
-    writing.ledger.go.clear()
-    all_written = asyncio.create_task(writing.write(done(writing, first)))
-    await writing.ledger.writing.wait()
-
-    for lease in rest:
-        writing.done.put_nowait(done(writing, lease))
-    writing.ledger.go.set()
-    await all_written
-
-    assert writing.ledger.entries == [("commit", 1), ("commit", 29)]
-
-
 async def test_links_are_added_first_and_each_once(writing: Writing):
     one, other = await writing.leases(2)
     links = [make_task(f"http://a.example/{n}") for n in range(3)]
@@ -188,38 +163,6 @@ async def test_links_that_lie_too_deep_are_written_once(writing: Writing):
     assert writing.ledger.entries == [("add", 1), ("commit", 1), ("commit", 1)]
 
 
-async def test_links_that_are_known_cost_nothing(writing: Writing):
-    (lease,) = await writing.leases(1)
-    link = make_task("http://a.example/1")
-    writing.seen.add([link.id])
-
-    await writing.write(done(writing, lease, link))
-
-    assert writing.ledger.entries == [("commit", 1)]
-    assert writing.told == [(False, set())]
-
-
-async def test_links_that_the_ledger_has_already_are_announced_and_no_news(writing: Writing):
-    """The process that added them may have been killed before it announced them."""
-    (lease,) = await writing.leases(1)
-
-    await writing.write(done(writing, lease, lease.task))
-
-    assert writing.ledger.entries == [("add", 1), ("announce", 1), ("commit", 1)]
-    assert writing.announced == {lease.task.url}
-    assert writing.stats.links_added == 0
-    assert writing.told == [(False, set())]
-
-
-async def test_new_links_are_news(writing: Writing):
-    (lease,) = await writing.leases(1)
-
-    await writing.write(done(writing, lease, make_task("http://a.example/1")))
-
-    assert writing.announced == {"http://a.example/1"}
-    assert writing.told == [(True, set())]
-
-
 async def test_of_links_that_were_not_announced_the_page_is_not_committed(writing: Writing):
     (lease,) = await writing.leases(1)
     link = make_task("http://a.example/1")
@@ -242,27 +185,6 @@ async def test_of_links_that_were_not_announced_the_page_is_not_committed(writin
 
     assert heir.announced == {link.url}
     assert (await writing.ledger.queries.counts())[Status.FINISHED] == 1
-
-
-async def test_a_task_to_be_tried_again_is_news_for_its_host(writing: Writing):
-    one, other = await writing.leases(2)
-
-    await writing.write(
-        Done(settlements=(failure(writing.ledger, one, Reason.CONNECT),)), done(writing, other)
-    )
-
-    assert writing.told == [(True, {"example.com"})]
-    assert writing.stats.failures == {"connect": 1}
-    assert writing.stats.pages == 1
-
-
-async def test_a_task_that_is_given_up_is_no_news(writing: Writing):
-    (lease,) = await writing.leases(1)
-
-    await writing.write(Done(settlements=(failure(writing.ledger, lease, Reason.PROTOCOL),)))
-
-    assert writing.told == [(False, set())]
-    assert (await writing.ledger.queries.counts())[Status.IGNORED] == 1
 
 
 async def test_a_result_that_comes_too_late_is_dropped_and_counted(writing: Writing):

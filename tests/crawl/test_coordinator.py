@@ -25,7 +25,7 @@ from crawlcw.api.spider import Spider
 from crawlcw.crawl import coordinator, host_leases
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.coordinator import Coordinator
-from crawlcw.crawl.hosts import Frontier, PageLimit, Phase
+from crawlcw.crawl.hosts import Frontier, PageLimit
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.robots import Robots
@@ -373,26 +373,6 @@ async def test_all_that_is_due_is_handed_out_once(ledger: CountingLedger) -> Non
     assert sorted(url for _, url in harness.starts) == sorted(task.url for task in make_tasks(300))
 
 
-@quickly
-async def test_a_hosts_slot_is_freed_once_for_each_page(ledger: CountingLedger) -> None:
-    await ledger.tasks.add(make_tasks(2))
-    harness = Harness(ledger, concurrency=2)
-    coordinator = harness.coordinator
-    async with harness.running():
-        first = await coordinator.pool.get()
-        slots = harness.frontier.hosts[first.task.host].queue
-
-        for _ in range(2):
-            coordinator.free_slot(first)
-        assert coordinator.pool.waiting == 1, "while the first page is worked on"
-        coordinator.done(first)
-
-        second = await coordinator.pool.get()
-        assert slots.active == 1
-        coordinator.done(second)
-        assert slots.active == 0, "done frees the slot if the page did not"
-
-
 @pytest.mark.parametrize(("tasks", "most", "reason"), [(1, None, "drained"), (5, 1, "max-pages")])
 @quickly
 async def test_it_ends_as_soon_as_its_last_page_is_written(
@@ -433,39 +413,6 @@ async def test_fetchers_do_not_wait_for_tasks_of_a_host_that_has_many(
     # 20 turns of 0.01 s each.
     assert len(harness.starts) == 200
     assert waited() < 0.25
-
-
-@quickly
-async def test_more_tasks_are_read_when_half_of_those_ahead_are_used_up(
-    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await ledger.tasks.add(make_tasks(100))
-    harness = Harness(ledger, concurrency=10, per_host_concurrency=0, obey_robots=False)
-    coordinator, look_wanted = harness.coordinator, harness.frontier.look_wanted
-    looks, reopen = list[float](), harness.frontier.reopen
-    monkeypatch.setattr(harness.frontier, "reopen", lambda: looks.append(waited()) or reopen())
-    async with harness.running():
-        first = await coordinator.pool.get()
-        coordinator.host_leaser.lease_at = float("inf")
-        await asyncio.sleep(2)
-        assert len(looks) < 10, "it sleeps"
-        asked = [*ledger.asked]
-
-        coordinator.done(first)
-        for _ in range(8):
-            coordinator.done(await coordinator.pool.get())
-        coordinator.written(more=False, again=())
-        await coordinator.announce(make_tasks(1))
-        assert not look_wanted.is_set()
-        look_wanted.set()
-        await asyncio.sleep(1)
-        assert ledger.asked == asked
-        coordinator.done(await coordinator.pool.get())
-        assert look_wanted.is_set()
-        for _ in range(20):
-            coordinator.done(await coordinator.pool.get())
-        await asyncio.sleep(1)
-        assert len(ledger.claimed) == 60, "the room that is left by one lot is filled by the next"
 
 
 @pytest.mark.parametrize(
@@ -527,44 +474,6 @@ async def test_a_host_that_asks_for_it_is_served_slowly(ledger: CountingLedger) 
 
 
 @quickly
-async def test_a_turn_is_not_lost_to_a_timer_that_is_early(
-    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As uvloop's timers are: they have whole milliseconds."""
-
-    loop = asyncio.get_running_loop()
-    exact = loop.call_later
-    monkeypatch.setattr(
-        loop, "call_later", lambda delay, *call, **more: exact(delay - 0.0005, *call, **more)
-    )
-    await ledger.tasks.add(make_tasks(20))
-    harness = Harness(ledger, delay="100ms")
-
-    await harness.until_it_ends()
-
-    times = [time for time, _ in harness.starts]
-    waits = [later - earlier for earlier, later in pairwise(times)]
-    assert len(waits) == 19
-    # A turn that is lost comes with the next look at the ledger, after up to a second.
-    assert max(waits) < 0.5, waits
-
-
-@pytest.mark.thorough
-@quickly
-async def test_a_slow_host_does_not_hold_up_another(ledger: CountingLedger) -> None:
-    await ledger.tasks.add(make_tasks(200))
-    await ledger.tasks.add([make_task(f"http://quick.example/{n}") for n in range(200)])
-    harness = Harness(
-        ledger, concurrency=10, robots=Replay(body="User-agent: *\nCrawl-delay: 60\n")
-    )
-
-    await harness.stopped_after(20, work=0.1)
-
-    # 8 at once, 0.1 s each: 2.5 s are possible.
-    assert sum(url.startswith("http://quick.") for _, url in harness.starts) == 200
-
-
-@quickly
 async def test_many_slow_hosts_are_served_side_by_side(ledger: CountingLedger) -> None:
     for host in range(20):
         await ledger.tasks.add([make_task(f"http://h{host}.example/{n}") for n in range(20)])
@@ -622,51 +531,6 @@ def _of_hosts(number: int, *, each: int) -> list[Task]:
 
 
 @quickly
-async def test_many_hosts_with_many_tasks_each_are_fed_by_one_question(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(_of_hosts(80, each=20))
-    harness = Harness(ledger, concurrency=100, delay="5s")
-
-    await harness.stopped_after(42, work=0.1)
-
-    asked = Counter(url.split("/")[2] for _, url in harness.starts)
-    assert len(asked) == 80
-    assert min(asked.values()) >= 8, "one every 5 s"
-    questions = [name for name, _ in ledger.asked if name in ("page", "page_each")]
-    assert len(questions) < 200, "640 if each host is read by itself"
-
-
-@quickly
-async def test_for_a_host_no_more_is_claimed_than_two_turns_of_what_it_may_be_asked_for(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(_of_hosts(60, each=20))
-    harness = Harness(ledger, concurrency=20, obey_robots=False)
-
-    # Pages take longer than this run: no host has answered yet.
-    await harness.stopped_after(5, work=60)
-
-    hosts = Counter(lease.task.host for lease in harness.held.all())
-    assert len(harness.starts) == 20
-    assert max(hosts.values()) == 2
-    assert len(hosts) >= 30
-
-
-@quickly
-async def test_hosts_without_limits_are_served_though_there_is_room_for_fewer_tasks(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(_of_hosts(4, each=5))
-    harness = Harness(ledger, concurrency=1, per_host_concurrency=0, obey_robots=False)
-
-    async with asyncio.timeout(1):
-        assert await harness.until_it_ends(seconds=0.01) == "drained"
-
-    assert len(harness.starts) == 20
-
-
-@quickly
 async def test_of_more_hosts_than_are_asked_for_at_once_each_is_fed_in_its_turn(
     ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -679,75 +543,6 @@ async def test_of_more_hosts_than_are_asked_for_at_once_each_is_fed_in_its_turn(
     asked = Counter(url.split("/")[2] for _, url in harness.starts)
     assert len(asked) == 4
     assert max(asked.values()) <= min(asked.values()) + 2
-
-
-@quickly
-async def test_many_tasks_are_claimed_in_lots_and_the_first_are_begun_meanwhile(
-    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await ledger.tasks.add(make_tasks(20))
-    monkeypatch.setattr(ledger.leases, "at_once", 5, raising=False)
-    harness = Harness(ledger, concurrency=10, per_host_concurrency=0, obey_robots=False)
-    claim, lots = ledger.leases.claim, list[tuple[int, int]]()
-
-    async def noted(tasks: Sequence[Task], **options: Any) -> Claimed:
-        lots.append((len(tasks), harness.coordinator.pool.waiting))
-        answer: Claimed = await claim(tasks, **options)
-        return answer
-
-    harness.session.ledger.leases.claim = noted
-    async with harness.running():
-        await asyncio.sleep(1)
-
-    assert lots == [(5, 0), (5, 5), (5, 10), (5, 10)]
-
-
-@quickly
-async def test_of_hosts_with_a_delay_one_task_each_is_claimed_where_room_is_short(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(_of_hosts(4, each=5))
-    harness = Harness(ledger, concurrency=1, delay="2s", obey_robots=False)
-
-    await harness.stopped_after(35, work=10)
-
-    assert len({url.split("/")[2] for _, url in harness.starts}) == 4
-
-
-@quickly
-async def test_hosts_whose_tasks_find_no_room_are_kept(
-    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await ledger.tasks.add(_of_hosts(20, each=1))
-    leased, lease = list[str](), ledger.host_leases.lease
-
-    async def noted(**options: Any) -> list[HostLease]:
-        leases: list[HostLease] = await lease(**options)
-        leased.extend(each.host.name for each in leases)
-        return leases
-
-    monkeypatch.setattr(ledger.host_leases, "lease", noted, raising=False)
-
-    assert await Harness(ledger, concurrency=5).until_it_ends(seconds=5) == "drained"
-
-    assert len(leased) == 20
-
-
-@quickly
-async def test_a_host_with_a_delay_gets_its_turns_beside_many_that_keep_all_fetchers_busy(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(make_tasks(50))
-    await ledger.tasks.add(_of_hosts(110, each=20))
-    robots = Replay(body="User-agent: *\nCrawl-delay: 2\n")
-    harness = Harness(ledger, robots=robots, concurrency=30)
-
-    await harness.stopped_after(60, work=2)
-
-    delayed = [time for time, url in harness.starts if url.startswith("http://example.com/")]
-    # Each of the other hosts gets one request in 10 s.
-    assert len(harness.starts) > 500
-    assert len(delayed) >= 15
 
 
 @quickly
@@ -801,29 +596,6 @@ async def test_what_another_process_adds_to_an_idle_ledger_is_begun(
         assert waited() - added < within
 
 
-@pytest.mark.parametrize(("changed", "within"), [(True, 0.85), (False, 1.05)])
-@pytest.mark.parametrize("url", ["http://new.example/", "http://example.com/new"])
-@quickly
-async def test_what_another_process_adds_beside_a_page_under_way_is_begun_soon_after_a_change(
-    ledger: CountingLedger, url: str, changed: bool, within: float
-) -> None:
-    await ledger.tasks.add([make_task()])
-    harness = Harness(ledger, obey_robots=False, per_host_concurrency=0)
-    async with harness.running() as coordinator:
-        await coordinator.pool.get()
-        await asyncio.sleep(30)
-
-        if changed:
-            coordinator.wake()
-            await asyncio.sleep(0.01)
-        added = waited()
-        await ledger.tasks.add([make_task(url)])
-        async with asyncio.timeout(60):
-            await coordinator.pool.get()
-
-        assert waited() - added < within
-
-
 @quickly
 async def test_tasks_of_a_host_with_one_long_page_are_begun_between_the_pages_of_other_hosts(
     ledger: CountingLedger,
@@ -846,52 +618,6 @@ async def test_tasks_of_a_host_with_one_long_page_are_begun_between_the_pages_of
 
 
 @quickly
-async def test_idle_fetchers_get_a_new_host_at_once_though_slow_ones_have_all_tasks_that_may_wait(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(_of_hosts(3, each=30))
-    harness = Harness(ledger, concurrency=4, delay="1s", obey_robots=False)
-    running = asyncio.create_task(harness.stopped_after(20))
-    await asyncio.sleep(9.5)
-
-    await ledger.tasks.add([make_task()])
-    await asyncio.sleep(0.3)
-    _, last = harness.starts[-1]
-
-    await running
-    assert last == make_task().url
-
-
-@quickly
-async def test_hosts_are_seldom_looked_for_while_all_fetchers_are_busy(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(make_tasks(10))
-    harness = Harness(ledger, concurrency=2, per_host_concurrency=0, obey_robots=False)
-
-    await harness.stopped_after(60, work=100)
-
-    assert [name for name, _ in ledger.asked].count("lease") < 40, "once in two seconds"
-
-
-@quickly
-async def test_before_the_next_look_is_due_a_change_is_no_reason_to_ask_the_ledger(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add([make_task(due=START + timedelta(days=1))])
-    harness = Harness(ledger)
-    async with harness.running():
-        await asyncio.sleep(60)
-
-        asked = len(ledger.asked)
-        for _ in range(5):
-            harness.frontier.look_wanted.set()
-            await asyncio.sleep(0.01)
-
-        assert [name for name, _ in ledger.asked[asked:]].count("horizon") <= 1
-
-
-@quickly
 async def test_while_there_is_nothing_to_do_the_ledger_is_seldom_asked(
     ledger: CountingLedger,
 ) -> None:
@@ -907,39 +633,6 @@ async def test_while_there_is_nothing_to_do_the_ledger_is_seldom_asked(
 
 
 @quickly
-async def test_a_ledger_whose_clock_stands_still_just_before_a_task_is_due_is_seldom_asked(
-    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As that of a MongoDB server that was set back."""
-    for each in (ledger, ledger.store):
-        monkeypatch.setattr(each, "now", lambda: START)
-    await ledger.tasks.add([make_task(due=START + timedelta(milliseconds=1))])
-
-    await Harness(ledger).stopped_after(2)
-
-    assert [name for name, _ in ledger.asked].count("horizon") <= 40
-    assert ledger.claimed == set()
-
-
-@pytest.mark.parametrize("limits", [{}, {"shared.example": Limit(concurrency=0, delay="0s")}])
-@quickly
-async def test_a_ledger_of_hosts_that_have_no_room_is_seldom_asked_too(
-    ledger: CountingLedger, limits: dict[str, Limit]
-) -> None:
-    """One slow host with far more tasks than it can serve: only time makes room."""
-
-    await ledger.tasks.add(make_tasks(1000))
-    harness = Harness(ledger, limits=limits, concurrency=10, delay="10s")
-
-    await harness.stopped_after(60)
-
-    asked = [what for what, _ in ledger.asked]
-    assert len(harness.starts) <= 7
-    assert asked.count("page_each") <= 60, "at most one a second"
-    assert ledger.most <= 2, "one under way, and the next"
-
-
-@quickly
 async def test_it_does_not_end_before_the_seeds_are_in(ledger: CountingLedger) -> None:
     harness = Harness(ledger)
     running = asyncio.create_task(harness.coordinator.run())
@@ -949,42 +642,6 @@ async def test_it_does_not_end_before_the_seeds_are_in(ledger: CountingLedger) -
     harness.coordinator.seeded()
 
     assert await running == "drained"
-
-
-@quickly
-async def test_seeds_that_come_in_while_it_asks_whether_any_are_left_are_worked_on(
-    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    harness = Harness(ledger)
-    horizon = ledger.queries.horizon
-
-    async def seeded_meanwhile(**options: Any) -> datetime | None:
-        found: datetime | None = await horizon(**options)
-        if not harness.frontier.seeded:
-            await ledger.tasks.add(make_tasks(3))
-            harness.coordinator.seeded()
-        return found
-
-    monkeypatch.setattr(ledger.queries, "horizon", seeded_meanwhile)
-    working = asyncio.create_task(harness.work())
-
-    assert await harness.coordinator.run() == "drained"
-
-    working.cancel()
-    assert len(harness.starts) == 3
-
-
-@quickly
-async def test_a_host_with_limits_is_asked_by_its_owner_alone(ledger: CountingLedger) -> None:
-    await ledger.tasks.add(make_tasks(3))
-    await ledger.tasks.add([make_task("http://shared.example/")])
-    await ledger.host_leases.lease(worker="b", limit=2, lease=timedelta(hours=1))
-    limits = {"shared.example": Limit(concurrency=0)}
-    harness = Harness(ledger, limits=limits, obey_robots=False)
-
-    await harness.stopped_after(10)
-
-    assert [url for _, url in harness.starts] == ["http://shared.example/"]
 
 
 @quickly
@@ -1028,25 +685,6 @@ async def test_a_shared_host_that_no_process_owns_is_leased(ledger: CountingLedg
 
 
 @quickly
-async def test_a_worker_that_asks_a_shared_host_wants_no_other(ledger: CountingLedger) -> None:
-    await ledger.tasks.add(make_tasks(3))
-    (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
-    await ledger.host_leases.save([(lease, replace(lease.host, failures=1))])
-    harness = Harness(ledger, per_host_concurrency=0, obey_robots=False)
-    await harness.session.join()
-    running = asyncio.create_task(harness.until_it_ends(seconds=15))
-
-    await asyncio.sleep(10)
-    assert await harness.is_hungry(), "it may not ask the host"
-    await ledger.host_leases.save([(lease, replace(lease.host, failures=0))])
-    await asyncio.sleep(10)
-    assert not await harness.is_hungry()
-
-    assert await running == "drained"
-    assert len(harness.starts) == 3
-
-
-@quickly
 async def test_tasks_that_come_in_while_those_of_their_host_are_read_are_begun(
     ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1068,64 +706,6 @@ async def test_tasks_that_come_in_while_those_of_their_host_are_read_are_begun(
     (first, _), (second, url) = harness.starts
     assert url == late.url
     assert second - first < 5
-
-
-@quickly
-async def test_what_comes_in_after_an_outage_is_begun_beside_a_page_under_way(
-    ledger: CountingLedger,
-) -> None:
-    """It may not be claimed for 10 s, and its host is not done meanwhile."""
-    await ledger.tasks.add([make_task()])
-    harness = Harness(ledger, per_host_concurrency=0, obey_robots=False)
-    ledger.away = (30, 100)
-    running = asyncio.create_task(harness.until_it_ends(seconds=250))
-    late = make_task("http://example.com/late")
-
-    await asyncio.sleep(106)
-    await ledger.tasks.add([late])
-    await harness.coordinator.announce([late])
-
-    assert await running == "drained"
-    begun = {url: time - ledger.began for time, url in harness.starts}
-    assert 110 <= begun[late.url] < 125
-
-
-@quickly
-async def test_when_a_page_ends_more_of_its_host_is_looked_for_where_there_may_be_more(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(make_tasks(3))
-    harness = Harness(ledger, concurrency=3, per_host_concurrency=0, obey_robots=False)
-    coordinator, look_wanted = harness.coordinator, harness.frontier.look_wanted
-    async with harness.running():
-        leases = [await coordinator.pool.get() for _ in range(3)]
-        await asyncio.sleep(1)
-
-        coordinator.done(leases[0])
-        assert not look_wanted.is_set()
-        harness.frontier.look(leases[1].task.host)
-        coordinator.done(leases[1])
-        assert look_wanted.is_set()
-
-
-@quickly
-async def test_a_host_with_nothing_left_goes_back_soon_beside_a_long_page_of_another(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add([make_task(priority=1), make_task("http://long.example/")])
-    harness = Harness(ledger, obey_robots=False)
-    async with harness.running() as coordinator:
-        lease = await coordinator.pool.get()
-        await asyncio.sleep(30.6)  # the ledger is looked at once a second, next at 31.55
-
-        coordinator.done(lease)
-        await ledger.outcomes.commit([success(ledger, lease)])
-        harness.held.end([lease])
-        harness.frontier.look_wanted.set()
-        await asyncio.sleep(0.5)
-
-        (host,) = (await ledger.hosts.get(["example.com"])).values()
-        assert host.owner is None
 
 
 @quickly
@@ -1198,79 +778,6 @@ async def test_nothing_of_a_lost_host_is_claimed_before_its_requests_have_ended(
 
     assert await running == "drained"
     assert len(harness.starts) == 5
-
-
-@quickly
-async def test_what_another_process_adds_to_a_shared_host_is_begun_soon_after_a_claim(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add([make_task()])
-    await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
-    claim = {"worker": "b", "lease": timedelta(hours=1), "max_lost": 3}
-    await ledger.leases.claim(await ledger.tasks.page(limit=1), **claim)
-    harness = Harness(ledger, per_host_concurrency=0, obey_robots=False)
-    async with harness.running() as coordinator:
-        await asyncio.sleep(60)
-        await ledger.tasks.add([make_task("http://example.com/first")])
-        await coordinator.pool.get()
-        await asyncio.sleep(0.01)
-
-        added = waited()
-        await ledger.tasks.add([make_task("http://example.com/second")])
-        await coordinator.pool.get()
-
-        assert waited() - added < 0.2
-
-
-@quickly
-async def test_a_crawl_that_waits_for_the_turn_of_a_host_waits_for_no_task(
-    ledger: CountingLedger,
-) -> None:
-    due = START + timedelta(seconds=100)
-    await ledger.tasks.add([replace(task, due=due) for task in make_tasks(5)])
-    harness = Harness(ledger, delay="4s", obey_robots=False)
-    await harness.session.join()
-    running = asyncio.create_task(harness.until_it_ends())
-
-    await asyncio.sleep(50)
-    before = harness.coordinator.standstill()
-    await asyncio.sleep(61)
-
-    assert before == Standstill(until=due)
-    assert 0 < len(harness.starts) < 5
-    assert harness.coordinator.standstill() == Standstill()
-    assert await running == "drained"
-
-
-@quickly
-async def test_a_page_of_a_shared_host_whose_lease_runs_out_is_not_begun_again_here(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add([make_task()])
-    await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
-    harness = Harness(ledger, per_host_concurrency=0, obey_robots=False)
-
-    assert await harness.until_it_ends(seconds=65) == "drained"
-
-    assert len(harness.starts) == 1
-
-
-@quickly
-async def test_a_page_whose_lease_runs_out_while_it_loads_is_not_begun_again_here(
-    ledger: CountingLedger,
-) -> None:
-    """The process stood still, for example: the page may still be recorded."""
-    await ledger.tasks.add([make_task()])
-    harness = Harness(ledger, lease="10s")
-    running = asyncio.create_task(harness.until_it_ends(seconds=30))
-    await asyncio.sleep(15)
-    other = make_task("http://example.com/other")
-
-    await ledger.tasks.add([other])
-    await harness.coordinator.announce([other])
-
-    assert await running == "drained"
-    assert len(harness.starts) == 2
 
 
 @quickly
@@ -1376,62 +883,12 @@ def test_leases_that_run_out_during_an_outage_are_left_to_their_holder(
     assert 10 <= begun["other"] - away[1] < 19, "no claim before the holder is back"
 
 
-@pytest.mark.parametrize("shared", [{}, {"per_host_concurrency": 0, "obey_robots": False}])
-def test_a_worker_that_does_not_come_back_after_an_outage_is_replaced_soon(
-    outage: Callable[..., dict[str, float]], shared: dict[str, Any]
-):
-    begun = outage(away=(30, 100), taken_over=True, **shared)
-
-    assert len(begun) == 11
-    # It notices the end of the outage within 5 s, waits for 10 s, and then looks every second.
-    assert all(110 <= time < 119 for time in begun.values()), begun
-
-
 def test_leases_that_ran_out_before_an_outage_are_taken_over_at_its_end(
     outage: Callable[..., dict[str, float]],
 ):
     begun = outage(away=(70, 80), begins=70, taken_over=True)
 
     assert all(80 <= time < 86 for time in begun.values()), begun
-
-
-@quickly
-async def test_a_lease_of_a_host_that_came_late_is_waited_for_until_it_is_renewed(
-    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lease arrives too late to be sure that it still holds."""
-
-    await ledger.tasks.add(make_tasks(10))
-    leased = ledger.host_leases.lease
-
-    async def leased_slowly(**options: Any) -> list[HostLease]:
-        leases = await leased(**options)
-        # The renewal comes 5 s later, when the next third of a lease is over.
-        await asyncio.sleep(55 - (asyncio.get_running_loop().time() - ledger.began))
-        return leases
-
-    monkeypatch.setattr(ledger.host_leases, "lease", leased_slowly)
-
-    assert await Harness(ledger).until_it_ends() == "drained"
-
-    asked = Counter(name for name, _ in ledger.asked)
-    assert asked["page"] + asked["page_each"] <= 20, "10,000 if it polls without a pause"
-
-
-@quickly
-async def test_a_host_that_is_leased_after_an_outage_is_asked_when_the_renewals_have_had_their_time(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(make_tasks(3))
-    ledger.away = (0, 100)
-    harness = Harness(ledger)
-
-    assert await harness.until_it_ends() == "drained"
-
-    # It notices the end of the outage within 5 s, and claims nothing for 10 s.
-    assert all(110 <= time - ledger.began < 119 for time, _ in harness.starts)
-    (host,) = (await ledger.hosts.get(["example.com"])).values()
-    assert host.epoch == 1, "its owner keeps it meanwhile"
 
 
 @quickly
@@ -1510,22 +967,6 @@ async def test_a_page_that_is_put_back_during_a_pause_is_begun_after_it(
 
 
 @quickly
-async def test_a_host_with_a_page_under_way_is_served_as_soon_as_a_pause_is_over(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(make_tasks(2))
-    harness = Harness(ledger, concurrency=2, per_host_concurrency=0, obey_robots=False)
-    async with harness.running() as coordinator:
-        await coordinator.pool.get()
-        coordinator.follow(paused=ledger.now(), concurrency=2)
-        await asyncio.sleep(5)
-        coordinator.follow(paused=None, concurrency=2)
-
-        async with asyncio.timeout(2):
-            await coordinator.pool.get()
-
-
-@quickly
 async def test_a_limit_of_pages_gives_the_fetchers_no_more_at_once(ledger: CountingLedger) -> None:
     await ledger.tasks.add(make_tasks(20))
     harness = Harness(ledger, concurrency=2, per_host_concurrency=0, max_pages=10)
@@ -1598,27 +1039,6 @@ async def _of_a_dead_worker(ledger: CountingLedger, task: Task) -> Lease:
     (lease,) = (await ledger.leases.claim(await ledger.tasks.page(limit=1), **dead)).leases
     await ledger.leases.begin(lease)
     return lease
-
-
-@quickly
-async def test_of_a_crash_that_another_process_has_counted_nothing_is_told(
-    ledger: CountingLedger, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    await _of_a_dead_worker(ledger, make_task())
-    harness, claim = Harness(ledger, max_lost=1), ledger.leases.claim
-
-    async def claimed_before(tasks: Sequence[Task], **options: Any) -> Claimed:
-        await ledger.real.leases.claim(tasks, **{**options, "worker": "b"})
-        answer: Claimed = await claim(tasks, **options)
-        return answer
-
-    harness.session.ledger.leases.claim = claimed_before
-
-    assert await harness.until_it_ends() == "drained"
-
-    assert (harness.stats.claims, harness.stats.claims_missed) == (1, 1)
-    assert not [each for each in caplog.records if "was lost while" in each.message]
 
 
 @pytest.mark.parametrize("to_ledger", [True, False], ids=["alone", "beside others"])
@@ -1697,58 +1117,6 @@ async def test_an_origin_that_rests_is_asked_for_nothing(
     assert harness.stats.claims <= 4, "not again and again"
 
 
-@quickly
-async def test_a_host_that_is_asked_for_a_good_page_first_is_kept_for_its_tasks(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(make_tasks(3))
-    (owned,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
-    failed = {"http": Origin(failures=1, good_url="http://example.com/robots.txt")}
-    await ledger.host_leases.release([(owned, replace(owned.host, origins=failed))])
-    harness = Harness(ledger, robots=Replay(body=""))
-
-    assert await harness.until_it_ends() == "drained"
-
-    assert harness.asked == ["http://example.com/robots.txt"] * 2
-    (host,) = (await ledger.hosts.get(["example.com"])).values()
-    assert host.epoch == 2
-
-
-@quickly
-async def test_the_robots_txt_of_an_origin_that_does_not_fail_is_asked_for_first(
-    ledger: CountingLedger,
-) -> None:
-    await _with_origin(ledger, Origin(failures=1))
-    harness = Harness(ledger)
-
-    assert await harness.until_it_ends() == "drained"
-
-    assert harness.asked[0] == "https://example.com/robots.txt"
-
-
-@quickly
-async def test_a_page_with_an_errback_of_an_origin_given_up_does_not_wait_for_the_other_origin(
-    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await _with_origin(ledger, Origin(given_up=Reason.HOST_UNREACHABLE))
-    harness = Harness(ledger)
-    monkeypatch.setattr(harness.causes, "uplink_known", lambda: asyncio.sleep(1000))
-    async with harness.running() as coordinator:
-        lease = await coordinator.pool.get()
-
-    assert lease.task.url == "http://example.com/"
-    assert waited() < 100
-
-
-async def _with_origin(ledger: CountingLedger, plain: Origin) -> None:
-    """Add a page of each origin of a host whose origin without TLS is *plain*."""
-    await ledger.tasks.add(
-        [make_task(priority=1, errback="told"), make_task("https://example.com/")]
-    )
-    (owned,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
-    await ledger.host_leases.release([(owned, replace(owned.host, origins={"http": plain}))])
-
-
 async def one_page_claimed(
     ledger: CountingLedger, **fields: Any
 ) -> tuple[Harness, asyncio.Task[FinishReason], Lease]:
@@ -1802,42 +1170,6 @@ async def test_a_page_with_an_errback_that_is_put_back_when_its_origin_is_given_
 
 
 @quickly
-async def test_a_page_that_is_put_back_when_its_host_is_gone_is_worked_on(
-    ledger: CountingLedger,
-) -> None:
-    harness, running, lease = await one_page_claimed(ledger)
-
-    harness.coordinator.free_slot(lease)
-    host = harness.frontier.hosts[lease.task.host]
-    assert host.lease is not None
-    state = harness.frontier.part(host)
-    await ledger.host_leases.release([(host.lease, state)])
-    await worked_on_when_put_back(harness, running, lease)
-
-
-@quickly
-async def test_a_page_that_is_put_back_opens_its_host_that_was_lost_meanwhile(
-    ledger: CountingLedger,
-) -> None:
-    harness, running, lease = await one_page_claimed(ledger)
-
-    host = harness.frontier.hosts[lease.task.host]
-    host.opened = False
-    host.enter(Phase.OPENING)
-    await worked_on_when_put_back(harness, running, lease)
-
-
-@quickly
-async def test_a_page_that_is_put_back_while_its_host_is_handed_on_is_worked_on(
-    ledger: CountingLedger,
-) -> None:
-    harness, running, lease = await one_page_claimed(ledger)
-
-    harness.frontier.hosts[lease.task.host].enter(Phase.LEAVING)
-    await worked_on_when_put_back(harness, running, lease)
-
-
-@quickly
 async def test_hosts_whose_wake_up_was_lost_are_found(ledger: CountingLedger) -> None:
     """A process was killed between adding tasks and waking their hosts."""
 
@@ -1886,32 +1218,6 @@ async def test_a_host_is_woken_for_its_earliest_task_and_sooner_for_a_priority(
 def robots(body: str) -> RobotsRecord:
     day = timedelta(days=1)
     return RobotsRecord(origin="http://example.com", body=body, sitemaps=(), expires=START + day)
-
-
-@pytest.mark.parametrize(
-    ("known", "asked"),
-    [
-        (None, False),
-        (robots(""), True),
-        (robots("User-agent: *\nCrawl-delay: 5\n"), False),
-    ],
-    ids=["unknown", "known", "slow"],
-)
-@quickly
-async def test_a_host_that_others_share_is_asked_as_its_robots_txt_allows(
-    ledger: CountingLedger, known: RobotsRecord | None, asked: bool
-) -> None:
-    await ledger.tasks.add(make_tasks(5))
-    (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
-    await ledger.host_leases.save([(lease, replace(lease.host, robots=known))])
-    harness = Harness(ledger, per_host_concurrency=0)
-    running = asyncio.create_task(harness.until_it_ends())
-
-    await asyncio.sleep(10)
-    harness.coordinator.stop()
-    await running
-
-    assert len(harness.starts) == (5 if asked else 0)
 
 
 @pytest.mark.parametrize(
@@ -1976,58 +1282,6 @@ async def test_a_worker_wants_hosts_while_others_have_all_that_are_due(
     assert await running == "drained"
 
 
-@pytest.mark.parametrize(("pages", "wants"), [(1, True), (2, False)])
-@quickly
-async def test_a_worker_that_has_nothing_to_do_beside_a_long_page_wants_hosts(
-    ledger: CountingLedger, pages: int, wants: bool
-) -> None:
-    await ledger.tasks.add(make_tasks(pages))
-    harness = Harness(ledger, per_host_concurrency=1, obey_robots=False)
-    await harness.session.join()
-    async with harness.running() as coordinator:
-        await coordinator.pool.get()
-        await asyncio.sleep(10)
-        assert not await harness.is_hungry(), "nothing else is due"
-        await ledger.tasks.add([make_task("http://other.example/")])
-        await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
-        await asyncio.sleep(5)
-        assert await harness.is_hungry() == wants
-
-
-@quickly
-async def test_a_host_that_was_not_woken_does_not_wait_for_the_end_of_a_long_page(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(make_tasks(1))
-    harness = Harness(ledger, obey_robots=False)
-    async with harness.running() as coordinator:
-        await coordinator.pool.get()
-        await asyncio.sleep(10)
-        # By a process that is killed before it wakes the host.
-        await ledger.real.tasks.add([make_task("http://other.example/")])
-
-        async with asyncio.timeout(5):
-            await coordinator.pool.get()
-
-
-@quickly
-async def test_a_worker_whose_host_waits_for_its_turn_wants_no_other(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(make_tasks(5))
-    harness = Harness(ledger, delay="20s", obey_robots=False)
-    await harness.session.join()
-    running = asyncio.create_task(harness.stopped_after(60))
-
-    for _ in range(10):
-        await asyncio.sleep(5)
-        assert not await harness.is_hungry()
-        assert harness.coordinator.standstill() in (None, Standstill())
-
-    await running
-    assert len(harness.starts) == 3
-
-
 @quickly
 async def test_why_a_crawl_stands_still(ledger: CountingLedger) -> None:
     await ledger.tasks.add([make_task(due=START + timedelta(seconds=100))])
@@ -2077,29 +1331,6 @@ async def test_a_crawl_waits_for_start_or_for_a_task_that_is_due_later(
         await harness.session.beat()
         await asyncio.sleep(10)
         assert harness.coordinator.standstill() == Standstill(until=due), "of all workers"
-
-
-@quickly
-async def test_tasks_that_come_in_while_it_asks_for_other_workers_are_begun_soon(
-    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await ledger.tasks.add([make_task(due=START + timedelta(days=1))])
-    harness, late = Harness(ledger, obey_robots=False), make_task("http://new.example/")
-    async with harness.running():
-        await asyncio.sleep(60)
-        neighbours, added = harness.session.neighbours, list[float]()
-
-        async def with_tasks() -> tuple[int, int]:
-            if not added:
-                await ledger.real.tasks.add([late])
-                await harness.coordinator.announce([late])
-                added.append(waited())
-            return await neighbours()
-
-        monkeypatch.setattr(harness.session, "neighbours", with_tasks)
-        await harness.coordinator.pool.get()
-
-        assert waited() - added[0] < 0.5
 
 
 @quickly
@@ -2194,26 +1425,6 @@ async def test_a_port_that_refuses_is_given_up_in_seconds_where_nothing_else_wai
 
 
 @quickly
-async def test_it_does_not_end_before_it_knows_how_many_tasks_were_given_up(
-    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await ledger.tasks.add(make_tasks(20))
-    harness = Harness(ledger, robots=refusing())
-    give_up = ledger.hosts.give_up
-
-    async def slowly(*given: Any, **named: Any) -> int:
-        ignored: int = await give_up(*given, **named)
-        await asyncio.sleep(5)
-        return ignored
-
-    monkeypatch.setattr(ledger.hosts, "give_up", slowly, raising=False)
-
-    assert await harness.until_it_ends() == "drained"
-
-    assert harness.stats.given_up == 20
-
-
-@quickly
 async def test_what_waits_for_an_origin_that_was_given_up_is_ignored_though_its_owner_was_killed(
     ledger: CountingLedger,
 ) -> None:
@@ -2229,25 +1440,6 @@ async def test_what_waits_for_an_origin_that_was_given_up_is_ignored_though_its_
 
     assert [url for _, url in harness.starts] == ["https://example.com/now"]
     assert asyncio.get_running_loop().time() - ledger.began < 60
-
-
-@quickly
-async def test_a_port_that_refuses_has_its_long_rests_while_another_host_has_work(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add([make_task(f"http://slow.example/{n}") for n in range(8)])
-    await ledger.tasks.add(make_tasks(20))
-    harness = Harness(ledger, robots=refusing(), concurrency=1)
-
-    assert await harness.until_it_ends(seconds=5) == "drained"
-
-    asked = [time for _, time in harness.failures]
-    busy_until = harness.starts[-1][0]
-    assert len(asked) == 5
-    for number, (failed, again) in enumerate(pairwise(asked)):
-        assert again - failed >= 10 * 2**number or failed > busy_until, (asked, busy_until)
-    assert asked[1] < busy_until
-    assert asked[-1] - busy_until < 60, "a rest that has begun is kept; later ones are short"
 
 
 @quickly
@@ -2317,19 +1509,3 @@ async def test_hosts_are_not_handed_on_as_they_come(ledger: CountingLedger) -> N
     assert len(harness.starts) == 8
     # Hosts that are passed on wait for others; the time of the work itself says nothing.
     assert waited() < 1
-
-
-@quickly
-async def test_while_all_that_it_may_hold_waits_the_ledger_is_seldom_asked(
-    ledger: CountingLedger,
-) -> None:
-    """Other hosts are ready, but the worker has no room for them."""
-
-    for host in range(8):
-        await ledger.tasks.add([make_task(f"http://h{host}.example/{n}") for n in range(3)])
-    harness = Harness(ledger, concurrency=1, delay="60s")
-
-    await harness.stopped_after(25)
-
-    assert len(harness.frontier.leased) == 4
-    assert len(ledger.asked) <= 5 * 25

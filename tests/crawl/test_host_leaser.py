@@ -122,14 +122,6 @@ async def test_few_hosts_are_followed_by_more_at_once_and_many_a_second_later(wo
     assert await world.look()
 
 
-async def test_fetchers_without_work_are_a_reason_to_lease_at_once(world: World):
-    await world.holding(3)
-    await world.wake("later.example")
-
-    assert not await world.look(hungry=False)
-    assert await world.look(hungry=True)
-
-
 async def test_no_more_hosts_are_held_than_fetchers_can_ask(world: World):
     await world.holding(4)
     await world.wake("a.example", "b.example", "c.example", "d.example", "e.example")
@@ -143,17 +135,6 @@ async def test_no_more_hosts_are_held_than_fetchers_can_ask(world: World):
     world.wait(5)
     assert not await world.look(hungry=True)
     assert len(world.frontier.leased) == 8
-
-
-async def test_a_worker_that_gets_a_host_is_not_hungry_any_more(world: World):
-    await world.session.join()
-    world.session.starving(True)
-
-    await world.look()
-    assert world.session._hungry
-    await world.holding(1)
-
-    assert not world.session._hungry
 
 
 async def test_a_clock_that_goes_back_makes_no_lease_longer(world: World):
@@ -173,34 +154,6 @@ async def test_a_clock_that_goes_back_makes_no_lease_longer(world: World):
 # --- the next look
 
 
-async def test_a_host_that_is_woken_is_looked_for_soon(world: World):
-    world.leaser.lease_at = world.now + 60
-    world.leaser.wake()
-    assert world.leaser.next_look(hungry=True) == world.now + 0.1
-
-    world.leaser.lease_at = world.now
-    world.leaser.wake()
-    assert world.leaser.next_look(hungry=True) == world.now
-
-
-async def test_the_next_look_is_soon_for_fetchers_without_work_and_seldom_for_others(world: World):
-    await world.holding(1)
-    await world.look()
-
-    assert world.leaser.next_look(hungry=True) == world.now + 0.1
-    assert world.leaser.next_look(hungry=False) == world.now + 1.1
-
-
-async def test_where_no_more_hosts_may_be_held_the_next_look_is_for_those_that_wait(world: World):
-    await world.holding(4)
-    world.wait(1)
-    await world.look()
-    assert world.leaser.next_look(hungry=True) == world.now + 1
-
-    world.wait(5)
-    assert world.leaser.next_look(hungry=True) == world.now + 0.1
-
-
 # --- giving back
 
 
@@ -218,49 +171,7 @@ async def test_hosts_without_work_go_back_together_after_a_moment(world: World):
     assert world.leaser.next_look(hungry=False) > world.now
 
 
-async def test_a_host_that_gets_work_again_begins_its_wait_anew(world: World):
-    (host,) = await world.holding(1)
-    host.look = False
-    await world.look()
-    host.look = True
-    world.wait(5)
-    await world.look()
-    assert world.leaser.next_look(hungry=False) == world.now + 1.1
-
-    host.look = False
-    await world.look()
-
-    assert world.frontier.leased
-
-
-async def test_many_hosts_without_work_go_back_at_once(world: World):
-    world.leaser.resize(8)
-    for host in await world.holding(32):
-        host.look = False
-
-    await world.look()
-
-    assert not world.frontier.leased
-
-
-async def test_a_process_that_leaves_without_hosts_asks_its_ledger_nothing(world: World):
-    calls = world.count(world.host_leases, "release")
-
-    await world.leaser.leave()
-
-    assert calls == []
-
-
 # --- saving
-
-
-async def test_a_look_without_changes_saves_nothing(world: World):
-    await world.holding(1)
-    calls = world.count(world.host_leases, "save")
-
-    await world.look()
-
-    assert calls == []
 
 
 async def test_a_paused_crawl_saves_a_host_whose_request_is_under_way(world: World):
@@ -275,31 +186,6 @@ async def test_a_paused_crawl_saves_a_host_whose_request_is_under_way(world: Wor
 
     assert world.leaving() == [host.name]
     assert (await world.ledger.hosts.get([host.name]))[host.name].finished == 1
-
-
-@pytest.mark.parametrize("write", ["renew", "save"])
-async def test_a_host_that_goes_back_beside_a_write_is_forgotten(write: str, world: World):
-    await world.holding(1)
-    real = getattr(world.host_leases, write)
-
-    async def left(*given: Any, **options: Any) -> Any:
-        await world.leaser.leave()
-        return await real(*given, **options)
-
-    setattr(world.host_leases, write, left)
-    await world.leaser.renew()
-
-    assert not world.frontier.hosts
-
-
-async def test_the_coordinator_looks_again_after_a_renewal(world: World):
-    """A host that could not be asked any more may be asked again."""
-    await world.holding(1)
-    world.frontier.look_wanted.clear()
-
-    await world.leaser.renew()
-
-    assert world.frontier.look_wanted.is_set()
 
 
 # --- giving up
@@ -329,23 +215,6 @@ async def test_what_waits_for_a_full_host_is_ignored_and_the_host_goes_back(
     assert world.session.stats.given_up == 0
     (said,) = [each for each in caplog.records if each.event == "host_given_up"]
     assert said.host == host.name
-
-
-async def test_a_full_host_that_is_lost_while_it_is_given_up_is_forgotten(world: World):
-    (host,) = await world.holding(1)
-    host.state.given_up = Reason.HOST_FULL
-    host.enter(Phase.LEAVING)
-    give_up = world.hosts.give_up
-
-    async def lost(*given: Any, **options: Any) -> int:
-        world.process.lose(host.name)
-        return await give_up(*given, **options)
-
-    world.hosts.give_up = lost
-    for _ in range(2):
-        await world.look()
-
-    assert not world.frontier.hosts
 
 
 @pytest.mark.parametrize("waiting", [1, 0])
@@ -400,44 +269,6 @@ async def test_where_a_host_waits_one_that_had_its_slice_is_left_to_others(
     await world.look()
 
     assert len(world.leaving()) == left
-
-
-async def test_where_there_is_room_no_host_is_left_to_others(world: World):
-    for host in await world.holding(3):
-        host.answered = 20
-    await world.wake("waiting.example")
-    world.wait(1)
-
-    world.leaser.lease_at = world.now + 60
-    await world.look()
-
-    assert world.leaving() == []
-
-
-async def test_others_that_wait_are_looked_for_once_a_second(world: World):
-    for host in await world.holding(4):
-        host.answered = 20
-    world.wait(1)
-    calls = world.count(world.hosts, "next_ready")
-
-    for _ in range(3):
-        await world.look()
-    assert calls == ["next_ready"]
-    world.wait(1)
-    await world.look()
-
-    assert calls == ["next_ready"] * 2
-
-
-async def test_the_last_host_is_not_handed_on(world: World):
-    await world.holding(1)
-    for name in ("b", "c"):
-        await world.neighbour(name, hungry=True)
-    world.wait(5)
-
-    await world.look()
-
-    assert world.leaving() == []
 
 
 async def test_a_hungry_worker_is_left_the_hosts_with_the_least_work_and_has_time_to_take_them(
@@ -528,28 +359,3 @@ async def test_hosts_whose_wake_up_was_lost_are_woken_some_at_a_time(world: Worl
     for _ in range(2):
         await world.leaser.sweep()
     assert calls == ["wake"] * 2, "all of them are awake"
-
-
-async def test_a_known_host_whose_wake_up_was_lost_is_woken(world: World):
-    (host,) = await world.holding(1)
-    host.look = False
-    await world.leaser.leave()
-    assert await ready(world) == set()
-    await world.ledger.tasks.add([task(f"http://{host.name}/")])
-
-    await world.leaser.sweep()
-
-    assert await ready(world) == {host.name}
-
-
-async def test_a_host_whose_tasks_others_have_claimed_meanwhile_is_not_woken(world: World):
-    await world.ledger.tasks.add([task("http://h00.example/")])
-    calls = world.count(world.hosts, "wake")
-
-    async def none(_host: str) -> None:
-        return None
-
-    world.hosts.earliest_due = none
-    await world.leaser.sweep()
-
-    assert calls == []

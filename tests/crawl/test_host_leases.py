@@ -1,9 +1,7 @@
 """Leases of hosts that end while the process opens, serves or gives up the host."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +9,12 @@ import anyio
 import pytest
 
 from crawlcw.api.settings import Settings
-from crawlcw.crawl import host_leases
 from crawlcw.crawl.host_leases import HostLeaser
-from crawlcw.crawl.hosts import Phase
 from crawlcw.engine.session import WorkerSession
-from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.model.counters import Counters
-from crawlcw.model.hosts import Host, HostLease, RobotsRecord
-from tests.support.frontiers import HOST, LEASE, USABLE, Process
-from tests.support.ledgers import START, FakeClock, PatchedFacet, PatchedLedger, make_task
+from tests.support.frontiers import HOST, LEASE, Process
+from tests.support.ledgers import FakeClock, PatchedFacet, PatchedLedger, make_task
 
 
 class GivingUpLedger(PatchedLedger):
@@ -87,49 +80,6 @@ async def test_a_host_that_is_lost_while_it_is_given_up_is_parted_with(ledger: G
     assert HOST not in process.frontier.hosts
 
 
-async def test_what_was_saved_is_what_the_ledger_has(ledger: GivingUpLedger):
-    process = Process()
-    host_leaser = await leaser_of(ledger, process)
-    host = process.frontier.hosts[HOST]
-    process.answered()
-    host.save_soon()
-
-    await look(host_leaser)
-
-    assert host.lease is not None
-    assert host.lease.host.finished == 1
-    assert (await ledger.hosts.get([HOST]))[HOST].finished == 1
-    assert process.frontier.unsaved == set()
-
-
-async def test_a_robots_txt_that_is_read_after_a_save_is_saved(ledger: GivingUpLedger):
-    """Only one that has changed since the last save is written."""
-    process = Process()
-    host_leaser = await leaser_of(ledger, process)
-    record = RobotsRecord(origin=f"http://{HOST}", body="Disallow: /", expires=START)
-    await host_leaser.renew()
-
-    process.open(robots=record)
-    await host_leaser.renew()
-
-    assert (await ledger.hosts.get([HOST]))[HOST].robots == record
-
-
-async def test_hosts_of_others_are_asked_from_the_last_renewal_of_tasks_on(ledger: GivingUpLedger):
-    process = Process(concurrency=0)
-    session = WorkerSession(ledger, lease=lambda: LEASE, give_up=LEASE)
-    host_leaser = HostLeaser(session, process.frontier, Settings(lease=LEASE))
-    process.frontier.visit(Host(name="other.example"))
-    session.renewed = process.now + 10
-
-    await host_leaser.renew()
-
-    process.now += USABLE + 9
-    assert process.may_ask("other.example")
-    process.now += 1
-    assert not process.may_ask("other.example")
-
-
 async def test_a_host_that_is_lost_while_leases_are_renewed_is_asked_for_nothing_more(
     ledger: GivingUpLedger,
 ):
@@ -165,91 +115,6 @@ async def test_a_lease_that_is_lost_beside_a_write_of_its_host_is_known_to_be_lo
     await host_leaser.renew()
 
     assert process.frontier.leased == {}
-
-
-async def test_a_hungry_worker_is_left_hosts_that_are_not_leaving_already(
-    ledger: GivingUpLedger, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(host_leases, "_OTHERS_PAUSE", 0)
-    for name in ("b", "c"):
-        await ledger.workers.join(replace(this_worker(now=ledger.now()), name=name))
-        await ledger.workers.beat(name, Counters(), hungry=name == "b")
-    # Its hosts have been here for a minute.
-    process = Process(booted=time.monotonic() - 60)
-    host_leaser = await leaser_of(ledger, process)
-    leaving, staying = {HOST, "a.example"}, {"b.example", "c.example"}
-    for name in {*leaving, *staying} - {HOST}:
-        process.serve(name)
-    for name in (*leaving, *staying):
-        process.claim(1 if name in leaving else 2, host=name)
-    for name in leaving:
-        process.leave(process.frontier.hosts[name])
-        process.frontier.hosts[name].left_at = time.monotonic()
-
-    await look(host_leaser)
-
-    phases = [process.frontier.hosts[name].phase for name in staying]
-    assert phases.count(Phase.LEAVING) == 1
-
-
-@pytest.mark.parametrize("write", ["renew", "save"])
-async def test_a_host_that_is_released_and_leased_again_beside_a_renewal_stays_held(
-    write: str, ledger: GivingUpLedger
-):
-    """Otherwise the ledger would have its lease, and no process would ask it until that ends."""
-    process = Process()
-    real = getattr(ledger.host_leases, write)
-
-    async def leased_again(*given: Any, **named: Any) -> Any:
-        await host_leaser.leave()
-        await ledger.hosts.wake({HOST: ledger.now()})
-        host_leaser.lease_at = 0.0
-        assert await look(host_leaser)
-        return await real(*given, **named)
-
-    ledger.host_leases = PatchedFacet(ledger.host_leases, **{write: leased_again})
-    host_leaser = await leaser_of(ledger, process)
-
-    await host_leaser.renew()
-
-    assert HOST in process.frontier.leased
-
-
-async def test_a_host_whose_lease_was_over_when_it_arrived_is_not_asked(
-    ledger: GivingUpLedger, clock: FakeClock
-):
-    """In an outage its answer may be repeated for as long; another process may have the host."""
-    process = Process(booted=time.monotonic())
-    lease = ledger.host_leases.lease
-
-    async def answered_late(**options: Any) -> list[HostLease]:
-        leases = await lease(**options)
-        clock.advance(seconds=LEASE.total_seconds())
-        return leases
-
-    ledger.host_leases = PatchedFacet(ledger.host_leases, lease=answered_late)
-    await leaser_of(ledger, process)
-
-    assert not process.may_ask()
-
-
-async def test_a_host_that_is_lost_before_it_is_given_up_is_left_to_its_new_owner(
-    ledger: GivingUpLedger, clock: FakeClock
-):
-    """That one may have been answered: its tasks are not to be ignored."""
-    process = Process()
-    host_leaser = await leaser_of(ledger, process)
-    clock.advance(seconds=LEASE.total_seconds())
-    (other,) = await ledger.host_leases.lease(worker="b", limit=1, lease=LEASE)
-    for _ in range(5):
-        process.now += 1000
-        process.failed()
-
-    ledger.go.set()
-    await look(host_leaser)
-
-    assert other.host.name == HOST
-    assert not ledger.begun.is_set()
 
 
 async def test_a_renewal_is_asked_once_for_meanwhile_other_hosts_are_held(ledger: GivingUpLedger):

@@ -1,7 +1,6 @@
 """Delays of requests that no turn is given to: redirects, logins, and pages that are sent late."""
 
 import asyncio
-import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import timedelta
 from itertools import pairwise
@@ -18,13 +17,11 @@ from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
-from crawlcw.crawl import opening
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.opening import Admission, Opening
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
-from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Committed
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import RobotsRecord
@@ -75,74 +72,6 @@ def by_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Process], Turns]:
     return by_clock
 
 
-async def test_a_request_waits_for_the_delay_and_the_next_task_keeps_its_own(
-    by_clock: Callable[[Process], Turns],
-):
-    process = Process(delay=3)
-    turns = by_clock(process)
-    process.serve()
-    process.claim(2)
-    assert process.take() is not None
-    process.now += 1
-
-    await turns.admission.turn(URL)
-
-    assert turns.slept == [2]
-    assert process.resting() == 3
-
-
-@pytest.mark.parametrize("url", [URL, OTHER], ids=["held", "not held"])
-async def test_the_delay_counts_from_when_a_late_request_is_sent(
-    url: str, by_clock: Callable[[Process], Turns]
-):
-    turns = by_clock(Process(delay=3))
-    turns.process.serve()
-    turns.late = 2
-
-    for _ in range(3):
-        await turns.admission.turn(url)
-
-    assert turns.slept == [3, 3]
-
-
-@pytest.mark.parametrize("url", [URL, OTHER], ids=["held", "not held"])
-async def test_a_late_request_gives_nobody_the_turn_next_to_one_that_still_waits(
-    url: str, by_clock: Callable[[Process], Turns], monkeypatch: pytest.MonkeyPatch
-):
-    turns = by_clock(Process(delay=3))
-    turns.process.serve()
-    slept, late = list[float](), anyio.Event()
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        await (late.wait() if len(slept) == 1 else anyio.sleep_forever())
-
-    monkeypatch.setattr("crawlcw.crawl.opening.anyio", SimpleNamespace(sleep=sleep))
-    await turns.admission.turn(url)
-    async with anyio.create_task_group() as waiting:
-        for _ in range(2):
-            waiting.start_soon(turns.admission.turn, url)
-            await anyio.wait_all_tasks_blocked()
-        turns.process.now += 4
-        late.set()
-        await anyio.wait_all_tasks_blocked()
-        waiting.start_soon(turns.admission.turn, url)
-        await anyio.wait_all_tasks_blocked()
-        waiting.cancel_scope.cancel()
-
-    assert slept == [3, 6, 5]
-
-
-async def test_a_host_without_a_delay_is_not_waited_for(by_clock: Callable[[Process], Turns]):
-    turns = by_clock(Process())
-    turns.process.serve()
-
-    for url in (URL, URL, OTHER, OTHER):
-        await turns.admission.turn(url)
-
-    assert turns.slept == []
-
-
 @pytest.mark.parametrize(("crawl_delay", "last"), [(5, 5), (1, 2)], ids=["longer", "shorter"])
 async def test_a_host_that_is_not_held_is_waited_for_by_what_is_known(
     crawl_delay: int, last: int, by_clock: Callable[[Process], Turns]
@@ -161,20 +90,6 @@ async def test_a_host_that_is_not_held_is_waited_for_by_what_is_known(
     await turns.admission.turn(OTHER)
 
     assert turns.slept == [2, 2, last]
-
-
-async def test_delays_that_have_passed_take_no_memory(by_clock: Callable[[Process], Turns]):
-    turns = by_clock(Process(delay=1))
-
-    tracemalloc.start()
-    for number in range(3_000):
-        await turns.admission.turn(f"http://h{number}.example/")
-        turns.process.now += 1
-    ours = tracemalloc.Filter(inclusive=True, filename_pattern=opening.__file__)
-    kept = tracemalloc.take_snapshot().filter_traces([ours]).traces
-    tracemalloc.stop()
-
-    assert sum(trace.size for trace in kept) < 100_000
 
 
 def behind_a_redirect(error: FetchError) -> FetchError:
@@ -209,29 +124,6 @@ async def test_a_login_that_fails_in_an_outage_of_proxies_or_of_our_network_is_i
     assert await turns.admission.is_innocent(URL, error, began=began) is innocent
 
 
-async def test_a_login_that_fails_through_a_new_proxy_in_time_is_innocent(
-    by_clock: Callable[[Process], Turns],
-):
-    turns = by_clock(Process())
-    proxies = turns.process.causes.proxies = ProxyPool(Settings(proxies=["http://one:1"]))
-    error = FetchError(Reason.TIMEOUT_TOTAL)
-    (error.proxy,) = proxies.proxies
-
-    assert await turns.admission.is_innocent(URL, error, began=0)
-
-
-async def test_where_a_person_tries_a_page_no_host_and_no_network_is_known(
-    by_clock: Callable[[Process], Turns],
-):
-    admission = Admission()
-    admission.robots = by_clock(Process()).robots
-
-    await admission.part(OTHER, is_document=True)
-    admission.asked(URL)
-
-    assert not await admission.is_innocent(URL, FetchError(Reason.CONNECT), began=0)
-
-
 async def test_the_pages_that_redirects_lead_to_must_be_in_scope_and_parts_of_pages_need_not(
     by_clock: Callable[[Process], Turns],
 ):
@@ -241,17 +133,6 @@ async def test_the_pages_that_redirects_lead_to_must_be_in_scope_and_parts_of_pa
     await admission.part(OTHER, is_document=False)
     with pytest.raises(FetchError, match="allowed hosts"):
         await admission.part(OTHER, is_document=True)
-
-
-async def test_a_crawl_delay_of_a_host_that_is_not_held_changes_no_other(
-    by_clock: Callable[[Process], Turns],
-):
-    turns = by_clock(Process(delay=1))
-    host = turns.process.serve()
-
-    turns.robots.learned(OTHER)
-
-    assert host.queue.delay == 1
 
 
 class Chain(Spider):

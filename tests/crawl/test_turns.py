@@ -3,7 +3,6 @@
 import asyncio
 import time
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -48,74 +47,6 @@ def test_quick_callbacks_begin_in_one_turn_of_the_loop():
         return passed
 
     assert asyncio.run(main()) <= 2
-
-
-def test_a_slice_is_filled_and_few_callbacks_are_woken_for_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    async def main(clock: VirtualClock) -> tuple[int, int]:
-        turns, loop, waits, passed = Turns(), asyncio.get_running_loop(), 0, 0
-        create_future, begun = loop.create_future, list[int]()
-
-        def counted() -> asyncio.Future[Any]:
-            nonlocal waits
-            waits += 1
-            return create_future()
-
-        async def callback() -> None:
-            await turns.take()
-            begun.append(passed)
-            clock.now += 0.01
-
-        monkeypatch.setattr(loop, "create_future", counted)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(100):
-                group.create_task(callback())
-            while len(begun) < 100:
-                await asyncio.sleep(0)
-                passed += 1
-        return waits, len(set(begun))
-
-    with virtual(monkeypatch) as clock:
-        waits, used = run(clock, main(clock), within=timedelta(seconds=5))
-
-    assert waits < 300
-    assert used < 40, "three callbacks fill a slice"
-
-
-def test_a_slice_that_no_callback_needs_is_the_last_one(monkeypatch: pytest.MonkeyPatch):
-    async def main() -> int:
-        turns, loop, steps = Turns(), asyncio.get_running_loop(), 0
-        call_soon = loop.call_soon
-
-        def counted(*arguments: Any, **options: Any) -> asyncio.Handle:
-            nonlocal steps
-            steps += 1
-            return call_soon(*arguments, **options)
-
-        monkeypatch.setattr(loop, "call_soon", counted)
-        await turns.take()
-        await asyncio.sleep(0.1)
-        return steps
-
-    with virtual(monkeypatch) as clock:
-        assert run(clock, main(), within=timedelta(seconds=5)) < 10
-
-
-def test_a_callback_that_is_cancelled_while_it_waits_leaves_the_others_their_turns(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    async def main(clock: VirtualClock) -> None:
-        turns = Turns()
-        await turns.take()
-        clock.now += 1
-        waiting = [asyncio.create_task(turns.take()) for _ in range(3)]
-        await asyncio.sleep(0)
-        waiting[0].cancel()
-        await asyncio.wait(waiting)
-
-    with virtual(monkeypatch) as clock:
-        run(clock, main(clock), within=timedelta(seconds=5))
 
 
 def test_turns_come_though_all_else_takes_longer_than_a_slice(monkeypatch: pytest.MonkeyPatch):
