@@ -24,6 +24,8 @@ _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _LEDGER_LATENCY = 0.002
 #: Virtual seconds of a turn of the event loop.
 _TURN = 0.00002
+#: Of one loop. The longest test, an outage of an hour, makes 125,000.
+_MOST_TURNS = 300_000
 
 
 class TooLongError(Exception):
@@ -49,7 +51,19 @@ class VirtualClock:
         return self.now - _BEGINNING
 
 
-class _Selector(selectors.SelectSelector):
+class BoundedSelector(selectors.DefaultSelector):
+    """Selector that fails a test whose loop never ends."""
+
+    turns = 0
+
+    def count_turn(self) -> None:
+        self.turns += 1
+        if self.turns > _MOST_TURNS:
+            self.turns = 0  # the runner still has to cancel the tasks
+            raise AssertionError(f"endless loop: no end after {_MOST_TURNS:,} turns of the loop")
+
+
+class _Selector(BoundedSelector):
     """Selector that advances the clock instead of waiting."""
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -59,6 +73,7 @@ class _Selector(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
             raise AssertionError("the crawl waits for something that never comes")
+        self.count_turn()
         # A turn of the loop takes time as well: a cancelled scope keeps the loop busy
         # until its tasks have ended, and they may wait for a timer.
         self._clock.now += max(timeout, _TURN)
@@ -71,7 +86,7 @@ class _ReadingSelector(_Selector):
     """Selector for sockets whose other ends are in this process: it advances the clock last."""
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        ready = selectors.SelectSelector.select(self, 0)
+        ready = selectors.DefaultSelector.select(self, 0)
         return ready or super().select(timeout)
 
 

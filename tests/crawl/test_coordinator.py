@@ -1,7 +1,6 @@
 """Claims ahead of the fetchers: their number, and their rate while the ledger has no due tasks."""
 
 import asyncio
-import selectors
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -44,13 +43,14 @@ from crawlcw.model.standstill import Rests, Standstill
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import put_off
 from crawlcw.testing import Replay, ReplayDownloader
+from tests.blame.virtual import BoundedSelector
 from tests.support.attempts import way
 from tests.support.ledgers import START, PatchedFacet, make_task, make_tasks, success
 
 T = TypeVar("T")
 
 
-class QuickSelector(selectors.DefaultSelector):
+class QuickSelector(BoundedSelector):
     """Selector that skips the wait for timers; it waits for threads only.
 
     Each turn of its loop takes ten microseconds, whatever the machine does beside it.
@@ -62,6 +62,7 @@ class QuickSelector(selectors.DefaultSelector):
         self.busy = 0  #: calls that are under way in threads
 
     def select(self, timeout: float | None = None) -> list[Any]:
+        self.count_turn()
         self.skipped += 0.00001
         if timeout is None or timeout <= 0 or self.busy:
             return super().select(timeout)
@@ -313,7 +314,7 @@ def run_quickly(
             monkeypatch.setattr(module, "time", _LoopTime(loop))
         ledger = await CountingLedger.opened(path / "ledger.db")
         try:
-            # A wait without end fails at once: the clock jumps.
+            # A wait without end fails at once, because the clock jumps.
             async with asyncio.timeout(7200):
                 await main(ledger)
         finally:
@@ -342,6 +343,15 @@ def quickly(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 class _LoopTime:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.monotonic = loop.time
+
+
+def test_an_endless_loop_fails_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def endless(_: CountingLedger) -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(AssertionError, match="endless loop: no end after"):
+        run_quickly(endless, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
