@@ -4,6 +4,11 @@ The errors of `Settings`, `Request` and `Rule` name the word to write from here,
 `crawlcw check` does.
 """
 
+#: Members of parsel's selectors that lexbor's nodes and lists of them do not have.
+_OF_SELECTORS = frozenset(
+    {"attrib", "css", "extract", "extract_first", "get", "getall", "re", "re_first", "xpath"}
+)
+
 #: A setting of Scrapy, and its counterpart.
 SETTINGS = {
     "AJAXCRAWL_ENABLED": "nothing: pages of that scheme are gone",
@@ -151,3 +156,15 @@ META_KEYS = {
     "selenium": "Request(browser=True)",
     "splash": "Request(browser=True)",
 }
+
+
+def selector_hint(error: BaseException) -> str:
+    """Return what to write if a callback took lexbor's nodes for parsel's selectors, or `""`."""
+    if not isinstance(error, AttributeError) or error.name not in _OF_SELECTORS:
+        return ""
+    if type(error.obj).__name__ not in ("LexborNode", "list"):
+        return ""
+    return (
+        f" (response.css() gives lexbor's nodes; .{error.name} is of parsel's selectors, which "
+        "response.selector.css() gives. `crawlcw check` lists Scrapy's other names)"
+    )

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import anyio
 
+from crawlcw.api.scrapy_words import selector_hint
 from crawlcw.errors import (
     LedgerGoneError,
     LedgerUnavailableError,
@@ -252,7 +253,7 @@ class Raised(Failed):
         """Return what *error*, raised by *function*, is; *own* are files as for `tracebacks`."""
         return cls(
             reason=Reason.PARSE_ERROR,
-            message=describe_error(error),
+            message=describe_error(error) + selector_hint(error),
             traceback=format_traceback(error, own=own),
             error=type(error).__name__,
             where=where(error, own=own, function=function),

@@ -3,54 +3,54 @@
 import ast
 from importlib.util import find_spec
 
-from crawlcw.checking.bindings import Kind, Known, Walk
 from crawlcw.checking.findings import Findings
+from crawlcw.checking.source import Source, path_of
 
 #: Needed package, extra, and section of the manual.
 _PARSEL = ("parsel", "xpath", "spiders#Responses")
-_FORMS = ("parsel", "forms", "spiders#Forms")
-_BROWSER = ("playwright", "browser", "browser")
+_ATTRIBUTES = {
+    "response.selector": _PARSEL,
+    "response.xpath": _PARSEL,
+    "response.form": ("parsel", "forms", "spiders#Forms"),
+}
+_SWITCHES = {
+    "browser": ("playwright", "browser", "browser"),
+    "keep_bodies": ("warcio", "warc", "warc"),
+    "trace": ("opentelemetry", "otel", "deploying#Traces"),
+}
 _REMOTE = ("fsspec", "remote", "files")
-_WARC = ("warcio", "warc", "warc")
-_OTEL = ("opentelemetry", "otel", "deploying#Traces")
 _SOCKS = ("python_socks", "socks", "proxies")
-_ATTRIBUTES = {"selector": _PARSEL, "xpath": _PARSEL, "form": _FORMS}
-_SWITCHES = {"browser": _BROWSER, "keep_bodies": _WARC, "trace": _OTEL}
+_CALLS = frozenset({"crawlcw.Request", "crawlcw.Settings"})
+_FOLLOWS = frozenset({"response.follow", "response.follow_all"})
 
 
-class Missing:
-    """Finds the first use of each extra that is not installed."""
-
-    def __init__(self, found: Findings) -> None:
-        self._found = found
-        self._needed: set[str] = set()  #: extras
-
-    def look(self, node: ast.expr, owner: Known | None, walk: Walk) -> None:
-        """See `Rule.look`."""
+def check(source: Source, findings: Findings) -> None:
+    """Report the first use of each extra that is not installed."""
+    uses: list[tuple[int, str, tuple[str, str, str]]] = []
+    for node in ast.walk(source.tree):
         match node:
-            case ast.Attribute(attr=name) if owner is not None and owner.kind is Kind.RESPONSE:
-                if name in _ATTRIBUTES:
-                    self._need(_ATTRIBUTES[name], node, ast.unparse(node))
-            case ast.Call():
-                self._arguments(node, owner, walk)
+            case ast.Attribute() if (path := path_of(node)) in _ATTRIBUTES:
+                uses.append((node.lineno, path, _ATTRIBUTES[path]))
+            case ast.Call(func=function) if (
+                source.dotted(function) in _CALLS or path_of(function) in _FOLLOWS
+            ):
+                for keyword in node.keywords:
+                    uses += _of_argument(keyword)
+    reported = set()
+    for line, code, (package, extra, section) in sorted(uses):
+        if extra not in reported and find_spec(package) is None:
+            reported.add(extra)
+            message = f"{code} needs {package}, which is not installed"
+            findings.tell(line, message, f"pip install 'crawlcw[{extra}]'", section)
 
-    def _arguments(self, call: ast.Call, owner: Known | None, walk: Walk) -> None:
-        dotted = walk.source.dotted(call.func)
-        of_response = owner is not None and owner.kind is Kind.RESPONSE
-        if not of_response and dotted not in ("crawlcw.Request", "crawlcw.Settings"):
-            return
-        for keyword in call.keywords:
-            match keyword.arg, keyword.value:
-                case ("browser" | "keep_bodies" | "trace") as name, ast.Constant(value=True):
-                    self._need(_SWITCHES[name], keyword.value, f"{name}=True")
-                case "save_to", ast.Constant(value=str(place)) if "://" in place:
-                    self._need(_REMOTE, keyword.value, f"save_to={place!r}")
-                case "proxy" | "proxies", value if "socks" in ast.unparse(value):
-                    self._need(_SOCKS, value, f"{keyword.arg}= with SOCKS")
 
-    def _need(self, needed: tuple[str, str, str], node: ast.expr, what: str) -> None:
-        package, extra, guide = needed
-        if extra not in self._needed and find_spec(package) is None:
-            self._needed.add(extra)
-            what = f"{what} needs {package}, which is not installed"
-            self._found.tell(node.lineno, what, f"pip install 'crawlcw[{extra}]'", guide)
+def _of_argument(keyword: ast.keyword) -> list[tuple[int, str, tuple[str, str, str]]]:
+    line = keyword.value.lineno
+    match keyword.arg, keyword.value:
+        case ("browser" | "keep_bodies" | "trace") as name, ast.Constant(value=True):
+            return [(line, f"{name}=True", _SWITCHES[name])]
+        case "save_to", ast.Constant(value=str(url)) if "://" in url:
+            return [(line, f"save_to={url!r}", _REMOTE)]
+        case "proxy" | "proxies", value if "socks" in ast.unparse(value):
+            return [(line, f"{keyword.arg}= with SOCKS", _SOCKS)]
+    return []

@@ -2,16 +2,11 @@
 
 import ast
 import sys
-from contextlib import suppress
 from pathlib import Path
 
-from crawlcw.checking import state
-from crawlcw.checking.bindings import Walk
+from crawlcw.checking import missing, requests, state
 from crawlcw.checking.findings import Finding, Findings
-from crawlcw.checking.missing import Missing
-from crawlcw.checking.requests import Requests, signatures
 from crawlcw.checking.scrapy_names import Names
-from crawlcw.checking.selection import Selection
 from crawlcw.checking.source import UNREADABLE, Class, Source
 
 
@@ -86,20 +81,15 @@ def _covers(node: ast.ClassDef, line: int) -> bool:
 
 
 def _in_source(source: Source) -> set[Finding]:
-    found = Findings(str(source.path))
-    selection = Selection(found)
-    requests = Requests(found, of_scrapy=source.is_scrapys)
-    # An expression with hundreds of nested parts: the findings before it count.
-    with suppress(RecursionError):
-        Walk.through(source, (selection, requests, Missing(found)))
-    selection.finish()
-    requests.finish()
-    Names(source, found).look()
-    for each in source.classes:
-        if each.is_spider:
-            signatures(each, found)
-            state.look(each, found)
-    return found.all
+    findings = Findings(str(source.path))
+    Names(source, findings).look()
+    requests.check(source, findings)
+    missing.check(source, findings)
+    for spider in source.classes:
+        if spider.is_spider:
+            requests.check_callbacks(spider, findings)
+            state.look(spider, findings)
+    return findings.all
 
 
 def has_spider(path: Path) -> bool:

@@ -148,12 +148,6 @@ _RULED = ("Rule", "LinkExtractor")
 _SETTINGS_METHODS = frozenset(
     {"get", "getbool", "getdict", "getfloat", "getint", "getlist", "getwithbase"}
 )
-_LOADER_METHODS = frozenset(
-    """
-    add_css add_jmes add_value add_xpath get_output_value load_item nested_css nested_xpath
-    replace_css replace_value replace_xpath
-    """.split()  # noqa: SIM905  # as a list it would be ten times as long
-)
 
 
 class Names:
@@ -257,18 +251,10 @@ class Names:
                 "a field: self.settings.delay",
                 "settings",
             )
-        elif name in _LOADER_METHODS and self._has_loaders():
-            self._tell(call.lineno, f"{owner}.{name}(...)", *_NAMES["ItemLoader"])
         elif name == "extract_links" and self._of_scrapy:
             self._tell(
                 call.lineno, f"{owner}.extract_links(...)", "response.follow_all(...)", _RULES
             )
-
-    def _has_loaders(self) -> bool:
-        return any(
-            each.dotted.endswith("ItemLoader") or each.dotted.startswith("itemloaders")
-            for each in self._source.imports
-        ) or any(name.endswith("ItemLoader") for c in self._source.classes for name in c.roots)
 
     def _settings(self, call: ast.Call, *, stops: bool) -> None:
         known = {each.name for each in fields(Settings)}

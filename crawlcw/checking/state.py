@@ -77,8 +77,7 @@ class _Method:
 
 def _of_pages(spider: Class, methods: dict[str, _Method]) -> set[str]:
     """Return the methods that run for a page: callbacks, hooks, and the methods they call."""
-    named = callbacks_of(spider)
-    new = set(_PER_PAGE | named["callback"] | named["errback"]) & methods.keys()
+    new = set(_PER_PAGE).union(*callbacks_of(spider).values()) & methods.keys()
     new |= {name for name, method in methods.items() if _takes_response(method.node)}
     found: set[str] = set()
     while new:

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import pydantic
 import pytest
+from selectolax.lexbor import LexborHTMLParser
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import TOO_MANY_LINKS, Response
@@ -265,6 +266,19 @@ async def raises_in_an_async_generator() -> AsyncIterator[Any]:
 
 async def raises_in_a_coroutine() -> None:
     helper_of_the_user()
+
+
+async def test_a_callback_that_takes_lexbors_nodes_for_parsels_selectors_is_given_the_way_out():
+    page = LexborHTMLParser("<h1>a</h1>")
+
+    of_list = await failed(lambda: page.css("h1").getall())  # type: ignore[attr-defined]
+    of_node = await failed(lambda: page.css("h1")[0].attrib)  # type: ignore[attr-defined]
+    other = await failed(lambda: [].missing)  # type: ignore[attr-defined]
+
+    for result, member in ((of_list, "getall"), (of_node, "attrib")):
+        assert f".{member} is of parsel's selectors, which response.selector" in result.message
+        assert "`crawlcw check`" in result.message
+    assert "parsel" not in other.message
 
 
 @pytest.mark.parametrize(
