@@ -4,25 +4,10 @@ from collections.abc import Sequence
 from itertools import islice
 
 from crawlcw.api.settings_fields import tolerance
-from crawlcw.model.counters import FinishReason, Report
+from crawlcw.model.counters import FINISH_RULES, Report
 from crawlcw.model.sanitize import printable
 
 _NAMED = 3
-#: Ends of a complete crawl. The result of one that a user or a limit stopped is still open.
-_COMPLETE = (FinishReason.DRAINED, FinishReason.STOPPED_BY_SPIDER)
-_WHY = {
-    FinishReason.DRAINED: "Drained",
-    FinishReason.MAX_PAGES: "Stopped at max_pages",
-    FinishReason.STOPPED: "Stopped",
-    FinishReason.STOPPED_AT_ONCE: "Stopped at once",
-    FinishReason.STOPPED_BY_SPIDER: "Stopped by the spider",
-    FinishReason.CALLBACK_BROKEN: "Stopped",
-    FinishReason.FILES_UNWRITABLE: "Stopped",
-    FinishReason.LOGIN_FAILED: "Stopped",
-    FinishReason.PROXIES_FAILED: "Stopped",
-    FinishReason.INTERNAL_ERROR: "Stopped",
-    FinishReason.FAILED: "Failed",
-}
 
 
 def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str, ...]:
@@ -30,22 +15,14 @@ def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str,
 
     *max_failures* is the number, or as a float the share, of pages that may fail.
     """
-    if report.finish_reason == FinishReason.CALLBACK_BROKEN:
-        detail = f": {printable(report.detail)}" if report.detail else ""
-        return (f"a callback is broken{detail}",)
-    if report.finish_reason == FinishReason.FILES_UNWRITABLE:
-        return (printable(report.detail) or "files cannot be saved",)
-    if report.finish_reason == FinishReason.LOGIN_FAILED:
-        return (printable(report.detail) if report.detail else "the login failed",)
-    if report.finish_reason == FinishReason.PROXIES_FAILED:
-        return (printable(report.detail) if report.detail else "no proxy works",)
-    if report.finish_reason == FinishReason.INTERNAL_ERROR:
-        return (printable(report.detail) or "an error of crawlcw itself",)
+    rule = FINISH_RULES[report.finish_reason]
+    if rule.fault:
+        return (printable(report.detail) or rule.fault,)
     faults = []
     if report.internal_errors:
         errors = "1 error" if report.internal_errors == 1 else f"{report.internal_errors:,} errors"
         faults.append(f"crawlcw itself has raised {errors} (the log names the place)")
-    if report.finish_reason not in _COMPLETE:
+    if not rule.is_complete:
         return tuple(faults)
     if report.any_finished is False:
         faults.append("nothing was finished")
@@ -90,12 +67,13 @@ def last_word(report: Report, faults: Sequence[str]) -> str:
         )
     if report.drained:
         return f"Drained: nothing is left to do.{_failed_before(report)}"
-    why = _WHY[report.finish_reason]
+    rule = FINISH_RULES[report.finish_reason]
+    why = rule.opening
     if report.detail and not faults:
         why = f"{why} ({printable(report.detail)})"
     but = f", and {wrong}" if faults else ""
     on = "The same command goes on from here."
-    if report.finish_reason == FinishReason.CALLBACK_BROKEN:
+    if rule.fault:
         on += _failed_before(report)
     return f"{why}: {report.released:,} tasks were released{but}. {on}"
 

@@ -511,7 +511,10 @@ class CallbackErrors:
         self._pages[method] += 1
         if self._is_broken(method):
             number = self._pages[method]
-            why = f"{method} raised on each of its first {number} pages, the last time {words}"
+            why = (
+                f"a callback is broken: {method} raised on each of its first {number} pages, "
+                f"the last time {words}"
+            )
             self._end(FinishReason.CALLBACK_BROKEN, printable(why))
 
     def _is_broken(self, method: str) -> bool:

@@ -175,10 +175,10 @@ class HostLeases(Protocol):
     async def save(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
         """Write the owners' states of their hosts; return the names of lost ones.
 
-        Writes `not_before`, `delay`, `failures`, `page_failures`, `given_up`, `origins`,
-        `finished` and `failed` of the state, and `robots` if it differs from the lease's
-        host. No other process writes them during the lease, so a repeated state counts
-        once. The lease stays. A host that another process has leased is not written.
+        Writes `not_before`, `delay`, `failures`, `page_failures`, `given_up`, `origins` and
+        `finished` of the state, and `robots` if it differs from the lease's host. No other
+        process writes them during the lease, so a repeated state counts once. The lease stays.
+        A host that another process has leased is not written.
         """
 
     async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:

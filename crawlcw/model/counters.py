@@ -1,7 +1,7 @@
 """Counters of a process or of several together, and the report that a crawl ends with. No I/O."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import islice
@@ -37,6 +37,48 @@ class EarlyEnd:
 
     reason: FinishReason
     detail: str  #: what that is due to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishRule:
+    """The effect of a finish reason on the exit code and the last line of a crawl."""
+
+    opening: str = "Stopped"  #: how the last line begins
+    fault: str = (
+        ""  #: makes the exit code 3; the report's detail replaces the text; empty: no fault
+    )
+    is_complete: bool = False  #: whether hosts given up and failed pages are faults as well
+
+
+#: A rule for each finish reason. If workers end for different reasons, the first one in this
+#: order is the crawl's.
+FINISH_RULES: Mapping[FinishReason, FinishRule] = {
+    FinishReason.STOPPED_AT_ONCE: FinishRule(opening="Stopped at once"),
+    FinishReason.CALLBACK_BROKEN: FinishRule(fault="a callback is broken"),
+    FinishReason.FILES_UNWRITABLE: FinishRule(fault="files cannot be saved"),
+    FinishReason.LOGIN_FAILED: FinishRule(fault="the login failed"),
+    FinishReason.PROXIES_FAILED: FinishRule(fault="no proxy works"),
+    FinishReason.INTERNAL_ERROR: FinishRule(fault="an error of crawlcw itself"),
+    FinishReason.STOPPED_BY_SPIDER: FinishRule(opening="Stopped by the spider", is_complete=True),
+    FinishReason.STOPPED: FinishRule(),
+    FinishReason.DRAINED: FinishRule(opening="Drained", is_complete=True),
+    FinishReason.MAX_PAGES: FinishRule(opening="Stopped at max_pages"),
+    FinishReason.FAILED: FinishRule(opening="Failed"),
+}
+
+
+def merged_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> FinishReason:
+    """Return the finish reason of a crawl from its workers' *reasons*, None for a failed one.
+
+    *is_empty* says that no task is left to do. `failed`: tasks are left, and no worker
+    stopped for a reason of its own.
+    """
+    found = set(reasons)
+    # A worker that has drained the ledger has added all start URLs. Tasks left after that were
+    # released or added by other workers.
+    if not is_empty and found != {FinishReason.DRAINED}:
+        found.discard(FinishReason.DRAINED)
+    return next((reason for reason in FINISH_RULES if reason in found), FinishReason.FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,7 +95,7 @@ def test_no_book_is_lost_for_its_depth(tmp_path: Path, ledger: str):
     with Site(shop(50)) as site:
         code, report, _ = crawled(tmp_path, spider(site.url, CATALOGUE), ledger)
 
-    assert (code, report["items_recorded"], report["links_dropped"]) == (0, 50 * BOOKS, {})
+    assert (code, report["items"], report["links_dropped"]) == (0, 50 * BOOKS, {})
 
 
 def test_links_refused_for_depth_come_back_under_a_higher_limit(tmp_path: Path, ledger: str):
@@ -108,14 +108,14 @@ def test_links_refused_for_depth_come_back_under_a_higher_limit(tmp_path: Path, 
         last = crawled(tmp_path, code, ledger)[1]
 
     # The books of the last page that is followed, and the next page.
-    assert first["items_recorded"] == 20 * BOOKS
+    assert first["items"] == 20 * BOOKS
     assert first["links_dropped"] == {"refused-depth": BOOKS + 1}
     assert kept["reasons"] == {"refused-depth": BOOKS + 1}
     assert kept["counts"]["ignored"] == BOOKS + 1
     assert kept["next_due"] is None
-    assert (again["pages"], again["items_recorded"]) == (0, 0)
-    assert deeper["items_recorded"] == 5 * BOOKS
-    assert last["items_recorded"] == 5 * BOOKS
+    assert (again["pages"], again["items"]) == (0, 0)
+    assert deeper["items"] == 5 * BOOKS
+    assert last["items"] == 5 * BOOKS
     assert last["links_dropped"] == {}
     assert stats(tmp_path, ledger)["counts"]["ignored"] == 0
     assert set(site.hits.values()) == {1, site.hits["/robots.txt"]}

@@ -108,7 +108,9 @@ async def test_a_callback_with_a_bug_is_told_once_and_stops_the_crawl(
 
         raised = "parse_book raised KeyError: 'id'"
         assert (code, report["finish_reason"]) == (3, "callback-broken"), command.log
-        assert report["detail"].startswith("parse_book raised on each of its first 20 pages")
+        assert report["detail"].startswith(
+            "a callback is broken: parse_book raised on each of its first 20 pages"
+        )
         assert len(failed) == report["failures"]["parse-error"] == 20
         assert len(tasks) == 151, "the other pages wait"
         assert max(site.hits.values()) == 1, "each page is fetched once"

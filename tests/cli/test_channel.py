@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 import pytest
 
 from crawlcw.cli.processes.channel import Lines, WorkerState
-from crawlcw.cli.processes.supervisor import finish_reason, shares
+from crawlcw.cli.processes.supervisor import shares
 from crawlcw.engine.stats import Stats
-from crawlcw.model.counters import Counters, EarlyEnd, FinishReason
+from crawlcw.model.counters import Counters, EarlyEnd, FinishReason, merged_reason
 from crawlcw.model.standstill import Standstill
 
 
@@ -135,7 +135,7 @@ def test_of_the_hosts_given_up_by_several_workers_a_hundred_are_named():
     ],
 )
 def test_why_the_crawl_ended_follows_from_why_its_workers_did(reasons, is_empty, reason):
-    assert finish_reason(reasons, is_empty=is_empty) == reason
+    assert merged_reason(reasons, is_empty=is_empty) == reason
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from crawlcw.cli.faults import faults_of, last_word
 from crawlcw.cli.showing import Output, sum_up
 from crawlcw.engine.stats import MOST_NAMED, Stats
 from crawlcw.ledger.protocol import Counts
-from crawlcw.model.counters import Report
+from crawlcw.model.counters import FINISH_RULES, FinishReason, Report
 from crawlcw.model.task import Status
 
 DEAD = {"https://a.example": "connect"}
@@ -103,12 +103,16 @@ def test_the_last_word_names_each_fault():
         "Drained: the ledger has no page of books yet; `crawlcw add books URL` gives it some."
     )
     assert said(finish_reason="callback-broken", detail="parse raised KeyError", released=7) == (
-        "Stopped: 7 tasks were released, and a callback is broken: parse raised KeyError. "
+        "Stopped: 7 tasks were released, and parse raised KeyError. "
         "The same command goes on from here."
     )
     assert said(finish_reason="stopped-by-spider", detail="enough") == (
         "Stopped by the spider (enough): 0 tasks were released. The same command goes on from here."
     )
+
+
+def test_each_finish_reason_has_a_rule_of_its_own():
+    assert set(FINISH_RULES) == set(FinishReason)
 
 
 def test_of_many_hosts_some_are_named_and_the_rest_is_counted():

@@ -149,7 +149,7 @@ def test_two_workers_crawl_everything_once_and_their_supervisor_sums_it_up(
     assert site.hits() == Counter(expected.found | expected.refused)
     assert (code, report["finish_reason"], crawl.output) == (0, "drained", "")
     assert report["pages"] == len(expected.found)
-    assert report["items_recorded"] == len(expected.pages)
+    assert report["items"] == len(expected.pages)
     assert report["counts"]["finished"] == len(expected.found)
     assert report["links_dropped"]["refused-scope"] > 0
     assert len((tmp_path / "items.jsonl").read_text().splitlines()) == len(expected.pages)

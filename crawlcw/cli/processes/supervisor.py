@@ -9,7 +9,7 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -38,7 +38,7 @@ from crawlcw.errors import (
 )
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import open_ledger
-from crawlcw.model.counters import Counters, FinishReason, Report, failed_pages
+from crawlcw.model.counters import Counters, FinishReason, Report, failed_pages, merged_reason
 from crawlcw.model.durations import format_duration
 from crawlcw.model.retry import backoff
 from crawlcw.model.sanitize import printable
@@ -286,7 +286,7 @@ class Supervisor:
 
     def finish_reason(self, *, is_empty: bool) -> FinishReason:
         """Return the finish reason of all workers; *is_empty* says that no task is left to do."""
-        return finish_reason((end.finish_reason for end in self._ends), is_empty=is_empty)
+        return merged_reason((end.finish_reason for end in self._ends), is_empty=is_empty)
 
     def _heed(self, state: WorkerState) -> None:
         """Stop all workers if a spider or its callback ends one of them."""
@@ -460,33 +460,3 @@ def _crashed(number: int, code: int) -> dict[str, object]:
 
 def _how(code: int) -> str:
     return f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
-
-
-#: If one worker has ended for one of these reasons, the crawl has; in order of precedence.
-_OF_ALL = (
-    FinishReason.STOPPED_AT_ONCE,
-    FinishReason.CALLBACK_BROKEN,
-    FinishReason.FILES_UNWRITABLE,
-    FinishReason.LOGIN_FAILED,
-    FinishReason.PROXIES_FAILED,
-    FinishReason.INTERNAL_ERROR,
-    FinishReason.STOPPED_BY_SPIDER,
-    FinishReason.STOPPED,
-)
-
-
-def finish_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> FinishReason:
-    """Return the finish reason of a crawl from its workers' *reasons*, None for a failed one.
-
-    *is_empty* says that no task is left to do. `failed`: tasks are left, and no worker
-    stopped for a reason of its own.
-    """
-    found = set(reasons)
-    for told in _OF_ALL:
-        if told in found:
-            return told
-    # A worker that has drained the ledger has added all start URLs. Tasks left after that were
-    # released or added by other workers.
-    if found == {FinishReason.DRAINED} or (FinishReason.DRAINED in found and is_empty):
-        return FinishReason.DRAINED
-    return FinishReason.MAX_PAGES if FinishReason.MAX_PAGES in found else FinishReason.FAILED

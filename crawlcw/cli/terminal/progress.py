@@ -222,7 +222,7 @@ def summary_fields(report: Report) -> dict[str, object]:
         "detail": report.detail,
         "elapsed": round(report.elapsed, 3),
         "pages": report.pages,
-        "items_recorded": report.items,
+        "items": report.items,
         "items_by_callback": dict(report.items_by_callback),
         "items_dropped": dict(report.items_dropped),
         "unchanged": report.unchanged,
