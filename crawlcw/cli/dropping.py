@@ -8,7 +8,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.cli import confirming, kept_bodies
 from crawlcw.engine.workers import is_dead
 from crawlcw.errors import UsageError
-from crawlcw.ledger.protocol import ItemCount, Ledger
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
@@ -17,7 +17,7 @@ from crawlcw.model.task import Status
 _SILENT = timedelta(minutes=10)
 _MOST_NAMED = 5
 #: Number of tasks whose items are counted: to count those of a million takes seconds.
-_LOOK_AT = 10_000
+_SCAN_LIMIT = 10_000
 
 
 async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
@@ -27,14 +27,10 @@ async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
     """
     await check_idle(ledger, name)
     total = (await ledger.queries.counts()).total
-    items = _said(await ledger.queries.items_among(look_at=_LOOK_AT))
-    confirming.confirm(f"Drop {total:,} tasks and {items} of {name}, for good?", yes=yes)
+    items = await ledger.queries.items_among(scan_limit=_SCAN_LIMIT)
+    confirming.confirm(f"Drop {total:,} tasks and {items} items of {name}, for good?", yes=yes)
     await ledger.admin.drop()
     return total
-
-
-def _said(items: ItemCount) -> str:
-    return f"{items.number:,} items" if items.whole else f"{items.number:,} or more items"
 
 
 async def begin_anew(name: str, ledger_url: str, *, settings: Settings, yes: bool) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from crawlcw.engine.workers import dead_workers
-from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
 from crawlcw.model.task import Status
 
 _HELD = (Status.PROCESSING,)
@@ -13,7 +13,7 @@ _HELD = (Status.PROCESSING,)
 
 async def to_be_changed(
     ledger: Ledger, chosen: TaskFilter, statuses: Collection[Status]
-) -> tuple[int, int]:
+) -> tuple[Count, int]:
     """Return the numbers of tasks that a change would affect, and would leave alone; write nothing.
 
     It affects tasks with these *statuses* and orphaned leases, and leaves alone those
@@ -21,7 +21,7 @@ async def to_be_changed(
     """
     count = await ledger.queries.count(chosen.among(statuses))
     free = await _free_number(ledger, chosen)
-    return count + free, await held_number(ledger, chosen) - free
+    return count + Count(number=free), await held_number(ledger, chosen) - free
 
 
 async def held_number(ledger: Ledger, chosen: TaskFilter, *, until: datetime | None = None) -> int:
@@ -29,7 +29,7 @@ async def held_number(ledger: Ledger, chosen: TaskFilter, *, until: datetime | N
     held = chosen.among(_HELD)
     if not held.statuses:
         return 0
-    return await ledger.queries.count(replace(held, until=until or held.until))
+    return (await ledger.queries.count(replace(held, until=until or held.until))).number
 
 
 def said_at_work(count: int) -> str:
@@ -45,11 +45,12 @@ async def _free_number(ledger: Ledger, chosen: TaskFilter) -> int:
     if not held.statuses:
         return 0
     now = ledger.now()
-    count = await ledger.queries.count(replace(held, due_by=now))
+    expired = await ledger.queries.count(replace(held, due_by=now))
     ids = {
         lease.task.id
         for worker in await dead_workers(ledger)
         for lease in await ledger.leases.held(worker.name)
         if lease.expires > now and (chosen.ids is None or lease.task.id in chosen.ids)
     }
-    return count + (await ledger.queries.count(replace(held, ids=ids)) if ids else 0)
+    dead = await ledger.queries.count(replace(held, ids=ids)) if ids else Count(number=0)
+    return (expired + dead).number

@@ -14,7 +14,7 @@ import click
 from crawlcw.cli import ledger_option, loading, selecting
 from crawlcw.cli.held_tasks import said_at_work
 from crawlcw.errors import FetchError, Reason, UsageError
-from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
 from crawlcw.model import urls
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
@@ -203,24 +203,34 @@ def dry_run_option(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def tell_count(
-    count: int, said: str, *, dry_run: bool, as_json: bool, at_work: int | None = None
+    count: Count, said: str, *, dry_run: bool, as_json: bool, at_work: int | None = None
 ) -> None:
     """Print the number of tasks that were changed, or would be; *said* is the text form.
 
+    An object has `at_least` if there may be more.
+
     *at_work*: the number left alone because workers hold them; None: does not apply.
     """
-    numbers = {"tasks": count, "dry_run": dry_run}
+    numbers = {"tasks": count.number, "dry_run": dry_run}
+    if not count.whole:
+        numbers["at_least"] = True
     if at_work is not None:
         numbers["at_work"] = at_work
     click.echo(json.dumps(numbers) if as_json else said + said_at_work(at_work or 0))
 
 
 def tell_changed(
-    count: int, at_work: int, keys: Sequence[str], what: str, *, dry_run: bool, as_json: bool
+    count: Count,
+    at_work: int,
+    keys: Sequence[str],
+    what: str,
+    *,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Print the number of changed tasks, out of *keys* if given; *what*: `withdrawn`."""
     of = f" of {len(set(keys)):,}" if keys else ""
-    said = f"{count:,}{of} {'would be ' if dry_run else ''}{what}"
+    said = f"{count}{of} {'would be ' if dry_run else ''}{what}"
     tell_count(count, said, dry_run=dry_run, as_json=as_json, at_work=at_work)
 
 

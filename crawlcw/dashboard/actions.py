@@ -8,20 +8,24 @@ from crawlcw.crawl.control import written_moment
 from crawlcw.dashboard.asked import Act, Steer
 from crawlcw.dashboard.searches import chosen_by
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Ledger, TaskFilter
-from crawlcw.model.transitions import REOPEN, WITHDRAW, BulkChange
+from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
+from crawlcw.model.transitions import REOPEN, WITHDRAW
 from crawlcw.server.refused import RefusedError
 
 
 async def act(ledger: Ledger, asked: Act) -> dict[str, Any]:
     """Change tasks; return their number, or with `dry_run` the number that would change.
 
-    Tasks held by a worker stay, and so do tasks that change during the action.
+    Tasks held by a worker stay, and so do tasks that change during the action. `at_least` means
+    that there may be more.
     """
     chosen = _chosen(asked)
     if not asked.dry_run and chosen.until is None:
         # Makes the request idempotent: changed tasks have a later time than this.
         chosen = replace(chosen, until=ledger.now() + timedelta(milliseconds=1))
+    if asked.dry_run:
+        count = await _count(ledger, asked, chosen)
+        return {"changed": count.number, **({} if count.whole else {"at_least": True})}
     return {"changed": await _changed(ledger, asked, chosen)}
 
 
@@ -37,23 +41,22 @@ async def steer(ledger: Ledger, asked: Steer) -> dict[str, Any]:
 async def _changed(ledger: Ledger, asked: Act, chosen: TaskFilter) -> int:
     match asked.action:
         case "retry":
-            return await ledger.admin.retry_failed(chosen, dry_run=asked.dry_run)
-        case "ignore" if asked.dry_run:
-            return await _number(ledger, WITHDRAW, chosen)
+            return await ledger.admin.retry_failed(chosen)
         case "ignore":
             return await ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
-        case "reset" if asked.dry_run:
-            return await _number(ledger, REOPEN, chosen)
         case "reset":
             return await ledger.admin.reopen(chosen, anew=True)
         case _:
             assert_never(asked.action)
 
 
-async def _number(ledger: Ledger, change: BulkChange, chosen: TaskFilter) -> int:
+async def _count(ledger: Ledger, asked: Act, chosen: TaskFilter) -> Count:
     """Return the number of tasks that a change would affect."""
+    if asked.action == "retry":
+        return await ledger.admin.count_failed(chosen)
+    change = WITHDRAW if asked.action == "ignore" else REOPEN
     parts = [chosen.freed(part, now=ledger.now()) for part in change.parts]
-    return sum([await ledger.queries.count(part) for part in parts])
+    return sum([await ledger.queries.count(part) for part in parts], Count(number=0))
 
 
 def _chosen(asked: Act) -> TaskFilter:

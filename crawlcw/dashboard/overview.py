@@ -7,7 +7,6 @@ from crawlcw.dashboard.kept import Kept
 from crawlcw.dashboard.stories import row
 from crawlcw.errors import FAILURE_REASONS
 from crawlcw.ledger.protocol import Counters, Group, Ledger, TaskFilter, Worker
-from crawlcw.ledger.queries import Wanted
 from crawlcw.model.rates import Vitals
 from crawlcw.model.task import Status
 from crawlcw.observing.observer import HostLine, Look, Observer, is_silent
@@ -19,7 +18,7 @@ _PATIENCE = 0.2
 _FAILURES = 12
 _HOSTS = 12
 #: Tasks examined for the last failures: a million refused links may come first.
-_LOOK_AT = 2_000
+_SCAN_LIMIT = 2_000
 
 
 class Overview:
@@ -54,9 +53,8 @@ class Overview:
         }
 
     async def _take_failures(self) -> list[dict[str, Any]]:
-        chosen = TaskFilter(statuses=(Status.FAILED, Status.IGNORED))
-        wanted = Wanted(chosen=chosen, reasons=FAILURE_REASONS)
-        found = await self.ledger.search.find(wanted, limit=_FAILURES, look_at=_LOOK_AT)
+        chosen = TaskFilter(statuses=(Status.FAILED, Status.IGNORED), reasons=FAILURE_REASONS)
+        found = await self.ledger.queries.page(chosen, limit=_FAILURES, scan_limit=_SCAN_LIMIT)
         return [row(record) for record in found.records]
 
 

@@ -1,5 +1,6 @@
 """Search for tasks, in pages with a keyset cursor."""
 
+from dataclasses import replace
 from typing import Any
 
 from crawlcw.api.request import Request
@@ -7,12 +8,11 @@ from crawlcw.dashboard.asked import FindTasks, Selection
 from crawlcw.dashboard.stories import row
 from crawlcw.errors import FetchError, UsageError
 from crawlcw.ledger.protocol import Ledger, TaskFilter
-from crawlcw.ledger.queries import Wanted
 from crawlcw.model.task import Record, Status, key_id
 from crawlcw.tracking import keys, views
 
 #: Tasks examined by one search: takes less than 0.5 s on a ledger of any size.
-LOOK_AT = 10_000
+SCAN_LIMIT = 10_000
 
 
 async def search(ledger: Ledger, asked: FindTasks) -> dict[str, Any]:
@@ -20,9 +20,9 @@ async def search(ledger: Ledger, asked: FindTasks) -> dict[str, Any]:
 
     A complete URL or key is looked up as well: its task comes first, however old.
     """
-    wanted = Wanted(chosen=chosen_by(asked), containing=asked.text)
+    wanted = replace(chosen_by(asked), containing=asked.text)
     after = views.place(asked.after) if asked.after is not None else None
-    found = await ledger.search.find(wanted, limit=asked.limit, look_at=LOOK_AT, after=after)
+    found = await ledger.queries.page(wanted, limit=asked.limit, scan_limit=SCAN_LIMIT, after=after)
     records = list(found.records)
     if asked.after is None and (exact := await _exact(ledger, asked)) is not None:
         records = [exact, *(each for each in records if each.task.id != exact.task.id)]
@@ -30,7 +30,7 @@ async def search(ledger: Ledger, asked: FindTasks) -> dict[str, Any]:
         "tasks": [row(record) for record in records],
         "after": None if found.after is None else views.written(found.after),
         "back_to": None if found.after is None else found.after.update_time,
-        "looked_at": LOOK_AT,
+        "looked_at": SCAN_LIMIT,
     }
 
 

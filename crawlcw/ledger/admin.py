@@ -30,7 +30,7 @@ from crawlcw.ledger.port import (
     Write,
 )
 from crawlcw.ledger.queries import counted
-from crawlcw.ledger.values import TaskFilter
+from crawlcw.ledger.values import Count, TaskFilter
 from crawlcw.model import transitions
 from crawlcw.model.task import WAITING, ChangedTask, Task
 from crawlcw.model.transitions import (
@@ -59,24 +59,25 @@ class Admin:
         #: Whether hosts of pages that were made due may not have been woken yet.
         self._unwoken = False
 
-    async def retry_failed(self, selection: TaskFilter, *, dry_run: bool = False) -> int:
+    async def retry_failed(self, selection: TaskFilter) -> int:
         """Set failed tasks to `todo` again, as if never tried, due now; return their number.
 
         These are failed tasks, and those ignored for a failure (not: refused, out of
         scope), as far as *selection* matches them. Leased tasks never change. The hosts are
-        woken as by `Hosts.wake_all`. With *dry_run* nothing is written.
+        woken as by `Hosts.wake_all`.
         """
         now = self._store.now()
-        if dry_run:
-            return await counted(
-                self._store, list(self._failures(selection.counted_at(now))), selection.ids
-            )
         total = 0
         for where in self._failures(until(selection, now)):
             total += await self._change_all(where, edit_of(RETRY, now), selection)
         if RETRY.wakes_hosts:
             await self._hosts.wake_all()
         return total
+
+    async def count_failed(self, selection: TaskFilter) -> Count:
+        """Return how many tasks `retry_failed` would change, or at least how many."""
+        chosen = selection.counted_at(self._store.now())
+        return await counted(self._store, list(self._failures(chosen)), selection.ids)
 
     def _failures(self, selection: TaskFilter) -> Iterator[Where]:
         """Yield the filters for each status that can be retried."""

@@ -3,7 +3,6 @@
 Texts that begin alike are one range of the order that every store has: by code points.
 """
 
-import re
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -17,8 +16,9 @@ from crawlcw.ledger.port import (
     After,
     Among,
     AtMost,
+    Containing,
     Edit,
-    Looked,
+    Listed,
     P,
     Path,
     Store,
@@ -32,14 +32,12 @@ from crawlcw.ledger.values import Cursor, TaskFilter
 from crawlcw.model import urls
 from crawlcw.model.transitions import BulkChange
 
-#: So many tasks one step of a walk looks at, for those that it returns.
-_LOOK_AT = 50_000
+#: Tasks that one read examines.
+SCAN_LIMIT = 50_000
 _RESUMES = 5
 _LAST = 0x10FFFF
 #: No text that is stored as UTF-8 has one of these.
 _SURROGATES = range(0xD800, 0xE000)
-#: What may come behind the host and the port of a URL.
-_PATH = re.compile("[/?#]")
 #: So begin `http://` and `https://`, and tasks have no other.
 _EVERY_SCHEME = "http"
 #: Times of a ledger are in milliseconds.
@@ -53,14 +51,26 @@ def where_of(chosen: TaskFilter, kind: LedgerKind) -> dict[str, Any]:
     tests = {
         "status": Among(tuple(int(status) for status in chosen.statuses)),
         "update_time": Within(chosen.since, chosen.until) if is_bound else None,
-        # The hosts that a prefix leaves as well, so that their index answers.
-        "host": hosts_within(chosen, kind) if chosen.host is None else chosen.host,
-        "reason": None if chosen.reason is None else str(chosen.reason),
+        "host": chosen.host,
+        "reason": _reason_test(chosen),
         "callback": chosen.callback,
-        "url": beginning_with(chosen.url_prefix) if chosen.url_prefix else None,
+        "url": _url_test(chosen),
         "due": None if chosen.due_by is None else AtMost(chosen.due_by),
     }
     return {name: test for name, test in tests.items() if test is not None}
+
+
+def _reason_test(chosen: TaskFilter) -> Any:
+    if chosen.reasons is None:
+        return None if chosen.reason is None else str(chosen.reason)
+    return Among(sorted(str(r) for r in set(chosen.reasons) if chosen.reason in (None, r)))
+
+
+def _url_test(chosen: TaskFilter) -> Any:
+    prefix = beginning_with(chosen.url_prefix) if chosen.url_prefix else None
+    if not chosen.containing:
+        return prefix
+    return Containing(chosen.containing, prefix or Within(None, None))
 
 
 def edit_of(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = None) -> Edit:
@@ -126,9 +136,9 @@ async def walk(
         return
     after: Cursor | None = None
     while True:
-        found, after = await reading(_look, where, size, after)
-        if found:
-            yield [place.id for place in found]
+        cursors, after = await reading(listed, where, size, SCAN_LIMIT, after)
+        if cursors:
+            yield [each.id for each in cursors]
         if after is None:
             return
 
@@ -153,8 +163,11 @@ async def earliest(
     return first
 
 
-async def _look(unit: Unit, where: Where, limit: int, after: Cursor | None) -> Looked:
-    return await unit.tasks.look(where, limit=limit, look_at=_LOOK_AT, after=after)
+async def listed(
+    unit: Unit, where: Where, limit: int, scan_limit: int, after: Cursor | None
+) -> Listed:
+    """See `port.Tasks.listed`."""
+    return await unit.tasks.listed(where, limit=limit, scan_limit=scan_limit, after=after)
 
 
 def beginning_with(prefix: str) -> Within:
@@ -170,7 +183,7 @@ def simplified(chosen: TaskFilter, kind: LedgerKind) -> TaskFilter:
     """Return the same choice with the host that its prefix has, so that a host's index answers.
 
     Without the prefix where every URL begins so. The same where no host is known: the prefix ends
-    within it, see `hosts_within`, or is one of keys.
+    within it, or is one of keys.
     """
     if kind.tracked or not chosen.url_prefix:
         return chosen
@@ -179,20 +192,6 @@ def simplified(chosen: TaskFilter, kind: LedgerKind) -> TaskFilter:
     if chosen.host is not None:
         return chosen
     return replace(chosen, host=_host_of(chosen.url_prefix))
-
-
-def hosts_within(chosen: TaskFilter, kind: LedgerKind) -> Within | None:
-    """Return a range with the hosts of all tasks whose prefix ends within the host.
-
-    It may have other hosts as well. None: it would have all, or another choice is made.
-    """
-    if kind.tracked or chosen.host is not None or not chosen.url_prefix:
-        return None
-    _, _, rest = chosen.url_prefix.partition("://")
-    authority = _PATH.split(rest, maxsplit=1)[0]
-    # A URL may have a dot behind the name, its host has none: `a.example.:80` is `a.example:80`.
-    name = authority.partition(".:")[0].rstrip(".")
-    return beginning_with(name) if name else None
 
 
 def _host_of(prefix: str) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.values import Counts, Cursor, Dimension, Group, ItemCount, ItemRow
+from crawlcw.ledger.values import Count, Counts, Cursor, Dimension, Group, ItemRow
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -69,6 +69,8 @@ class Containing(NamedTuple):
     within: Within
 
 
+#: The largest limit that every store takes.
+MOST = (1 << 63) - 1
 #: The name of alternatives among tests: a document passes one of several `Where`.
 OR = "or"
 #: Tests of a document: each field, with the key as `_id`, has the value or passes the test.
@@ -127,7 +129,6 @@ class Path(StrEnum):
     REVISIT = "revisit"  #: of those that may be visited again
     DUE = "due"  #: of tasks with a `due`: the highest priority first, and then the first `due`
     HOST_DUE = "host due"  #: the same behind the host
-    AS_STORED = "as stored"  #: no index: all tasks are read
     READY = "ready"  #: of hosts that are to be ready, the first one first
     LAST_READY = "last ready"  #: the same, the last one first
     OWNER = "owner"  #: of hosts that are held
@@ -180,37 +181,35 @@ class Table(Ordered, Protocol):
         """Delete documents; return how many."""
 
 
-class Looked(NamedTuple):
-    """Where tasks that pass are."""
+class Listed(NamedTuple):
+    """Where tasks that pass are: their cursors, and the one to go on behind."""
 
-    places: list[Cursor]
-    after: Cursor | None  #: where to look on; None: nothing is left
+    cursors: list[Cursor]
+    next: Cursor | None  #: None: nothing is left
 
 
 class Tasks(Ordered, Protocol):
-    """The tasks. A place is that of a task when it was read."""
+    """The tasks. A cursor is the position that a task had when it was read."""
 
-    async def look(
-        self, where: Where, *, limit: int, look_at: int | None = None, after: Cursor | None = None
-    ) -> Looked:
-        """Return where the first *limit* of some statuses are behind a place, last changed first.
+    async def listed(
+        self, where: Where, *, limit: int, scan_limit: int, after: Cursor | None = None
+    ) -> Listed:
+        """Return the first *limit* tasks of some statuses behind a cursor, last changed first.
 
-        Only *look_at* of those statuses and times are looked at, or a few times as many.
+        It examines no more than *scan_limit* tasks of those statuses and times, or a few times
+        as many.
         """
 
-    async def find(
+    async def by_index(
         self, where: Where, *, by: Path, limit: int, after: Cursor | None = None
-    ) -> list[Cursor] | None:
-        """Return the same, all that pass being sorted; None: too many would have to be read."""
+    ) -> list[Cursor]:
+        """Return the same; it reads and sorts all tasks of a stretch of an index."""
 
-    async def at_most(self, where: Where, *, by: Path, most: int) -> int:
-        """Return how many pass by the keys of an index alone, or *most* if there are more."""
+    async def count(self, where: Where, *, by: Path, limit: int = MOST) -> int:
+        """Return how many pass in a stretch of an index, or *limit* if there are more."""
 
-    async def count(self, where: Where, *, by: Path) -> int | None:
-        """Return how many pass; None: too many would have to be read."""
-
-    async def told(self, where: Where) -> int | None:
-        """Return how many pass, by indexes alone; None: none has all that is tested."""
+    async def count_by_index(self, where: Where) -> int | None:
+        """Return how many pass, by an index alone; None: no index has all the fields."""
 
     async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:
         """Change those of the tasks that pass, durably, each atomically; return how many."""
@@ -225,8 +224,8 @@ class Tasks(Ordered, Protocol):
 class Results(Protocol):
     """What tasks gave: their items."""
 
-    async def count(self, *, look_at: int | None = None) -> ItemCount:
-        """Return how many items there are, of *look_at* tasks where the items have no index."""
+    async def count(self, *, scan_limit: int | None = None) -> Count:
+        """Return how many items there are, of *scan_limit* tasks if the items have no index."""
 
     async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
         """Return the items of the first tasks, in the order of the keys, and how many tasks.

@@ -20,17 +20,17 @@ from crawlcw.ledger.hosts import Hosts as Hosts
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.queries import Groups as Groups
-from crawlcw.ledger.queries import Queries, Search
+from crawlcw.ledger.queries import Queries
 from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.spider_states import SpiderStates
 from crawlcw.ledger.values import Added as Added
 from crawlcw.ledger.values import Claimed as Claimed
 from crawlcw.ledger.values import Committed as Committed
+from crawlcw.ledger.values import Count as Count
 from crawlcw.ledger.values import Cursor as Cursor
 from crawlcw.ledger.values import Dimension as Dimension
 from crawlcw.ledger.values import Group as Group
-from crawlcw.ledger.values import ItemCount as ItemCount
 from crawlcw.ledger.values import ItemRow as ItemRow
 from crawlcw.ledger.values import TaskFilter as TaskFilter
 from crawlcw.ledger.values import most_first as most_first
@@ -228,7 +228,6 @@ class Ledger(Protocol):
     rates: Rates  #: their numbers, minute by minute
     queries: Queries  #: questions about all tasks
     groups: Groups  #: counts of tasks by a common value
-    search: Search  #: search for tasks in bounded time
     admin: Admin  #: changes of many tasks
     notes: Notes  #: values beside the tasks
     sessions: Sessions  #: identities for requests

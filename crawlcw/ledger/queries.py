@@ -1,8 +1,8 @@
-"""Queries on tasks and items: find, count, search, the next due time.
+"""Queries on tasks and items: find, count, the next due time.
 
-Three access paths find and count chosen tasks: an index of a given field with few entries; the
-order of the answer, while few tasks fill it; a scan of all tasks as they lie in the store. A scan
-costs an eighth to a tenth of a look-up of each task.
+Chosen tasks have two access paths. If a host, reason or callback is given of which there are few,
+its index has them. Otherwise the index of statuses is read in the order of the answer, up to a
+bound.
 """
 
 from collections.abc import (
@@ -19,35 +19,28 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.choosing import batches, earliest, resumed, walk, where_of
+from crawlcw.ledger.choosing import SCAN_LIMIT, batches, earliest, listed, resumed, walk, where_of
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import OR, Among, Containing, Path, Store, Unit, Where, Within
+from crawlcw.ledger.port import Among, Path, Store, Unit, Where
 from crawlcw.ledger.values import (
+    Count,
     Counts,
     Cursor,
     Dimension,
     Group,
-    ItemCount,
     ItemRow,
     TaskFilter,
     most_first,
 )
 from crawlcw.model.task import Record, Status
 
-#: The most entries of an index that are read and sorted.
-FEW = 50_000
-#: The tasks that are examined in the order of the answer, at least, and for each wanted task.
-LOOK_AT = 10_000
-LOOK_AT_FOR_EACH = 50
-#: The largest limit for a scan; more tasks are read in the order of the answer.
-LARGEST_PAGE = 1_000
+#: Tasks that a count examines if no index has all the tested fields.
+COUNT_LIMIT = 500_000
 #: The tasks of one read by ids, and of one read with items.
 _AT_ONCE = 5_000
 _WITH_ITEMS = 100
-#: The fields of the index of statuses, and the other indexes, the most selective first.
-_IN_INDEX = {"status", "update_time"}
+#: The indexes of single fields, the most selective first.
 _NARROW = (Path.HOST, Path.REASON, Path.CALLBACK)
 
 
@@ -70,54 +63,11 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which tasks a search looks for: those that match all that is given."""
-
-    chosen: TaskFilter = TaskFilter()  #: its ids are not asked for
-    reasons: Collection[Reason] | None = None  #: any of these
-    containing: str = ""  #: their URL, or key, has this in it; the case of letters counts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """The result of a search."""
+class Page:
+    """A part of a listing."""
 
     records: tuple[Record, ...]  #: the last changed first, without their items
-    after: Cursor | None  #: where to go on; None: nothing is left to look at
-
-
-class Search:
-    """Looking for tasks in bounded time, for people who wait for the answer.
-
-    `Queries.find` reads on until it has found enough, and so a rare reason among a million
-    tasks costs a million reads.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def find(
-        self, wanted: Wanted, *, limit: int, look_at: int, after: Cursor | None = None
-    ) -> Found:
-        """Return up to *limit* tasks, the last changed first, of all statuses in one order.
-
-        It looks at *look_at* tasks of those statuses and times, or a few times as many, and
-        at no more. Both are at least 1. Equal times are ordered by id.
-        """
-        where = where_of(wanted.chosen, self._store.kind)
-        if wanted.reasons is not None:
-            chosen = {str(each) for each in wanted.reasons}
-            where["reason"] = Among(sorted(chosen & {where.get("reason", each) for each in chosen}))
-        if wanted.containing:
-            where["url"] = Containing(wanted.containing, where.get("url", Within(None, None)))
-        return await self._store.reading(_search, where, limit, look_at, after)
-
-
-async def _search(
-    unit: Unit, where: Where, limit: int, look_at: int, after: Cursor | None
-) -> Found:
-    places, after = await unit.tasks.look(where, limit=limit, look_at=look_at, after=after)
-    return Found(records=tuple(await _records(unit, places, where)), after=after)
+    after: Cursor | None  #: where to go on; None: no other task is left
 
 
 class Queries:
@@ -131,29 +81,44 @@ class Queries:
     ) -> list[Record]:
         """Return up to *limit* tasks, the last changed first, of all statuses in one order.
 
-        Without their items. *after* is the place of the last one that is known
-        already. Only the returned tasks are read, unless *reason*, *host*, *url_prefix*,
-        *callback* or *ids* leave out what lies in between; of a reason, host or callback
-        that has no more than 50,000 tasks those alone are read. A prefix names its host, or
-        the hosts that begin like its end. Where there are more, the next 10,000 tasks are looked
-        at, or 50 for each that is wanted; where these have too few, all tasks are read as they
-        lie in the store. MongoDB does so with 5 million at most, and for 5 s, and else goes on
-        looking; so do both for a *limit* of more than 1,000. Equal times are ordered by id.
+        Without their items; fewer only if no other task is left behind *after*. Equal times are
+        ordered by id. It reads as many pages as that takes, see `page`.
         """
-        if limit < 1 or not chosen.statuses:
-            return []
-        where = where_of(chosen, self._store.kind)
-        return await self._store.reading(_find, where, chosen.ids, limit, after)
+        found: list[Record] = []
+        while len(found) < limit and chosen.statuses:
+            left = limit - len(found)
+            page = await self.page(chosen, limit=left, scan_limit=SCAN_LIMIT, after=after)
+            found += page.records
+            if (after := page.after) is None:
+                break
+        return found
 
-    async def count(self, chosen: TaskFilter) -> int:
-        """Return how many tasks are chosen, in the way of `counts`; nothing is written.
+    async def page(
+        self,
+        chosen: TaskFilter,
+        *,
+        limit: int,
+        scan_limit: int,
+        after: Cursor | None = None,
+    ) -> Page:
+        """Return up to *limit* of the next tasks, in bounded time.
+
+        If a host, reason or callback has at most *scan_limit* tasks, it examines those. Otherwise
+        it examines *scan_limit* tasks of the statuses and times, or a few times as many. A prefix
+        of a URL with its path counts as a host. Both limits are at least 1.
+        """
+        where = where_of(chosen, self._store.kind)
+        return await self._store.reading(_page, where, chosen.ids, limit, scan_limit, after)
+
+    async def count(self, chosen: TaskFilter) -> Count:
+        """Return how many tasks are chosen, or at least how many; nothing is written.
 
         With the `from_statuses` of a bulk change, see `among`, this is the number that it would
-        reach. It comes from an index if only a reason or a callback is given, on SQLite a host as
-        well. Else the tasks are read that an index leaves, 50,000 at most, or all as in `find`.
+        reach. One index counts times, a reason, or a callback or host, the last two on MongoDB
+        only of all tasks or of the done ones. Otherwise it examines 500,000 tasks.
         """
         if not chosen.statuses:
-            return 0
+            return Count(number=0)
         where = where_of(chosen.counted_at(self._store.now()), self._store.kind)
         return await counted(self._store, [where], chosen.ids)
 
@@ -186,12 +151,12 @@ class Queries:
         """
         return (await self._store.reading(lambda unit: unit.results.count())).number
 
-    async def items_among(self, *, look_at: int) -> ItemCount:
+    async def items_among(self, *, scan_limit: int) -> Count:
         """Return how many items are recorded, or at least how many, in bounded time.
 
-        MongoDB looks at *look_at* tasks, at least 1, the finished ones first.
+        MongoDB examines *scan_limit* tasks, at least 1, the finished ones first.
         """
-        return await self._store.reading(lambda unit: unit.results.count(look_at=look_at))
+        return await self._store.reading(lambda unit: unit.results.count(scan_limit=scan_limit))
 
     async def reasons(self) -> dict[str, int]:
         """Return how many failed and ignored tasks there are for each reason, most first.
@@ -245,116 +210,85 @@ async def _items_of(unit: Unit, ids: Sequence[bytes]) -> tuple[list[ItemRow], in
 
 
 async def _has(unit: Unit, where: Where) -> bool:
-    return bool(await unit.tasks.at_most(where, by=Path.STATUS, most=1))
+    return bool(await unit.tasks.count(where, by=Path.STATUS, limit=1))
 
 
 async def counted(
     store: Store, wheres: Sequence[Where], ids: Collection[bytes] | None = None
-) -> int:
+) -> Count:
     """Return how many tasks pass one of the tests, each of which is of other statuses."""
-    return await store.reading(_counted, wheres, ids)
-
-
-async def _counted(unit: Unit, wheres: Sequence[Where], ids: Collection[bytes] | None) -> int:
-    if ids is not None:
-        return len([place for where in wheres for place in await _among(unit, where, ids)])
-    total, untold = 0, list[Where]()
+    total = Count(number=0)
     for where in wheres:
-        number = await _number(unit, where)
-        if number is None:
-            untold.append(where)
+        if ids is not None:
+            total += Count(number=len(await store.reading(_among, where, ids)))
+        elif (number := await store.reading(_counted_by_index, where)) is not None:
+            total += Count(number=number)
         else:
-            total += number
-    if not untold:
-        return total
-    number = await unit.tasks.count({OR: untold}, by=Path.AS_STORED)
-    if number is not None:
-        return total + number
-    for where in untold:
-        places, after = await unit.tasks.look(where, limit=FEW, look_at=FEW)
-        total += len(places)
-        while after is not None:
-            places, after = await unit.tasks.look(where, limit=FEW, look_at=FEW, after=after)
-            total += len(places)
+            total += await _examined(store, where)
     return total
 
 
-async def _number(unit: Unit, where: Where) -> int | None:
-    """Return how many tasks pass; None: no index tells, or leaves few."""
-    number = await unit.tasks.told(where)
-    if number is None:
-        by = await _narrowed(unit, where) or await _few_by_status(unit, where)
-        return None if by is None else await unit.tasks.count(where, by=by)
+async def _counted_by_index(unit: Unit, where: Where) -> int | None:
+    number = await unit.tasks.count_by_index(where)
+    if number is None and (by := await _narrowed(unit, where, SCAN_LIMIT)) is not None:
+        return await unit.tasks.count(where, by=by)
     return number
 
 
-async def _narrowed(unit: Unit, where: Where) -> Path | None:
-    """Return the first index of something given that has few tasks of it."""
+async def _examined(store: Store, where: Where) -> Count:
+    number, after = 0, None
+    for _ in range(0, COUNT_LIMIT, SCAN_LIMIT):
+        cursors, after = await store.reading(listed, where, SCAN_LIMIT, SCAN_LIMIT, after)
+        number += len(cursors)
+        if after is None:
+            return Count(number=number)
+    return Count(number=number, whole=False)
+
+
+async def _page(
+    unit: Unit,
+    where: Where,
+    ids: Collection[bytes] | None,
+    limit: int,
+    scan_limit: int,
+    after: Cursor | None,
+) -> Page:
+    if ids is not None:
+        chosen = await _among(unit, where, ids)
+        cursors = [each for each in chosen if after is None or each < after][:limit]
+        after = cursors[-1] if len(cursors) == limit else None
+    elif (by := await _narrowed(unit, where, scan_limit)) is not None:
+        cursors = await unit.tasks.by_index(where, by=by, limit=limit, after=after)
+        after = cursors[-1] if len(cursors) == limit else None
+    else:
+        cursors, after = await listed(unit, where, limit, scan_limit, after)
+    return Page(records=tuple(await _records(unit, cursors, where)), after=after)
+
+
+async def _narrowed(unit: Unit, where: Where, limit: int) -> Path | None:
+    """Return the first index of something given that has no more than *limit* tasks of it."""
     for by in _NARROW:
-        if by in where and await _are_few(unit, {by.value: where[by]}, by):
-            return by
+        if by in where:
+            tests = {by.value: where[by]}
+            if await unit.tasks.count(tests, by=by, limit=limit + 1) <= limit:
+                return by
     return None
 
 
-async def _few_by_status(unit: Unit, where: Where) -> Path | None:
-    stretch = {name: test for name, test in where.items() if name in _IN_INDEX}
-    return Path.STATUS if await _are_few(unit, stretch, Path.STATUS) else None
-
-
-async def _are_few(unit: Unit, where: Where, by: Path) -> bool:
-    return await unit.tasks.at_most(where, by=by, most=FEW + 1) <= FEW
-
-
-async def _find(
-    unit: Unit, where: Where, ids: Collection[bytes] | None, limit: int, after: Cursor | None
-) -> list[Record]:
-    found: list[Record] = []
-    while True:
-        missing = limit - len(found)
-        if ids is None:
-            places = await _places(unit, where, missing, after)
-        else:
-            places = [p for p in await _among(unit, where, ids) if after is None or p < after]
-            places = places[:missing]
-        found += await _records(unit, places, where)
-        # Where some have changed since, fewer than the limit would be taken for the last ones.
-        if len(places) < missing or len(found) == limit:
-            return found
-        after = places[-1]
-
-
-async def _places(unit: Unit, where: Where, limit: int, after: Cursor | None) -> list[Cursor]:
-    """Return where the next tasks are."""
-    tasks = unit.tasks
-    if (by := await _narrowed(unit, where)) is not None:
-        return await tasks.find(where, by=by, limit=limit, after=after) or []
-    if not where.keys() <= _IN_INDEX and limit <= LARGEST_PAGE:
-        look_at = max(LOOK_AT, LOOK_AT_FOR_EACH * limit)
-        near, rest = await tasks.look(where, limit=limit, look_at=look_at, after=after)
-        if len(near) == limit or rest is None:
-            return near
-        if await _few_by_status(unit, where) is None:
-            # Those that are near are among all.
-            found = await tasks.find(where, by=Path.AS_STORED, limit=limit, after=after)
-            if found is not None:
-                return found
-    return (await tasks.look(where, limit=limit, after=after)).places
-
-
 async def _among(unit: Unit, where: Where, ids: Collection[bytes]) -> list[Cursor]:
-    """Return where those of some tasks are that pass, the last changed first."""
-    places = [
+    """Return the cursors of those of some tasks that pass, the last changed first."""
+    cursors = [
         Cursor(update_time=each["update_time"], id=each["_id"])
         for some in batches(set(ids), _AT_ONCE)
         for each in (await unit.tasks.read(some, ("update_time",), where)).values()
     ]
-    return sorted(places, reverse=True)
+    return sorted(cursors, reverse=True)
 
 
-async def _records(unit: Unit, places: Sequence[Cursor], where: Where) -> list[Record]:
-    """Return the tasks at those places that still pass, the last changed first."""
+async def _records(unit: Unit, cursors: Sequence[Cursor], where: Where) -> list[Record]:
+    """Return the tasks at those cursors that still pass, the last changed first."""
     found: list[Document] = []
-    for some in batches((place.id for place in places), _AT_ONCE):
+    for some in batches((each.id for each in cursors), _AT_ONCE):
         found += (await unit.tasks.read(some, where=where)).values()
     found.sort(key=lambda each: (each["update_time"], each["_id"]), reverse=True)
     return [documents.record(each) for each in found]

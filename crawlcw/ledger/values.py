@@ -50,11 +50,19 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ItemCount:
-    """Number of items in a ledger."""
+class Count:
+    """A number of tasks or items."""
 
     number: int
-    whole: bool  #: False: a lower bound
+    whole: bool = True  #: False: a lower bound
+
+    def __add__(self, other: "Count") -> "Count":
+        """Return the sum, a lower bound if either is one."""
+        return Count(number=self.number + other.number, whole=self.whole and other.whole)
+
+    def __str__(self) -> str:
+        """Return the number, or `at least` and the number."""
+        return f"{self.number:,}" if self.whole else f"at least {self.number:,}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +71,13 @@ class TaskFilter:
 
     statuses: Collection[Status] = tuple(Status)
     reason: Reason | None = None
+    reasons: Collection[Reason] | None = None  #: any of these
     host: str | None = None  #: for tracked tasks, the stage
     since: datetime | None = None  #: last change of the status at or after this time
     until: datetime | None = None  #: last change of the status before this time
     ids: Collection[bytes] | None = None
     url_prefix: str | None = None  #: prefix of the stored URL or key
+    containing: str = ""  #: part of the stored URL or key; case-sensitive
     callback: str | None = None  #: name of the callback
     due_by: datetime | None = None  #: due at this time or before; for held ones, the lease's end
 

@@ -101,8 +101,8 @@ async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[st
     # ';' follows ':', so these are the tokens that begin with `name:`.
     mine = Within(f"{name}:", f"{name};")
     held = {"status": Among([int(Status.PROCESSING)]), "lock": mine}
-    places, _ = await unit.tasks.look(held, limit=_EVERY)
-    ids = [place.id for place in places]
+    cursors, _ = await unit.tasks.listed(held, limit=_EVERY, scan_limit=_EVERY)
+    ids = [each.id for each in cursors]
     tasks = await unit.tasks.read(ids, ("host", "lock", "fence", "create_time"), held)
     # Due since they are there: of what waits, nothing that came later goes first.
     ended = await unit.tasks.change(

@@ -80,7 +80,7 @@ def questions(ledger: Ledger) -> Iterator[tuple[str, Question]]:
     queries = ledger.queries
     yield "stats: statuses", queries.counts
     yield "stats: reasons", queries.reasons
-    yield "stats: items of 10,000 tasks", lambda: queries.items_among(look_at=10_000)
+    yield "stats: items of 10,000 tasks", lambda: queries.items_among(scan_limit=10_000)
     for by in Dimension:
         yield f"stats --by {by}", lambda by=by: ledger.groups.by(by)
     yield "hosts: counts", ledger.hosts.counts
@@ -114,7 +114,7 @@ def questions(ledger: Ledger) -> Iterator[tuple[str, Question]]:
         yield f"reset --dry-run {said}", lambda which=reopened: queries.count(which)
         yield (
             f"retry-failed --dry-run {said}",
-            lambda which=which: ledger.admin.retry_failed(which, dry_run=True),
+            lambda which=which: ledger.admin.count_failed(which),
         )
 
 

@@ -21,8 +21,8 @@ async def test_the_items_of_some_tasks_are_counted_before_a_drop(
 
         with pytest.raises(UsageError, match=r"Drop 3 tasks and 3 items of books, for good\?"):
             await dropping.drop(ledger, "books", yes=False)
-        monkeypatch.setattr(dropping, "_LOOK_AT", 2)
-        with pytest.raises(UsageError, match=r"Drop 3 tasks and 2 or more items of books, for"):
+        monkeypatch.setattr(dropping, "_SCAN_LIMIT", 2)
+        with pytest.raises(UsageError, match=r"Drop 3 tasks and at least 2 items of books, for"):
             await dropping.drop(ledger, "books", yes=False)
     finally:
         await ledger.close()

@@ -244,10 +244,10 @@ async def test_items_that_were_not_all_counted_are_called_so(
     leases = await claimed(ledger)
     await ledger.outcomes.commit([success(ledger, lease, {"n": 1}, {"n": 2}) for lease in leases])
     await ledger.close()
-    monkeypatch.setattr(stats, "_LOOK_AT", 4)
+    monkeypatch.setattr(stats, "_SCAN_LIMIT", 4)
     asked = ("stats", "books", "--ledger", url)
 
-    assert "8 or more (--all-items)" in invoke(*asked).stdout
+    assert "at least 8 (--all-items counts all)" in invoke(*asked).stdout
     found = json.loads(invoke(*asked, "--json").stdout)
     assert (found["items"], found["items_all_counted"]) == (8, False)
     found = json.loads(invoke(*asked, "--json", "--all-items").stdout)

@@ -146,7 +146,7 @@ async def test_a_search_goes_on_page_by_page(ledger_url: str):
 
 
 async def test_a_whole_url_is_found_however_old_it_is(ledger_url: str, monkeypatch):
-    monkeypatch.setattr("crawlcw.dashboard.searches.LOOK_AT", 1)
+    monkeypatch.setattr("crawlcw.dashboard.searches.SCAN_LIMIT", 1)
     async with books(ledger_url) as (_, page):
         # One of them is the shown page.
         for url in ("http://example.com/", BAD):

@@ -16,7 +16,7 @@ import pytest
 from crawlcw.errors import Reason
 from crawlcw.ledger.mongo import MongoLedger, groups
 from crawlcw.ledger.mongo.groups import commands
-from crawlcw.ledger.protocol import Dimension, Group, ItemCount, Ledger, TaskFilter
+from crawlcw.ledger.protocol import Count, Dimension, Group, Ledger, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Record, Status
 from tests.ledger.test_ledger_plans import explained, stages
@@ -268,10 +268,10 @@ async def test_a_large_ledger_is_counted_in_a_moment(
     finished = LARGE * 5 // 8
     began = time.monotonic()
     assert (await ledger.queries.counts()).total == LARGE
-    found_items = await ledger.queries.items_among(look_at=1_000)
-    # MongoDB stops after `look_at` tasks, each with an item.
+    found_items = await ledger.queries.items_among(scan_limit=1_000)
+    # MongoDB stops after `scan_limit` tasks, each with an item.
     whole = place == "sqlite"
-    assert found_items == ItemCount(number=finished if whole else 1_000, whole=whole)
+    assert found_items == Count(number=finished if whole else 1_000, whole=whole)
     assert time.monotonic() - began < 5.0
     assert await ledger.queries.item_count() == finished
     by_host = await ledger.hosts.counts()

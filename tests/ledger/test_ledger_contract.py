@@ -11,7 +11,7 @@ import pytest
 
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
 from crawlcw.ledger import admin
-from crawlcw.ledger.protocol import Cursor, ItemCount, ItemRow, Ledger, TaskFilter, Worker
+from crawlcw.ledger.protocol import Count, Cursor, ItemRow, Ledger, TaskFilter, Worker
 from crawlcw.model import transitions, values
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import Lease, Record, ResponseInfo, Status, Task
@@ -833,7 +833,7 @@ async def test_retry_failed_takes_the_failures_that_were_chosen(ledger: Ledger, 
     await given_up(ledger, elsewhere, Reason.PARSE_ERROR)
 
     async def number(**selection) -> int:
-        return await ledger.admin.retry_failed(TaskFilter(**selection), dry_run=True)
+        return (await ledger.admin.count_failed(TaskFilter(**selection))).number
 
     assert await number() == 3
     assert await number(reason=Reason.TLS) == 2
@@ -1009,7 +1009,7 @@ async def test_what_is_counted_some_at_a_time_adds_up(
         Status.IGNORED: 3,
     }
     assert await ledger.queries.item_count() == 8
-    assert await ledger.queries.items_among(look_at=100) == ItemCount(number=8, whole=True)
+    assert await ledger.queries.items_among(scan_limit=100) == Count(number=8, whole=True)
     assert await ledger.queries.reasons() == {"connect": 2, "tls": 2, "protocol": 1}
     by_host = await ledger.hosts.counts()
     assert sum(of_host.total for of_host in by_host.values()) == 17
@@ -1022,19 +1022,19 @@ async def test_items_are_counted_among_so_many_tasks(ledger: Ledger):
     leases = await claimed(ledger, limit=6)
     await ledger.outcomes.commit([success(ledger, lease, {"n": 1}, {"n": 2}) for lease in leases])
 
-    found = await ledger.queries.items_among(look_at=4)
+    found = await ledger.queries.items_among(scan_limit=4)
 
     # SQLite has an index of the items, and counts all of them.
-    assert found in (ItemCount(number=8, whole=False), ItemCount(number=12, whole=True))
-    assert await ledger.queries.items_among(look_at=50) == ItemCount(number=12, whole=True)
+    assert found in (Count(number=8, whole=False), Count(number=12, whole=True))
+    assert await ledger.queries.items_among(scan_limit=50) == Count(number=12, whole=True)
 
 
-@pytest.mark.parametrize("few", [50_000, 2], ids=["few", "many"])
+@pytest.mark.parametrize("scan_limit", [50_000, 2], ids=["few", "many"])
 async def test_tasks_of_a_host_reason_or_callback_are_found_in_their_order(
-    ledger: Ledger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, few: int
+    ledger: Ledger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, scan_limit: int
 ):
-    # Up to `FEW` tasks are read and sorted; otherwise the index of their statuses is walked.
-    monkeypatch.setattr("crawlcw.ledger.queries.FEW", few)
+    # Up to `SCAN_LIMIT` tasks are read and sorted; otherwise the index of their statuses is read.
+    monkeypatch.setattr("crawlcw.ledger.queries.SCAN_LIMIT", scan_limit)
     await ledger.tasks.add([make_task(f"http://h{n % 3}.com/{n}") for n in range(18)])
     for lease in await claimed(ledger, limit=12):
         clock.advance(seconds=int(lease.task.id[0]) % 3)

@@ -13,7 +13,6 @@ import pytest
 
 from crawlcw.errors import (
     LedgerConfigurationError,
-    LedgerError,
     LedgerUnavailableError,
     Reason,
     UnknownNameError,
@@ -308,31 +307,6 @@ async def test_outcomes_that_the_driver_and_the_server_refuse_take_none_of_the_o
     assert answer.lost == ()
     assert (await ledger.queries.counts()).by_status == {Status.FINISHED: 1, Status.IGNORED: 3}
     assert await ledger.queries.reasons() == {"store-rejected": 3}
-
-
-@pytest.mark.parametrize("error", [LedgerUnavailableError("too slow"), LedgerError("refused")])
-async def test_where_no_command_may_read_all_tasks_the_statuses_are_walked_through(
-    ledger: MongoLedger, monkeypatch: pytest.MonkeyPatch, error: LedgerError
-):
-    await ledger.tasks.add(make_tasks(9))
-    aggregate = ledger.store.aggregate
-    refused: list[Any] = []
-
-    async def aggregated(pipeline: list[Any], **options: Any) -> list[Any]:
-        if options.get("hint") == {"$natural": 1}:
-            refused.append(pipeline)
-            raise error
-        return await aggregate(pipeline, **options)
-
-    monkeypatch.setattr("crawlcw.ledger.queries.FEW", 2)
-    monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT", 1)
-    monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT_FOR_EACH", 1)
-    monkeypatch.setattr(ledger.store, "aggregate", aggregated)
-    chosen = TaskFilter(url_prefix="http://example.com/8")
-
-    assert len(await ledger.queries.find(chosen, limit=3)) == 1
-    assert await ledger.queries.count(chosen) == 1
-    assert len(refused) == 2
 
 
 async def test_the_items_and_values_of_a_task_are_found_by_an_index(

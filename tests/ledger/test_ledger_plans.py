@@ -17,8 +17,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.mongo.indexes import BY_HOST, IS_REDIRECT
-from crawlcw.ledger.protocol import TaskFilter
-from crawlcw.ledger.queries import Wanted
+from crawlcw.ledger.protocol import Count, TaskFilter
 from crawlcw.model.task import Status, task_id
 from crawlcw.model.urls import locate
 from tests.support.command_log import CommandLog, logged
@@ -323,7 +322,7 @@ async def test_tasks_of_a_host_or_a_reason_are_found_by_its_index(
 async def test_items_are_counted_among_so_many_tasks_and_no_others(
     ledger, large_database, command_log
 ):
-    assert not (await ledger.queries.items_among(look_at=500)).whole
+    assert not (await ledger.queries.items_among(scan_limit=500)).whole
 
     read = 0
     for command in command_log.commands:
@@ -361,10 +360,10 @@ async def test_counting_by_host_reads_the_leased_tasks_alone(ledger, large_datab
 async def test_a_search_reads_the_tasks_that_it_looks_at_and_no_others(
     ledger, large_database, command_log
 ):
-    wanted = Wanted(chosen=TaskFilter(reason=Reason.TLS), containing="nowhere")
+    wanted = TaskFilter(callback="parse", containing="nowhere")
     place = None
     for _ in range(3):
-        found = await ledger.search.find(wanted, limit=50, look_at=1_000, after=place)
+        found = await ledger.queries.page(wanted, limit=50, scan_limit=1_000, after=place)
         place = found.after
 
     assert found.records == ()
@@ -384,8 +383,6 @@ async def test_a_search_reads_the_tasks_that_it_looks_at_and_no_others(
         TaskFilter(reason=Reason.TLS),
         TaskFilter(url_prefix="https://h1.com/catalogue/"),
         TaskFilter(url_prefix="https://none.com/"),
-        TaskFilter(url_prefix="https://h1.c"),
-        TaskFilter(url_prefix="https://none"),
     ],
 )
 async def test_a_choice_is_found_and_counted_by_an_index_that_narrows_it_down(
@@ -393,7 +390,7 @@ async def test_a_choice_is_found_and_counted_by_an_index_that_narrows_it_down(
 ):
     await ledger.queries.find(chosen, limit=50)
     await ledger.queries.count(chosen)
-    await ledger.admin.retry_failed(chosen, dry_run=True)
+    await ledger.admin.count_failed(chosen)
 
     assert command_log.commands
     for command in command_log.commands:
@@ -403,67 +400,40 @@ async def test_a_choice_is_found_and_counted_by_an_index_that_narrows_it_down(
         assert examined(explanation, "Docs") <= TASKS // HOSTS + 20, command
 
 
-async def test_what_no_index_narrows_down_is_read_once_as_it_lies(
+async def test_what_no_index_narrows_down_is_read_by_its_statuses_up_to_a_bound(
     ledger, large_database, command_log, monkeypatch
 ):
-    monkeypatch.setattr("crawlcw.ledger.queries.FEW", TASKS // HOSTS)
-    monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT", 500)
-    monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT_FOR_EACH", 1)
+    monkeypatch.setattr("crawlcw.ledger.queries.SCAN_LIMIT", 500)
+    monkeypatch.setattr("crawlcw.ledger.queries.COUNT_LIMIT", 1_000)
     # The prefix covers many hosts, and no URL has it.
-    chosen = TaskFilter(url_prefix="https://h")
+    chosen = TaskFilter(url_prefix="https://h", statuses=[Status.TODO])
 
-    assert await ledger.queries.find(chosen, limit=50) == []
-    assert await ledger.queries.count(chosen) == 0
-    assert await ledger.admin.retry_failed(chosen, dry_run=True) == 0
+    assert await ledger.queries.count(chosen) == Count(number=0, whole=False)
+    page = await ledger.queries.page(chosen, limit=50, scan_limit=500)
+    assert page.records == ()
+    assert page.after is not None
 
-    scans = 0
     for command in command_log.commands:
         explanation = explained(large_database, command)
-        if "COLLSCAN" in set(stages(explanation)):
-            scans += 1
-            continue
+        assert not set(stages(explanation)) & {"COLLSCAN", "SORT"}, command
         assert examined(explanation, "Docs") <= 500, command
-    # One scan for each call: the statuses are counted together.
-    assert scans == 3
-
-
-async def test_a_prefix_of_most_tasks_is_found_without_reading_them_all(
-    ledger, large_database, command_log, monkeypatch
-):
-    monkeypatch.setattr("crawlcw.ledger.queries.FEW", TASKS // HOSTS)
-    monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT", 500)
-
-    assert len(await ledger.queries.find(TaskFilter(url_prefix="http://"), limit=50)) == 50
-
-    for command in command_log.commands:
-        explanation = explained(large_database, command)
-        assert "COLLSCAN" not in set(stages(explanation)), command
-        assert examined(explanation, "Docs") <= 50 * 50, command
 
 
 @pytest.mark.parametrize(
     ("chosen", "expected"),
-    [(TaskFilter(reason=Reason.CONNECT), TASKS // 10), (TaskFilter(), TASKS)],
-    ids=["of-a-reason", "all"],
+    [
+        (TaskFilter(reason=Reason.CONNECT), TASKS // 10),
+        (TaskFilter(callback="parse"), TASKS),
+        (TaskFilter(), TASKS),
+    ],
+    ids=["of-a-reason", "of-a-callback", "all"],
 )
 async def test_a_choice_of_very_many_is_counted_without_reading_one(
     ledger, large_database, command_log, chosen, expected
 ):
-    assert await ledger.queries.count(chosen) == expected
+    assert await ledger.queries.count(chosen) == Count(number=expected)
     for command in command_log.commands:
         assert not set(stages(explained(large_database, command))) & {"COLLSCAN", "FETCH"}, command
-
-
-@pytest.mark.parametrize(("name", "expected"), [("parse", TASKS), ("parse_nothing", 0)])
-async def test_a_callback_is_counted_by_reading_the_leased_tasks_alone(
-    ledger, large_database, command_log, name, expected
-):
-    assert await ledger.queries.count(TaskFilter(callback=name)) == expected
-
-    for command in command_log.commands:
-        explanation = explained(large_database, command)
-        assert "COLLSCAN" not in set(stages(explanation)), command
-        assert examined(explanation, "Docs") <= TASKS // 10, command
 
 
 async def test_very_many_of_a_status_are_never_read_to_be_counted(
@@ -471,6 +441,6 @@ async def test_very_many_of_a_status_are_never_read_to_be_counted(
 ):
     monkeypatch.setattr("crawlcw.ledger.mongo.task_table.COUNTED_AT_ONCE", TASKS // 20)
 
-    assert await ledger.queries.count(TaskFilter()) == TASKS
+    assert await ledger.queries.count(TaskFilter()) == Count(number=TASKS)
     for command in command_log.commands:
         assert not set(stages(explained(large_database, command))) & {"COLLSCAN", "FETCH"}, command

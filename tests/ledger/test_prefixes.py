@@ -1,10 +1,10 @@
-"""Prefixes of URLs: their ranges, and the hosts within them."""
+"""Prefixes of URLs: their ranges, and their hosts."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.ledger.choosing import beginning_with, hosts_within, simplified
+from crawlcw.ledger.choosing import beginning_with, simplified
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model import urls
@@ -91,31 +91,3 @@ def test_every_beginning_of_a_url_leaves_its_host(
         chosen = TaskFilter(url_prefix=location.url[:length])
         same = simplified(chosen, LedgerKind.SPIDER)
         assert same.host in (None, location.host)
-        hosts = hosts_within(same, LedgerKind.SPIDER)
-        if hosts is not None:
-            assert hosts.first <= location.host
-            assert hosts.end is None or location.host < hosts.end
-
-
-@pytest.mark.parametrize(
-    ("prefix", "hosts"),
-    [
-        ("https://a.exam", ("a.exam", "a.exan")),
-        ("http://a.example:8", ("a.example:8", "a.example:9")),
-        ("http://[::", ("[::", "[:;")),
-        # A URL may have a final dot that its host does not have.
-        ("https://a.", ("a", "b")),
-        ("http://a.example.:8", ("a.example", "a.examplf")),
-        # The prefix covers all hosts, or no URL.
-        ("https://", None),
-        ("http:/", None),
-        ("https", None),
-        ("https://u:p@a", ("u:p@a", "u:p@b")),
-    ],
-)
-def test_a_prefix_that_ends_within_the_host_has_a_range_of_hosts(
-    prefix: str, hosts: tuple[str, str] | None
-):
-    assert hosts_within(TaskFilter(url_prefix=prefix), LedgerKind.SPIDER) == hosts
-    assert hosts_within(TaskFilter(url_prefix=prefix), LedgerKind.USE_CASE) is None
-    assert hosts_within(TaskFilter(url_prefix=prefix, host="b"), LedgerKind.SPIDER) is None

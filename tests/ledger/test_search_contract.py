@@ -7,17 +7,16 @@ import pytest
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
-from crawlcw.ledger.queries import Wanted
 from crawlcw.model.task import Status
 from tests.support.ledgers import START, FakeClock, claimed, failure, make_task, make_tasks
 
 
-async def _all(ledger: Ledger, wanted: Wanted, *, limit: int, look_at: int) -> list[str]:
+async def _all(ledger: Ledger, wanted: TaskFilter, *, limit: int, scan_limit: int) -> list[str]:
     """Return the URLs of all results, search by search; each search must end."""
     urls: list[str] = []
     after: Cursor | None = None
     for _ in range(100):
-        found = await ledger.search.find(wanted, limit=limit, look_at=look_at, after=after)
+        found = await ledger.queries.page(wanted, limit=limit, scan_limit=scan_limit, after=after)
         assert len(found.records) <= limit
         urls += [record.task.url for record in found.records]
         after = found.after
@@ -26,9 +25,9 @@ async def _all(ledger: Ledger, wanted: Wanted, *, limit: int, look_at: int) -> l
     raise AssertionError("it has no end")
 
 
-@pytest.mark.parametrize(("limit", "look_at"), [(2, 3), (100, 7), (1, 1), (100, 100)])
+@pytest.mark.parametrize(("limit", "scan_limit"), [(2, 3), (100, 7), (1, 1), (100, 100)])
 async def test_a_search_goes_on_where_it_has_come_to(
-    ledger: Ledger, clock: FakeClock, limit: int, look_at: int
+    ledger: Ledger, clock: FakeClock, limit: int, scan_limit: int
 ):
     # Two tasks at each time, so that a cursor falls between equal times.
     for n in range(10):
@@ -36,7 +35,7 @@ async def test_a_search_goes_on_where_it_has_come_to(
         url = f"http://example.com/{'a' if n % 3 else 'b'}/{n}"
         await ledger.tasks.add([make_task(url, update_time=clock.time)])
 
-    urls = await _all(ledger, Wanted(containing="/b/"), limit=limit, look_at=look_at)
+    urls = await _all(ledger, TaskFilter(containing="/b/"), limit=limit, scan_limit=scan_limit)
 
     assert len(urls) == len(set(urls))
     assert sorted(urls) == [f"http://example.com/b/{n}" for n in (0, 3, 6, 9)]
@@ -48,10 +47,9 @@ async def test_a_search_says_that_it_has_looked_at_so_many_and_found_nothing(
 ):
     await ledger.tasks.add(make_tasks(5))
 
-    found = await ledger.search.find(Wanted(containing="nowhere"), limit=2, look_at=3)
-    rest = await ledger.search.find(
-        Wanted(containing="nowhere"), limit=2, look_at=3, after=found.after
-    )
+    nowhere = TaskFilter(containing="nowhere")
+    found = await ledger.queries.page(nowhere, limit=2, scan_limit=3)
+    rest = await ledger.queries.page(nowhere, limit=2, scan_limit=3, after=found.after)
 
     assert (found.records, rest.records) == ((), ())
     assert found.after is not None
@@ -68,9 +66,7 @@ async def test_tasks_are_found_by_status_reason_host_and_time(ledger: Ledger, cl
     )
 
     async def urls(**options: object) -> set[str]:
-        reasons = options.pop("reasons", None)
-        wanted = Wanted(chosen=TaskFilter(**options), reasons=reasons)
-        return set(await _all(ledger, wanted, limit=10, look_at=10))
+        return set(await _all(ledger, TaskFilter(**options), limit=10, scan_limit=10))
 
     assert await urls(reason=Reason.TLS) == {first.task.url}
     assert await urls(reasons=[Reason.TLS, Reason.CONNECT]) == {first.task.url, second.task.url}
@@ -90,4 +86,4 @@ async def test_what_somebody_types_is_no_pattern(ledger: Ledger, text: str):
     odd = replace(make_task("http://example.com/odd"), url=f"http://example.com/{text}")
     await ledger.tasks.add([odd])
 
-    assert await _all(ledger, Wanted(containing=text), limit=9, look_at=9) == [odd.url]
+    assert await _all(ledger, TaskFilter(containing=text), limit=9, scan_limit=9) == [odd.url]

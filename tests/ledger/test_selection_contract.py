@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import RETRY, WITHDRAW
 from tests.support.ledgers import LEASE, START, FakeClock, claimed, failure, make_task, success
@@ -28,7 +28,7 @@ async def filled(ledger: Ledger, clock: FakeClock) -> None:
 async def chosen_urls(ledger: Ledger, chosen: TaskFilter) -> set[str]:
     """Return the URLs of the chosen tasks; check that `count` gives their number."""
     found = {record.task.url for record in await ledger.queries.find(chosen, limit=10)}
-    assert await ledger.queries.count(chosen) == len(found)
+    assert await ledger.queries.count(chosen) == Count(number=len(found))
     return found
 
 
@@ -61,7 +61,7 @@ async def test_a_bulk_change_is_made_of_the_chosen_tasks_and_of_no_others(
     await filled(ledger, clock)
     at_a = TaskFilter(url_prefix="http://a.example/")
 
-    assert await ledger.queries.count(at_a.among(WITHDRAW.from_statuses)) == 1
+    assert await ledger.queries.count(at_a.among(WITHDRAW.from_statuses)) == Count(number=1)
     assert await ledger.admin.withdraw(at_a, reason=Reason.WITHDRAWN) == 1
     assert await chosen_urls(ledger, TaskFilter(reason=Reason.WITHDRAWN)) == {URLS[2]}
 
@@ -87,7 +87,7 @@ async def test_failures_are_brought_back_by_prefix_and_callback(ledger: Ledger, 
         (TaskFilter(callback="parse"), 0),
         (TaskFilter(url_prefix=SHOP, callback="page"), 1),
     ):
-        assert await ledger.admin.retry_failed(chosen, dry_run=True) == number
+        assert await ledger.admin.count_failed(chosen) == Count(number=number)
         assert await ledger.admin.retry_failed(chosen) == number
     assert await chosen_urls(ledger, TaskFilter(statuses=[Status.TODO])) == set(URLS[1:])
 
@@ -116,9 +116,9 @@ async def test_every_status_of_a_choice_is_counted_as_it_is_found(
             which = chosen.among(some)
             found = await ledger.queries.find(which, limit=10)
 
-            assert await ledger.queries.count(which) == len(found), which
+            assert await ledger.queries.count(which) == Count(number=len(found)), which
             assert {record.task.status for record in found} <= set(some), which
-        failures = await ledger.admin.retry_failed(chosen, dry_run=True)
+        failures = await ledger.admin.count_failed(chosen)
         assert failures == await ledger.queries.count(chosen.among(RETRY.from_statuses)), chosen
 
 
@@ -139,15 +139,15 @@ async def test_a_task_whose_lease_ran_out_is_free_and_its_late_holder_is_refused
 
     for chosen in (TaskFilter(ids=ids), TaskFilter(url_prefix="http://a.example/")):
         held = replace(chosen.among((Status.PROCESSING,)), due_by=now)
-        assert await ledger.queries.count(held) == 0
+        assert await ledger.queries.count(held) == Count(number=0)
         assert await ledger.admin.purge(held) == 0
     assert await ledger.admin.withdraw(TaskFilter(ids=ids), reason=Reason.WITHDRAWN) == 0
     assert await ledger.admin.reopen(TaskFilter(ids=ids)) == 0
 
     clock.advance(seconds=LEASE.total_seconds())
     free = TaskFilter(statuses=[Status.PROCESSING], due_by=clock.time)
-    assert await ledger.queries.count(free) == 3
-    assert await ledger.queries.count(replace(free, host=late[0].task.host)) >= 1
+    assert await ledger.queries.count(free) == Count(number=3)
+    assert (await ledger.queries.count(replace(free, host=late[0].task.host))).number >= 1
     assert len(await ledger.queries.find(free, limit=9)) == 3
     one, other, third = (TaskFilter(ids=[each]) for each in ids)
     assert await ledger.admin.withdraw(one, reason=Reason.WITHDRAWN) == 1

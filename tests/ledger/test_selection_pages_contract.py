@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
+from crawlcw.ledger.protocol import Count, Cursor, Ledger, TaskFilter
 from crawlcw.model.task import Record, Status
 from crawlcw.model.transitions import RETRY
 from tests.support.ledgers import START, FakeClock, claimed, failure, make_task, success
@@ -28,26 +28,13 @@ URLS = [
     f"{scheme}://{host}/{path}"
     for scheme, host, path in product(("http", "https"), HOSTS, ("", "a", "b/c"))
 ]
-#: The limits `FEW` and `LOOK_AT` that select each strategy of reading.
-WAYS = {"few": (50_000, 10_000), "near": (2, 10_000), "all": (2, 1), "in_order": (2, 1)}
 
 
-@pytest.fixture(
-    params=[
-        "few",
-        "all",
-        *(pytest.param(w, marks=pytest.mark.thorough) for w in ("near", "in_order")),
-    ]
-)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Force one strategy of reading for a small ledger."""
-    few, look_at = WAYS[request.param]
-    monkeypatch.setattr("crawlcw.ledger.queries.FEW", few)
-    monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT", look_at)
-    monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT_FOR_EACH", 1)
-    if request.param == "in_order":
-        monkeypatch.setattr("crawlcw.ledger.mongo.task_table._SCANNED", -1)
-    return str(request.param)
+@pytest.fixture(params=[50_000, 2], ids=["by_index", "by_status"])
+def scan_limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Force one of the two ways of reading for a small ledger."""
+    monkeypatch.setattr("crawlcw.ledger.queries.SCAN_LIMIT", request.param)
+    return int(request.param)
 
 
 async def filled(ledger: Ledger, clock: FakeClock) -> list[Record]:
@@ -124,18 +111,18 @@ _choices = st.builds(
 @example(chosen=TaskFilter(url_prefix="https://shop.", reason=Reason.TLS), limit=2)
 @given(chosen=_choices, limit=st.integers(1, 30))
 async def test_pages_of_a_prefix_are_those_of_all_tasks_filtered(
-    ledger: Ledger, clock: FakeClock, way: str, chosen: TaskFilter, limit: int
+    ledger: Ledger, clock: FakeClock, scan_limit: int, chosen: TaskFilter, limit: int
 ):
     everything = await filled(ledger, clock)
     expected = [record for record in everything if matches(record, chosen)]
 
     assert await pages(ledger, chosen, limit=limit) == expected
-    assert await ledger.queries.count(chosen) == len(expected)
+    assert await ledger.queries.count(chosen) == Count(number=len(expected))
     failures = [record for record in expected if record.task.status in RETRY.from_statuses]
-    assert await ledger.admin.retry_failed(chosen, dry_run=True) == len(failures)
+    assert await ledger.admin.count_failed(chosen) == Count(number=len(failures))
 
 
-async def test_a_page_of_any_size_is_found(ledger: Ledger, clock: FakeClock, way: str):
+async def test_a_page_of_any_size_is_found(ledger: Ledger, clock: FakeClock, scan_limit: int):
     everything = await filled(ledger, clock)
     chosen = TaskFilter(url_prefix="http://shop")
 

@@ -1,14 +1,14 @@
-"""Query plans of SQLite for chosen tasks: by an index, or by a scan of the file."""
+"""Query plans of SQLite for chosen tasks: by one index, or by that of their statuses."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import TaskFilter
-from crawlcw.ledger.queries import Wanted
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Status
 from tests.support.ledgers import START, FakeClock, make_tasks
@@ -24,10 +24,8 @@ async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
 
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set limits so that no index has few tasks, and the first tasks do not fill a page."""
-    monkeypatch.setattr("crawlcw.ledger.queries.FEW", -1)
-    monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT", 1)
-    monkeypatch.setattr("crawlcw.ledger.queries.LOOK_AT_FOR_EACH", 1)
+    """Set a limit so that no index has few tasks."""
+    monkeypatch.setattr("crawlcw.ledger.queries.SCAN_LIMIT", 1)
 
 
 async def plans(ledger: SqliteLedger, asked: Awaitable[object]) -> list[str]:
@@ -56,8 +54,6 @@ async def plans(ledger: SqliteLedger, asked: Awaitable[object]) -> list[str]:
         (TaskFilter(host="h1.com", url_prefix="https://h1.com/x"), "books.host_status"),
         (TaskFilter(reason=Reason.TLS), "books.reason_status"),
         (TaskFilter(callback="parse"), "books.callback_depth_status"),
-        (TaskFilter(url_prefix="https://h"), "books.host_status"),
-        (TaskFilter(url_prefix="https://h", reason=Reason.TLS), "books.host_status"),
     ],
 )
 @pytest.mark.parametrize("whole", [True, False])
@@ -74,7 +70,7 @@ async def test_a_choice_is_answered_by_the_index_of_what_is_given(
         )
     counting = await plans(ledger, ledger.queries.count(chosen))
     finding = await plans(ledger, ledger.queries.find(chosen, limit=5))
-    failed = await plans(ledger, ledger.admin.retry_failed(chosen, dry_run=True))
+    failed = await plans(ledger, ledger.admin.count_failed(chosen))
 
     for found in (*counting, *finding, *failed):
         assert "SCAN books" not in found, found
@@ -90,10 +86,10 @@ async def test_what_is_changed_or_looked_for_is_walked_through_by_its_statuses(
     ledger: SqliteLedger,
 ):
     chosen = TaskFilter(url_prefix="https://h", since=START)
-    wanted = Wanted(chosen=chosen, reasons=[Reason.TLS], containing="x")
+    wanted = replace(chosen, containing="x")
     walked = [
         *await plans(ledger, ledger.queries.find(chosen, limit=2_000)),
-        *await plans(ledger, ledger.search.find(wanted, limit=5, look_at=5)),
+        *await plans(ledger, ledger.queries.page(wanted, limit=5, scan_limit=5)),
         *await plans(ledger, ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)),
         *await plans(ledger, ledger.admin.retry_failed(chosen)),
         *await plans(ledger, ledger.queries.count(TaskFilter(statuses=[Status.TODO], since=START))),
@@ -104,21 +100,6 @@ async def test_what_is_changed_or_looked_for_is_walked_through_by_its_statuses(
             "INDEX books.host_status (" in found
         ), found
         assert "TEMP B-TREE" not in found, found
-
-
-@pytest.mark.usefixtures("many")
-async def test_what_no_index_narrows_down_is_read_as_it_lies(ledger: SqliteLedger):
-    chosen = TaskFilter(url_prefix="https://")
-
-    for asked in (
-        ledger.queries.find(chosen, limit=5),
-        ledger.queries.count(chosen),
-        ledger.admin.retry_failed(chosen, dry_run=True),
-    ):
-        found = await plans(ledger, asked)
-        scans = [each for each in found if each.startswith("SCAN books")]
-        assert len(scans) == 1
-        assert "INDEX" not in scans[0]
 
 
 async def test_pages_due_to_be_visited_again_are_found_by_their_index(ledger: SqliteLedger):

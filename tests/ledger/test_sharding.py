@@ -22,7 +22,6 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Dimension, TaskFilter
-from crawlcw.ledger.queries import Wanted
 from crawlcw.model.hosts import Calls
 from crawlcw.model.task import Status
 from crawlcw.testing import ReplayDownloader
@@ -202,7 +201,7 @@ async def test_mongos_refuses_no_command(opened, command_log, kind: LedgerKind):
     await ledger.hosts.busiest(limit=9)
     await ledger.hosts.due(after="", limit=9)
     await ledger.workers.leave("a")
-    await ledger.search.find(Wanted(chosen=every, containing="1"), limit=9, look_at=99)
+    await ledger.queries.page(TaskFilter(containing="1"), limit=9, scan_limit=99)
     for chosen in (every, TaskFilter(host="example.com"), TaskFilter(reason=Reason.CONNECT)):
         await ledger.queries.find(chosen, limit=9)
         await ledger.queries.count(chosen)

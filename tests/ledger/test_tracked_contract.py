@@ -15,7 +15,7 @@ import pytest
 from crawlcw.errors import LedgerConfigurationError, LedgerError, Reason
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
-from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
+from crawlcw.ledger.protocol import Count, Cursor, Ledger, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import Lease, Payload, Status, Task
@@ -550,7 +550,7 @@ async def test_what_is_chosen_by_ids_and_time_is_changed_and_nothing_else(
 async def test_failures_are_retried_by_their_ids(ledger: Ledger, various: list[Task]):
     ids = [various[n].id for n in (TODO, HELD, FAILED, FINISHED)]
 
-    assert await ledger.admin.retry_failed(TaskFilter(ids=ids), dry_run=True) == 1
+    assert (await ledger.admin.count_failed(TaskFilter(ids=ids))).number == 1
     assert await ledger.admin.retry_failed(TaskFilter(ids=ids)) == 1
     assert await ledger.admin.retry_failed(TaskFilter(ids=())) == 0
     assert list(await changed(ledger, various)) == [FAILED]
@@ -613,11 +613,11 @@ async def test_a_first_notice_comes_at_once(ledger: Ledger):
 # --- filters
 
 
-@pytest.mark.parametrize("few", [50_000, 1])
+@pytest.mark.parametrize("scan_limit", [50_000, 1])
 async def test_keys_are_found_by_their_beginning_and_have_no_host(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, few: int
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, scan_limit: int
 ):
-    monkeypatch.setattr("crawlcw.ledger.queries.FEW", few)
+    monkeypatch.setattr("crawlcw.ledger.queries.SCAN_LIMIT", scan_limit)
     keys = ["order-1", "order-2", "https://a.example/1", "http", "h"]
     await ledger.tasks.add([make(n, url=key) for n, key in enumerate(keys)])
 
@@ -626,4 +626,4 @@ async def test_keys_are_found_by_their_beginning_and_have_no_host(
         expected = {key for key in keys if key.startswith(prefix)}
         found = await ledger.queries.find(chosen, limit=10)
         assert {record.task.url for record in found} == expected
-        assert await ledger.queries.count(chosen) == len(expected)
+        assert await ledger.queries.count(chosen) == Count(number=len(expected))

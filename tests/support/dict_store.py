@@ -6,6 +6,7 @@ from typing import Any
 
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import (
+    MOST,
     OR,
     After,
     Among,
@@ -13,7 +14,7 @@ from crawlcw.ledger.port import (
     Containing,
     Edit,
     Key,
-    Looked,
+    Listed,
     Not,
     P,
     Path,
@@ -103,26 +104,22 @@ class DictTable:
 class DictTasks(DictTable):
     """The tasks."""
 
-    async def look(
-        self, where: Where, *, limit: int, look_at: int | None = None, after: Cursor | None = None
-    ) -> Looked:
-        """See `port.Tasks.look`, but that *look_at* is no bound."""
-        places = self._places(where, after)
-        return Looked(places[:limit], places[limit - 1] if len(places) >= limit else None)
+    async def listed(
+        self, where: Where, *, limit: int, scan_limit: int, after: Cursor | None = None
+    ) -> Listed:
+        """See `port.Tasks.listed`, but that *scan_limit* is no bound."""
+        cursors = self._cursors(where, after)
+        return Listed(cursors[:limit], cursors[limit - 1] if len(cursors) >= limit else None)
 
-    async def find(
+    async def by_index(
         self, where: Where, *, by: Path, limit: int, after: Cursor | None = None
     ) -> list[Cursor]:
-        """See `port.Tasks.find`."""
-        return self._places(where, after)[:limit]
+        """See `port.Tasks.by_index`."""
+        return self._cursors(where, after)[:limit]
 
-    async def at_most(self, where: Where, *, by: Path, most: int) -> int:
-        """See `port.Tasks.at_most`."""
-        return min(len(self._places(where, None)), most)
-
-    async def count(self, where: Where, *, by: Path) -> int:
+    async def count(self, where: Where, *, by: Path, limit: int = MOST) -> int:
         """See `port.Tasks.count`."""
-        return len(self._places(where, None))
+        return min(len(self._cursors(where, None)), limit)
 
     async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:
         """See `port.Tasks.change_all`."""
@@ -132,10 +129,10 @@ class DictTasks(DictTable):
         """See `port.Tasks.delete_all`."""
         return await self.delete({**where, "_id": Among(keys)})
 
-    def _places(self, where: Where, after: Cursor | None) -> list[Cursor]:
+    def _cursors(self, where: Where, after: Cursor | None) -> list[Cursor]:
         found = [self._documents[key] for key in self._matching(where)]
-        places = [Cursor(update_time=each["update_time"], id=each["_id"]) for each in found]
-        return sorted((p for p in places if after is None or p < after), reverse=True)
+        cursors = [Cursor(update_time=each["update_time"], id=each["_id"]) for each in found]
+        return sorted((each for each in cursors if after is None or each < after), reverse=True)
 
 
 def _matches(document: Document, where: Where) -> bool:

@@ -8,6 +8,7 @@ from crawlcw.cli.selection import Choice, choice_options, dry_run_option, from_n
 from crawlcw.cli.terminal import logs
 from crawlcw.engine.workers import reap_dead_workers
 from crawlcw.errors import Reason
+from crawlcw.ledger.protocol import Count
 from crawlcw.model.transitions import WITHDRAW
 
 
@@ -31,7 +32,7 @@ def command(*, choice: Choice, dry_run: bool, as_json: bool, yes: bool) -> None:
     tell_changed(count, at_work, choice.keys, "withdrawn", dry_run=dry_run, as_json=as_json)
 
 
-async def _ignore(choice: Choice, *, dry_run: bool) -> tuple[int, int]:
+async def _ignore(choice: Choice, *, dry_run: bool) -> tuple[Count, int]:
     async with choice.opened() as ledger:
         chosen = choice.filter(ledger)
         if dry_run:
@@ -39,4 +40,4 @@ async def _ignore(choice: Choice, *, dry_run: bool) -> tuple[int, int]:
         await reap_dead_workers(ledger)
         now = from_now(ledger)
         count = await ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
-        return count, await held_number(ledger, chosen, until=now)
+        return Count(number=count), await held_number(ledger, chosen, until=now)

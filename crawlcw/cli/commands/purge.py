@@ -17,6 +17,7 @@ from crawlcw.cli.selection import (
 )
 from crawlcw.cli.terminal import logs
 from crawlcw.engine.workers import reap_dead_workers
+from crawlcw.ledger.protocol import Count
 from crawlcw.model.task import Status
 
 
@@ -43,12 +44,12 @@ def command(*, choice: Choice, dry_run: bool, as_json: bool, yes: bool) -> None:
     tell_count(count, said, dry_run=dry_run, as_json=as_json, at_work=at_work)
 
 
-async def _count(choice: Choice) -> tuple[int, int]:
+async def _count(choice: Choice) -> tuple[Count, int]:
     async with choice.opened() as ledger:
         return await to_be_changed(ledger, choice.filter(ledger), UNHELD)
 
 
-async def _purge(choice: Choice) -> tuple[int, int]:
+async def _purge(choice: Choice) -> tuple[Count, int]:
     async with choice.opened() as ledger:
         await reap_dead_workers(ledger)
         chosen = choice.filter(ledger, until=from_now(ledger))
@@ -56,4 +57,4 @@ async def _purge(choice: Choice) -> tuple[int, int]:
         freed = replace(chosen.among((Status.PROCESSING,)), due_by=ledger.now())
         if freed.statuses:
             count += await ledger.admin.purge(freed)
-        return count, await held_number(ledger, chosen)
+        return Count(number=count), await held_number(ledger, chosen)

@@ -17,7 +17,7 @@ from crawlcw.cli.selection import (
 )
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
-from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REVISIT
 
@@ -56,7 +56,7 @@ def command(
         selection = replace(selection, host=selecting.host(selection.host))
     question = None if urls or dry_run or yes else _question(name, older_than, selection)
     count = loop.run(_recrawl(name, ledger_url, urls, selection, age, question, dry_run=dry_run))
-    how = f" by `crawlcw run {spider}`" if count and not dry_run else ""
+    how = f" by `crawlcw run {spider}`" if count.number and not dry_run else ""
     said = f"{counted(count, 'page')} {'would' if dry_run else 'will'} be visited again{how}"
     tell_count(count, said, dry_run=dry_run, as_json=as_json)
 
@@ -83,7 +83,7 @@ async def _recrawl(
     question: str | None,
     *,
     dry_run: bool,
-) -> int:
+) -> Count:
     async with ledger_option.opened(ledger_url, name) as ledger:
         # Checked before the confirmation.
         if ledger.kind.tracked:
@@ -98,7 +98,7 @@ async def _recrawl(
         chosen = _chosen(ledger, urls, selection, until)
         if dry_run:
             return await ledger.queries.count(chosen)
-        return await ledger.admin.revisit(chosen)
+        return Count(number=await ledger.admin.revisit(chosen))
 
 
 def _chosen(

@@ -9,6 +9,7 @@ from crawlcw.cli.selection import Choice, choice_options, dry_run_option, from_n
 from crawlcw.cli.terminal import logs
 from crawlcw.engine.workers import reap_dead_workers
 from crawlcw.errors import UsageError
+from crawlcw.ledger.protocol import Count
 from crawlcw.model.transitions import REOPEN
 from crawlcw.tracking import keys as tracking_keys
 
@@ -75,7 +76,7 @@ async def _forget_state(choice: Choice) -> bool:
         return await ledger.spider_state.forget()
 
 
-async def _reset(choice: Choice, stage: str | None, *, dry_run: bool) -> tuple[int, int]:
+async def _reset(choice: Choice, stage: str | None, *, dry_run: bool) -> tuple[Count, int]:
     async with choice.opened() as ledger:
         if stage is not None and not ledger.kind.tracked:
             raise UsageError(
@@ -87,4 +88,4 @@ async def _reset(choice: Choice, stage: str | None, *, dry_run: bool) -> tuple[i
         if dry_run:
             return await to_be_changed(ledger, chosen, REOPEN.from_statuses)
         count = await ledger.admin.reopen(chosen, stage=stage, anew=True)
-        return count, await held_number(ledger, chosen)
+        return Count(number=count), await held_number(ledger, chosen)

@@ -18,14 +18,14 @@ from crawlcw.engine.workers import is_dead
 from crawlcw.errors import POLICY_REASONS, UsageError
 from crawlcw.feeds import escaping
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.protocol import Counts, Dimension, Group, ItemCount, Ledger, Worker
+from crawlcw.ledger.protocol import Count, Counts, Dimension, Group, Ledger, Worker
 from crawlcw.model.dropped import Examples
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 
 _SHORTEST_PAUSE = timedelta(seconds=1)
 #: Number of tasks whose items are counted: takes 0.05 s on MongoDB.
-_LOOK_AT = 10_000
+_SCAN_LIMIT = 10_000
 _MOST_ROWS = 50
 _LONGEST_VALUE = 80
 
@@ -35,7 +35,7 @@ class _Numbers:
     name: str
     kind: LedgerKind
     counts: Counts
-    items: ItemCount
+    items: Count
     items_by_callback: dict[str, int]
     items_dropped: dict[str, int]
     reasons: dict[str, int]
@@ -183,10 +183,10 @@ async def _numbers(name: str, ledger_url: str, *, count_all: bool) -> _Numbers:
         )
 
 
-async def _items(ledger: Ledger, *, count_all: bool) -> ItemCount:
+async def _items(ledger: Ledger, *, count_all: bool) -> Count:
     if count_all:
-        return ItemCount(number=await ledger.queries.item_count(), whole=True)
-    return await ledger.queries.items_among(look_at=_LOOK_AT)
+        return Count(number=await ledger.queries.item_count())
+    return await ledger.queries.items_among(scan_limit=_SCAN_LIMIT)
 
 
 def _largest_first(numbers: Mapping[str, int]) -> dict[str, int]:
@@ -271,8 +271,8 @@ def _print(numbers: _Numbers) -> None:
                 click.echo(f"  {printable(name)}: {printable(link)}")
 
 
-def _item_number(items: ItemCount) -> str:
-    return f"{items.number:,}" if items.whole else f"{items.number:,} or more (--all-items)"
+def _item_number(items: Count) -> str:
+    return str(items) if items.whole else f"{items} (--all-items counts all)"
 
 
 def _shown(numbers: Mapping[str, int]) -> dict[str, str]:

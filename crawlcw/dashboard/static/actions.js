@@ -44,12 +44,13 @@ export function confirm({ title, text, yes, danger = false }) {
 export async function act(name, action, which, about) {
   const { verb, done, why } = ACTIONS[action];
   try {
-    const { changed } = await post(of(name, "act"), { action, ...which, dry_run: true });
-    if (!changed) {
+    const { changed, at_least } = await post(of(name, "act"), { action, ...which, dry_run: true });
+    if (!changed && !at_least) {
       toast(`${verb}: nothing to do for ${about}.`, "plain");
       return false;
     }
-    const go = await confirm({ title: `${verb} ${plural(changed, "task")}?`, text: `${about}. ${why}`, yes: `${verb} ${plural(changed, "task")}`, danger: action !== "retry" });
+    const count = `${at_least ? "at least " : ""}${plural(changed, "task")}`;
+    const go = await confirm({ title: `${verb} ${count}?`, text: `${about}. ${why}`, yes: `${verb} ${count}`, danger: action !== "retry" });
     if (!go) return false;
     const result = await post(of(name, "act"), { action, ...which });
     toast(`${plural(result.changed, "task")} ${done}.`);

@@ -24,7 +24,7 @@ from crawlcw.ledger.mongo.store import SCHEMA, MongoStore
 from crawlcw.ledger.mongo.tasks import Tasks
 from crawlcw.ledger.mongo.unit import unit_on
 from crawlcw.ledger.notes import Notes
-from crawlcw.ledger.queries import Groups, Queries, Search
+from crawlcw.ledger.queries import Groups, Queries
 from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.spider_states import SpiderStates
@@ -53,7 +53,6 @@ class MongoLedger:
         self.notes = Notes(store)
         self.sessions = Sessions(store)
         self.spider_state = SpiderStates(store)
-        self.search = Search(store)
         self.copying = Copying(store, Contents(store, items, blobs))
         self.blobs: protocol.Blobs = blobs
         self.changes: protocol.Changes = Changes(store)

@@ -22,7 +22,7 @@ from crawlcw.ledger.mongo.indexes import (
 )
 from crawlcw.ledger.mongo.shielded_client import shielded
 from crawlcw.ledger.mongo.table import Table
-from crawlcw.ledger.port import RATE_KEY, P, T, Unit, Work
+from crawlcw.ledger.port import MOST, RATE_KEY, P, T, Unit, Work
 from crawlcw.model.clock import LedgerClock
 
 _DURABLE = WriteConcern(w="majority", j=True)
@@ -130,14 +130,12 @@ class MongoStore:
             groups: list[dict[str, Any]] = await cursor.to_list(None)
         return groups
 
-    async def count(self, where: dict[str, Any], *, hint: str, most: int = 0) -> int:
-        """Return how many tasks match, *most* at most; 0: however many."""
-        command = {"count": self.name, "query": where, "hint": hint}
+    async def count(self, where: dict[str, Any], *, hint: str, most: int = MOST) -> int:
+        """Return how many tasks match, *most* at most."""
+        command = {"count": self.name, "query": where, "hint": hint, "limit": most}
         with mapped():
             try:
-                answer = await self.database.command(
-                    {**command, "limit": most} if most else command
-                )
+                answer = await self.database.command(command)
             except OperationFailure as error:
                 if error.code != _NO_SUCH_INDEX or most != 1:
                     raise

@@ -5,13 +5,10 @@ driver's time limit, and be repeated for ever.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-import pymongo
-
-from crawlcw.errors import LedgerError, LedgerUnavailableError
+from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.connection import mapped
@@ -26,7 +23,7 @@ from crawlcw.ledger.mongo.indexes import (
     BY_STATUS,
     BY_TASK,
     DONE_BY_CALLBACK,
-    FAILED_BY_HOST,
+    DONE_BY_HOST,
     HAS_DUE,
     INDEXES,
     IS_REDIRECT,
@@ -35,8 +32,8 @@ from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.table import Index, Table
 from crawlcw.ledger.mongo.updates import of_host
-from crawlcw.ledger.port import Among, Edit, Key, Looked, Path, Where
-from crawlcw.ledger.values import Counts, Cursor, ItemCount, ItemRow
+from crawlcw.ledger.port import MOST, Among, Edit, Key, Listed, Path, Where
+from crawlcw.ledger.values import Count, Counts, Cursor, ItemRow
 from crawlcw.model import values
 from crawlcw.model.task import DONE, Status
 from crawlcw.model.transitions import LOCK
@@ -44,13 +41,15 @@ from crawlcw.model.transitions import LOCK
 #: Order of results; with more fields the server would sort the tasks of one time.
 ORDER = [("update_time", -1), ("_id", -1)]
 _ORDER_OF_EQUALS = [("_id", -1)]
-_PLACE = {"update_time": 1}
+_CURSOR = {"update_time": 1}
 _INDEX = {
     Path.STATUS: BY_STATUS,
     Path.HOST: BY_HOST_NAME,
     Path.REASON: BY_REASON,
     Path.CALLBACK: BY_CALLBACK,
 }
+#: Those of the tasks that are done alone.
+_DONE = {"host": DONE_BY_HOST, "callback": DONE_BY_CALLBACK}
 _IS_DUE = {"priority": {"$lte": ANY_PRIORITY}, **HAS_DUE}
 _OF_TASKS = {
     Path.DUE: Index(BY_PRIORITY, INDEXES[BY_PRIORITY][0], _IS_DUE),
@@ -59,10 +58,6 @@ _OF_TASKS = {
 }
 #: The fields of the index of statuses.
 _IN_INDEX = {"status", "update_time"}
-#: Limits of one command: tasks to read, which take 0.4 us each, and seconds.
-_SCANNED = 5_000_000
-_SCANNED_WITHIN = 5.0
-_AS_THEY_LIE = {"$natural": 1}
 #: Tasks in one count, and tasks of one status in one command: a second on a slow server.
 COUNTED = 50_000
 COUNTED_AT_ONCE = 2_000_000
@@ -95,105 +90,75 @@ class TaskTable(Table):
             chosen |= of_host(host, self._store.kind)
         return chosen
 
-    async def look(
-        self, where: Where, *, limit: int, look_at: int | None = None, after: Cursor | None = None
-    ) -> Looked:
-        """See `port.Tasks.look`."""
+    async def listed(
+        self, where: Where, *, limit: int, scan_limit: int, after: Cursor | None = None
+    ) -> Listed:
+        """See `port.Tasks.listed`."""
         stretch = self.filter({name: where[name] for name in _IN_INDEX if name in where})
-        places: list[Cursor] = []
+        rest = self.filter({n: test for n, test in where.items() if n not in _IN_INDEX})
+        cursors: list[Cursor] = []
         # Tasks with the cursor's time, and then earlier ones: each is one index range for
         # every status; one filter for both would not be.
         for part, order in behind(stretch, after):
-            missing = limit - len(places)
+            missing = limit - len(cursors)
             pipeline: list[Any] = [
                 {"$match": part},
                 {"$sort": dict(order)},
-                {"$limit": look_at or missing},
-                {"$match": self.filter(where)},
-                {"$limit": missing},
-                {"$project": _PLACE},
+                {"$limit": scan_limit if rest else min(scan_limit, missing)},
+                *([{"$match": rest}, {"$limit": missing}] if rest else []),
+                {"$project": _CURSOR},
             ]
-            if where.keys() <= _IN_INDEX or look_at is None:
-                del pipeline[2:4]
-                pipeline[0] = {"$match": {**self.filter(where), **part}}
-            places += _places(await self._store.aggregate(pipeline, most=missing + 1))
-            if len(places) == limit:
-                return Looked(places, places[-1])
-            if look_at and (last := await self._nth(part, order, look_at)):
-                return Looked(places, last)
-        return Looked(places, None)
+            cursors += _cursors(await self._store.aggregate(pipeline, most=missing + 1))
+            if len(cursors) == limit:
+                return Listed(cursors, cursors[-1])
+            if last := await self._nth(part, order, scan_limit):
+                return Listed(cursors, last)
+        return Listed(cursors, None)
 
     async def _nth(
         self, part: Document, order: list[tuple[str, int]], number: int
     ) -> Cursor | None:
         """Return the cursor of the nth task, by the index; None: there are fewer."""
         with mapped():
-            cursor = self.collection.find(part, _PLACE).sort(order).hint(BY_STATUS)
+            cursor = self.collection.find(part, _CURSOR).sort(order).hint(BY_STATUS)
             found = await all_of(cursor.skip(number - 1).limit(1), 1)
-        return _places(found)[0] if found else None
+        return _cursors(found)[0] if found else None
 
-    async def find(
+    async def by_index(
         self, where: Where, *, by: Path, limit: int, after: Cursor | None = None
-    ) -> list[Cursor] | None:
-        """See `port.Tasks.find`."""
+    ) -> list[Cursor]:
+        """See `port.Tasks.by_index`."""
         parts = [self.filter(where)]
         if after is not None:
             earlier = {"update_time": {"$lt": after.update_time}}
             equal = {"update_time": after.update_time, "_id": {"$lt": after.id}}
             parts.append({"$or": [earlier, equal]})
-        found = await self._aggregate(
-            [
-                {"$match": {"$and": parts}},
-                {"$project": _PLACE},
-                {"$sort": dict(ORDER)},
-                {"$limit": limit},
-            ],
-            by,
-            most=limit,
-        )
-        return None if found is None else _places(found)
+        pipeline: list[Any] = [
+            {"$match": {"$and": parts}},
+            {"$project": _CURSOR},
+            {"$sort": dict(ORDER)},
+            {"$limit": limit},
+        ]
+        return _cursors(await self._store.aggregate(pipeline, hint=_INDEX[by], most=limit + 1))
 
-    async def _aggregate(
-        self, pipeline: list[dict[str, Any]], by: Path, *, most: int
-    ) -> list[Document] | None:
-        if by is not Path.AS_STORED:
-            return await self._store.aggregate(pipeline, hint=_INDEX[by], most=most + 1)
-        if await self._store.estimate() > _SCANNED:
-            return None
-        # It may fail for large documents, or on servers other than MongoDB. The fallback is
-        # slower, and raises its own error.
-        with suppress(LedgerError), pymongo.timeout(_SCANNED_WITHIN):
-            return await self._store.aggregate(pipeline, hint=_AS_THEY_LIE, most=most + 1)
-        return None
-
-    async def at_most(self, where: Where, *, by: Path, most: int) -> int:
-        """See `port.Tasks.at_most`."""
-        return await self._store.count(self.filter(where), hint=_INDEX[by], most=most)
-
-    async def count(self, where: Where, *, by: Path) -> int | None:
+    async def count(self, where: Where, *, by: Path, limit: int = MOST) -> int:
         """See `port.Tasks.count`."""
-        pipeline: list[Any] = [{"$match": self.filter(where)}, {"$count": "n"}]
-        found = await self._aggregate(pipeline, by, most=1)
-        return None if found is None else sum(int(each["n"]) for each in found)
+        return await self._store.count(self.filter(where), hint=_INDEX[by], most=limit)
 
-    async def told(self, where: Where) -> int | None:
-        """See `port.Tasks.told`: each is one index range."""
-        statuses = where["status"].values
-        match sorted(where.keys() - {"status"}):
+    async def count_by_index(self, where: Where) -> int | None:
+        """See `port.Tasks.count_by_index`: each is one index range."""
+        statuses = {Status(each) for each in where["status"].values}
+        tests = self.filter({name: test for name, test in where.items() if name != "status"})
+        match sorted(tests):
             case [] | ["update_time"]:
-                times = self.filter({n: t for n, t in where.items() if n != "status"})
-                return sum([await self._of_status({**times, "status": each}) for each in statuses])
+                wheres = [{**tests, "status": int(each)} for each in statuses]
+                return sum([await self._of_status(each) for each in wheres])
             case ["reason"]:
-                test = where["reason"]
-                return sum(
-                    [
-                        await self._store.count({"reason": reason, "status": each}, hint=BY_REASON)
-                        for reason in (test.values if isinstance(test, Among) else [test])
-                        for each in statuses
-                    ]
-                )
-            case ["callback"]:
-                return await self._of_callback(where["callback"], set(map(Status, statuses)))
+                return await self._store.count(self.filter(where), hint=BY_REASON)
+            case ["host" | "callback" as name] if statuses == set(Status):
+                return await self._store.count(tests, hint=_INDEX[Path(name)])
+            case ["host" | "callback" as name] if statuses <= set(DONE):
+                return await self._store.count(self.filter(where), hint=_DONE[name])
         return None
 
     async def _of_status(self, where: Document) -> int:
@@ -214,29 +179,6 @@ class TaskTable(Table):
                     break
             if room or after is None:
                 return total
-
-    async def _of_callback(self, name: str, wanted: set[Status]) -> int:
-        """Count the done and the failed tasks; the rest is waiting."""
-        known = wanted if Status.TODO not in wanted else set(Status) - {Status.TODO}
-        counted = {status: await self._of_both(name, status) for status in sorted(known)}
-        if Status.TODO in wanted:
-            total = await self._store.count({"callback": name}, hint=BY_CALLBACK)
-            # Counted one after the other: a task that changed in between must not count twice.
-            counted[Status.TODO] = max(total - sum(counted.values()), 0)
-        return sum(counted[status] for status in wanted)
-
-    async def _of_both(self, name: str, status: Status) -> int:
-        where: Document = {"status": int(status), "callback": name}
-        if status in DONE:
-            return await self._store.count(where, hint=DONE_BY_CALLBACK)
-        # Leased tasks, which are few, are read.
-        index = BY_STATUS
-        if status is Status.FAILED:
-            # The host is the first field of that index.
-            index = FAILED_BY_HOST
-            where["host"] = {"$gte": ""}
-        found = await self._store.aggregate([{"$match": where}, {"$count": "n"}], hint=index)
-        return sum(int(each["n"]) for each in found)
 
     async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:
         """See `port.Tasks.change_all`."""
@@ -309,16 +251,18 @@ class Results:
         self._tasks = tasks
         self._items = items
 
-    async def count(self, *, look_at: int | None = None) -> ItemCount:
+    async def count(self, *, scan_limit: int | None = None) -> Count:
         """See `port.Results.count`."""
-        number, left = 0, look_at
+        number, left = 0, MOST if scan_limit is None else scan_limit
         for status in _ITEMS_FIRST:
-            looked = Looked([], None)
+            where = {"status": Among([int(status)])}
+            after: Cursor | None = None
             while True:
-                limit = _READ if left is None else min(left, _READ)
-                where = {"status": Among([int(status)])}
-                looked = await self._tasks.look(where, limit=limit, after=looked.after)
-                ids = [place.id for place in looked.places]
+                limit = min(left, _READ)
+                cursors, after = await self._tasks.listed(
+                    where, limit=limit, scan_limit=limit, after=after
+                )
+                ids = [each.id for each in cursors]
                 sums = await self._store.aggregate(
                     [
                         {"$match": {"_id": {"$in": ids}}},
@@ -327,11 +271,12 @@ class Results:
                     hint="_id_",
                 )
                 number += sum(int(each["items"]) for each in sums)
-                if left is not None and not (left := left - len(ids)):
-                    return ItemCount(number=number, whole=False)
-                if looked.after is None:
+                left -= len(ids)
+                if not left:
+                    return Count(number=number, whole=False)
+                if after is None:
                     break
-        return ItemCount(number=number, whole=True)
+        return Count(number=number)
 
     async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
         """See `port.Results.of`."""
@@ -408,5 +353,5 @@ def behind(
     return [(equal, _ORDER_OF_EQUALS), (earlier, ORDER)]
 
 
-def _places(found: Iterable[Mapping[str, Any]]) -> list[Cursor]:
+def _cursors(found: Iterable[Mapping[str, Any]]) -> list[Cursor]:
     return [Cursor(update_time=each["update_time"], id=bytes(each["_id"])) for each in found]

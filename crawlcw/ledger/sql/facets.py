@@ -5,7 +5,7 @@ from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.copying import Copying
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes
-from crawlcw.ledger.queries import Groups, Queries, Search
+from crawlcw.ledger.queries import Groups, Queries
 from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.shielding import run_shielded
@@ -41,7 +41,6 @@ class Facets:
         self.sessions = Sessions(store)
         self.spider_state = SpiderStates(store)
         self.blobs: protocol.Blobs = Blobs(store)
-        self.search = Search(store)
         self.copying = Copying(store, Contents(store))
 
     @property

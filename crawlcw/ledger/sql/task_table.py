@@ -4,16 +4,15 @@
 
 import heapq
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 from crawlcw.ledger import documents
-from crawlcw.ledger.port import Edit, Key, Looked, Path, Where, Within
+from crawlcw.ledger.port import MOST, Edit, Key, Listed, Path, Where, Within
 from crawlcw.ledger.sql.database import Database, Row, number_of
 from crawlcw.ledger.sql.rows import from_json, milliseconds, moment
 from crawlcw.ledger.sql.statements import Statements
 from crawlcw.ledger.sql.table import Index, Table
-from crawlcw.ledger.values import Counts, Cursor, ItemCount, ItemRow
+from crawlcw.ledger.values import Count, Counts, Cursor, ItemRow
 from crawlcw.model.task import Status
 
 #: The rows, and characters of JSON, of one read in a walk.
@@ -40,59 +39,51 @@ class TaskTable(Table):
             Path.HOST: f"INDEXED BY {tables.by_host}",
             Path.REASON: f"INDEXED BY {tables.by_reason}",
             Path.CALLBACK: f"INDEXED BY {tables.by_callback}",
-            # As they lie in the file: an index has them in an order in which each is looked up.
-            Path.AS_STORED: "NOT INDEXED",
         }
 
-    async def look(
-        self, where: Where, *, limit: int, look_at: int | None = None, after: Cursor | None = None
-    ) -> Looked:
-        """See `port.Tasks.look`: each status is read only as far as it is looked at."""
+    async def listed(
+        self, where: Where, *, limit: int, scan_limit: int, after: Cursor | None = None
+    ) -> Listed:
+        """See `port.Tasks.listed`: each status is read only as far as it is examined."""
         stretch, bounds = self._stretch(where, after)
         rest = {n: test for n, test in where.items() if n not in ("status", "update_time")}
         wanted, tested = self._tests(rest)
-        look = (
+        statement = (
             f"SELECT update_time, id, {wanted} AS wanted FROM {self._from(Path.STATUS)} "
             f"WHERE status = ? AND {stretch} ORDER BY update_time DESC, id DESC"
         )
         streams = [
-            self._db.stream(look, [*tested, status, *bounds])
+            self._db.stream(statement, [*tested, status, *bounds])
             for status in sorted(set(where["status"].values))
         ]
-        places: list[Cursor] = []
-        last: Row | None = None
-        number = 0
-        for last in islice(heapq.merge(*streams, key=_order, reverse=True), look_at):
-            number += 1
-            if last["wanted"]:
-                places.append(_place(last))
-                if len(places) == limit:
-                    break
-        is_all = number != look_at and len(places) < limit
-        return Looked(places, None if is_all or last is None else _place(last))
+        cursors: list[Cursor] = []
+        rows = heapq.merge(*streams, key=_order, reverse=True)
+        for number, row in enumerate(rows, 1):
+            if row["wanted"]:
+                cursors.append(_cursor(row))
+            if len(cursors) == limit or number == scan_limit:
+                return Listed(cursors, _cursor(row))
+        return Listed(cursors, None)
 
-    async def find(
+    async def by_index(
         self, where: Where, *, by: Path, limit: int, after: Cursor | None = None
     ) -> list[Cursor]:
-        """See `port.Tasks.find`."""
+        """See `port.Tasks.by_index`."""
         chosen, values = self._chosen(where, by, after)
         order = "ORDER BY update_time DESC, id DESC LIMIT ?"
         rows = self._db.execute(f"SELECT update_time, id {chosen} {order}", [*values, limit])
-        return list(map(_place, rows))
+        return list(map(_cursor, rows))
 
-    async def at_most(self, where: Where, *, by: Path, most: int) -> int:
-        """See `port.Tasks.at_most`."""
-        chosen, values = self._chosen(where, by)
-        some = f"(SELECT 1 {chosen} LIMIT {most}) AS chosen"
-        return number_of(self._db, f"SELECT count(*) FROM {some}", values)
-
-    async def count(self, where: Where, *, by: Path) -> int:
+    async def count(self, where: Where, *, by: Path, limit: int = MOST) -> int:
         """See `port.Tasks.count`."""
         chosen, values = self._chosen(where, by)
-        return number_of(self._db, f"SELECT count(*) {chosen}", values)
+        if limit == MOST:
+            return number_of(self._db, f"SELECT count(*) {chosen}", values)
+        some = f"(SELECT 1 {chosen} LIMIT {limit}) AS chosen"
+        return number_of(self._db, f"SELECT count(*) FROM {some}", values)
 
-    async def told(self, where: Where) -> int | None:
-        """See `port.Tasks.told`: a bound of times would have every task read for its own."""
+    async def count_by_index(self, where: Where) -> int | None:
+        """See `port.Tasks.count_by_index`: other indexes than that of statuses have no times."""
         match sorted(where.keys() - {"status"}):
             case [] | ["update_time"]:
                 return await self.count(where, by=Path.STATUS)
@@ -163,9 +154,9 @@ class Results:
         self._db = db
         self._sql = sql
 
-    async def count(self, *, look_at: int | None = None) -> ItemCount:  # noqa: ARG002  # all are counted
+    async def count(self, *, scan_limit: int | None = None) -> Count:  # noqa: ARG002  # by an index
         """See `port.Results.count`."""
-        return ItemCount(number=number_of(self._db, self._sql.count_items), whole=True)
+        return Count(number=number_of(self._db, self._sql.count_items))
 
     async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
         """See `port.Results.of`."""
@@ -205,7 +196,7 @@ def _order(row: Row) -> tuple[int, bytes]:
     return row[0], row[1]
 
 
-def _place(row: Row) -> Cursor:
+def _cursor(row: Row) -> Cursor:
     return Cursor(update_time=moment(row["update_time"]), id=row["id"])
 
 
