@@ -15,7 +15,6 @@ import pytest
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.mongo import MongoLedger, groups
-from crawlcw.ledger.mongo.groups import commands
 from crawlcw.ledger.protocol import Count, Dimension, Group, Ledger, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Record, Status
@@ -26,8 +25,6 @@ from tests.support.command_log import CommandLog, logged
 from tests.support.ledgers import FakeClock, claimed, failure, make_task, success
 from tests.support.mongod import with_database
 
-#: Tasks a host above which MongoDB counts each group by itself: always, and never.
-COUNTED, GROUPED = 1, 1_000_000
 CALLBACKS = ("parse", "parse_book", "evil\x1b[2J")
 
 
@@ -85,15 +82,11 @@ async def test_groups_are_what_reading_every_task_gives(
     assert {each.value: (each.open, each.finished, each.ignored) for each in found} == expected
     assert [each.total for each in found] == sorted((each.total for each in found), reverse=True)
     monkeypatch.setattr(groups, "_NAMED", 3)
-    for tasks_a_host in COUNTED, GROUPED:
-        monkeypatch.setattr(groups, "_WORTH_COUNTING", tasks_a_host)
-        assert await ledger.groups.by(by) == found
+    monkeypatch.setattr(groups, "_KEYS", 7)
+    assert await ledger.groups.by(by) == found
 
 
-@pytest.mark.parametrize("tasks_a_host", [COUNTED, GROUPED], ids=["counted", "grouped"])
-async def test_many_hosts_are_told_apart_whatever_they_are_called(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tasks_a_host: int
-):
+async def test_many_hosts_are_told_apart_whatever_they_are_called(ledger: Ledger):
     names = ["$host", "$$ROOT", "{", *(f"h{n}.com" for n in range(130))]
     await ledger.tasks.add(
         [
@@ -104,7 +97,6 @@ async def test_many_hosts_are_told_apart_whatever_they_are_called(
     )
     leases = await claimed(ledger, limit=90)
     await ledger.outcomes.commit([success(ledger, lease) for lease in leases[:60]])
-    monkeypatch.setattr(groups, "_WORTH_COUNTING", tasks_a_host)
 
     found = await ledger.groups.by(Dimension.HOST)
     by_host = await ledger.hosts.counts()
@@ -119,19 +111,6 @@ async def test_many_hosts_are_told_apart_whatever_they_are_called(
         each.value: each.total for each in found
     }
     assert sum(counts[Status.PROCESSING] for counts in by_host.values()) == 30
-
-
-@pytest.mark.parametrize(
-    ("things", "sizes"),
-    [(0, []), (3, [1] * 3), (16, [2] * 8), (100, [12] * 8 + [4]), (1_000, [13] * 76 + [12])],
-)
-def test_what_is_counted_is_split_into_commands_that_are_not_too_long(
-    things: int, sizes: list[int]
-):
-    split = commands(list(range(things)), each=3, at_once=8)
-
-    assert [len(part) for part in split] == sizes
-    assert [each for part in split for each in part] == list(range(things))
 
 
 async def test_what_changes_is_counted_where_it_is_now(ledger: Ledger):
@@ -177,31 +156,20 @@ def check(mongodb_uri: str, database_name: str, commands: list[dict[str, Any]]) 
         for command in commands:
             found = set(stages(explained(client[database_name], command)))
             assert not found & {"COLLSCAN", "FETCH"}, (command, found)
-            if "count" in command and "query" not in command:
-                assert found == {"RECORD_STORE_FAST_COUNT"}
-            elif "count" in command or "$unionWith" in command.get("pipeline", [{}])[-1]:
+            if "count" in command:
                 assert found == {"COUNT_SCAN"} | found & {"COUNT"}, (command, found)
             else:
                 assert found & {"DISTINCT_SCAN", "IXSCAN"}, (command, found)
 
 
-@pytest.mark.parametrize("tasks_a_host", [COUNTED, GROUPED], ids=["counted", "grouped"])
 async def test_mongodb_counts_groups_by_indexes_alone(
-    on_server: MongoLedger,
-    command_log: CommandLog,
-    mongodb_uri: str,
-    database_name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tasks_a_host: int,
+    on_server: MongoLedger, command_log: CommandLog, mongodb_uri: str, database_name: str
 ):
     await filled(on_server)
-    monkeypatch.setattr(groups, "_WORTH_COUNTING", tasks_a_host)
     command_log.commands.clear()
     for by in Dimension:
         assert await on_server.groups.by(by)
 
-    counted_together = [c for c in command_log.commands if "$unionWith" in str(c)]
-    assert bool(counted_together) == (tasks_a_host == COUNTED)
     commands = [c for c in command_log.commands if {"count", "aggregate", "find"} & c.keys()]
     assert len(commands) > 20
     check(mongodb_uri, database_name, commands)

@@ -1,22 +1,18 @@
 """Numbers of tasks by host, reason, callback, depth or status code, from indexes alone.
 
 The server counts a stretch of an index four times as fast as it groups one, so what there are
-few values of is counted value by value. So are hosts of many tasks each; hosts of few are grouped.
-A command costs the server as much as 500 keys of an index, and the driver more, so one counts many
-stretches: a pipeline for each (`$unionWith`).
+few values of is counted value by value. Hosts, which may be many, are grouped.
 """
 
 import asyncio
 from collections import Counter
-from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
 from crawlcw.ledger.mongo.indexes import (
     ANY_PRIORITY,
     BY_ANSWER,
     BY_CALLBACK,
     BY_HOST,
-    BY_HOST_NAME,
     BY_REASON,
     BY_STATUS,
     DONE_BY_CALLBACK,
@@ -26,29 +22,19 @@ from crawlcw.ledger.mongo.indexes import (
     IS_DONE,
     LONG_AGO,
 )
-from crawlcw.ledger.mongo.store import MongoStore, united
+from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.values import Counts, Dimension, Group
 from crawlcw.model.task import Status
 
-_T = TypeVar("_T")
 #: So many commands are under way at once.
 _AT_ONCE = 8
-#: The least tasks a host, on average, from which hosts are counted one by one and not grouped. A
-#: counted host costs the server 0.12 ms and a task 0.35 us; a grouped task 1 us. That is equal at
-#: 200, and the driver needs some time for more commands.
-_WORTH_COUNTING = 300
 #: Values that one command finds.
 _NAMED = 50_000
-#: So many are counted by one command at most: small clusters at Atlas take 50 stages. 100 or
-#: 900 save nothing more.
-_TOGETHER = 40
 #: Keys of an index that one command groups.
 _KEYS = 50_000
 _NOTHING = Group(value=None)
 _IS_FINISHED = {"status": int(Status.FINISHED)}
 _IS_IGNORED = {"status": int(Status.IGNORED)}
-#: What of a host is counted, in this order.
-_FINISHED_IGNORED_ALL: tuple[dict[str, Any], ...] = (_IS_FINISHED, _IS_IGNORED, {})
 #: An open task has a `due`; with these bounds the index alone answers.
 _IS_OPEN = {"priority": {"$lte": ANY_PRIORITY}, "due": {"$gt": LONG_AGO}}
 
@@ -156,11 +142,6 @@ class Groups:
         return Group(value=value, finished=finished, ignored=ignored)
 
     async def _by_host(self) -> list[Group]:
-        names = await self._values(BY_HOST_NAME, "host", {}, above="")
-        if len(names) * _WORTH_COUNTING <= await self._store.estimate():
-            split = commands(names, each=len(_FINISHED_IGNORED_ALL), at_once=_AT_ONCE)
-            parts = await asyncio.gather(*map(self._counted, split))
-            return [group for part in parts for group in part]
         # A task that ends in between is in two of them, or in none.
         opened, finished, ignored = await asyncio.gather(
             self._of_each_host(_IS_OPEN, BY_HOST),
@@ -170,31 +151,6 @@ class Groups:
         return [
             Group(value=n, open=opened[n], finished=finished[n], ignored=ignored[n])
             for n in opened.keys() | finished.keys() | ignored.keys()
-        ]
-
-    async def _counted(self, names: list[str]) -> list[Group]:
-        """Count the tasks of some hosts by one command, each stretch by a pipeline of its own.
-
-        The hint is the first one's. The server takes none for the others, and finds the index that
-        counts without reading by itself.
-        """
-        # All at the end: what ended or came in between is counted once.
-        wheres = [{"host": name, **each} for name in names for each in _FINISHED_IGNORED_ALL]
-        # Known by its place, and not by a host's name: that might begin with a dollar.
-        pipelines: list[list[dict[str, Any]]] = [
-            [{"$match": where}, {"$group": {"_id": place, "n": {"$sum": 1}}}]
-            for place, where in enumerate(wheres, start=1)
-        ]
-        async with self._slots:
-            found = await self._store.aggregate(
-                united(self._store.name, pipelines), hint=DONE_BY_HOST
-            )
-        # A stretch without any task has no group.
-        numbers = Counter({group["_id"]: group["n"] for group in found})
-        every = len(_FINISHED_IGNORED_ALL)
-        return [
-            _of_total(name, numbers[n + 2], numbers[n], numbers[n + 1])
-            for n, name in zip(count(1, every), names, strict=False)
         ]
 
     async def _of_each_host(self, where: dict[str, Any], index: str) -> Counter[str]:
@@ -243,15 +199,6 @@ def _of_total(value: Any, total: int, finished: int, ignored: int) -> Group:
     # Counted one after the other: what ended in between is not counted twice.
     rest = max(total - finished - ignored, 0)
     return Group(value=value, open=rest, finished=finished, ignored=ignored)
-
-
-def commands(things: list[_T], *, each: int, at_once: int) -> list[list[_T]]:
-    """Split things with *each* stretches into the commands that count them.
-
-    They are *at_once*, or more where that were too many stretches for one.
-    """
-    size = max(1, min(_TOGETHER // each, len(things) // at_once))
-    return [things[n : n + size] for n in range(0, len(things), size)]
 
 
 def _counts(group: Group, *, failed: int, leased: int) -> Counts:

@@ -1,6 +1,6 @@
 """MongoDB collections of a ledger, the server's time, and helpers for large reads."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -145,13 +145,6 @@ class MongoStore:
         number: int = answer["n"]
         return number
 
-    async def estimate(self) -> int:
-        """Return the approximate number of tasks: the server's statistics, without counting."""
-        with mapped():
-            answer = await self.database.command({"count": self.name})
-        number: int = answer["n"]
-        return number
-
     def bucket(self) -> Any:
         """Return the GridFS bucket of the values that are set aside."""
         return bucket(self.database, f"{self.name}.asides", self.blob_files.write_concern)
@@ -195,12 +188,6 @@ async def all_of(cursor: Any, most: int) -> list[dict[str, Any]]:
     # that is just full does not say whether there are more.
     found: list[dict[str, Any]] = await cursor.batch_size(most + 1).to_list(None)
     return found
-
-
-def united(collection: str, pipelines: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return a pipeline over a collection that has the results of some, one after the other."""
-    first, *others = pipelines
-    return [*first, *({"$unionWith": {"coll": collection, "pipeline": p}} for p in others)]
 
 
 async def some(

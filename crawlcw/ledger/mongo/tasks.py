@@ -1,6 +1,6 @@
 """Adding tasks, and reading them: those that are due, or one with all that is known of it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from crawlcw.ledger import documents
@@ -8,7 +8,7 @@ from crawlcw.ledger.admin import Reopening
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, BY_PRIORITY
 from crawlcw.ledger.mongo.items import Items
-from crawlcw.ledger.mongo.store import MongoStore, all_of, united
+from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.table import Update, send
 from crawlcw.ledger.mongo.updates import of_host
 from crawlcw.ledger.protocol import Added
@@ -103,6 +103,12 @@ class Tasks(Reopening):
                 return None
             found["items"] = await self._items.whole(found)
         return documents.record(found)
+
+
+def united(collection: str, pipelines: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return a pipeline over a collection that has the results of some, one after the other."""
+    first, *others = pipelines
+    return [*first, *({"$unionWith": {"coll": collection, "pipeline": p}} for p in others)]
 
 
 def _insertion(task: Task) -> Update:
