@@ -241,7 +241,9 @@ class Settings:
         False, "give OpenTelemetry a span for each fetch, callback and commit (extra `otel`)"
     )
     mongo_driver: Choice = Choice(
-        "pymongo", "the MongoDB client: PyMongo's own, or Motor", words=("pymongo", "motor")
+        "pymongo",
+        "the MongoDB client: PyMongo's own, or Motor, by which trackers poll for new tasks",
+        words=("pymongo", "motor"),
     )
 
     def __new__(cls, *_: Any, **given: Any) -> Self:

@@ -140,7 +140,7 @@ def url(number: int) -> str:
     return f"http://{HOST}/{number}"
 
 
-@pytest.fixture(params=["sqlite", pytest.param("motor", marks=pytest.mark.thorough), "pymongo"])
+@pytest.fixture(params=["sqlite", "pymongo"])
 async def patient(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Patient]:
     clock = FakeClock()
     opened: Patient

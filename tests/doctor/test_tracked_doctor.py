@@ -28,7 +28,7 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture(params=["sqlite", pytest.param("motor", marks=pytest.mark.thorough), "pymongo"])
+@pytest.fixture(params=["sqlite", "pymongo"])
 def look(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Look:
     if request.param == "sqlite":
         return lambda: SqliteLedger.look(tmp_path / "ledger.db", "orders", clock=clock)

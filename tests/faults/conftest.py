@@ -24,7 +24,7 @@ def short_waits() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=["motor", "pymongo", "postgres"])
+@pytest.fixture(scope="module", params=["pymongo", "postgres"])
 def world(request: pytest.FixtureRequest, short_waits: None) -> Iterator[World]:
     """A world behind each driver in turn, in a database of this module's own."""
     with on_driver(request, request.param).opened() as opened:
@@ -33,8 +33,8 @@ def world(request: pytest.FixtureRequest, short_waits: None) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def one_world(request: pytest.FixtureRequest, short_waits: None) -> Iterator[World]:
-    """A world for tests that need MongoDB, and do not depend on the driver."""
-    with on_driver(request, "motor").opened() as opened:
+    """A world for tests that need MongoDB."""
+    with on_driver(request, "pymongo").opened() as opened:
         yield opened
 
 

@@ -87,7 +87,7 @@ MUTANTS = [
             ),
         ),
         caught_by=(
-            _CONTRACT + "a_commit_of_a_stale_lease_is_lost_after_the_newer_one_too[motor]",
+            _CONTRACT + "a_commit_of_a_stale_lease_is_lost_after_the_newer_one_too[pymongo]",
             _LATE + "[commit-late-finished]",
         ),
     ),
@@ -95,7 +95,7 @@ MUTANTS = [
         name="commit-tests-status-only",
         edits=(_without("mine", '"lock": lease.token,', '"fence": lease.fence,', module=_UPDATES),),
         caught_by=(
-            _CONTRACT + "a_stale_commit_writes_nothing_and_is_named[motor]",
+            _CONTRACT + "a_stale_commit_writes_nothing_and_is_named[pymongo]",
             _OPERATIONS
             + "an_operation_that_is_sent_again_too_late_changes_nothing[mongodb-commit]",
         ),
@@ -103,7 +103,7 @@ MUTANTS = [
     Mutant(
         name="take-over-does-not-repeat-the-expiry-test",
         edits=(_without("Leases._claim_one", _DUE, module=f"{_MONGO}.leases"),),
-        caught_by=(_CONTRACT + "a_lease_renewed_since_the_page_is_not_taken_over[motor]",),
+        caught_by=(_CONTRACT + "a_lease_renewed_since_the_page_is_not_taken_over[pymongo]",),
     ),
     Mutant(
         name="links-after-the-commit",
@@ -149,7 +149,7 @@ MUTANTS = [
             ),
         ),
         caught_by=(
-            _CONTRACT + "what_is_not_due_is_not_claimed[motor]",
+            _CONTRACT + "what_is_not_due_is_not_claimed[pymongo]",
             _CONTRACT + "what_is_not_due_is_not_claimed[pymongo-batch]",
         ),
     ),
@@ -167,7 +167,7 @@ MUTANTS = [
                 (" and task.begun == task.fence", ""),
             ),
         ),
-        caught_by=(_CONTRACT + "a_task_that_nobody_has_begun_with_alone_loses_no_lease[motor]",),
+        caught_by=(_CONTRACT + "a_task_that_nobody_has_begun_with_alone_loses_no_lease[pymongo]",),
     ),
     Mutant(
         name="who-lost-the-lease-begins",
@@ -178,7 +178,7 @@ MUTANTS = [
                 ("mine(lease), {", '{"_id": lease.task.id}, {'),
             ),
         ),
-        caught_by=(_CONTRACT + "a_task_that_nobody_has_begun_with_alone_loses_no_lease[motor]",),
+        caught_by=(_CONTRACT + "a_task_that_nobody_has_begun_with_alone_loses_no_lease[pymongo]",),
     ),
     Mutant(
         name="renewal-sets-its-own-end",
@@ -192,7 +192,9 @@ MUTANTS = [
 
 
 def _on_each_store(test: str) -> tuple[str, ...]:
-    return tuple(f"tests/ledger/test_{test}[{store}]" for store in ("sqlite", "motor", "postgres"))
+    return tuple(
+        f"tests/ledger/test_{test}[{store}]" for store in ("sqlite", "pymongo", "postgres")
+    )
 
 
 #: Protections in the shared facets and the stores' tables, which the model does not have.
@@ -242,8 +244,8 @@ PORT_MUTANTS = [
         name="mongodb-writes-without-a-guard",
         edits=(Edit(f"{_MONGO}.table", "Table._update", (", **write.where", "")),),
         caught_by=(
-            f"tests/ledger/test_{_SESSIONS}nothing_is_kept_of_a_session_that_is_not_ready[motor]",
-            _MODEL + "[motor]",
+            f"tests/ledger/test_{_SESSIONS}nothing_is_kept_of_a_session_that_is_not_ready[pymongo]",
+            _MODEL + "[pymongo]",
         ),
     ),
     Mutant(

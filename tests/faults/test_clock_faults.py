@@ -125,13 +125,7 @@ def test_processes_whose_clocks_disagree_take_nothing_from_each_other(
         "drifting": [clocks.drifting(1.1), clocks.drifting(0.9)],
     }
     with crew(mongodb_store, site, tmp_path) as workers:
-        driver = "pymongo" if case == "wrong" else "motor"
-        workers.join(
-            *(
-                workers.spare(environment=environment, mongo_driver=driver)
-                for environment in [*made[case], {}]
-            )
-        )
+        workers.join(*(workers.spare(environment=environment) for environment in [*made[case], {}]))
         reports = workers.drained()
 
     assert [report["leases_lost"] for report in reports] == [0, 0, 0]

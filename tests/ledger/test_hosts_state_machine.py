@@ -292,7 +292,6 @@ def test_hosts_on_mongomock(examples: int):
     explore(HostMachine, mongomock, examples=examples, steps=50)
 
 
-@pytest.mark.parametrize("driver", ["motor", "pymongo"])
-def test_hosts_on_mongodb(mongodb_uri: str, database_name: str, driver: str):
-    stores = mongodb(mongodb_uri, database_name, driver=driver)
+def test_hosts_on_mongodb(mongodb_uri: str, database_name: str):
+    stores = mongodb(mongodb_uri, database_name)
     explore(HostMachine, stores, examples=6, steps=40)

@@ -42,7 +42,6 @@ from tests.support.ledgers import (
 from tests.support.mongod import with_database
 
 SOON = 20.0
-DRIVERS = ["motor", "pymongo"]
 
 
 @pytest.fixture
@@ -76,47 +75,43 @@ def make_it_version_2(database: Any, spider: str = "books") -> None:
     database["crawlcw.schema"].update_one({"_id": spider}, {"$set": {"version": 2}})
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
 async def test_a_ledger_of_version_2_is_brought_up_to_date_by_all_that_open_it(
-    mongodb_uri: str, database_name: str, url: str, driver: str
+    mongodb_uri: str, database_name: str, url: str
 ):
-    first = await MongoLedger.open(url, "books", driver=driver)
+    first = await MongoLedger.open(url, "books")
     await first.tasks.add(make_tasks(3))
     with pymongo.MongoClient(mongodb_uri) as client:
         make_it_version_2(client[database_name])
 
         with pytest.raises(LedgerConfigurationError, match="date by `crawlcw stats books`"):
-            await MongoLedger.look(url, "books", driver=driver)
-        opened = await asyncio.gather(
-            *(MongoLedger.open(url, "books", driver=driver) for _ in range(4))
-        )
+            await MongoLedger.look(url, "books")
+        opened = await asyncio.gather(*(MongoLedger.open(url, "books") for _ in range(4)))
 
         indexes = client[database_name]["books"].index_information()
         assert BY_STATUS in indexes
         assert OUTDATED not in indexes
         assert client[database_name]["crawlcw.schema"].find_one() == {"_id": "books", "version": 3}
     assert (await opened[0].queries.counts())[Status.TODO] == 3
-    looked = await MongoLedger.look(url, "books", driver=driver)
+    looked = await MongoLedger.look(url, "books")
     assert (await looked.inspection.health()).violations == ()
     for each in (first, looked, *opened):
         await each.close()
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
 async def test_what_another_crawlcw_or_another_kind_has_written_is_refused(
-    mongodb_uri: str, database_name: str, url: str, driver: str
+    mongodb_uri: str, database_name: str, url: str
 ):
-    first = await MongoLedger.open(url, "books", driver=driver, kind=LedgerKind.SPIDER)
+    first = await MongoLedger.open(url, "books", kind=LedgerKind.SPIDER)
     await first.close()
     with pytest.raises(LedgerConfigurationError, match="the database holds a spider named books"):
-        await MongoLedger.open(url, "books", driver=driver, kind=LedgerKind.USE_CASE)
+        await MongoLedger.open(url, "books", kind=LedgerKind.USE_CASE)
     with pymongo.MongoClient(mongodb_uri) as client:
         markers = client[database_name]["crawlcw.schema"]
         markers.update_one({"_id": "books"}, {"$set": {"version": 99}})
 
     for create in (True, False):
         with pytest.raises(LedgerConfigurationError, match="version 99, and this crawlcw knows"):
-            await MongoLedger.open(url, "books", driver=driver, create=create)
+            await MongoLedger.open(url, "books", create=create)
 
 
 async def test_a_ledger_that_is_just_being_made_has_no_tasks_yet(
@@ -130,21 +125,20 @@ async def test_a_ledger_that_is_just_being_made_has_no_tasks_yet(
     await ledger.close()
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("kind", [None, LedgerKind.SPIDER])
 async def test_an_unknown_name_is_an_error_of_its_own_and_makes_nothing(
-    mongodb_uri: str, database_name: str, url: str, driver: str, kind: LedgerKind | None
+    mongodb_uri: str, database_name: str, url: str, kind: LedgerKind | None
 ):
-    await (await MongoLedger.open(url, "books", driver=driver, kind=kind)).close()
+    await (await MongoLedger.open(url, "books", kind=kind)).close()
     with pymongo.MongoClient(mongodb_uri) as client:
         before = set(client[database_name].list_collection_names())
 
         with pytest.raises(UnknownNameError, match="nothing is recorded of 'boks'"):
-            await MongoLedger.open(url, "boks", driver=driver, kind=kind, create=False)
+            await MongoLedger.open(url, "boks", kind=kind, create=False)
 
         assert set(client[database_name].list_collection_names()) == before
         assert client[database_name]["crawlcw.schema"].count_documents({}) == 1
-    empty = await MongoLedger.open(url, "books", driver=driver, kind=kind, create=False)
+    empty = await MongoLedger.open(url, "books", kind=kind, create=False)
     assert not await empty.queries.has(tuple(Status))
     await empty.close()
 
@@ -436,11 +430,9 @@ class Told:
         await asyncio.wait_for(anext(self._notices), within)
 
 
-@pytest.fixture(params=DRIVERS)
-async def watched(request: pytest.FixtureRequest, url: str) -> AsyncIterator[MongoLedger]:
-    ledger = await MongoLedger.open(
-        url, "orders", driver=request.param, clock=FakeClock(), kind=LedgerKind.USE_CASE
-    )
+@pytest.fixture
+async def watched(url: str) -> AsyncIterator[MongoLedger]:
+    ledger = await MongoLedger.open(url, "orders", clock=FakeClock(), kind=LedgerKind.USE_CASE)
     yield ledger
     await ledger.close()
 
@@ -489,17 +481,13 @@ async def test_claims_renewals_and_results_are_told_to_nobody(watched: MongoLedg
             await told.next(within=0.2)
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
-async def test_a_stream_whose_connection_breaks_raises(
-    url: str, driver: str, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_stream_whose_connection_breaks_raises(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(changes, "_PATIENCE", 0.2)
     monkeypatch.setattr(changes, "_ANSWERED_WITHIN", 0.5)
     with proxied(url) as (proxy, near):
         ledger = await MongoLedger.open(
             f"{near}&serverSelectionTimeoutMS=200",
             "orders",
-            driver=driver,
             kind=LedgerKind.USE_CASE,
         )
         told = ledger.changes.watch()
@@ -531,12 +519,13 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.kill()
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
-async def test_a_server_that_is_alone_tells_of_nothing(standalone: str, driver: str):
-    ledger = await MongoLedger.open(standalone, "orders", driver=driver, kind=LedgerKind.USE_CASE)
+async def test_a_server_that_is_alone_and_motor_tell_of_nothing(standalone: str, url: str):
+    alone = await MongoLedger.open(standalone, "orders", kind=LedgerKind.USE_CASE)
+    motor = await MongoLedger.open(url, "orders", driver="motor", kind=LedgerKind.USE_CASE)
 
-    assert [notice async for notice in ledger.changes.watch()] == [None]
-    await ledger.close()
+    for ledger in (alone, motor):
+        assert [notice async for notice in ledger.changes.watch()] == [None]
+        await ledger.close()
 
 
 async def test_failures_of_any_number_are_reset_once_beside_those_that_stay(

@@ -322,5 +322,5 @@ def test_interleavings_on_mongomock(examples: int):
 
 @pytest.mark.parametrize("claims", ["each", "batch"])
 def test_interleavings_on_mongodb(mongodb_uri: str, database_name: str, claims: str):
-    stores = mongodb(mongodb_uri, database_name, driver="motor", claims=claims)
+    stores = mongodb(mongodb_uri, database_name, driver="pymongo", claims=claims)
     explore(LedgerMachine, stores, examples=6, steps=30)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from crawlcw import Settings, doctor, open_ledger, run_spider
+from crawlcw import doctor, open_ledger, run_spider
 from crawlcw.cli.main import cli, exit_code
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo import MongoLedger, schema
@@ -31,16 +31,13 @@ from tests.support.pages import block, guide
 from tests.support.servers import served
 from tests.support.work_process import crawlcw
 
-DRIVERS = ["motor", "pymongo"]
 
-
-async def crawl(url: str, driver: str = "motor") -> None:
+async def crawl(url: str) -> None:
     """Crawl three pages; one of them fails."""
     found = ReplayDownloader(
         {START_URL: '<a href="/1">1</a><a href="/2">2</a>', f"{START_URL}1": ""}
     )
-    settings = Settings(mongo_driver=driver)
-    report = await run_spider(Teas(), ledger=url, downloader=found, settings=settings)
+    report = await run_spider(Teas(), ledger=url, downloader=found)
     assert report.drained
 
 
@@ -108,10 +105,9 @@ def test_the_role_of_the_guide_has_what_is_asked_for(role: dict[str, Any]):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("driver", DRIVERS)
-async def test_the_role_of_the_guide_is_enough(server: GuardedServer, crawler: str, driver: str):
+async def test_the_role_of_the_guide_is_enough(server: GuardedServer, crawler: str):
     server.empty()
-    await crawl(crawler, driver)
+    await crawl(crawler)
     await change_everything(crawler)
     async with served(crawler, inline_limit=1_000) as (client, tracker):
         assert (await client.post("/create_task", key="a", data={"x": "y" * 5_000}))[0] == 200
@@ -126,7 +122,7 @@ async def test_the_role_of_the_guide_is_enough(server: GuardedServer, crawler: s
     with server.administered() as administrator:
         make_it_version_2(administrator[DATABASE], "teas")
 
-    upgraded = await MongoLedger.open(crawler, "teas", driver=driver)
+    upgraded = await MongoLedger.open(crawler, "teas")
 
     assert (await upgraded.inspection.health()).violations == ()
     await upgraded.close()
@@ -372,10 +368,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         gc.collect()
 
 
-async def refused(url: str, driver: str = "motor") -> str:
+async def refused(url: str) -> str:
     """Return the error message for a ledger's URL."""
     with pytest.raises(LedgerConfigurationError) as caught:
-        await MongoLedger.open(url, "teas", driver=driver)
+        await MongoLedger.open(url, "teas")
     said = str(caught.value)
     assert PASSWORD not in said
     assert "\n" not in said
@@ -395,8 +391,7 @@ async def test_an_option_that_is_misspelt_is_named(options: str, said: str):
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("motor", "/nope")
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.representative("/nope")
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -420,41 +415,37 @@ async def test_an_option_that_is_misspelt_is_named(options: str, said: str):
     ids=lambda value: str(value).replace(__file__, "this file"),
 )
 async def test_a_url_that_will_not_do_is_one_sentence(
-    server: GuardedServer, reader: str, driver: str, options: dict[str, str], said: str
+    server: GuardedServer, reader: str, options: dict[str, str], said: str
 ):
     given = {"serverSelectionTimeoutMS": "1000"} | options
 
-    assert said in await refused(server.url("reader", **given), driver)
+    assert said in await refused(server.url("reader", **given))
 
 
-@pytest.mark.thorough
-@pytest.mark.representative("motor")
-@pytest.mark.parametrize("driver", DRIVERS)
 async def test_how_a_server_is_spoken_to_is_found_out(
-    server: GuardedServer, reader: str, mongodb_uri: str, driver: str
+    server: GuardedServer, reader: str, mongodb_uri: str
 ):
     at_once = "directConnection=true&serverSelectionTimeoutMS=1000"
     user = f"reader:{PASSWORD}"
     plain = mongodb_uri.partition("//")[2].partition("/")[0]
 
-    assert await refused(f"mongodb://{user}@{server.address}/crawl?{at_once}", driver) == (
+    assert await refused(f"mongodb://{user}@{server.address}/crawl?{at_once}") == (
         f"MongoDB: {server.address} speaks TLS only: add tls=true to the URL"
     )
     untrusted = f"mongodb://{user}@{server.address}/crawl?{at_once}&tls=true"
-    assert (await refused(untrusted, driver)).startswith(
+    assert (await refused(untrusted)).startswith(
         f"MongoDB: the certificate of {server.address} is not trusted (self-signed certificate"
     )
-    assert await refused(f"mongodb://{user}@{plain}/crawl?{at_once}&tls=true", driver) == (
+    assert await refused(f"mongodb://{user}@{plain}/crawl?{at_once}&tls=true") == (
         f"MongoDB: {plain} speaks no TLS, and the URL asks for it (tls=true)"
     )
     nobody = f"mongodb://{server.address}/crawl?{server.url(None).partition('?')[2]}"
-    assert await refused(nobody, driver) == (
+    assert await refused(nobody) == (
         "MongoDB asks for a user: write mongodb://user:password@host/database"
     )
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize(
     "url",
     [
@@ -472,9 +463,9 @@ async def test_how_a_server_is_spoken_to_is_found_out(
         "mongodb+srv://ann:s3cr3t@no-such-name.invalid:1/crawl",
     ],
 )
-async def test_a_url_that_is_none_is_refused_without_the_password(url: str, driver: str):
+async def test_a_url_that_is_none_is_refused_without_the_password(url: str):
     with pytest.raises(LedgerConfigurationError) as caught:
-        await MongoLedger.open(url, "teas", driver=driver)
+        await MongoLedger.open(url, "teas")
 
     assert "s3c" not in str(caught.value)
     assert "r3t" not in str(caught.value)

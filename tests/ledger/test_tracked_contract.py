@@ -74,7 +74,7 @@ async def task_of(ledger: Ledger, task: Task) -> Task:
 # --- the kind of the ledger
 
 
-@pytest.mark.parametrize("store", ["sqlite", "motor", "pymongo"])
+@pytest.mark.parametrize("store", ["sqlite", "pymongo"])
 async def test_a_use_case_is_not_opened_as_a_spider_nor_the_reverse(
     request: pytest.FixtureRequest, tmp_path: Path, store: str
 ):

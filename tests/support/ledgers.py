@@ -127,7 +127,7 @@ def on_mongomock(*, tracked: bool = False) -> LedgerFactory:
 
 
 def on_mongodb(
-    uri: str, database: str, *, driver: str, claims: str = "each", tracked: bool = False
+    uri: str, database: str, *, driver: str = "pymongo", claims: str = "each", tracked: bool = False
 ) -> LedgerFactory:
     url = with_database(uri, database)
     return LedgerFactory(

@@ -31,7 +31,7 @@ from tests.support.ledgers import FakeClock, LedgerFactory, on_backend
 BIG = "x" * 5_000
 
 
-@pytest.fixture(params=["sqlite", "motor-batch"])
+@pytest.fixture(params=["sqlite", "pymongo-batch"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LedgerFactory]:
     opened = on_backend(request, tmp_path, tracked=True)
     yield opened

@@ -244,7 +244,7 @@ _ENDED = (Status.FINISHED, Status.IGNORED)
 @pytest.mark.thorough
 @pytest.mark.representative("[sqlite-15]")
 @pytest.mark.parametrize(
-    ("backend", "examples"), [("sqlite", 15), ("sqlite", 60), ("motor-batch", 12)]
+    ("backend", "examples"), [("sqlite", 15), ("sqlite", 60), ("pymongo-batch", 12)]
 )
 def test_no_schedule_loses_a_task_or_lets_two_hold_it(
     request: pytest.FixtureRequest, backend: str, examples: int
@@ -253,6 +253,6 @@ def test_no_schedule_loses_a_task_or_lets_two_hold_it(
         stores = sqlite(tracked=True)
     else:
         uri, name = (request.getfixturevalue(each) for each in ("mongodb_uri", "database_name"))
-        stores = mongodb(uri, name, driver="motor", claims="batch", tracked=True)
+        stores = mongodb(uri, name, driver="pymongo", claims="batch", tracked=True)
 
     explore(DispenserMachine, stores, examples=examples, steps=25)

@@ -1,12 +1,11 @@
 """Being told of tasks that are added or made due, by a change stream of the server.
 
-Only a replica set has one. An event tells a consumer to look again, without naming
-the task.
+Only a replica set has one, and only PyMongo's own client can be cancelled while it waits for
+one. An event tells a consumer to look again, without naming the task.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
-from functools import partial
 from typing import Any
 
 import anyio
@@ -14,9 +13,8 @@ import pymongo
 from pymongo.errors import OperationFailure
 
 from crawlcw.errors import LedgerUnavailableError
-from crawlcw.ledger.mongo.connection import connected, mapped, sentence
-from crawlcw.ledger.mongo.drivers import cancellable
-from crawlcw.ledger.mongo.shielded_client import unseen
+from crawlcw.ledger.mongo.connection import mapped, sentence
+from crawlcw.ledger.mongo.shielded_client import Shielded, unseen
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.task import WAITING
 
@@ -50,25 +48,27 @@ class Changes:
 
     async def watch(self) -> AsyncGenerator[None, None]:
         """Yield when the stream is open, and then for each event."""
-        url = self._store.url
-        connect = None if url is None else partial(connected, url, "pymongo")
+        database = self._store.database
+        if not isinstance(database, Shielded):
+            # Motor waits in a thread, which nothing ends before the server answers.
+            yield
+            return
         with mapped():
-            async with cancellable(self._store.database, connect) as database:
-                watching = database[self._store.name].watch(
-                    _PIPELINE, max_await_time_ms=round(_PATIENCE * 1000)
-                )
-                try:
-                    stream = await _opened(watching)
-                except OperationFailure as error:
-                    if error.code != _NO_STREAMS:
-                        raise
-                    yield
-                    return
-                async with stream:
-                    yield
-                    while True:
-                        if await _is_told(stream):
-                            yield
+            watching = database.inner[self._store.name].watch(
+                _PIPELINE, max_await_time_ms=round(_PATIENCE * 1000)
+            )
+            try:
+                stream = await _opened(watching)
+            except OperationFailure as error:
+                if error.code != _NO_STREAMS:
+                    raise
+                yield
+                return
+            async with stream:
+                yield
+                while True:
+                    if await _is_told(stream):
+                        yield
 
 
 async def _opened(watching: Coroutine[Any, Any, Any]) -> Any:

@@ -23,7 +23,7 @@ from pymongo.errors import (
 )
 
 from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError
-from crawlcw.ledger.mongo.drivers import awaited, client_class, let_go_of_stopped
+from crawlcw.ledger.mongo.drivers import awaited, client_class
 from crawlcw.ledger.mongo.privileges import refused_sentence
 
 FIRST_ANSWER = 5.0
@@ -107,7 +107,6 @@ async def closed(client: Any) -> None:
     # frozen one: `timeoutMS` does not count here.
     with pymongo.timeout(_LAST_ANSWER), suppress(TimeoutError):
         await awaited(client.close())
-    let_go_of_stopped()
 
 
 @contextmanager
