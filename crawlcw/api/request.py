@@ -184,7 +184,7 @@ class Request:
     @classmethod
     def of(cls, task: Task) -> Self:
         """Return the request of *task*."""
-        assert not isinstance(task.context, BlobRef), "nothing of a crawl is kept aside"
+        assert not isinstance(task.context, BlobRef), "a crawl has no blobs"
         # All of it was looked at when the task was made.
         request = object.__new__(cls)
         request._refusal = None

@@ -48,4 +48,4 @@ def whole(record: Record) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    return {"aside": value.id, "size": value.size} if isinstance(value, BlobRef) else value
+    return {"blob": value.id, "size": value.size} if isinstance(value, BlobRef) else value

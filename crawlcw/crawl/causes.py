@@ -131,25 +131,25 @@ class Causes:
             self._stats.hosts_given_up.pop(f"{scheme}://{name}", None)
         host.pace()
 
-    def finished(self, task: Task, *, good_url: str | None, size: int) -> None:
+    def finished(self, task: Task, *, probe_page: str | None, size: int) -> None:
         """Note that a task's page of *size* bytes is finished.
 
-        *good_url* is its URL, where asking for it again shows whether the origin answers.
+        *probe_page* is its URL, where asking for it again shows whether the origin answers.
         """
         host = self._frontier.hosts.get(task.host)
         # A page that is visited again is no further one of its host's.
         if host is not None and task.visit is None:
             host.state.finished += 1
-            if good_url is not None:
-                host.origin(task).learned(good_url, size=size)
+            if probe_page is not None:
+                host.origin(task).learned(probe_page, size=size)
             limit = self._frontier.page_limit
             if self._frontier.seeded and limit.is_reached(host.state):
                 limit.full.add(host.name)
                 host.state.given_up = Reason.HOST_FULL
                 host.enter(Phase.LEAVING)
             host.pace()
-        if good_url is not None:
-            self._uplink.learned(task.host, good_url)
+        if probe_page is not None:
+            self._uplink.learned(task.host, probe_page)
 
     def page_failed(self, name: str) -> None:
         """Note that a page failed by itself: of its host that says little, but not nothing."""

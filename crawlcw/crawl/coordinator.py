@@ -302,7 +302,7 @@ class Coordinator:
 
     async def _hold_nothing(self, background: anyio.abc.TaskGroup) -> None:
         """Give back all tasks that no fetcher has begun with, and wait for a change or a moment."""
-        self._session.starving(False)
+        self._session.set_idle(False)
         await self.give_back_undispatched()
         await self.host_leaser.leave_all(background)
         with anyio.move_on_after(_IDLE_BESIDE_OTHERS):
@@ -486,7 +486,7 @@ class Coordinator:
         wanted = [task for task in page if task.host in shared][: self._room()]
         await self._claim(wanted)
         if wanted:
-            self._session.starving(False)
+            self._session.set_idle(False)
             self._idle = _SHORTEST_IDLE
         return bool(wanted)
 
@@ -515,7 +515,7 @@ class Coordinator:
         await self.internal_errors.end_where_nothing_else_is_left()
         now, idle, until = self._ledger.now(), self._idle, horizon
         others_work = horizon is not None and horizon <= now
-        self._session.starving(others_work and lacks_hosts and idle >= _HUNGRY_FROM)
+        self._session.set_idle(others_work and lacks_hosts and idle >= _HUNGRY_FROM)
         if idle >= _SWEEP_FROM:
             if others_work:
                 # A host that is ready already is not for us: another process leases it just now,

@@ -119,7 +119,7 @@ class HostLeaser:
             past = max(0.0, (self._lease - left).total_seconds())
             self._frontier.begin(lease, asked=time.monotonic() - past)
         if leases:
-            self._session.starving(False)
+            self._session.set_idle(False)
         return bool(leases)
 
     def leases(self) -> list[HostLease]:

@@ -255,8 +255,8 @@ class Frontier:
             # The owner before may have been killed before the waiting tasks were ignored.
             self.losing.add(host)
         for origin in state.origins.values():
-            if origin.good_url is not None and not origin.failures:
-                self.uplink.learned(name, origin.good_url)
+            if origin.probe_page is not None and not origin.failures:
+                self.uplink.learned(name, origin.probe_page)
         if state.not_before is not None:
             rest = (state.not_before - self.ledger_now()).total_seconds()
             self.queues.rest(name, until=now + rest)

@@ -57,7 +57,7 @@ class LinkChecks:
         host = (await ledger.hosts.get([location.host])).get(location.host)
         if host is not None and (refusal := self._by_host(host, location.url)) is not None:
             return refusal
-        for reason, links in (await ledger.workers.tally()).link_examples.items():
+        for reason, links in (await ledger.workers.counters()).link_examples.items():
             if url in links or location.url in links:
                 return Refusal(reason=reason, why="a page had a link there, which was dropped")
         return None

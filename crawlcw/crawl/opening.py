@@ -107,7 +107,7 @@ class Opening:
             response = await causes.ask(url)
         except SpiderFaultError:
             # The next page tells instead: this one would never be asked.
-            host.state.origins[urls.scheme_of(url)].good_url = None
+            host.state.origins[urls.scheme_of(url)].probe_page = None
             return
         except FetchError as error:
             if error.status is not None:

@@ -229,7 +229,7 @@ class Outcomes:
             self.sessions.answered_well(session, task, probe=probe)
         # One that took its own, longer timeout would not be answered in time when asked again.
         plain = plain and response.status < 300 and response.elapsed < self._patience
-        self.causes.finished(task, good_url=task.url if plain else None, size=response.size)
+        self.causes.finished(task, probe_page=task.url if plain else None, size=response.size)
 
     async def _retired(self, attempt: PageAttempt, why: str) -> Failed:
         """Return the failure of a page whose callback retired its session; raises `Defer`.

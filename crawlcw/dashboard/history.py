@@ -21,7 +21,7 @@ async def history(ledger: Ledger, span: str) -> dict[str, Any]:
     """Return the rates of all workers in each step of the last quarter hour, hour, day or week.
 
     The lists are columns: `time` in seconds since 1970, the ends of the steps; `finished`,
-    `failed` and `ignored` in tasks a second; `in_flight` in tasks; `memory` in bytes;
+    `failed` and `ignored` in tasks a second; `processing` in tasks; `memory` in bytes;
     `lag` in seconds.
     """
     reach, step = RANGES[span]
@@ -36,7 +36,7 @@ async def history(ledger: Ledger, span: str) -> dict[str, Any]:
         "failed": [_per_second(slot, slot.failed) for slot in slots],
         "ignored": [_per_second(slot, slot.ignored) for slot in slots],
         "workers": [slot.workers for slot in slots],
-        "in_flight": [slot.in_flight for slot in slots],
+        "processing": [slot.processing for slot in slots],
         "memory": [slot.memory for slot in slots],
         "lag": [slot.lag for slot in slots],
     }

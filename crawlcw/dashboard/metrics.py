@@ -43,7 +43,7 @@ def _numbers(now: Mapping[str, Any]) -> dict[str, Values]:
         metrics.LEDGER_READ.name: {"": 1},
         metrics.LEDGER_WORKERS.name: {"": len(at_work)},
         metrics.LEDGER_RATE.name: {"": now["rate"]},
-        metrics.LEDGER_IN_FLIGHT.name: {"": sum(worker["in_flight"] for worker in at_work)},
+        metrics.LEDGER_IN_FLIGHT.name: {"": sum(worker["processing"] for worker in at_work)},
         metrics.LEDGER_PAUSED.name: {"": int(now["paused"] is not None)},
     }
     if now["counted"] is not None:

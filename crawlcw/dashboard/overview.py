@@ -29,7 +29,7 @@ class Overview:
         self._observer = observer
         # Without a cost limit: the parts have their own, and the wait for a count is bounded.
         self._whole = Kept(self._take, every=_FAST, cost=0)
-        self._tally = Kept(ledger.workers.tally, every=_SLOW)
+        self._counters = Kept(ledger.workers.counters, every=_SLOW)
         self._failures = Kept(self._take_failures, every=_SLOW)
 
     async def get(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class Overview:
     async def _take(self) -> dict[str, Any]:
         look = await self._observer.look(patience=_PATIENCE)
         return {
-            **_numbers(look, await self._tally.get()),
+            **_numbers(look, await self._counters.get()),
             "paused": look.paused,
             "workers": [_worker(worker, now=look.now) for worker in look.workers],
             "hosts": [_host(line) for line in look.hosts[:_HOSTS]],
@@ -58,7 +58,7 @@ class Overview:
         return [row(record) for record in found.records]
 
 
-def _numbers(look: Look, tally: Counters) -> dict[str, Any]:
+def _numbers(look: Look, counters: Counters) -> dict[str, Any]:
     return {
         "name": look.name,
         "kind": look.kind.value,
@@ -71,7 +71,7 @@ def _numbers(look: Look, tally: Counters) -> dict[str, Any]:
         "rate": look.rate,
         "average": look.average,
         "eta": None if look.eta is None else look.eta.total_seconds(),
-        "items": tally.items,
+        "items": counters.items,
         "reasons": dict(look.reasons),
         "stages": [_stage(group) for group in look.stages],
     }
@@ -95,12 +95,12 @@ def _worker(worker: Worker, *, now: datetime) -> dict[str, Any]:
         "started": worker.started,
         "heartbeat": worker.heartbeat,
         "silent": is_silent(worker, now=now),
-        "starving": worker.hungry,
-        "pages": worker.tally.pages,
-        "stalls": worker.tally.stalls,
-        "longest_stall": worker.tally.longest_stall,
+        "idle": worker.idle,
+        "pages": worker.counters.pages,
+        "stalls": worker.counters.stalls,
+        "longest_stall": worker.counters.longest_stall,
         "rate": vitals.rate,
-        "in_flight": vitals.in_flight,
+        "processing": vitals.processing,
         "memory": vitals.memory,
         "lag": vitals.lag,
     }

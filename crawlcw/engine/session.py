@@ -98,8 +98,8 @@ class WorkerSession:
         #: In which minute a point was left, or the worker started.
         self._recorded = minute_of(self.began)
         self._longest_lag = 0.0  #: since then, in seconds
-        self._hungry = False
-        self._hunger_changed = asyncio.Event()
+        self._idle = False
+        self._idle_changed = asyncio.Event()
 
     async def join(self) -> None:
         """Take back what dead processes of this machine held, and enter the list of workers.
@@ -219,8 +219,8 @@ class WorkerSession:
         """Beat every few seconds, and at once when hunger comes or goes."""
         while True:
             with anyio.move_on_after(min(_LONGEST_PAUSE, self.lease().total_seconds() / 3)):
-                await self._hunger_changed.wait()
-            self._hunger_changed.clear()
+                await self._idle_changed.wait()
+            self._idle_changed.clear()
             try:
                 await self.beat()
             except LedgerUnavailableError as error:
@@ -234,11 +234,11 @@ class WorkerSession:
         It goes *over* another connection while the loop stands still, or the worker is about to
         leave: then it wants no hosts.
         """
-        hungry = self._hungry and over is None
+        idle = self._idle and over is None
         self._shown = self.vitals()
         self._longest_lag = max(self._longest_lag, self._shown.lag)
         await (over or self.opened).workers.beat(
-            self.worker, self.stats.counted(), hungry=hungry, vitals=self._shown
+            self.worker, self.stats.counted(), idle=idle, vitals=self._shown
         )
 
     def vitals(self) -> Vitals:
@@ -251,7 +251,7 @@ class WorkerSession:
             items=stats.items,
             bytes=stats.bytes,
             rate=round(self._rate(), 3),
-            in_flight=len(self.held),
+            processing=len(self.held),
             memory=resident_memory(),
             lag=round(self.watchdog.lag(), 4),
         )
@@ -283,17 +283,17 @@ class WorkerSession:
         else:
             self._recorded, self._longest_lag = minute_of(now), 0.0
 
-    def starving(self, hungry: bool) -> None:
+    def set_idle(self, idle: bool) -> None:
         """Note whether this worker's fetchers have no host to ask, though there is work."""
-        if hungry != self._hungry:
-            self._hungry = hungry
-            self._hunger_changed.set()
+        if idle != self._idle:
+            self._idle = idle
+            self._idle_changed.set()
 
     async def neighbours(self) -> tuple[int, int]:
-        """Return how many workers are at work, and how many others of them are hungry."""
+        """Return how many workers are at work, and how many others of them are idle."""
         now = self.ledger.now()
         silent = timedelta(seconds=_MISSED_BEATS * _LONGEST_PAUSE)
         workers = [
             worker for worker in await self.ledger.workers.all() if now - worker.heartbeat < silent
         ]
-        return len(workers), sum(each.hungry and each.name != self.worker for each in workers)
+        return len(workers), sum(each.idle and each.name != self.worker for each in workers)

@@ -87,7 +87,7 @@ def edit_of(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = 
         },
         inc={"fence": 1} if change.raises_fence else {},
         # A quarantined task keeps its value.
-        raise_to={"begun": 0} if change.ends_leases else {},
+        raise_to={"quarantine_fence": 0} if change.ends_leases else {},
     )
 
 

@@ -20,7 +20,7 @@ from crawlcw.ledger.spider_states import STATE_ID
 class Part(StrEnum):
     """Parts of a ledger in the order of copying: hosts lead to tasks, so they come later."""
 
-    BLOBS = "values set aside"
+    BLOBS = "blobs"
     TASKS = "tasks"
     HOSTS = "hosts"
     WORKERS = "workers"
@@ -45,10 +45,10 @@ _DIGESTS = 1 << (8 * _DIGEST)
 
 
 class Contents(Protocol):
-    """The tasks with their results, and the values set aside: each store has its own places."""
+    """The tasks with their results, and the blobs: each store has its own places."""
 
     def read(self, part: Part) -> AsyncGenerator[Sequence[Document], None]:
-        """Yield all tasks or values set aside, see `Copying.read`."""
+        """Yield all tasks or blobs, see `Copying.read`."""
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
         """Write documents that are not there yet, durably."""
@@ -66,7 +66,7 @@ class Copying:
 
         As `ledger.documents` describes them, on every store alike: a task has its
         `items` in it, whole and in order, with `items_from` without its fence, and its
-        `versions` each with its items; a value set aside is `{_id, task_id, value}`. Keys
+        `versions` each with its items; a blob is `{_id, task_id, value}`. Keys
         stay escaped.
         """
         if part in _CONTENTS:
@@ -107,7 +107,7 @@ def _copied(part: Part, found: Document) -> Document:
     nulls = _NULLS.get(part, ())
     copied = {name: value for name, value in found.items() if value is not None or name in nulls}
     if part is Part.WORKERS:
-        copied["hungry"] = bool(copied["hungry"])
+        copied["idle"] = bool(copied["idle"])
         # Its vitals are of now, and of this ledger.
         copied.pop("vitals", None)
     return copied

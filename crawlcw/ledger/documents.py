@@ -13,8 +13,8 @@ sqlite3. A host is
     failures     of the host, in a row
     page_failures  of its pages, in a row
     given_up     reason why all its tasks were ignored; absent: they were not
-    origins      {scheme: {failures, nameless, failing_since, not_before, good_at, resolved,
-                 witness, given_up}}, without empty fields; absent: no request yet
+    origins      {scheme: {failures, unresolved, failing_since, not_before, good_at, resolved,
+                 probe_page, given_up}}, without empty fields; absent: no request yet
     robots       {origin, body, sitemaps, expires}; absent: not fetched yet
     counts       {finished, failed}; earlier versions counted failed attempts
 
@@ -24,11 +24,11 @@ and a worker
     machine, host, pid, birth, started   as in `Worker`
     heartbeat    time of its last heartbeat
     left         time when it left the list of workers, null before
-    hungry       whether it has no host to crawl, although there is work
-    tally        {pages, items, fetched, bytes, dropped: {reason: number},
+    idle       whether it has no host to crawl, although there is work
+    counters        {pages, items, fetched, bytes, dropped: {reason: number},
                  examples: {reason: [link]}, items_by_callback: {name: number},
                  items_dropped: {reason: number}}
-    vitals       {finished, failed, ignored, items, bytes, rate, in_flight, memory, lag}, as in
+    vitals       {finished, failed, ignored, items, bytes, rate, processing, memory, lag}, as in
                  `Vitals`
 
 A page that was finished once also has
@@ -43,12 +43,12 @@ A page that was finished once also has
 
     data         its data, or a reference to it, see `blob`
     results      {stage: result}, or references to them
-    trace        the last claims: {fence, stage, worker, began, ended, event}
+    trace        the last claims: {fence, stage, worker, started_at, ended_at, event}
     woken        time when it was last made due other than by an outcome (on MongoDB, to
                  distinguish such a write from a renewal)
 
     A value that is too large is stored outside of its task, and replaced by
-    `{%aside: id, size: n}`.
+    `{%blob: id, size: n}`.
 
 The dates of a store are instants. A time without a zone is `{%naive: its text}`.
 
@@ -94,9 +94,9 @@ CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
 _PARTS = (Visit, ResponseInfo, AttemptError)
 _FIELDS = {part: tuple(each.name for each in fields(part)) for part in _PARTS}
 #: Fields that are left out if None: MongoDB would include null in the indexes of due tasks.
-_OPTIONAL = ("due", "body", "errback", "parent", "begun", "revisit")
+_OPTIONAL = ("due", "body", "errback", "parent", "quarantine_fence", "revisit")
 #: Marker keys: no escaped key begins like these.
-_BLOB = "%aside"
+_BLOB = "%blob"
 #: A naive time, as its ISO 8601 text: every date of a store is an instant.
 _NAIVE = "%naive"
 _CODE = re.compile("%([0-9A-F]{2})")
@@ -181,7 +181,7 @@ def task(found: Mapping[str, Any]) -> Task:
         settled=found["settled"],
         retry=found["retry"],
         lost=found["lost"],
-        begun=found.get("begun"),
+        quarantine_fence=found.get("quarantine_fence"),
         reason=Reason(reason) if reason is not None else None,
         visit=Visit(**visit) if (visit := found.get("visit")) else None,
         revisit=found.get("revisit"),
@@ -229,7 +229,7 @@ def results_document(results: Mapping[str, Any]) -> Document:
 def changed(change: Change) -> Document:
     """Return the fields of a task that *change* sets, without appended or unchanged ones.
 
-    `due`, `begun`, `reason` and `revisit` are None if they must be absent; for a tracked
+    `due`, `quarantine_fence`, `reason` and `revisit` are None if they must be absent; for a tracked
     task see `progressed`.
     """
     found: Document = {
@@ -242,7 +242,7 @@ def changed(change: Change) -> Document:
         "settled": change.settled,
         "retry": change.retry,
         "lost": change.lost,
-        "begun": change.begun,
+        "quarantine_fence": change.quarantine_fence,
         "reason": str(change.reason) if change.reason is not None else None,
     }
     if change.response is not None:
@@ -387,12 +387,12 @@ def host(found: Mapping[str, Any]) -> Host:
 def _origin_document(origin: Origin) -> Document:
     found: Document = {
         "failures": origin.failures,
-        "nameless": origin.nameless,
+        "unresolved": origin.unresolved,
         "failing_since": _moment(origin.failing_since),
         "not_before": _moment(origin.until),
         "good_at": _moment(origin.good_at),
         "resolved": origin.resolved,
-        "witness": None if origin.good_url is None else values.text(origin.good_url),
+        "probe_page": None if origin.probe_page is None else values.text(origin.probe_page),
         "given_up": None if origin.given_up is None else str(origin.given_up),
     }
     return {name: value for name, value in found.items() if value}
@@ -402,12 +402,12 @@ def _origin(found: Mapping[str, Any]) -> Origin:
     given_up = found.get("given_up")
     return Origin(
         failures=found.get("failures", 0),
-        nameless=found.get("nameless", 0),
+        unresolved=found.get("unresolved", 0),
         failing_since=_seconds(found.get("failing_since")),
         until=_seconds(found.get("not_before")),
         good_at=_seconds(found.get("good_at")),
         resolved=found.get("resolved", False),
-        good_url=found.get("witness"),
+        probe_page=found.get("probe_page"),
         given_up=Reason(given_up) if given_up is not None else None,
     )
 
@@ -452,8 +452,8 @@ def worker_document(worker: Worker) -> Document:
         "started": worker.started,
         "heartbeat": worker.heartbeat,
         "left": None,
-        "hungry": worker.hungry,
-        "tally": tally_document(worker.tally),
+        "idle": worker.idle,
+        "counters": counters_document(worker.counters),
     }
 
 
@@ -467,31 +467,31 @@ def worker(found: Mapping[str, Any]) -> Worker:
         birth=found["birth"],
         started=found["started"],
         heartbeat=found["heartbeat"],
-        hungry=bool(found["hungry"]),
-        tally=tally(found["tally"]),
+        idle=bool(found["idle"]),
+        counters=counters(found["counters"]),
         vitals=Vitals(**shown) if (shown := found.get("vitals")) else None,
     )
 
 
-def tally_document(tally: Counters) -> Document:
+def counters_document(counters: Counters) -> Document:
     """Return a worker's counters, with escaped reasons."""
     return {
-        "pages": tally.pages,
-        "items": tally.items,
-        "fetched": tally.fetched,
-        "bytes": tally.bytes,
-        "dropped": _numbers(tally.links_dropped),
-        "stalls": tally.stalls,
-        "longest_stall": tally.longest_stall,
-        "unchanged": tally.unchanged,
+        "pages": counters.pages,
+        "items": counters.items,
+        "fetched": counters.fetched,
+        "bytes": counters.bytes,
+        "dropped": _numbers(counters.links_dropped),
+        "stalls": counters.stalls,
+        "longest_stall": counters.longest_stall,
+        "unchanged": counters.unchanged,
         "examples": escaped(
             {
                 values.text(reason): [values.text(link) for link in links]
-                for reason, links in tally.link_examples.items()
+                for reason, links in counters.link_examples.items()
             }
         ),
-        "items_by_callback": _numbers(tally.items_by_callback),
-        "items_dropped": _numbers(tally.items_dropped),
+        "items_by_callback": _numbers(counters.items_by_callback),
+        "items_dropped": _numbers(counters.items_dropped),
     }
 
 
@@ -502,8 +502,8 @@ def _numbers(numbers: Mapping[str, int]) -> Document:
     return dict(escaped(dict(stored)))
 
 
-def tally(found: Mapping[str, Any]) -> Counters:
-    """Return the counters of a stored form, the inverse of `tally_document`."""
+def counters(found: Mapping[str, Any]) -> Counters:
+    """Return the counters of a stored form, the inverse of `counters_document`."""
     named = {
         "dropped": "links_dropped",
         "examples": "link_examples",

@@ -18,7 +18,7 @@ from crawlcw.model.invariants import Violation
 
 #: The fields of a task that a mend may change, and those it repeats as a condition.
 TASK_STATE = (
-    *("status", "due", "lock", "lock_time", "fence", "settled", "begun"),
+    *("status", "due", "lock", "lock_time", "fence", "settled", "quarantine_fence"),
     *("retry", "lost", "reason"),
 )
 #: Likewise of a host.
@@ -81,7 +81,7 @@ class Inspection(ABC):
     def unreferenced_blobs(
         self, *, only: Collection[Any] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield the values set aside that their task does not refer to, or *only* some of them.
+        """Yield the blobs that their task does not refer to, or *only* some of them.
 
         Each has `_id`, `task_id` and `create_time`. Only tracked tasks have such values.
         """
@@ -117,7 +117,7 @@ async def _with_lost_blobs(unit: Unit, tasks: Sequence[Document]) -> Sequence[Do
     there = {each["_id"] async for each in _of(unit, Part.BLOBS, wanted)}
     for task in tasks:
         if lost := [blob for blob in _blobs(task) if blob not in there]:
-            task["asides_lost"] = lost
+            task["blobs_lost"] = lost
     return tasks
 
 

@@ -7,7 +7,7 @@ A session is the document
     state        fresh, ready or retired
     cookies      {digest: {name, value, domain, host_only, path, port, secure, expires}}
     headers, origins, proxy, data   as in `Identity`
-    score, witness                  what pages have left; the second is `login_probe`
+    score, login_probe              what pages have left
     owner, expires                  the worker that logs it in, and until when; else absent
     failures, not_before, given_up, reason   of its last logins
 
@@ -86,7 +86,7 @@ async def _change(unit: Unit, before: Identity | None, after: Identity) -> bool:
 async def _keep(unit: Unit, name: str, fence: int, left: Left) -> bool:
     cookies = {n: _cookie_document(each) for n, each in left.cookies.items() if each is not None}
     edit = Edit(
-        set={} if left.login_probe is None else {"witness": left.login_probe},
+        set={} if left.login_probe is None else {"login_probe": left.login_probe},
         inc={"score": left.score},
         merge={"cookies": cookies},
         without={"cookies": left.cookies.keys() - cookies.keys()},
@@ -103,7 +103,6 @@ def _document(identity: Identity) -> Document:
     """Return a session as its document, with None for fields that are to be absent."""
     found = {field.name: getattr(identity, field.name) for field in fields(Identity)}
     found["_id"] = found.pop("name")
-    found["witness"] = found.pop("login_probe")
     found["state"] = str(identity.state)
     found["cookies"] = {key: _cookie_document(each) for key, each in identity.cookies.items()}
     found["headers"] = [list(pair) for pair in identity.headers]
@@ -118,14 +117,13 @@ def _cookie_document(cookie: Cookie) -> Document:
 
 
 def _session(found: Mapping[str, Any]) -> Identity:
-    """Return the session of a document, without the fields of a newer crawlcw."""
+    """Return the session of a document."""
     known = {field.name for field in fields(Identity)}
     values = {name: value for name, value in found.items() if name in known}
     return Identity(
         **{
             **values,
             "name": found["_id"],
-            "login_probe": found.get("witness"),
             "state": IdentityState(found["state"]),
             "cookies": {key: _cookie(each) for key, each in found.get("cookies", {}).items()},
             "headers": tuple((name, value) for name, value in found.get("headers", ())),

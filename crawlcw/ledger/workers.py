@@ -36,26 +36,26 @@ class Workers:
         return [documents.worker(each) for each in await self._store.reading(_at_work)]
 
     async def beat(
-        self, name: str, tally: Counters, *, hungry: bool = False, vitals: Vitals | None = None
+        self, name: str, counters: Counters, *, idle: bool = False, vitals: Vitals | None = None
     ) -> None:
         """Record a worker's heartbeat, its counters, and whether it wants hosts.
 
         By one write, *vitals* included; without any it keeps those it showed last. Writes
         nothing for a worker that is not on the list any more.
         """
-        counted = documents.tally_document(tally)
-        news: Document = {"heartbeat": self._store.now(), "hungry": hungry, "tally": counted}
+        counted = documents.counters_document(counters)
+        news: Document = {"heartbeat": self._store.now(), "idle": idle, "counters": counted}
         if vitals is not None:
             news["vitals"] = asdict(vitals)
         await self._store.writing(_beat, name, news)
 
-    async def tally(self) -> Counters:
+    async def counters(self) -> Counters:
         """Return the sum of what all workers have counted, those that left included.
 
         Of workers that left, the last 1,000 count.
         """
         found = await self._store.reading(_every)
-        return sum((documents.tally(each["tally"]) for each in found), Counters())
+        return sum((documents.counters(each["counters"]) for each in found), Counters())
 
     async def leave(self, name: str) -> int:
         """Take a worker off the list and end its leases now; return how many tasks it had.
@@ -63,7 +63,7 @@ class Workers:
         For a worker that is known to be dead: its tasks are claimable at once, due since
         they are there and so before later tasks.
         Its hosts are ready, and so are those of its tasks that have no owner. Its counters
-        stay, see `tally`.
+        stay, see `counters`.
         """
         now = self._store.now()
         # The worker is marked last: after a crash in between all is done again.

@@ -130,9 +130,9 @@ class Breaker:
 #: does: another attempt tells a passing mistake, and waiting for longer tells no more.
 _FEW_FAILURES = 2
 #: A longer URL is not worth keeping with its host.
-_LONGEST_GOOD_URL = 500
+_LONGEST_PROBE_PAGE = 500
 #: Bytes. A larger page is asked for once more only where no other is known.
-_LARGEST_GOOD_PAGE = 64 * 1024
+_LARGEST_PROBE_PAGE = 64 * 1024
 #: So many pages that are refused for the first time before a good page is asked show a limit.
 _MANY = 3
 #: Seconds: the longest rest before the first good page is asked.
@@ -179,10 +179,10 @@ class Origin(Breaker):
     The ledger keeps it with its host, but for what one owner alone needs.
     """
 
-    nameless: int = 0  #: how many failures said that its name, which had an address, has none
+    unresolved: int = 0  #: how many failures said that its name, which had an address, has none
     good_at: float | None = None  #: when the last request was sent that was answered well
     resolved: bool = False  #: whether its name had an address, in this crawl
-    good_url: str | None = None  #: a page that was answered well: the probe
+    probe_page: str | None = None  #: a page that was answered well: the probe
     given_up: Reason | None = None  #: why its waiting tasks were ignored, if they were: it is dead
     probe: _Probe | None = None
     cleared: bool = False  #: whether a probe for refused pages was answered
@@ -202,8 +202,10 @@ class Origin(Breaker):
 
     def learned(self, url: str, *, size: int) -> None:
         """Note a page of *size* bytes that was answered well, and that anyone may ask for again."""
-        if len(url) <= _LONGEST_GOOD_URL and (size <= _LARGEST_GOOD_PAGE or self.good_url is None):
-            self.good_url = url
+        if len(url) <= _LONGEST_PROBE_PAGE and (
+            size <= _LARGEST_PROBE_PAGE or self.probe_page is None
+        ):
+            self.probe_page = url
 
     def answered(self, marks: Marks, *, sent: float, delay: float) -> bool:
         """Note a good answer; return whether a limit of the host, which has a *delay*, is likely.
@@ -223,7 +225,7 @@ class Origin(Breaker):
         elif self.given_up is None and (not self.failures or self.sent_before_opening(sent)):
             return False
         self.close()
-        self.nameless, self.given_up = 0, None
+        self.unresolved, self.given_up = 0, None
         return limited
 
     def throttled(
@@ -254,7 +256,7 @@ class Origin(Breaker):
             return Cause.PAGE
         if self.given_up is not None or self.sent_before_opening(sent):
             return Cause.ORIGIN
-        if may_probe and not self.failures and self.good_url not in (None, url):
+        if may_probe and not self.failures and self.probe_page not in (None, url):
             if self.probe is None:
                 short = 0 < (error.retry_after or 0) <= _SHORT_REST
                 self.probe = _Probe(now, rested=is_new and short and not self.cleared)
@@ -296,7 +298,7 @@ class Origin(Breaker):
         failures, most = self.failures + faults, policy.max_failures
         if reason in _DNS_FAILURES and (named or self.resolved):
             # A resolver's mistakes shorten the way of no other failures.
-            self.nameless += 1
+            self.unresolved += 1
             since = now if self.failing_since is None else self.failing_since
             last = failures >= most and now - since >= LONGEST_OUTAGE
         else:
@@ -304,7 +306,7 @@ class Origin(Breaker):
             # A port that refuses pages (429) is no closed one.
             if closed and self.good_at is None and not self.has_refused:
                 most = min(most, _FEW_FAILURES)
-            last = failures - self.nameless >= most
+            last = failures - self.unresolved >= most
         self.resolved = self.resolved or reason not in _DNS_FAILURES
         rest = policy.rest(failures, retry_after=asked, chance=chance)
         self.open(now=now, rest=rest, faults=faults)

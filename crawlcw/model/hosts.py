@@ -115,8 +115,8 @@ class Host:
         """
         for scheme, origin in self.origins.items():
             fails = origin.given_up is None and (origin.failures or origin.probe)
-            if fails and origin.good_url and self.resting_until(scheme, now=now) is None:
-                return origin.good_url
+            if fails and origin.probe_page and self.resting_until(scheme, now=now) is None:
+                return origin.probe_page
         return None
 
     def origin_answered(

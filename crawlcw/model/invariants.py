@@ -55,8 +55,8 @@ class Kind(StrEnum):
     # A tracked task.
     ID_OF_OTHER_KEY = "id-of-other-key"
     HOST_OF_OTHER_STAGE = "host-of-other-stage"
-    BLOB_LOST = "aside-lost"
-    BLOB_LEFT = "aside-left"
+    BLOB_LOST = "blob-lost"
+    BLOB_LEFT = "blob-left"
     # A host.
     HOST_MALFORMED = "host-malformed"
     HOST_LEASE_ENDLESS = "host-lease-endless"
@@ -186,11 +186,11 @@ ADVICE: Mapping[Kind, Advice] = {
         todo="find out who wrote it: crawlcw sets both in one write",
     ),
     Kind.BLOB_LOST: Advice(
-        meaning="a task refers to a value that was set aside and is not there",
-        todo="restore `<use case>.asides` from a backup, or let the task begin anew",
+        meaning="a blob that a task refers to is not there",
+        todo="restore `<use case>.blobs` from a backup, or let the task begin anew",
     ),
     Kind.BLOB_LEFT: Advice(
-        meaning="a value was set aside, and no task refers to it",
+        meaning="no task refers to this blob",
         todo="nothing: a process ended, or lost the ledger, between two writes; --repair deletes "
         "what is older than a day",
         note=True,
@@ -315,7 +315,7 @@ _OPTIONAL: Mapping[str, tuple[_Check, str]] = {
     "body": (lambda value: isinstance(value, bytes), "bytes"),
     "lock": (_is_text, "text"),
     "lock_time": (_is_time, "a time"),
-    "begun": (_is_whole, "a whole number"),
+    "quarantine_fence": (_is_whole, "a whole number"),
     "reason": (_is_text, "text"),
     "options": (_are_options, "a document, its max_retry a whole number"),
     "revisit": (_is_time, "a time"),
@@ -348,7 +348,7 @@ def of_task(
 
     *found* are its fields as `ledger.documents` names them, and of its results
     `items` (how many there are), `items_lost` (which of them are not) and
-    `asides_lost` (which values set aside are not there). The limits are those
+    `blobs_lost` (which blobs are not there). The limits are those
     the crawl ran with, where they are known: a ledger does not record them, and
     a later crawl may have had others. A task's own `max_retry` counts instead.
     """
@@ -436,14 +436,17 @@ def _of_counters(
         if limit is not None and count > limit:
             yield Violation(kind=Kind.BOUND_EXCEEDED, detail=f"{name} is {count}, of {limit}")
     fence, settled = found["fence"], found["settled"]
-    begun = found.get("begun") or 0
+    quarantine_fence = found.get("quarantine_fence") or 0
 
     def says() -> str:
-        return f"{status.name.lower()}, fence {fence}, settled {settled}, begun {begun}"
+        return (
+            f"{status.name.lower()}, fence {fence}, settled {settled}, "
+            f"quarantine_fence {quarantine_fence}"
+        )
 
-    if settled < 0 or fence < 0 or begun < 0:
+    if settled < 0 or fence < 0 or quarantine_fence < 0:
         yield Violation(kind=Kind.COUNTER_NEGATIVE, detail=says())
-    elif fence < settled + (status is Status.PROCESSING) or fence < begun:
+    elif fence < settled + (status is Status.PROCESSING) or fence < quarantine_fence:
         # A claim raises the fence, its work begins, and its outcome ends the claim.
         yield Violation(kind=Kind.FENCE_BEHIND, detail=says())
     if settled == 0 and (status in (Status.FINISHED, Status.FAILED) or found.get("items")):
@@ -478,7 +481,11 @@ def _of_reason(found: Mapping[str, Any], status: Status) -> Iterator[Violation]:
     # Only a task that was tried is tried again.
     untried = status is Status.FAILED and found["retry"] < 1
     # Ledgers of earlier versions: there a child process died of the page, and no lease was lost.
-    unlost = reason == Reason.CRASHED_WORKER and found["lost"] < 1 and found.get("begun") is None
+    unlost = (
+        reason == Reason.CRASHED_WORKER
+        and found["lost"] < 1
+        and found.get("quarantine_fence") is None
+    )
     if unwanted or untried or (status is Status.IGNORED and unlost):
         yield Violation(kind=Kind.REASON_UNFOUNDED, detail=says())
 
@@ -511,8 +518,8 @@ def _of_key(found: Mapping[str, Any]) -> Iterator[Violation]:
     if found["host"] != found["callback"]:
         detail = f"host {found['host']}, stage {found['callback']}"
         yield Violation(kind=Kind.HOST_OF_OTHER_STAGE, detail=detail)
-    if found.get("asides_lost"):
-        yield Violation(kind=Kind.BLOB_LOST, detail=", ".join(map(str, found["asides_lost"])))
+    if found.get("blobs_lost"):
+        yield Violation(kind=Kind.BLOB_LOST, detail=", ".join(map(str, found["blobs_lost"])))
 
 
 def of_host(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:

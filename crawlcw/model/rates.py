@@ -30,7 +30,7 @@ class Vitals:
     items: int = 0  #: recorded since its start
     bytes: int = 0  #: of decoded bodies since its start
     rate: float = 0.0  #: tasks finished a second, over the last minute
-    in_flight: int = 0  #: tasks that it holds
+    processing: int = 0  #: tasks that it holds
     memory: int = 0  #: of its process, resident, in bytes; 0: not known
     lag: float = 0.0  #: by how many seconds its event loop was late at most, of late
 
@@ -64,7 +64,7 @@ class Span:
     ignored: int
     items: int
     bytes: int
-    in_flight: int  #: at the end, as the other two
+    processing: int  #: at the end, as the other two
     memory: int
     lag: float
 
@@ -86,7 +86,7 @@ class Slot:
     items: float = 0.0
     bytes: float = 0.0
     workers: int = 0  #: those at work in it
-    in_flight: int = 0  #: tasks that they held, by the last that each showed
+    processing: int = 0  #: tasks that they held, by the last that each showed
     memory: int = 0  #: bytes of all of them
     lag: float = 0.0  #: the worst one of all
 
@@ -142,7 +142,7 @@ def _span(before: Point, after: Point) -> Span:
         ignored=max(last.ignored - first.ignored, 0),
         items=max(last.items - first.items, 0),
         bytes=max(last.bytes - first.bytes, 0),
-        in_flight=last.in_flight,
+        processing=last.processing,
         memory=last.memory,
         lag=last.lag,
     )
@@ -169,7 +169,7 @@ def slots(
                 latest[n][span.worker] = span
     for slot, workers in zip(row, latest, strict=True):
         slot.workers = len(workers)
-        slot.in_flight = sum(span.in_flight for span in workers.values())
+        slot.processing = sum(span.processing for span in workers.values())
         slot.memory = sum(span.memory for span in workers.values())
     return row
 

@@ -159,7 +159,7 @@ class Task:
     settled: int = 0  #: the fence of the last outcome recorded
     retry: int = 0  #: failed attempts
     lost: int = 0  #: workers that were lost while they worked on it alone
-    begun: int | None = None
+    quarantine_fence: int | None = None
     """None: no worker was lost that held it, since it was last finished. 0: one was. Else the
     fence of the last claim whose holder began with it alone or, where it is quarantined, gave it
     back; see `transitions.is_quarantined`."""
@@ -212,8 +212,8 @@ class AttemptRecord:
     fence: int
     stage: str
     worker: str  #: who held it: a process, or a worker that asked for its share
-    began: datetime
-    ended: datetime
+    started_at: datetime
+    ended_at: datetime
     event: str  #: `finish`, `advance`, `fail` or `give up`
 
 

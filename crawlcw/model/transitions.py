@@ -114,7 +114,7 @@ class Progress:
     """What an attempt at a tracked task leaves in it."""
 
     worker: str  #: who held it, for the trace
-    began: datetime
+    started_at: datetime
     stage: str | None = None  #: which one it was, for the trace; None: the task's
     data: Mapping[str, Any] | BlobRef | None = None  #: None: unchanged
     results: Mapping[str, Any] = field(default_factory=dict)  #: by stage; added to those there
@@ -203,7 +203,7 @@ class Change:
     settled: int
     retry: int
     lost: int
-    begun: int | None  #: see `Task.begun`
+    quarantine_fence: int | None  #: see `Task.quarantine_fence`
     reason: Reason | None
     error: AttemptError | None = None  #: added to the errors
     kept_errors: int = KEPT_ERRORS  #: the most of them that are kept
@@ -244,7 +244,7 @@ class BulkChange:
     forgets: tuple[str, ...] = ()  #: fields that are absent afterwards
     raises_fence: bool = False  #: no page or claim that was read before fits afterwards
     wakes_hosts: bool = False  #: the hosts of a spider's pages are to be ready for them
-    ends_leases: bool = False  #: only of leases that ran out; `begun` is at least 0 then
+    ends_leases: bool = False  #: only of leases that ran out; `quarantine_fence` is at least 0 then
     of_held: "BulkChange | None" = None  #: the same of tasks that are held; None: they are left
 
     @property
@@ -357,7 +357,7 @@ def claim(
         settled=task.settled,
         retry=task.retry,
         lost=lost,
-        begun=_begun(task),
+        quarantine_fence=_quarantine_fence(task),
         reason=task.reason,
     )
 
@@ -369,12 +369,12 @@ def losses(task: Task) -> int:
     `Leases.begin`: else the task waited in the queue of a worker that something
     else has crashed, or was under way beside what did.
     """
-    return task.lost + (task.status is Status.PROCESSING and task.begun == task.fence)
+    return task.lost + (task.status is Status.PROCESSING and task.quarantine_fence == task.fence)
 
 
 def is_alone(lease: Lease) -> bool:
     """Return whether the holder of a lease has begun alone, by what `Leases.held` returns."""
-    return lease.task.begun == lease.fence
+    return lease.task.quarantine_fence == lease.fence
 
 
 def is_quarantined(task: Task) -> bool:
@@ -383,13 +383,15 @@ def is_quarantined(task: Task) -> bool:
     So it is once two workers in a row were lost that held it, until it is finished. One
     says nothing: it may have been killed, and held hundreds of tasks.
     """
-    return bool(task.begun) or (task.begun is not None and task.status is Status.PROCESSING)
+    return bool(task.quarantine_fence) or (
+        task.quarantine_fence is not None and task.status is Status.PROCESSING
+    )
 
 
-def _begun(task: Task) -> int | None:
-    """Return what `begun` of *task* becomes when it is claimed: 0 after the first lost worker."""
-    lost_before = task.begun is not None or task.status is Status.PROCESSING
-    return task.begun or 0 if lost_before else None
+def _quarantine_fence(task: Task) -> int | None:
+    """Return the `quarantine_fence` of a claimed *task*: 0 after the first lost worker."""
+    lost_before = task.quarantine_fence is not None or task.status is Status.PROCESSING
+    return task.quarantine_fence or 0 if lost_before else None
 
 
 def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
@@ -418,7 +420,7 @@ def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
         settled=task.settled,
         retry=task.retry,
         lost=lost,
-        begun=_begun(task),
+        quarantine_fence=_quarantine_fence(task),
         reason=reason,
         error=error,
     )
@@ -459,7 +461,7 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
         retry=lease.task.retry,
         lost=losses(lease.task),
         # A worker has lived through it: the crash was another task's doing.
-        begun=None,
+        quarantine_fence=None,
         reason=None,
         response=outcome.response,
         items=outcome.items,
@@ -492,7 +494,7 @@ def _advanced(lease: Lease, outcome: Advanced, *, now: datetime) -> Change:
         # A stage has attempts of its own.
         retry=0,
         lost=0,
-        begun=None,
+        quarantine_fence=None,
         reason=None,
         progress=outcome.progress,
         trace=_trace(lease, outcome.progress, Event.ADVANCE, now=now),
@@ -505,8 +507,8 @@ def _trace(lease: Lease, progress: Progress, event: Event, *, now: datetime) -> 
         fence=lease.fence,
         stage=progress.stage or lease.task.callback,
         worker=progress.worker,
-        began=progress.began,
-        ended=now,
+        started_at=progress.started_at,
+        ended_at=now,
         event=event,
     )
 
@@ -531,7 +533,7 @@ def _failed(
         # Being unwanted is not a failed attempt.
         retry=min(attempt, policy.max_retry) if failure and outcome.tried else lease.task.retry,
         lost=losses(lease.task),
-        begun=_begun(lease.task),
+        quarantine_fence=_quarantine_fence(lease.task),
         reason=outcome.reason,
         error=AttemptError(
             time=now,
@@ -572,7 +574,7 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
         retry=before.retry,
         lost=losses(lease.task),
         # A quarantined task stays so, although this holder has not begun with it.
-        begun=lease.fence if is_quarantined(before) else _begun(before),
+        quarantine_fence=lease.fence if is_quarantined(before) else _quarantine_fence(before),
         reason=before.reason,
     )
     return Settlement(lease=lease, change=change)
@@ -606,7 +608,7 @@ def reparse(
         settled=task.fence + 1,
         retry=task.retry,
         lost=task.lost,
-        begun=None,
+        quarantine_fence=None,
         reason=None,
         response=response,
         items=items,
@@ -674,7 +676,7 @@ def rejected(settlement: Settlement, *, reason: Reason, message: str) -> Settlem
             settled=change.fence,
             retry=change.retry,
             lost=change.lost,
-            begun=change.begun,
+            quarantine_fence=change.quarantine_fence,
             reason=reason,
             error=AttemptError(
                 time=change.update_time,

@@ -18,6 +18,6 @@ class Worker:
     started: datetime
     heartbeat: datetime  #: when it last said that it lives
     host: str = ""  #: the machine's name, for people
-    hungry: bool = False  #: whether it has no host to ask, though there is work
-    tally: Counters = field(default_factory=Counters)
+    idle: bool = False  #: whether it has no host to ask, though there is work
+    counters: Counters = field(default_factory=Counters)
     vitals: Vitals | None = None  #: its state as it was shown last; None: not yet

@@ -100,8 +100,8 @@ class TraceView(Answer):
     fence: int
     stage: str
     worker: str
-    began: datetime
-    ended: datetime
+    started_at: datetime
+    ended_at: datetime
     event: str
 
 

@@ -1,4 +1,4 @@
-"""Adding tasks: they are checked, their large values are set aside, and they are written."""
+"""Adding tasks: they are checked, their large values become blobs, and they are written."""
 
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -32,13 +32,13 @@ class Adder:
     async def add(self, tasks: Sequence[NewTask | str], *, inline_limit: int) -> Added:
         """Add those that are not known by one write.
 
-        Values of more than *inline_limit* bytes are set aside. Raises `UsageError`
+        Values of more than *inline_limit* bytes become blobs. Raises `UsageError`
         for what can be no task; then none is added.
         """
         made = [self._task(each) for each in tasks]
         offloaded = [await self._offloaded(task, limit=inline_limit) for task in made]
         added = await self._ledger.tasks.add(offloaded)
-        await self._drop_unused([task for task in offloaded if _aside(task)], added)
+        await self._drop_unused([task for task in offloaded if _blobs(task)], added)
         return added
 
     def _task(self, given: NewTask | str) -> Task:
@@ -72,28 +72,28 @@ class Adder:
         )
 
     async def _drop_unused(self, offloaded: Sequence[Task], added: Added) -> None:
-        """Delete the values set aside for tasks that turned out to be known, or were rejected."""
+        """Delete the blobs for tasks that turned out to be known, or were rejected."""
         if not offloaded:
             return
         chosen = TaskFilter(ids={task.id for task in offloaded})
         found = await self._ledger.queries.find(chosen, limit=len(offloaded))
-        # Every value set aside has an id of its own: if several callers add one key at once,
+        # Every blob has an id of its own: if several callers add one key at once,
         # each finds here whether the task refers to its own. The values of a task that is not found
         # are left.
-        referred = {record.task.id: _aside(record.task) for record in found}
+        referred = {record.task.id: _blobs(record.task) for record in found}
         referred |= {task.id: () for task, _ in added.rejected if task.id not in referred}
         await self._blobs.drop(
             *(
                 blob
                 for task in offloaded
                 if task.id in referred
-                for blob in _aside(task)
+                for blob in _blobs(task)
                 if blob not in referred[task.id]
             )
         )
 
 
-def _aside(task: Task) -> tuple[BlobRef, ...]:
-    """Return what stands for the values of a task that are set aside."""
+def _blobs(task: Task) -> tuple[BlobRef, ...]:
+    """Return the blobs of a task."""
     values = (task.context, task.carried.data if task.carried else None)
     return tuple(each for each in values if isinstance(each, BlobRef))

@@ -26,7 +26,7 @@ class Blobs:
         return await self._ledger.blobs.read(value)
 
     async def drop(self, *offload: Any) -> None:
-        """Delete those of the values that were put aside; nothing may refer to them any more."""
+        """Delete those of the blobs; nothing may refer to them any more."""
         blobs = [each for each in offload if isinstance(each, BlobRef)]
         if blobs:
             await self._ledger.blobs.drop(blobs)

@@ -176,13 +176,13 @@ class Execution:
         return Progress(
             stage=self.stage,
             worker=self._session.worker,
-            began=self._began,
+            started_at=self._began,
             data=data,
             results=results,
         )
 
     def _trace(self) -> Progress:
-        return Progress(stage=self.stage, worker=self._session.worker, began=self._began)
+        return Progress(stage=self.stage, worker=self._session.worker, started_at=self._began)
 
     async def _stowed(self, value: Any) -> Any:
         limit = self._session.policy.inline_limit

@@ -130,7 +130,7 @@ class LeaseBroker:
         """Return those still held; of quarantined tasks it is noted that the work begins."""
         kept = []
         for lease in leases:
-            noted = not is_quarantined(lease.task) or lease.task.begun == lease.fence
+            noted = not is_quarantined(lease.task) or lease.task.quarantine_fence == lease.fence
             if noted or await self._ledger.leases.begin(lease):
                 kept.append(lease)
         return kept

@@ -66,7 +66,7 @@ class Settler:
     async def _outcome(self, lease: Lease, ending: Ending, me: str) -> Outcome:
         task = lease.task
         assert task.due is not None
-        trace = Progress(stage=self._stage(lease), worker=me, began=task.due)
+        trace = Progress(stage=self._stage(lease), worker=me, started_at=task.due)
         match ending:
             case Finish():
                 progress = await self._progress(trace, lease, ending)

@@ -46,7 +46,7 @@ _FIRST_RECONNECT = 1.0
 _LONGEST_RECONNECT = 60.0
 #: Tasks that are looked at besides, while leases have their grace after an outage.
 _MOST_IN_GRACE = 1_000
-_LONGEST_STEP_ASIDE = 0.02
+_LONGEST_RETREAT = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +214,7 @@ class Worker:
             self._idle = _SHORTEST_IDLE
         elif claimed.missed:
             # Others claim the same tasks: do not go on in step with them.
-            await anyio.sleep(random.random() * _LONGEST_STEP_ASIDE)
+            await anyio.sleep(random.random() * _LONGEST_RETREAT)
         return True
 
     async def _horizon(self) -> datetime | None:

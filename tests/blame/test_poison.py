@@ -214,7 +214,7 @@ def test_one_kill_of_everything_lets_no_page_run_alone(
     assert code == 0
     rows = store.rows()
     assert any(row.fence > 1 for row in rows)
-    assert {(row.lost, row.begun) for row in rows} == {(0, None)}
+    assert {(row.lost, row.quarantine_fence) for row in rows} == {(0, None)}
 
 
 def _kinds() -> Iterator[Any]:

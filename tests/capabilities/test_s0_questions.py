@@ -221,7 +221,7 @@ async def story(store: UseCases) -> list[Any]:
             (task.key, task.stage, task.status, task.reason, task.due, task.update_time),
             (task.retry, task.lost, task.holder, task.data, task.results, task.context),
             [(error.attempt, error.message, error.time) for error in task.errors],
-            [(trace.fence, trace.stage, trace.event, trace.ended) for trace in task.trace],
+            [(trace.fence, trace.stage, trace.event, trace.ended_at) for trace in task.trace],
         )
         for task in found
     ]

@@ -21,7 +21,7 @@ HOSTILE = {
     "$set": {"status": 50},
     "a.b": "$status",
     "": "%24",
-    "%aside": "no pointer",
+    "%blob": "no pointer",
     "nul": "a\0b",
     "sql": "'; DROP TABLE orders; --",
     "script": "{{ 7 * 7 }} ${jndi:ldap://x} <script>",

@@ -14,7 +14,7 @@ from crawlcw.tracking import SyncTracker, Tracker
 from tests.capabilities.use_cases import UseCases, due_keys, fail, finish, task_of
 from tests.support.ledgers import START, FakeClock
 
-PROGRESS = Progress(worker="w", began=START, data={"paid": True})
+PROGRESS = Progress(worker="w", started_at=START, data={"paid": True})
 
 
 async def claimed(tracker: Tracker, *keys: str) -> list[Lease]:

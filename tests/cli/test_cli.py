@@ -285,7 +285,7 @@ async def test_stats_show_who_is_at_work_and_what_was_not_followed(tmp_path: Pat
         Counters(
             pages=1200, links_dropped=counted, link_examples={"refused-scope": [long, "\x1b", "c"]}
         ),
-        vitals=Vitals(rate=2.5, in_flight=3, memory=1 << 20, lag=0.5),
+        vitals=Vitals(rate=2.5, processing=3, memory=1 << 20, lag=0.5),
     )
     await ledger.workers.beat(
         "gone",
@@ -325,7 +325,7 @@ async def test_stats_show_who_is_at_work_and_what_was_not_followed(tmp_path: Pat
         "refused-scope": [long, "\x1b", "c"],
     }
     seen = {"started": began, "heartbeat": began}
-    vitals = {"rate": 2.5, "in_flight": 3, "memory": 1 << 20, "lag": 0.5}
+    vitals = {"rate": 2.5, "processing": 3, "memory": 1 << 20, "lag": 0.5}
     assert shown["workers"] == [
         {"host": "near", "pid": os.getpid(), "pages": 1200} | seen | vitals,
         {"host": "far\x1b", "pid": 7, "pages": 0} | seen | dict.fromkeys(vitals),

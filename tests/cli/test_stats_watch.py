@@ -103,7 +103,7 @@ def span(began: float, ended: float, finished: int) -> Span:
         ignored=0,
         items=0,
         bytes=0,
-        in_flight=0,
+        processing=0,
         memory=0,
         lag=0.0,
     )
@@ -161,7 +161,7 @@ def test_hosts_that_fail_come_before_those_that_rest_and_those_that_are_slow():
 
 def test_a_picture_shows_each_worker_and_host_and_nothing_of_them_acts_on_the_terminal():
     hosts = notable([Host(name=EVIL, failures=2)], now=START)
-    evil = replace(worker(EVIL, rate=1.5, in_flight=7, memory=300 << 20, lag=1.25, finished=9))
+    evil = replace(worker(EVIL, rate=1.5, processing=7, memory=300 << 20, lag=1.25, finished=9))
     seen = look(workers=(evil,), hosts=hosts, reasons={EVIL: 3}, name=EVIL, trouble=EVIL)
 
     for text in (drawn(seen), overview.line(seen) + "\n"):
@@ -347,7 +347,7 @@ def test_a_crawl_is_watched_from_another_terminal_while_it_runs(tmp_path: Path, 
         terminal.read_until(r"(?m)^ *\S+-\d+-\w+ +\d+\.\d +[1-9]\d* +\d+ MiB +\d+ ms")
         assert piped.stdout is not None
         seen: list[dict[str, Any]] = []
-        while not any(each["in_flight"] for look in seen for each in look["workers"]):
+        while not any(each["processing"] for look in seen for each in look["workers"]):
             seen.append(json.loads(piped.stdout.readline()))
         with urlopen(f"{origin}/open") as answer:
             answer.read()

@@ -262,13 +262,13 @@ class Harness:
             self.held.end([lease])
             task = lease.task
             self.causes.answered_well(task.host, task.url, latency=seconds, sent=self.ledger.now())
-            self.causes.finished(task, good_url=None, size=0)
+            self.causes.finished(task, probe_page=None, size=0)
             self.coordinator.written(more=False, again=())
 
     async def is_hungry(self) -> bool:
         """Beat, and return whether the other workers see that this one wants hosts."""
         await self.session.beat()
-        workers = {each.name: each.hungry for each in await self.ledger.workers.all()}
+        workers = {each.name: each.idle for each in await self.ledger.workers.all()}
         return workers[self.session.worker]
 
     async def renew(self) -> None:
@@ -1355,7 +1355,7 @@ async def test_a_crawl_whose_tasks_others_have_waits_for_them(ledger: CountingLe
     alone = harness.coordinator.standstill()
     await ledger.workers.join(replace(this_worker(now=ledger.now()), name="b"))
     for name in ("b", harness.session.worker):
-        await ledger.workers.beat(name, Counters(), hungry=False)
+        await ledger.workers.beat(name, Counters(), idle=False)
     await asyncio.sleep(10)
     together = harness.coordinator.standstill()
 
@@ -1489,7 +1489,7 @@ async def test_a_worker_without_hosts_is_left_its_share(ledger: CountingLedger) 
     await asyncio.sleep(2)
     assert len(harness.frontier.leased) == 40
 
-    await ledger.workers.beat("b", Counters(), hungry=True)
+    await ledger.workers.beat("b", Counters(), idle=True)
     taken: list[HostLease] = []
     for tenth in range(40):
         await asyncio.sleep(0.1)
@@ -1497,7 +1497,7 @@ async def test_a_worker_without_hosts_is_left_its_share(ledger: CountingLedger) 
         if tenth % 12:
             continue  # a worker that found nothing pauses before its next look
         taken += await ledger.host_leases.lease(worker="b", limit=99, lease=timedelta(minutes=1))
-        await ledger.workers.beat("b", Counters(), hungry=not taken)
+        await ledger.workers.beat("b", Counters(), idle=not taken)
 
     assert len(taken) == 20
     await running
@@ -1511,7 +1511,7 @@ async def test_hosts_are_not_handed_on_as_they_come(ledger: CountingLedger) -> N
         await ledger.tasks.add([make_task(f"http://h{host}.example/")])
     for name in ("b", "c"):
         await ledger.workers.join(replace(this_worker(now=ledger.now()), name=name))
-        await ledger.workers.beat(name, Counters(), hungry=True)
+        await ledger.workers.beat(name, Counters(), idle=True)
     harness = Harness(ledger, concurrency=100)
 
     assert await harness.until_it_ends() == "drained"

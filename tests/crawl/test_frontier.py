@@ -543,7 +543,7 @@ def test_the_first_throttling_of_a_page_is_its_hosts_and_sends_it_behind_the_oth
 def well(process: Process, **state: Any) -> HeldHost:
     """Serve a host that has answered a page before."""
     process.now += 1
-    origins = {"http": Origin(good_at=START.timestamp(), good_url=GOOD_PAGE)}
+    origins = {"http": Origin(good_at=START.timestamp(), probe_page=GOOD_PAGE)}
     return process.serve(**{"origins": origins, "finished": 100} | state)
 
 
@@ -667,8 +667,8 @@ def test_the_tasks_of_a_lone_origin_that_rests_are_in_nobodys_way():
 @pytest.mark.parametrize(
     ("origin", "cause"),
     [
-        ({"good_url": GOOD_PAGE}, None),
-        ({"good_url": GOOD_PAGE, "failures": 1}, Cause.ORIGIN),
+        ({"probe_page": GOOD_PAGE}, None),
+        ({"probe_page": GOOD_PAGE, "failures": 1}, Cause.ORIGIN),
         ({}, Cause.ORIGIN),
     ],
     ids=["known", "failing", "none"],

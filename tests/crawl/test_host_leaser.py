@@ -77,7 +77,7 @@ class World:
 
     async def neighbour(self, name: str, *, hungry: bool) -> None:
         await self.ledger.workers.join(replace(this_worker(now=self.ledger.now()), name=name))
-        await self.ledger.workers.beat(name, Counters(), hungry=hungry)
+        await self.ledger.workers.beat(name, Counters(), idle=hungry)
 
     def count(self, facet: PatchedFacet, operation: str) -> list[str]:
         """Return the list that the calls of an operation are written to."""

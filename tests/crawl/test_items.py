@@ -291,12 +291,12 @@ async def test_a_crawl_records_counts_and_reports_them_on_each_store(
     assert report.items_dropped == {"no price": 2}
     ledger = await open_ledger(ledger_url, "shop")
     rows = [row.item async for row in ledger.queries.items()]
-    tally = await ledger.workers.tally()
+    counters = await ledger.workers.counters()
     await ledger.close()
     assert {"lost": f"{HOME}gone", "seen": False} in rows
     assert {"page": HOME, "seen": True} in rows
-    assert (len(rows), tally.items_by_callback) == (6, counts)
-    assert tally.items_dropped == {"no price": 2}
+    assert (len(rows), counters.items_by_callback) == (6, counts)
+    assert counters.items_dropped == {"no price": 2}
 
     told = invoke("stats", "shop", "--ledger", ledger_url, "--json")
     shown = invoke("stats", "shop", "--ledger", ledger_url)

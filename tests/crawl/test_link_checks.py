@@ -97,10 +97,10 @@ async def test_a_link_that_is_among_those_dropped_is_found(ledger: Ledger, link:
     worker = this_worker(now=ledger.now())
     await ledger.workers.join(worker)
     examples = ("http://books.test/deep", "HTTP://books.test/as-written")
-    tally = Counters(
+    counters = Counters(
         links_dropped={"too-many-links": 4}, link_examples={"too-many-links": examples}
     )
-    await ledger.workers.beat(worker.name, tally)
+    await ledger.workers.beat(worker.name, counters)
 
     refused = await checks().refusal_now(link, ledger)
 

@@ -117,7 +117,7 @@ async def test_a_page_that_is_not_modified_is_not_parsed_and_one_that_is_has_its
     assert (report.pages, report.unchanged, report.items) == (4, 2, 2)
     assert report.drained
     assert await items(ledger) == {"home", "same", "new", "found"}
-    assert (await ledger.workers.tally()).unchanged == 2
+    assert (await ledger.workers.counters()).unchanged == 2
     assert (await record(ledger, HOME + "other")).task.visit.etag == '"2"'
 
 

@@ -287,7 +287,7 @@ async def test_a_chart_has_what_the_workers_have_left_in_the_ledger(ledger_url: 
         now = ledger.now()
         for age, finished in ((180, 0), (120, 60), (60, 180)):
             time = now - timedelta(seconds=age)
-            vitals = Vitals(finished=finished, in_flight=7, memory=1 << 20)
+            vitals = Vitals(finished=finished, processing=7, memory=1 << 20)
             point = Point(
                 worker="w", started=now - timedelta(seconds=180), time=time, vitals=vitals
             )
@@ -296,7 +296,7 @@ async def test_a_chart_has_what_the_workers_have_left_in_the_ledger(ledger_url: 
         status, found = await page.get("/api/crawls/books/history?span=hour")
 
         assert status == 200
-        assert max(found["in_flight"]) == 7
+        assert max(found["processing"]) == 7
         total = sum(found["finished"][:-1]) * 60 + found["finished"][-1] * (
             found["time"][-1] - found["time"][-2]
         )
@@ -404,7 +404,7 @@ async def test_prometheus_is_told_what_the_page_shows_of_every_crawl(ledger_url:
         now = ledger.now()
         worker = Worker(name="w", machine="m", pid=1, birth="1", started=now, heartbeat=now)
         await ledger.workers.join(worker)
-        vitals = Vitals(rate=2.5, in_flight=7)
+        vitals = Vitals(rate=2.5, processing=7)
         await ledger.workers.beat("w", Counters(), vitals=vitals)
         await ledger.notes.set_control({"paused": "2026-01-01T00:00:00Z"})
         async with dashboard(ledger_url) as every:

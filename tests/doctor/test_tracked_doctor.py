@@ -83,7 +83,7 @@ async def test_nothing_is_wrong_with_tracked_tasks_at_work(
     await orders.tasks.add([order(f"{n}") for n in range(8)])
     leases = await claimed(orders, worker="@ann", limit=6)
     blobs = [await orders.blobs.put(lease.task.id, "x") for lease in leases[::2]]
-    odd = {"%aside": "none", "text": '{"%aside":"none"'}
+    odd = {"%blob": "none", "text": '{"%blob":"none"'}
     outcomes = (
         Advanced(stage="send", progress=progress(data=blobs[0]), context=blobs[0]),
         Succeeded(items=({"n": 1},), progress=progress(results={"pay": odd})),

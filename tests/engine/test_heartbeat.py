@@ -46,14 +46,14 @@ class BeatenLedger(PatchedLedger):
         return await self.real.workers.all()
 
     async def beat(
-        self, name: str, tally: Counters, *, hungry: bool = False, vitals: Vitals | None = None
+        self, name: str, counters: Counters, *, idle: bool = False, vitals: Vitals | None = None
     ) -> None:
-        self.asked.put_nowait(hungry)
+        self.asked.put_nowait(idle)
         await self.go.wait()
         if self.away:
             raise LedgerUnavailableError("away")
-        await self.real.workers.beat(name, tally, hungry=hungry, vitals=vitals)
-        self.written.put_nowait(hungry)
+        await self.real.workers.beat(name, counters, idle=idle, vitals=vitals)
+        self.written.put_nowait(idle)
 
 
 LEDGER = BeatenLedger
@@ -103,7 +103,7 @@ async def test_it_writes_down_what_was_counted(ledger: BeatenLedger, clock: Fake
 
     worker = await the_worker(ledger)
     assert worker.heartbeat == clock.time
-    assert worker.tally == Counters(
+    assert worker.counters == Counters(
         pages=3,
         items=7,
         fetched=5,
@@ -111,7 +111,7 @@ async def test_it_writes_down_what_was_counted(ledger: BeatenLedger, clock: Fake
         links_dropped={"depth": 2},
         link_examples={"depth": ["a", "b"]},
     )
-    assert not worker.hungry
+    assert not worker.idle
 
 
 async def test_a_single_heartbeat_says_when_the_ledger_is_away(ledger: BeatenLedger):
@@ -133,7 +133,7 @@ async def test_it_beats_three_times_in_a_lease(ledger: BeatenLedger):
         # The next heartbeat has the last number, whether or not one was under way.
         await ledger.written.get()
 
-    assert (await the_worker(ledger)).tally.pages == 2
+    assert (await the_worker(ledger)).counters.pages == 2
 
 
 async def test_it_beats_every_few_seconds_however_long_the_lease_is(
@@ -179,27 +179,27 @@ async def test_hunger_is_told_at_once_when_it_comes_and_when_it_goes(ledger: Bea
     me = await joined(ledger)
 
     async with running(me):
-        me.starving(True)
+        me.set_idle(True)
         assert await ledger.written.get()
-        assert (await the_worker(ledger)).hungry
+        assert (await the_worker(ledger)).idle
 
-        me.starving(False)
+        me.set_idle(False)
         assert not await ledger.written.get()
-        assert not (await the_worker(ledger)).hungry
+        assert not (await the_worker(ledger)).idle
 
 
 @pytest.mark.usefixtures("silent")
 async def test_hunger_that_stays_is_no_news(ledger: BeatenLedger):
     me = await joined(ledger)
-    me.starving(True)
+    me.set_idle(True)
 
     async with running(me):
         assert await ledger.written.get()
-        me.starving(True)
+        me.set_idle(True)
         # Enough time for an unwanted heartbeat.
-        assert (await the_worker(ledger)).hungry
+        assert (await the_worker(ledger)).idle
 
-        me.starving(False)
+        me.set_idle(False)
         assert not await ledger.written.get()
 
     assert ledger.asked.qsize() == 2
@@ -211,52 +211,52 @@ async def test_hunger_that_goes_during_a_heartbeat_is_told_in_the_next(ledger: B
     ledger.go.clear()
 
     async with running(me):
-        me.starving(True)
+        me.set_idle(True)
         assert await ledger.asked.get()
-        me.starving(False)
+        me.set_idle(False)
         ledger.go.set()
 
         assert await ledger.written.get()
         assert not await ledger.written.get()
-    assert not (await the_worker(ledger)).hungry
+    assert not (await the_worker(ledger)).idle
 
 
 @pytest.mark.usefixtures("silent")
 async def test_the_next_heartbeat_tells_of_hunger_too(ledger: BeatenLedger):
     me = await joined(ledger)
-    me.starving(True)
+    me.set_idle(True)
 
     await me.beat()
 
-    assert (await the_worker(ledger)).hungry
+    assert (await the_worker(ledger)).idle
 
 
 # --- neighbours
 
 
-async def hungry(ledger: SqliteLedger, name: str) -> WorkerSession:
+async def idle(ledger: SqliteLedger, name: str) -> WorkerSession:
     """Return a worker that has just asked for hosts."""
     worker = await joined(ledger, name)
-    worker.starving(True)
+    worker.set_idle(True)
     await worker.beat()
     return worker
 
 
 async def test_who_is_alone_has_no_hungry_neighbour(ledger: BeatenLedger):
-    me = await hungry(ledger, "me")
+    me = await idle(ledger, "me")
 
     assert await me.neighbours() == (1, 0)
 
 
 async def test_hungry_are_those_others_that_say_so(ledger: BeatenLedger):
-    me = await hungry(ledger, "me")
+    me = await idle(ledger, "me")
     await joined(ledger, "busy")
-    other = await hungry(ledger, "hungry")
-    await hungry(ledger, "hungry-too")
+    other = await idle(ledger, "idle")
+    await idle(ledger, "idle-too")
 
     assert await me.neighbours() == (4, 2)
 
-    other.starving(False)
+    other.set_idle(False)
     await other.beat()
     assert await me.neighbours() == (4, 1)
 
@@ -265,8 +265,8 @@ async def test_who_has_been_silent_for_three_beats_is_not_counted(
     ledger: BeatenLedger, clock: FakeClock
 ):
     me = await joined(ledger)
-    await hungry(ledger, "silent")
-    await hungry(ledger, "late")
+    await idle(ledger, "silent")
+    await idle(ledger, "late")
     clock.advance(seconds=14.999)
     await me.beat()
     assert await me.neighbours() == (3, 2)
@@ -280,7 +280,7 @@ async def test_who_beats_again_or_has_just_joined_is_counted(
     ledger: BeatenLedger, clock: FakeClock
 ):
     me = await joined(ledger)
-    late = await hungry(ledger, "late")
+    late = await idle(ledger, "late")
     clock.advance(seconds=20)
     await me.beat()
     await joined(ledger, "new")
@@ -300,7 +300,7 @@ async def test_neighbours_are_asked_for_again_where_the_ledger_is_away(ledger: B
 
 async def test_who_has_left_is_nobodys_neighbour(ledger: BeatenLedger):
     me = await joined(ledger)
-    await hungry(ledger, "gone")
+    await idle(ledger, "gone")
     await ledger.workers.leave("gone")
 
     assert await me.neighbours() == (1, 0)
@@ -328,7 +328,7 @@ async def test_a_beat_shows_what_the_worker_has_counted_and_how_it_is(
     (worker,) = await ledger.workers.all()
     assert worker.vitals is not None
     assert replace(worker.vitals, memory=0) == Vitals(
-        finished=30, failed=4, ignored=3, items=60, bytes=999, rate=3.0, in_flight=7, lag=0.25
+        finished=30, failed=4, ignored=3, items=60, bytes=999, rate=3.0, processing=7, lag=0.25
     )
     assert worker.vitals.memory > 1 << 20
 

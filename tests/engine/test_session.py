@@ -69,7 +69,7 @@ async def test_it_is_heard_of_and_its_leases_go_on(ledger: SqliteLedger, clock: 
 
     keeping = asyncio.create_task(session.keep_up(on_lost=told.put_nowait))
     assert await told.get() == {lost.task.id}
-    while (await ledger.workers.all())[0].tally.pages != 7:
+    while (await ledger.workers.all())[0].counters.pages != 7:
         clock.advance(seconds=0.001)
         await asyncio.sleep(0)
     keeping.cancel()
@@ -112,7 +112,7 @@ async def test_who_leaves_gives_back_tasks_hosts_and_what_it_has_counted(
     await session.join()
     session.held.add(await claimed(ledger, worker=session.worker))
     session.stats.items = 5
-    session.starving(True)
+    session.set_idle(True)
     clock.advance(seconds=9)
     there: list[list[str]] = []
 
@@ -126,7 +126,7 @@ async def test_who_leaves_gives_back_tasks_hosts_and_what_it_has_counted(
 
     assert there == [[session.worker]], "it owns its hosts as long as it is listed"
     assert await names(ledger) == []
-    assert (await ledger.workers.tally()).items == 5
+    assert (await ledger.workers.counters()).items == 5
     (span,) = await ledger.rates.between(session.began, session.began + timedelta(hours=1))
     assert (span.seconds, span.items) == (9, 5), "of its last minute as well"
     assert len(await ledger.tasks.page(limit=9)) == 3
@@ -155,14 +155,14 @@ async def test_a_worker_without_hosts_renews_and_beats_over_a_connection_that_it
     await ledger.tasks.add([make_task()])
     await session.join()
     await claimed(ledger, worker=session.worker)
-    session.starving(True)
+    session.set_idle(True)
     clock.advance(seconds=9)
 
     await session._renew_beside()
 
     assert await ledger.queries.horizon() == clock() + LEASE
     (worker,) = await ledger.workers.all()
-    assert (worker.heartbeat, worker.hungry) == (clock(), False)
+    assert (worker.heartbeat, worker.idle) == (clock(), False)
     with pytest.raises((LedgerError, RuntimeError)):
         await opened[0].workers.all()
 

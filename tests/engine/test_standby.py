@@ -67,4 +67,4 @@ async def test_what_the_ledger_has_just_given_away_is_renewed_and_nothing_of_oth
     assert (ready := await ledger.hosts.next_ready()) is not None
     assert ready > soon, "its hosts are still its own"
     (worker,) = await ledger.workers.all()
-    assert worker.tally.items == 5, "it beats"
+    assert worker.counters.items == 5, "it beats"

@@ -286,7 +286,7 @@ class Checker:
             if after["lost"] >= self.plan.max_lost or after["due"] <= after["update_time"]:
                 raise ProtocolError(f"put off after {after['lost']} losses")
             return
-        if taken_over and after.get("begun") is None:
+        if taken_over and after.get("quarantine_fence") is None:
             raise ProtocolError("a crash is forgotten")
         claim = task_id, fence, after["lock"]
         # A claim that was lost in a failover may be repeated.
@@ -298,7 +298,10 @@ class Checker:
     def _counted(self, before: Document, after: Document) -> None:
         """Check that a lapsed lease counts only if its work had begun, with no other under way."""
         more = after["lost"] - before["lost"]
-        counts = before["status"] == Status.PROCESSING and before.get("begun") == before["fence"]
+        counts = (
+            before["status"] == Status.PROCESSING
+            and before.get("quarantine_fence") == before["fence"]
+        )
         # The next holder may not know of a begin after it had read its page.
         if more not in ((0, 1) if counts else (0,)):
             raise ProtocolError(f"lost becomes {after['lost']}")
@@ -332,7 +335,7 @@ class Checker:
         self.given_back[claim[0]] += claim in self.fetched
 
     def _renewed(self, sender: str, before: Document, after: Document) -> None:
-        if after == before | {"begun": before["fence"]}:
+        if after == before | {"quarantine_fence": before["fence"]}:
             if _worker(before["lock"]) != sender:
                 raise ProtocolError(f"{sender} begins with what {before['lock']} holds")
             self.alone.add((before["_id"], before["fence"], before["lock"]))

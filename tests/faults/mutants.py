@@ -164,7 +164,7 @@ MUTANTS = [
             Edit(
                 "crawlcw.model.transitions",
                 "losses",
-                (" and task.begun == task.fence", ""),
+                (" and task.quarantine_fence == task.fence", ""),
             ),
         ),
         caught_by=(_CONTRACT + "a_task_that_nobody_has_begun_with_alone_loses_no_lease[pymongo]",),

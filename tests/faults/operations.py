@@ -11,7 +11,7 @@ from crawlcw.model.hosts import HostLease
 from crawlcw.model.rates import Point, Vitals
 from crawlcw.model.task import ChangedTask, Lease, Status
 from crawlcw.model.transitions import too_deep
-from tests.faults.world import LARGE, NOW, TALLY, World, learned, worker
+from tests.faults.world import COUNTERS, LARGE, NOW, World, learned, worker
 from tests.support.ledgers import LEASE, changed_task, failure, make_task, success
 
 POINT = Point(worker="a", started=NOW, time=NOW, vitals=Vitals(finished=3))
@@ -203,7 +203,7 @@ OPERATIONS = [
         lambda w: w.near.leases.save(w.setting.stale, data=DATA, duration=LEASE), name="save-stale"
     ),
     _simple(lambda w: w.near.workers.join(worker("w")), name="join"),
-    _simple(lambda w: w.near.workers.beat("a", TALLY, hungry=True), name="beat"),
+    _simple(lambda w: w.near.workers.beat("a", COUNTERS, idle=True), name="beat"),
     _simple(lambda w: w.near.rates.record(POINT), name="record"),
     _simple(lambda w: w.near.workers.leave("dead"), name="leave", answers=_no_more),
     Operation(name="lease_hosts", act=_lease_hosts, answers=_same_host_leases),
@@ -262,7 +262,7 @@ OPERATIONS = [
     _read("chosen_items", lambda w: _collected(w.near.queries.items(TaskFilter()))),
     _read("versions", lambda w: _collected(w.near.queries.versions())),
     _read("workers", lambda w: w.near.workers.all()),
-    _read("tally", lambda w: w.near.workers.tally()),
+    _read("counters", lambda w: w.near.workers.counters()),
     _read("hosts", lambda w: _collected(w.near.hosts.all())),
     _read("host_counts", lambda w: w.near.hosts.counts()),
     _read("get_hosts", lambda w: w.near.hosts.get(["p.com", "q.com", "none.com"])),

@@ -138,7 +138,7 @@ WITHOUT |= {
             "a-crash-is-forgotten",
             "crawlcw.model.transitions",
             "_begun",
-            ("task.begun or 0 if lost_before else None", "task.begun"),
+            ("task.quarantine_fence or 0 if lost_before else None", "task.quarantine_fence"),
         ),
         (
             "what-crashed-comes-back-at-once",
@@ -282,7 +282,9 @@ def test_the_schedules_have_something_of_everything(store: str):
             happened["finished"] += checker.finished.total()
             happened["failed"] += checker.failed.total()
             happened["taken over"] += checker.taken_over.total()
-            happened["begun again"] += sum("begun" in each for each in schedule.tasks.values())
+            happened["begun again"] += sum(
+                "quarantine_fence" in each for each in schedule.tasks.values()
+            )
             happened["brought back"] += checker.brought_back.total()
             happened["claims that nobody knows of"] += len(checker.claims - checker.handed)
             happened["forgotten in failovers"] += len(checker.forgotten)

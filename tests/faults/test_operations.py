@@ -17,7 +17,7 @@ from tests.faults.invariants import Documents, assert_known, assert_later, asser
 from tests.faults.operations import OPERATIONS, Operation, stale_hosts
 from tests.faults.proxy import At, End, Fault, Loss
 from tests.faults.wires import Command
-from tests.faults.world import LARGE, TALLY, World
+from tests.faults.world import COUNTERS, LARGE, World
 from tests.support.ledgers import LEASE, success
 
 pytestmark = pytest.mark.thorough
@@ -183,7 +183,7 @@ async def _renewed(world: World) -> None:
         [e for e in hosts if not e.token.startswith("dead:")], lease=LEASE
     )
     for name in ("a", "w"):
-        await world.far.workers.beat(name, replace(TALLY, pages=99))
+        await world.far.workers.beat(name, replace(COUNTERS, pages=99))
 
 
 async def _given_back(world: World) -> None:

@@ -272,7 +272,7 @@ def learned(lease: HostLease, **more: Any) -> tuple[HostLease, Host]:
     return lease, replace(lease.host, **fields)
 
 
-TALLY = Counters(pages=3, items=7, fetched=5, bytes=900, links_dropped={"depth": 2})
+COUNTERS = Counters(pages=3, items=7, fetched=5, bytes=900, links_dropped={"depth": 2})
 
 
 @contextmanager
@@ -282,6 +282,6 @@ def quick() -> Iterator[None]:
         # Otherwise the driver's monitor checks the server only twice a second.
         patch.setattr(common, "MIN_HEARTBEAT_INTERVAL", 0.01)
         patch.setattr(ledger_retry, "_FIRST_WAIT", 0.01)
-        patch.setattr(items, "_ASIDE", len(LARGE))
+        patch.setattr(items, "_LARGE", len(LARGE))
         patch.setattr(hosts, "_AT_ONCE", 2)
         yield

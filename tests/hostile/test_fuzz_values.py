@@ -31,7 +31,7 @@ T = TypeVar("T")
 ZONES = [UTC, timezone(timedelta(hours=14)), timezone(-timedelta(hours=23, minutes=59))]
 LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 SPECIAL = """
-    $ . % $set $where a.b _id $ref $id $date $bytes $oid %24 %aside %00 \\u0000 {} [] " ' \\ = + @
+    $ . % $set $where a.b _id $ref $id $date $bytes $oid %24 %blob %00 \\u0000 {} [] " ' \\ = + @
     =1+1 [/x] [red] {0.__class__} %s %(x)s \x1b[31m \x1b]52;c; \x9b2J \u2066 \u2069 \u202e \u115f
     \ue000 \uffff
 """.split()  # noqa: SIM905  # as a list it would be twice as long

@@ -111,13 +111,13 @@ async def filled(ledger: CopiedLedger) -> list[bytes]:
     await ledger.outcomes.commit([settled(ledger, lease, confirmed)])
     worker = this_worker(now=now)
     await ledger.workers.join(worker)
-    tally = Counters(pages=2, items=3, links_dropped={"trap": 1})
-    await ledger.workers.beat(worker.name, tally, vitals=Vitals(finished=2))
+    counters = Counters(pages=2, items=3, links_dropped={"trap": 1})
+    await ledger.workers.beat(worker.name, counters, vitals=Vitals(finished=2))
     await ledger.workers.leave(worker.name)
     # A killed worker has not left: its last vitals stay in the ledger.
     killed = replace(worker, name="killed")
     await ledger.workers.join(killed)
-    await ledger.workers.beat(killed.name, tally, vitals=Vitals(finished=2))
+    await ledger.workers.beat(killed.name, counters, vitals=Vitals(finished=2))
     await ledger.notes.set_state({"seeds": {"a.b": 1}})
     await ledger.sessions.change(None, session(now))
     pending = {(first.task.id, 1): {"a.b": Operation(Kind.SET, 3, {"$c": [now]})}}
@@ -162,13 +162,13 @@ async def test_a_copy_and_the_copy_of_a_copy_are_the_same(opened: Opened, first:
         versions = [row async for row in ledger.queries.versions()]
         assert versions == items
         assert await ledger.notes.state() == {"seeds": {"a.b": 1}}
-        assert await ledger.workers.tally() == await source.workers.tally()
+        assert await ledger.workers.counters() == await source.workers.counters()
         assert await ledger.spider_state.read() == await source.spider_state.read()
         assert await sessions_in(ledger) == await sessions_in(source) != []
         assert [h async for h in ledger.hosts.all()] == [h async for h in source.hosts.all()]
 
 
-async def test_what_a_use_case_has_set_aside_is_copied_with_its_tasks(opened: Opened):
+async def test_what_a_use_case_has_as_blobs_is_copied_with_its_tasks(opened: Opened):
     source, between, last = [
         await opened(store, kind=LedgerKind.USE_CASE) for store in ("one", "mongodb", "two")
     ]

@@ -49,7 +49,7 @@ FULL = make_task(
     settled=3,
     retry=2,
     lost=1,
-    begun=4,
+    quarantine_fence=4,
     visit=Visit(time=START, changed=START, etag='"1"', interval=60.0),
     revisit=START,
     stored=StoredPage(file="books-1.warc.gz", offset=5, length=7),
@@ -68,7 +68,7 @@ def test_the_fields_of_a_document_are_those_of_a_task():
 
 def test_a_tracked_task_comes_back_with_what_it_carries():
     blob = BlobRef(id="a" * 32, size=1 << 20)
-    carried = Payload(data={"%aside": {"a.b": 1}}, results={"scan": blob, "other": [{"$x": 2}]})
+    carried = Payload(data={"%blob": {"a.b": 1}}, results={"scan": blob, "other": [{"$x": 2}]})
     task = replace(FULL, context=blob, carried=carried)
 
     document = documents.document(task)
@@ -92,7 +92,7 @@ def test_no_crawled_key_is_an_operator_or_a_path():
 
 
 def test_a_worker_comes_back_from_its_document_with_its_first_heartbeat():
-    tally = Counters(
+    counters = Counters(
         pages=1,
         items=2,
         fetched=3,
@@ -108,24 +108,24 @@ def test_a_worker_comes_back_from_its_document_with_its_first_heartbeat():
         started=START,
         heartbeat=START,
         host="h",
-        tally=tally,
+        counters=counters,
     )
 
     document = documents.worker_document(worker)
 
     assert documents.worker(document) == replace(worker, heartbeat=START)
-    assert document["tally"]["dropped"] == {"%24where": 5, "a%2Eb": 6}
-    assert document["tally"]["examples"] == {"%24where": ["$a"], "a%2Eb": ["x", "y"]}
+    assert document["counters"]["dropped"] == {"%24where": 5, "a%2Eb": 6}
+    assert document["counters"]["examples"] == {"%24where": ["$a"], "a%2Eb": ["x", "y"]}
 
 
-def test_a_tally_of_an_older_version_has_no_examples():
-    document = documents.tally_document(Counters(pages=1, links_dropped={"trap": 5}))
+def test_counters_of_an_older_version_has_no_examples():
+    document = documents.counters_document(Counters(pages=1, links_dropped={"trap": 5}))
     del document["examples"]
 
-    assert documents.tally(document) == Counters(pages=1, links_dropped={"trap": 5})
+    assert documents.counters(document) == Counters(pages=1, links_dropped={"trap": 5})
 
 
-def test_tallies_are_added_field_by_field_and_reason_by_reason():
+def test_counters_are_added_field_by_field_and_reason_by_reason():
     one = Counters(pages=1, items=2, fetched=3, bytes=4, links_dropped={"depth": 5, "scope": 6})
     two = Counters(
         pages=10, items=20, fetched=30, bytes=40, links_dropped={"scope": 60, "trap": 70}
@@ -141,7 +141,7 @@ def test_tallies_are_added_field_by_field_and_reason_by_reason():
     assert sum([one, two], Counters()) == one + two
 
 
-def test_of_added_tallies_three_different_links_of_each_reason_are_kept():
+def test_of_added_counters_three_different_links_of_each_reason_are_kept():
     one = Counters(link_examples={"trap": ["a", "b"], "scope": ["x"]})
     two = Counters(link_examples={"trap": ["b", "c", "d"]})
 
@@ -158,7 +158,7 @@ def test_a_change_sets_every_field_that_it_decides():
         settled=2,
         retry=3,
         lost=0,
-        begun=0,
+        quarantine_fence=0,
         reason=Reason.TLS,
     )
 
@@ -172,7 +172,7 @@ def test_a_change_sets_every_field_that_it_decides():
         "settled": 2,
         "retry": 3,
         "lost": 0,
-        "begun": 0,
+        "quarantine_fence": 0,
         "reason": "tls",
         "revisit": None,
     }
@@ -224,12 +224,12 @@ def test_a_host_comes_back_from_its_document_with_the_state_of_its_breakers():
     """The fields keep the names of earlier versions."""
     written = {
         "failures": 3,
-        "nameless": 1,
+        "unresolved": 1,
         "failing_since": START,
         "not_before": START + timedelta(seconds=40),
         "good_at": START - timedelta(seconds=5),
         "resolved": True,
-        "witness": "http://a.example/good",
+        "probe_page": "http://a.example/good",
     }
     lost = {"failures": 2, "given_up": "dns-nxdomain"}
     document = documents.host_document(Host(name="a.example"))
@@ -238,8 +238,8 @@ def test_a_host_comes_back_from_its_document_with_the_state_of_its_breakers():
     host = documents.host(document)
 
     http, https = host.origins["http"], host.origins["https"]
-    assert (http.failures, http.nameless) == (3, 1)
-    assert http.good_url == "http://a.example/good"
+    assert (http.failures, http.unresolved) == (3, 1)
+    assert http.probe_page == "http://a.example/good"
     assert http.until == (START + timedelta(seconds=40)).timestamp()
     assert https.given_up is Reason.DNS_NXDOMAIN
     assert documents.host_document(host) == document

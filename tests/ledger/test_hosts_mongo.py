@@ -189,7 +189,11 @@ async def test_the_workers_at_work_are_found_among_those_that_left(
     ledger, large_database, command_log
 ):
     template = {"machine": "m", "host": "h", "pid": 1, "birth": "1", "started": START}
-    template |= {"heartbeat": START, "hungry": False, "tally": documents.tally_document(Counters())}
+    template |= {
+        "heartbeat": START,
+        "idle": False,
+        "counters": documents.counters_document(Counters()),
+    }
     left = [{**template, "_id": f"w{n}", "left": at(n)} for n in range(1_005)]
     at_work = {**template, "_id": "w.at-work", "left": None}
     large_database["books.workers"].insert_many([*left, at_work])

@@ -368,7 +368,7 @@ async def test_a_lease_holds_to_its_end_and_not_longer(ledger: Ledger, clock: Fa
     assert second.fence == first.fence + 1
     record = await ledger.tasks.get(first.task.id)
     assert record is not None
-    assert (record.task.lost, record.task.begun, record.task.retry) == (0, 0, 0)
+    assert (record.task.lost, record.task.quarantine_fence, record.task.retry) == (0, 0, 0)
 
 
 async def begun_and_lost(ledger: Ledger, clock: FakeClock, *, times: int) -> Lease:
@@ -426,7 +426,7 @@ async def test_a_task_that_too_many_workers_crash_on_alone_is_ignored(
     assert (record.task.reason, record.task.lost) == (Reason.CRASHED_WORKER, 3)
     assert (record.task.due, record.task.lock, record.task.lock_time) == (None, None, None)
     assert [error.kind for error in record.errors] == [Reason.CRASHED_WORKER] * 3
-    assert record.task.begun == lease.fence, "it stays in quarantine after a retry"
+    assert record.task.quarantine_fence == lease.fence, "it stays in quarantine after a retry"
     assert (await ledger.outcomes.commit([success(ledger, lease)])).lost == (lease,)
 
 
@@ -438,7 +438,7 @@ async def test_a_task_that_nobody_has_begun_with_alone_loses_no_lease(
         lease = await claimed_one(ledger)
         clock.advance(seconds=60)
 
-    assert (lease.task.lost, lease.task.begun, lease.fence) == (0, 0, 5)
+    assert (lease.task.lost, lease.task.quarantine_fence, lease.fence) == (0, 0, 5)
     assert not await ledger.leases.begin(replace(lease, fence=4))
     assert not await ledger.leases.begin(replace(lease, token="another:1"))
     assert await ledger.leases.begin(lease)
@@ -447,7 +447,7 @@ async def test_a_task_that_nobody_has_begun_with_alone_loses_no_lease(
     assert not await ledger.leases.begin(lease), "it is in nobody's hands"
     record = await ledger.tasks.get(lease.task.id)
     assert record is not None
-    assert (record.task.lost, record.task.begun) == (1, 5)
+    assert (record.task.lost, record.task.quarantine_fence) == (1, 5)
     clock.advance(seconds=60)
     again = await claimed_one(ledger, worker="b")
     assert (await ledger.outcomes.commit([success(ledger, again)])).lost == ()
@@ -1340,7 +1340,7 @@ async def test_the_tasks_of_a_dead_worker_are_claimable_at_once(store: LedgerFac
     assert all(lease.task.status is Status.PROCESSING for lease in again)
     record = await alive.tasks.get(lost[0].task.id)
     assert record is not None
-    assert (record.task.lost, record.task.begun, record.task.retry) == (0, 0, 0)
+    assert (record.task.lost, record.task.quarantine_fence, record.task.retry) == (0, 0, 0)
     assert set((await dead.outcomes.commit([success(dead, lease) for lease in lost])).lost) == set(
         lost
     )

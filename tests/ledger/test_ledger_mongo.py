@@ -197,7 +197,7 @@ async def test_the_indexes_of_a_collection_are_made_by_one_command(
 
     assert sorted(made) == [
         "books",
-        "books.asides.files",
+        "books.blobs.files",
         "books.hosts",
         "books.items",
         "books.workers",
@@ -284,7 +284,7 @@ async def test_outcomes_that_the_driver_and_the_server_refuse_take_none_of_the_o
     leases = {lease.task.id: lease for lease in await claimed(ledger)}
     good, answered, unclean, large = (leases[task.id] for task in tasks)
     bad = ResponseInfo(status=200, final_url="http://example.com/", etag="\udcff")
-    progress = Progress(worker="a", began=START, results={"pay": half})
+    progress = Progress(worker="a", started_at=START, results={"pay": half})
     batch = [
         settled(ledger, good, Succeeded()),
         # The driver cannot encode it.
@@ -320,8 +320,8 @@ async def test_the_items_and_values_of_a_task_are_found_by_an_index(
     with pymongo.MongoClient(mongodb_uri) as client:
         database = client[database_name]
         assert database["books.items"].count_documents({}) == 29
-        assert database["books.asides.files"].count_documents({}) == 29
-        assert database["books.asides.chunks"].count_documents({}) == 29
+        assert database["books.blobs.files"].count_documents({}) == 29
+        assert database["books.blobs.chunks"].count_documents({}) == 29
     (items,) = [each for each in command_log.commands if each.get("delete") == "books.items"]
     assert items["deletes"][0]["hint"] == "task"
     assert all("hint" in each for each in command_log.commands if "find" in each)
@@ -438,7 +438,7 @@ async def watched(url: str) -> AsyncIterator[MongoLedger]:
 
 
 async def test_what_is_added_or_made_due_is_told(watched: MongoLedger):
-    progress = Progress(worker="w", began=START)
+    progress = Progress(worker="w", started_at=START)
     failed = Failed(reason=Reason.TASK_ERROR, progress=progress)
     tasks = make_tasks(3, carried=Payload())
 
@@ -472,7 +472,7 @@ async def test_claims_renewals_and_results_are_told_to_nobody(watched: MongoLedg
         watched.store.now.advance(seconds=1)
         assert await watched.leases.renew(leases, lease=LEASE) == set()
         assert await watched.leases.save(leases[0], data={"n": 1}, duration=LEASE)
-        done = Succeeded(progress=Progress(worker="w", began=START))
+        done = Succeeded(progress=Progress(worker="w", started_at=START))
         await watched.outcomes.commit([settled(watched, lease, done) for lease in leases])
         # Notices of those writes would come before this one; after it, none comes.
         await watched.tasks.add([make_task("http://x/last", carried=Payload())])

@@ -213,7 +213,7 @@ def made_older(path: Path, version: int) -> str:
         for column in NEWER[version]:
             db.execute(f'ALTER TABLE "books" DROP COLUMN {column}')
         if version < 4:
-            db.execute('DROP TABLE "books.asides"')
+            db.execute('DROP TABLE "books.blobs"')
             db.execute('DROP INDEX "books.status_update_time"')
             db.execute('CREATE INDEX "books.status" ON "books" (status, update_time DESC)')
             for column in ("tracked", "policy"):

@@ -290,11 +290,11 @@ class LedgerMachine(StoreMachine):
                 after.task.lock not in (None, before.task.lock)
                 or after.task.lost > before.task.lost
             )
-            counted = before.task.begun == before.task.fence
+            counted = before.task.quarantine_fence == before.task.fence
             assert counted or after.task.lost <= before.task.lost
             held = before.task.status is Status.PROCESSING
             taken_over = claimed and held and after.task.status is Status.PROCESSING
-            assert not taken_over or after.task.begun is not None
+            assert not taken_over or after.task.quarantine_fence is not None
             assert before.task.settled <= after.task.settled
             assert before.task.create_time == after.task.create_time
 

@@ -198,7 +198,9 @@ sessions = (
             of_members(
                 "cookies",
                 inc=st.fixed_dictionaries({"score": some_number}, optional={"fence": some_number}),
-                set=st.fixed_dictionaries({}, optional={"witness": st.just("https://a.example/")}),
+                set=st.fixed_dictionaries(
+                    {}, optional={"login_probe": st.just("https://a.example/")}
+                ),
             ),
         ),
     ),
@@ -354,7 +356,7 @@ some_task = st.builds(
         optional={
             "priority": st.integers(-1, 1),
             "reason": some_reason,
-            "begun": some_number,
+            "quarantine_fence": some_number,
             "revisit": some_time,
         },
     ),
@@ -375,7 +377,7 @@ some_choice = st.fixed_dictionaries(
         "due": some_time.map(port.AtMost),
         "depth": st.integers(0, 1).map(port.AtMost),
         "lock": st.none(),
-        "begun": some_number.map(port.Not),
+        "quarantine_fence": some_number.map(port.Not),
     },
 )
 NARROW = {
@@ -403,7 +405,7 @@ some_task_edit = st.builds(
         },
     ),
     inc=st.fixed_dictionaries({}, optional={"fence": some_number}),
-    raise_to=st.fixed_dictionaries({}, optional={"begun": some_number}),
+    raise_to=st.fixed_dictionaries({}, optional={"quarantine_fence": some_number}),
 )
 
 
@@ -449,7 +451,11 @@ tasks = (
     changes("tasks", written(some_id, some_choice, some_task_edit)),
     called("tasks", "delete_all", some_ids, some_choice),
     called(
-        "tasks", "read", some_ids, fields=st.just(["status", "begun", "fence"]), where=some_choice
+        "tasks",
+        "read",
+        some_ids,
+        fields=st.just(["status", "quarantine_fence", "fence"]),
+        where=some_choice,
     ),
 )
 

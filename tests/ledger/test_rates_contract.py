@@ -18,7 +18,7 @@ VITALS = Vitals(
     items=18,
     bytes=1 << 40,
     rate=1.25,
-    in_flight=7,
+    processing=7,
     memory=1 << 33,
     lag=0.125,
 )
@@ -46,7 +46,7 @@ async def test_points_are_read_back_as_what_was_done_between_them(store: LedgerF
 
     assert (first.since, first.until, first.finished) == (START, START + MINUTE, 9)
     assert (first.failed, first.ignored, first.items, first.bytes) == (2, 1, 18, 1 << 40)
-    assert (first.in_flight, first.memory, first.lag) == (7, 1 << 33, 0.125)
+    assert (first.processing, first.memory, first.lag) == (7, 1 << 33, 0.125)
     assert (second.since, second.finished) == (START + MINUTE, 21)
 
 
@@ -138,7 +138,7 @@ async def test_a_worker_shows_its_vitals_with_its_heartbeat_until_it_leaves(stor
 
     # A heartbeat without vitals keeps them.
     await one.workers.beat("a", Counters(pages=3))
-    assert [(each.vitals, each.tally.pages) for each in await two.workers.all()] == [(VITALS, 3)]
+    assert [(each.vitals, each.counters.pages) for each in await two.workers.all()] == [(VITALS, 3)]
 
     await one.workers.leave("a")
     await one.workers.join(worker)

@@ -162,5 +162,7 @@ async def test_a_task_whose_lease_ran_out_is_free_and_its_late_holder_is_refused
     for task, lease, status in zip(tasks[:2], late, (Status.IGNORED, Status.TODO), strict=False):
         assert task is not None
         assert (task.status, task.lock, task.lock_time) == (status, None, None)
-        assert (task.fence, task.begun) == (lease.fence + 1, 0), "the lease holder was lost"
+        assert (task.fence, task.quarantine_fence) == (lease.fence + 1, 0), (
+            "the lease holder was lost"
+        )
     assert [lease.task.id for lease in await claimed(ledger, limit=9)].count(ids[1]) == 1

@@ -226,7 +226,7 @@ async def test_mongos_refuses_no_command(opened, command_log, kind: LedgerKind):
         assert "startTransaction" not in command
         if any(index.get("unique") for index in command.get("indexes", ())):
             # GridFS creates this index itself; its collection stays on one shard.
-            assert command["createIndexes"] == "books.asides.chunks"
+            assert command["createIndexes"] == "books.blobs.chunks"
     verbs = {next(iter(command)) for command in command_log.commands}
     assert not verbs & {"collMod", "mapReduce", "distinct", "validate", "collStats"}
     # Unsharded collections as well: a user may shard any of them by its `_id`.

@@ -35,7 +35,7 @@ from tests.support.ledgers import (
 from tests.support.mongod import with_database
 
 #: Names and values with a special meaning in a store.
-HOSTILE = {"$set": {"a.b": [1, {"$x": "$y"}]}, "%aside": {"id": "z"}, "": b"\0", "when": START}
+HOSTILE = {"$set": {"a.b": [1, {"$x": "$y"}]}, "%blob": {"id": "z"}, "": b"\0", "when": START}
 
 
 @pytest.fixture(params=BACKENDS)
@@ -57,7 +57,7 @@ def make(n: int = 0, *, stage: str = "scan", **fields: Any) -> Task:
 
 
 def progress(**fields: Any) -> Progress:
-    return Progress(**({"worker": "w", "began": START} | fields))
+    return Progress(**({"worker": "w", "started_at": START} | fields))
 
 
 async def commit(ledger: Ledger, lease: Lease, outcome: Outcome, **more: Any) -> None:
@@ -163,7 +163,7 @@ async def test_an_advance_queues_the_next_stage_and_keeps_what_was_done(
     assert after.carried == Payload(data=HOSTILE, results={"scan": HOSTILE})
     (trace,) = record.trace
     assert (trace.fence, trace.stage, trace.worker, trace.event) == (1, "scan", "w", "advance")
-    assert (trace.began, trace.ended) == (START, clock.time)
+    assert (trace.started_at, trace.ended_at) == (START, clock.time)
     assert await ledger.tasks.page(limit=1, hosts=["cut"]) == []
     clock.advance(seconds=7)
     assert [each.url for each in await ledger.tasks.page(limit=1, hosts=["cut"])] == ["order-0"]
@@ -322,7 +322,7 @@ async def test_settings_are_written_down_one_by_one(store: LedgerFactory):
     assert await again.notes.policy() == expected
 
 
-# --- values that are set aside
+# --- blobs
 
 
 async def test_a_large_value_is_kept_beside_its_task(ledger: Ledger):

@@ -17,7 +17,7 @@ from tests.support.ledgers import (
     make_tasks,
 )
 
-TALLY = Counters(
+COUNTERS = Counters(
     pages=3, items=7, fetched=5, bytes=1 << 40, links_dropped={"depth": 2, "scope": 11}
 )
 HOSTILE = ["$where", "$set.x", "a.b", ".", "", "%", "%24", "_id", "nul\0", "\x1b[2J", "é\u202e"]
@@ -36,10 +36,10 @@ async def at_work(ledger: Ledger) -> dict[str, Worker]:
     return {each.name: each for each in await ledger.workers.all()}
 
 
-async def left(ledger: Ledger, name: str, tally: Counters = TALLY) -> None:
+async def left(ledger: Ledger, name: str, counters: Counters = COUNTERS) -> None:
     """Let a worker join, count and leave."""
     await ledger.workers.join(worker(name))
-    await ledger.workers.beat(name, tally)
+    await ledger.workers.beat(name, counters)
     await ledger.workers.leave(name)
 
 
@@ -77,7 +77,7 @@ async def test_a_worker_that_leaves_twice_has_left(ledger: Ledger, clock: FakeCl
     await ledger.tasks.add(make_tasks(2))
     await ledger.workers.join(worker("a"))
     await claimed(ledger, worker="a")
-    await ledger.workers.beat("a", TALLY)
+    await ledger.workers.beat("a", COUNTERS)
     assert await ledger.workers.leave("a") == 2
     clock.advance(seconds=1)
     (lease, _) = await claimed(ledger, worker="b")
@@ -85,7 +85,7 @@ async def test_a_worker_that_leaves_twice_has_left(ledger: Ledger, clock: FakeCl
     await ledger.workers.leave("a")
 
     assert await ledger.workers.all() == []
-    assert await ledger.workers.tally() == TALLY
+    assert await ledger.workers.counters() == COUNTERS
     assert await ledger.leases.renew([lease], lease=LEASE) == set()
 
 
@@ -97,7 +97,7 @@ async def test_a_worker_that_joins_again_is_at_work(ledger: Ledger):
     assert await at_work(ledger) == {"a": worker("a")}
 
 
-# --- heartbeat and tally
+# --- heartbeat and counters
 
 
 async def test_a_heartbeat_says_when_and_what_was_counted(store: LedgerFactory):
@@ -106,14 +106,14 @@ async def test_a_heartbeat_says_when_and_what_was_counted(store: LedgerFactory):
     await one.workers.join(worker("b"))
     store.clock.advance(seconds=7)
 
-    await one.workers.beat("a", TALLY)
+    await one.workers.beat("a", COUNTERS)
 
-    beaten = worker("a", host="m", heartbeat=at(7), tally=TALLY)
+    beaten = worker("a", host="m", heartbeat=at(7), counters=COUNTERS)
     assert await at_work(two) == {"a": beaten, "b": worker("b")}
     store.clock.advance(seconds=1)
-    await one.workers.beat("a", replace(TALLY, pages=4, links_dropped={}))
+    await one.workers.beat("a", replace(COUNTERS, pages=4, links_dropped={}))
     assert (await at_work(two))["a"] == replace(
-        beaten, heartbeat=at(8), tally=replace(TALLY, pages=4, links_dropped={})
+        beaten, heartbeat=at(8), counters=replace(COUNTERS, pages=4, links_dropped={})
     )
 
 
@@ -121,23 +121,23 @@ async def test_a_heartbeat_says_when_and_what_was_counted(store: LedgerFactory):
 async def test_a_heartbeat_of_who_is_not_on_the_list_writes_nothing(ledger: Ledger, leaves: bool):
     if leaves:
         await left(ledger, "a")
-    before = await ledger.workers.tally()
+    before = await ledger.workers.counters()
 
     await ledger.workers.beat("a", Counters(pages=100))
 
     assert await ledger.workers.all() == []
-    assert await ledger.workers.tally() == before
+    assert await ledger.workers.counters() == before
 
 
 async def test_a_late_heartbeat_takes_nothing_back(ledger: Ledger, clock: FakeClock):
     await ledger.workers.join(worker("a"))
     clock.advance(seconds=9)
-    await ledger.workers.beat("a", TALLY)
+    await ledger.workers.beat("a", COUNTERS)
     clock.advance(seconds=-5)
 
     await ledger.workers.beat("a", Counters())
 
-    assert await at_work(ledger) == {"a": worker("a", heartbeat=at(9), tally=TALLY)}
+    assert await at_work(ledger) == {"a": worker("a", heartbeat=at(9), counters=COUNTERS)}
 
 
 async def test_reasons_may_have_any_name(ledger: Ledger):
@@ -146,9 +146,9 @@ async def test_reasons_may_have_any_name(ledger: Ledger):
 
     await ledger.workers.beat("a", Counters(links_dropped=dropped))
 
-    assert (await at_work(ledger))["a"].tally == Counters(links_dropped=dropped)
+    assert (await at_work(ledger))["a"].counters == Counters(links_dropped=dropped)
     await ledger.workers.leave("a")
-    assert await ledger.workers.tally() == Counters(links_dropped=dropped)
+    assert await ledger.workers.counters() == Counters(links_dropped=dropped)
 
 
 async def test_links_that_were_dropped_are_kept_as_they_are_shown(ledger: Ledger):
@@ -158,8 +158,8 @@ async def test_links_that_were_dropped_are_kept_as_they_are_shown(ledger: Ledger
     await ledger.workers.beat("a", Counters(link_examples=examples))
 
     kept = {reason: ["$where", "a.b", "\ufffd"] for reason in HOSTILE}
-    assert (await at_work(ledger))["a"].tally == Counters(link_examples=kept)
-    assert await ledger.workers.tally() == Counters(link_examples=kept)
+    assert (await at_work(ledger))["a"].counters == Counters(link_examples=kept)
+    assert await ledger.workers.counters() == Counters(link_examples=kept)
 
 
 async def test_reasons_that_no_store_can_hold_are_counted_together(ledger: Ledger):
@@ -169,19 +169,19 @@ async def test_reasons_that_no_store_can_hold_are_counted_together(ledger: Ledge
         "a", Counters(links_dropped={f"x{chr(0xD800 + n)}": n for n in (1, 2)} | {"x": 4})
     )
 
-    assert await ledger.workers.tally() == Counters(links_dropped={"x\ufffd": 3, "x": 4})
+    assert await ledger.workers.counters() == Counters(links_dropped={"x\ufffd": 3, "x": 4})
 
 
-async def test_the_tally_is_of_all_workers_those_that_left_included(ledger: Ledger):
-    assert await ledger.workers.tally() == Counters()
+async def test_the_counters_are_of_all_workers_those_that_left_included(ledger: Ledger):
+    assert await ledger.workers.counters() == Counters()
     await ledger.workers.join(worker("idle"))
-    await left(ledger, "a", TALLY)
+    await left(ledger, "a", COUNTERS)
     await ledger.workers.join(worker("b"))
     await ledger.workers.beat(
         "b", Counters(pages=1, items=1, fetched=2, bytes=10, links_dropped={"scope": 1})
     )
 
-    assert await ledger.workers.tally() == Counters(
+    assert await ledger.workers.counters() == Counters(
         pages=4, items=8, fetched=7, bytes=(1 << 40) + 10, links_dropped={"depth": 2, "scope": 12}
     )
 
@@ -201,7 +201,7 @@ async def test_of_workers_that_left_the_last_ones_are_kept(
         await left(ledger, f"w{5 - n}", Counters(pages=1 << n))
 
         kept = sum(1 << m for m in range(max(0, n - 2), n + 1))
-        assert (await ledger.workers.tally()).pages == 1000 + kept
+        assert (await ledger.workers.counters()).pages == 1000 + kept
 
     assert list(await at_work(ledger)) == ["at-work"]
 
@@ -214,7 +214,7 @@ async def test_of_workers_that_left_at_the_same_time_as_many_are_kept(
     for n in range(8):
         await left(ledger, f"w{n}", Counters(pages=1))
 
-    assert (await ledger.workers.tally()).pages == 3
+    assert (await ledger.workers.counters()).pages == 3
 
 
 async def test_workers_at_work_are_never_forgotten(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
@@ -226,7 +226,7 @@ async def test_workers_at_work_are_never_forgotten(ledger: Ledger, monkeypatch: 
     await left(ledger, "a")
 
     assert (await at_work(ledger)).keys() == names
-    assert await ledger.workers.tally() == Counters()
+    assert await ledger.workers.counters() == Counters()
 
 
 async def test_what_a_dead_worker_held_goes_before_what_came_after_it(

@@ -337,7 +337,7 @@ def test_a_large_page_is_the_good_one_only_where_no_other_is_known():
         origin = Origin()
         for url, size in pages:
             origin.learned(url, size=size)
-        return origin.good_url
+        return origin.probe_page
 
     assert good(large) == "http://example.com/large"
     assert good(large, small) == "http://example.com/small"
@@ -372,9 +372,9 @@ def test_whatever_comes_state_and_fields_agree(steps, seconds):
         origin = asked.origin
         assert origin.failures == 0 or origin.probe is None
         assert origin.given_up is None or origin.failures > 0
-        assert 0 <= origin.nameless <= origin.failures
+        assert 0 <= origin.unresolved <= origin.failures
         if state(origin) == "open":
-            assert origin.failures - origin.nameless < POLICY.max_failures
+            assert origin.failures - origin.unresolved < POLICY.max_failures
         # Such a page ends: at the latest, its third refusal after an answer costs it an attempt.
     asked.fault()
     while asked.origin.given_up is None:

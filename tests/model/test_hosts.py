@@ -275,8 +275,8 @@ def test_an_origin_rests_by_itself_where_its_host_rests_for_less():
 @pytest.mark.parametrize(
     "first",
     [
-        {"given_up": Reason.HOST_UNREACHABLE, "good_url": "http://example.com/"},
-        {"good_url": "http://example.com/", "until": LATER.timestamp()},
+        {"given_up": Reason.HOST_UNREACHABLE, "probe_page": "http://example.com/"},
+        {"probe_page": "http://example.com/", "until": LATER.timestamp()},
         {},
     ],
     ids=["given-up", "rests", "no-good-page"],
@@ -284,7 +284,7 @@ def test_an_origin_rests_by_itself_where_its_host_rests_for_less():
 def test_the_probe_of_a_host_is_of_the_first_origin_that_fails_and_may_be_asked(first):
     origins = {
         "http": Origin(failures=1, **first),
-        "https": Origin(failures=1, good_url="https://example.com/"),
+        "https": Origin(failures=1, probe_page="https://example.com/"),
     }
 
     assert replace(HOST, origins=origins).probe_url(now=NOW) == "https://example.com/"
@@ -545,7 +545,7 @@ def test_whatever_comes_delays_and_rests_stay_within_their_bounds(happenings, ch
                 assert now <= host.not_before <= now + POLICY.backoff_max
         assert host.delay == 0 or 0.5 / 8 <= host.delay <= LONGEST_DELAY
         assert (lost(host) is not None) >= (
-            host.origins["http"].failures - host.origins["http"].nameless >= POLICY.max_failures
+            host.origins["http"].failures - host.origins["http"].unresolved >= POLICY.max_failures
             and what is not Reason.DNS_NXDOMAIN
             and what is not Reason.DNS_TEMPORARY
         )

@@ -95,8 +95,8 @@ TODO, FAILED, PROCESSING, FINISHED, IGNORED = Status
         (document(TODO, lost=-1), Kind.COUNTER_NEGATIVE),
         (document(TODO, fence=-1), Kind.COUNTER_NEGATIVE),
         (document(FINISHED, fence=0), Kind.FENCE_BEHIND),
-        (document(FINISHED, begun=2), Kind.FENCE_BEHIND),
-        (document(FINISHED, begun="2"), Kind.MALFORMED),
+        (document(FINISHED, quarantine_fence=2), Kind.FENCE_BEHIND),
+        (document(FINISHED, quarantine_fence="2"), Kind.MALFORMED),
         # A claim with the fence of an outcome would be mistaken for the claim of that outcome.
         (document(PROCESSING, fence=1, settled=1), Kind.FENCE_BEHIND),
         (document(FINISHED, settled=0, items=...), Kind.NEVER_SETTLED),
@@ -205,7 +205,7 @@ STATE = {
     "lock": st.none() | st.just("a:1"),
     "lock_time": st.none() | st.just(START),
     "fence": st.integers(-1, 3),
-    "begun": st.integers(-1, 3),
+    "quarantine_fence": st.integers(-1, 3),
     "settled": st.integers(-1, 3),
     "retry": st.integers(-1, 3),
     "lost": st.integers(-1, 3),
@@ -255,7 +255,7 @@ def test_no_transition_breaks_anything(steps: list[tuple[str, Reason, bool]]):
             task = replace(task, status=Status.TODO, retry=0, lost=0, due=now, reason=None)
             task = replace(task, update_time=now, fence=task.fence + 1)
         elif lease is not None and step == "begin":
-            task = replace(task, begun=lease.fence)
+            task = replace(task, quarantine_fence=lease.fence)
         elif lease is not None and step == "convict" and transitions.is_quarantined(lease.task):
             change = _settled(lease, Failed(reason=Reason.CRASHED_WORKER, last=True), now)
         elif lease is not None and step == "fail":
@@ -286,7 +286,17 @@ def _settled(lease: Lease, outcome: transitions.Outcome, now: datetime) -> Chang
 
 
 def _after(task: Task, change: Change) -> Task:
-    names = ("status", "due", "lock", "lock_time", "fence", "settled", "retry", "lost", "begun")
+    names = (
+        "status",
+        "due",
+        "lock",
+        "lock_time",
+        "fence",
+        "settled",
+        "retry",
+        "lost",
+        "quarantine_fence",
+    )
     changed = {name: getattr(change, name) for name in (*names, "reason")}
     return replace(task, **changed)
 

@@ -17,7 +17,7 @@ def at(minutes: float) -> datetime:
 
 
 def point(minutes: float, finished: int, *, worker: str = "a", started: float = -600) -> Point:
-    vitals = Vitals(finished=finished, items=2 * finished, in_flight=5, memory=100, lag=0.5)
+    vitals = Vitals(finished=finished, items=2 * finished, processing=5, memory=100, lag=0.5)
     return Point(worker=worker, started=at(started), time=at(minutes), vitals=vitals)
 
 
@@ -25,7 +25,7 @@ def test_a_span_is_what_was_counted_from_one_point_to_the_next():
     (span,) = spans([point(1, 30), point(0, 10)], since=at(0), until=at(60))
 
     assert (span.since, span.until, span.finished, span.items) == (at(0), at(1), 20, 40)
-    assert (span.seconds, span.in_flight, span.memory, span.lag) == (60, 5, 100, 0.5)
+    assert (span.seconds, span.processing, span.memory, span.lag) == (60, 5, 100, 0.5)
 
 
 def test_the_first_span_begins_with_its_worker():
@@ -74,7 +74,7 @@ def test_a_chart_adds_up_its_workers_and_shows_the_worst_lag():
         step=timedelta(minutes=10),
     )
 
-    assert (slot.finished, slot.workers, slot.in_flight, slot.memory) == (12, 2, 10, 200)
+    assert (slot.finished, slot.workers, slot.processing, slot.memory) == (12, 2, 10, 200)
     assert slot.lag == 0.5
 
 

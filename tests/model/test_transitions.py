@@ -65,7 +65,7 @@ def test_every_edge_can_be_reached():
     for status in Status:
         for retry, lost, begun in ((0, 0, None), (1, 0, None), (0, 0, 0), (1, 0, 0), (0, 2, 0)):
             due = None if status in DONE else START
-            task = make_task(status=status, retry=retry, lost=lost, due=due, begun=begun)
+            task = make_task(status=status, retry=retry, lost=lost, due=due, quarantine_fence=begun)
             change = claim(task)
             if change is not None:
                 reached.add((status, change.event, change.status))
@@ -78,7 +78,7 @@ def test_every_edge_can_be_reached():
                 )
                 changes = [settle(lease, outcome) for outcome in outcomes]
                 changes.append(transitions.release(lease, now=START).change)
-                progress = Progress(worker="w", began=START)
+                progress = Progress(worker="w", started_at=START)
                 changes.append(settle(lease, Advanced(stage="next", progress=progress)))
                 reached |= {(Status.PROCESSING, c.event, c.status) for c in changes}
         assert (status in transitions.RETRY.from_statuses) is any(
@@ -111,7 +111,7 @@ def test_a_task_is_claimed_from_the_moment_it_is_due():
         settled=4,
         retry=1,
         lost=0,
-        begun=None,
+        quarantine_fence=None,
         reason=Reason.CONNECT,
     )
 
@@ -133,14 +133,14 @@ def test_a_task_that_is_never_due_is_not_claimed():
 def test_the_third_worker_that_crashes_on_a_task_alone_is_the_last(
     lost: int, event: Event, status: Status, rest: int | None
 ):
-    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, begun=7, lost=lost)
+    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, quarantine_fence=7, lost=lost)
 
     change = claim(task)
 
     assert change is not None
     assert (change.event, change.status, change.lost) == (event, status, lost + 1)
     assert change.due == (None if rest is None else START + timedelta(seconds=rest))
-    assert (change.fence, change.begun, change.lock) == (8, 7, None)
+    assert (change.fence, change.quarantine_fence, change.lock) == (8, 7, None)
     if rest is not None:
         assert change.error is not None
         assert change.error.message == "x:9 was lost while it worked on nothing else"
@@ -148,7 +148,12 @@ def test_the_third_worker_that_crashes_on_a_task_alone_is_the_last(
 
 def test_what_failed_before_waits_as_a_failure_after_a_crash():
     task = make_task(
-        status=Status.PROCESSING, lock="x:9", fence=7, begun=7, retry=1, reason=Reason.CONNECT
+        status=Status.PROCESSING,
+        lock="x:9",
+        fence=7,
+        quarantine_fence=7,
+        retry=1,
+        reason=Reason.CONNECT,
     )
 
     change = claim(task)
@@ -157,25 +162,27 @@ def test_what_failed_before_waits_as_a_failure_after_a_crash():
     assert (change.status, change.retry, change.reason) == (Status.FAILED, 1, Reason.CONNECT)
 
 
-@pytest.mark.parametrize("begun", [None, 0, 6])
+@pytest.mark.parametrize("quarantine_fence", [None, 0, 6])
 def test_a_task_that_was_held_at_a_crash_is_quarantined_at_the_second_and_nothing_more(
-    begun: int | None,
+    quarantine_fence: int | None,
 ):
-    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, begun=begun, lost=2)
+    task = make_task(
+        status=Status.PROCESSING, lock="x:9", fence=7, quarantine_fence=quarantine_fence, lost=2
+    )
 
     change = claim(task)
 
     assert change is not None
     assert (change.event, change.status, change.lost) == (Event.TAKE_OVER, Status.PROCESSING, 2)
-    assert change.begun == (begun or 0)
-    assert is_quarantined(task) == (begun is not None)
+    assert change.quarantine_fence == (quarantine_fence or 0)
+    assert is_quarantined(task) == (quarantine_fence is not None)
 
 
 def test_a_lost_lease_counts_only_where_its_work_had_begun_alone():
-    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, begun=7, lost=1)
+    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, quarantine_fence=7, lost=1)
 
     assert losses(task) == 2
-    assert losses(replace(task, begun=6)) == 1
+    assert losses(replace(task, quarantine_fence=6)) == 1
     assert losses(replace(task, status=Status.FAILED)) == 1
 
 
@@ -183,22 +190,26 @@ def test_a_quarantined_task_stays_so_until_it_is_finished():
     lease = lease_of(status=Status.PROCESSING, fence=3)
     again = settle(lease, Failed(reason=Reason.CONNECT))
 
-    assert again.begun == 0
-    assert transitions.release(lease, now=START).change.begun == 0
-    twice = lease_of(status=Status.PROCESSING, fence=3, begun=0)
+    assert again.quarantine_fence == 0
+    assert transitions.release(lease, now=START).change.quarantine_fence == 0
+    twice = lease_of(status=Status.PROCESSING, fence=3, quarantine_fence=0)
     given_back = transitions.release(twice, now=START).change
-    assert is_quarantined(replace(twice.task, status=given_back.status, begun=given_back.begun))
-    assert settle(lease_of(begun=2), Failed(reason=Reason.TLS)).begun == 2
-    assert settle(lease, Succeeded()).begun is None
-    progress = Progress(worker="w", began=START)
-    assert settle(lease, Advanced(stage="next", progress=progress)).begun is None
+    assert is_quarantined(
+        replace(twice.task, status=given_back.status, quarantine_fence=given_back.quarantine_fence)
+    )
+    assert settle(lease_of(quarantine_fence=2), Failed(reason=Reason.TLS)).quarantine_fence == 2
+    assert settle(lease, Succeeded()).quarantine_fence is None
+    progress = Progress(worker="w", started_at=START)
+    assert settle(lease, Advanced(stage="next", progress=progress)).quarantine_fence is None
     assert not is_quarantined(make_task())
-    assert is_quarantined(make_task(status=Status.FAILED, begun=2))
-    assert not is_quarantined(make_task(status=Status.FAILED, begun=0)), "one crash"
+    assert is_quarantined(make_task(status=Status.FAILED, quarantine_fence=2))
+    assert not is_quarantined(make_task(status=Status.FAILED, quarantine_fence=0)), "one crash"
 
 
 def test_an_abandoned_task_says_who_lost_it():
-    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, begun=7, lost=2, retry=1)
+    task = make_task(
+        status=Status.PROCESSING, lock="x:9", fence=7, quarantine_fence=7, lost=2, retry=1
+    )
     change = claim(task)
 
     assert change is not None
@@ -226,7 +237,7 @@ def test_a_success_keeps_what_the_attempts_were():
         settled=3,
         retry=2,
         lost=0,
-        begun=None,
+        quarantine_fence=None,
         reason=None,
         response=response,
         items=({"n": 1},),
@@ -245,13 +256,13 @@ def test_a_page_that_is_to_be_visited_again_is_finished_and_not_due():
 def test_an_unchanged_page_keeps_its_response_and_its_items():
     revisit = START + timedelta(days=1)
 
-    change = settle(lease_of(retry=2, begun=0), Unchanged(visit=VISIT, revisit=revisit))
+    change = settle(lease_of(retry=2, quarantine_fence=0), Unchanged(visit=VISIT, revisit=revisit))
 
     assert (change.event, change.status, change.due) == (Event.CONFIRM, Status.FINISHED, None)
     assert (change.response, change.items) == (None, None)
     assert (change.visit, change.revisit) == (VISIT, revisit)
     # A worker has survived the page.
-    assert (change.begun, change.fence, change.settled) == (None, 1, 1)
+    assert (change.quarantine_fence, change.fence, change.settled) == (None, 1, 1)
 
 
 def test_only_a_page_that_is_given_up_gets_another_date():
@@ -319,7 +330,7 @@ def test_a_release_restores_status_and_place(status: Status):
 
 @pytest.mark.parametrize(("retry", "status"), [(0, Status.TODO), (1, Status.FAILED)])
 def test_a_release_of_a_task_taken_over_keeps_the_loss(retry: int, status: Status):
-    lease = lease_of(status=Status.PROCESSING, retry=retry, fence=3, begun=3, lost=1)
+    lease = lease_of(status=Status.PROCESSING, retry=retry, fence=3, quarantine_fence=3, lost=1)
     now = START + timedelta(seconds=9)
 
     change = transitions.release(lease, now=now).change
@@ -371,21 +382,23 @@ outcomes = st.one_of(
     retry=st.integers(0, 5),
     lost=st.integers(0, 5),
     max_retry=st.integers(1, 5),
-    begun=st.sampled_from([None, 0, 3]),
+    quarantine_fence=st.sampled_from([None, 0, 3]),
     max_lost=st.integers(1, 5),
     outcome=outcomes,
     chance=st.floats(0, 1, exclude_max=True),
 )
 def test_every_decision_is_in_the_table(
-    status, retry, lost, begun, max_retry, max_lost, outcome, chance
+    status, retry, lost, quarantine_fence, max_retry, max_lost, outcome, chance
 ):
-    task = make_task(status=status, retry=retry, lost=lost, begun=begun, fence=3, settled=2)
+    task = make_task(
+        status=status, retry=retry, lost=lost, quarantine_fence=quarantine_fence, fence=3, settled=2
+    )
     change = claim(task, max_lost=max_lost)
     assert change is not None
     assert change.status in TABLE[status, change.event]
     assert change.fence == 4
     if change.status is not Status.PROCESSING:
-        assert begun == task.fence
+        assert quarantine_fence == task.fence
         assert status is Status.PROCESSING
         assert (change.due is None) == (change.lost >= max_lost)
         return

@@ -95,7 +95,7 @@ class DrivenOrigin(Driven):
     """An origin with a known good page."""
 
     def __init__(self, policy: Policy) -> None:
-        self.origin = Origin(good_url="http://example.com/good")
+        self.origin = Origin(probe_page="http://example.com/good")
         self.marks: Marks = OrderedDict()
         super().__init__(self.origin, policy)
 

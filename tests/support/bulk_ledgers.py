@@ -53,7 +53,7 @@ def task_documents(
             document["reason"] = str(reasons[n % len(reasons)])
             document["retry"] = 1
         if status is not Status.TODO:
-            document |= {"fence": 1, "settled": 1, "begun": 1}
+            document |= {"fence": 1, "settled": 1, "quarantine_fence": 1}
         if status >= Status.FINISHED:
             del document["due"]
         if status is Status.FINISHED:

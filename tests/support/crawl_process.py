@@ -73,7 +73,7 @@ class Row:
     lock: str | None
     retry: int
     lost: int
-    begun: int | None  #: None if no crashed worker held it, or if it is finished
+    quarantine_fence: int | None  #: None if no crashed worker held it, or if it is finished
     fence: int
     reason: str | None
     items: int
@@ -115,8 +115,8 @@ class Store:
             if there.fetchone()["items"] is None:
                 return []
             # One statement: an outcome between two would give a task another one's items.
-            found = f"""SELECT host, url, status, lock, retry, lost, begun, fence, reason,
-                coalesce(items, 0) AS items FROM {schema}.tasks LEFT JOIN
+            found = f"""SELECT host, url, status, lock, retry, lost, quarantine_fence, fence,
+                reason, coalesce(items, 0) AS items FROM {schema}.tasks LEFT JOIN
                 (SELECT task_id, count(*) AS items FROM {schema}.items GROUP BY 1) AS counts
                 ON task_id = id"""
             return [_row(each, each["items"]) for each in database.execute(found)]
@@ -210,7 +210,7 @@ def _row(found: Any, items: int) -> Row:
         lock=known["lock"],
         retry=known["retry"],
         lost=known["lost"],
-        begun=known.get("begun"),
+        quarantine_fence=known.get("quarantine_fence"),
         fence=known["fence"],
         reason=known.get("reason"),
         items=items,

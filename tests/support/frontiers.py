@@ -162,7 +162,7 @@ class Process:
         url = f"http://{name}/"
         self.causes.answered_well(name, url, latency=latency, sent=sent or self.ledger_now())
         if page:
-            self.causes.finished(make_task(url), good_url=None, size=0)
+            self.causes.finished(make_task(url), probe_page=None, size=0)
 
     def failed(
         self,

@@ -111,7 +111,7 @@ class DoubleStore(MongoStore):
     """The store under the ledger's facets, on the double."""
 
     def bucket(self) -> Bucket:
-        bucket: Bucket = self.database.bucket(f"{self.name}.asides")
+        bucket: Bucket = self.database.bucket(f"{self.name}.blobs")
         return bucket
 
 

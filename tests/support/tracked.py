@@ -22,4 +22,4 @@ def order(key: str = "one", stage: str = "pay", **overrides: Any) -> Task:
 
 
 def progress(**fields: Any) -> Progress:
-    return Progress(worker="a", began=START, **fields)
+    return Progress(worker="a", started_at=START, **fields)

@@ -162,20 +162,20 @@ def _pause(every: str | None) -> timedelta:
 
 async def _numbers(name: str, ledger_url: str, *, count_all: bool) -> _Numbers:
     async with ledger_option.opened(ledger_url, name) as ledger:
-        tally = await ledger.workers.tally()
+        counters = await ledger.workers.counters()
         return _Numbers(
             name=name,
             kind=ledger.kind,
             counts=await ledger.queries.counts(),
             items=await _items(ledger, count_all=count_all),
-            items_by_callback=_largest_first(tally.items_by_callback),
-            items_dropped=_largest_first(tally.items_dropped),
+            items_by_callback=_largest_first(counters.items_by_callback),
+            items_dropped=_largest_first(counters.items_dropped),
             reasons=await ledger.queries.reasons(),
-            links_dropped=_largest_first(tally.links_dropped),
-            unchanged=tally.unchanged,
-            stalls=tally.stalls,
-            longest_stall=tally.longest_stall,
-            link_examples=tally.link_examples,
+            links_dropped=_largest_first(counters.links_dropped),
+            unchanged=counters.unchanged,
+            stalls=counters.stalls,
+            longest_stall=counters.longest_stall,
+            link_examples=counters.link_examples,
             workers=_at_work(await ledger.workers.all()),
             next_due=await ledger.queries.horizon(),
             control=Control.of(await ledger.notes.control()),
@@ -221,9 +221,9 @@ def _json(numbers: _Numbers) -> str:
                     "pid": worker.pid,
                     "started": _moment(worker.started),
                     "heartbeat": _moment(worker.heartbeat),
-                    "pages": worker.tally.pages,
+                    "pages": worker.counters.pages,
                     "rate": worker.vitals and worker.vitals.rate,
-                    "in_flight": worker.vitals and worker.vitals.in_flight,
+                    "processing": worker.vitals and worker.vitals.processing,
                     "memory": worker.vitals and worker.vitals.memory,
                     "lag": worker.vitals and worker.vitals.lag,
                 }

@@ -54,7 +54,7 @@ def picture(look: Look, *, height: int) -> RenderableType:
 def line(look: Look) -> str:
     """Return a summary in one line."""
     counts = (f"{name} {number:,}" for name, number in _numbers(look).items())
-    busy = sum(worker.vitals.in_flight for worker in look.workers if worker.vitals is not None)
+    busy = sum(worker.vitals.processing for worker in look.workers if worker.vitals is not None)
     parts = [printable(look.name), *counts, _speed(look), f"eta {_eta(look)}"]
     parts += [f"workers {len(look.workers):,} holding {busy:,}"]
     if look.paused is not None:
@@ -100,7 +100,7 @@ def _worker_fields(worker: Worker) -> dict[str, Any]:
         "started": _moment(worker.started),
         "heartbeat": _moment(worker.heartbeat),
         "rate": vitals and vitals.rate,
-        "in_flight": vitals and vitals.in_flight,
+        "processing": vitals and vitals.processing,
         "memory": vitals and vitals.memory,
         "lag": vitals and vitals.lag,
         "finished": vitals and vitals.finished,
@@ -180,7 +180,7 @@ def _worker_cells(worker: Worker, *, now: datetime) -> Iterator[Text]:
         yield from [Text("-")] * 6
     else:
         yield Text(f"{vitals.rate:,.1f}")
-        yield Text(f"{vitals.in_flight:,}")
+        yield Text(f"{vitals.processing:,}")
         yield Text(f"{vitals.memory / (1 << 20):,.0f} MiB" if vitals.memory else "-")
         yield Text(f"{1000 * vitals.lag:,.0f} ms", style="red" if vitals.lag >= _LATE else "")
         yield Text(f"{vitals.finished:,}")
@@ -188,7 +188,7 @@ def _worker_cells(worker: Worker, *, now: datetime) -> Iterator[Text]:
     if is_silent(worker, now=now):
         yield Text(f"silent for {format_duration(now - worker.heartbeat)}", style="red")
     else:
-        yield Text("wants hosts" if worker.hungry else "", style="dim")
+        yield Text("wants hosts" if worker.idle else "", style="dim")
 
 
 def _hosts(look: Look, *, most: int) -> Table:

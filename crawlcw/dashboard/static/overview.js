@@ -134,8 +134,8 @@ function workerTable(workers, now) {
   if (!workers.length) return el("p", { class: "muted none", text: "Nobody works on it just now." });
   const columns = [["Worker"], ["Pages/s", "num"], ["Pages", "num"], ["In flight", "num"], ["Memory", "num"], ["Lag", "num"], ["Started"], ["Seen"]];
   const rows = workers.map((each) => [
-    el("span", {}, el("strong", { text: each.host || each.name }), el("span", { class: "muted", text: ` ${each.pid}` }), each.silent ? el("span", { class: "tag bad", text: "silent" }) : each.starving ? el("span", { class: "tag", text: "no host to ask" }) : null),
-    rate(each.rate), whole(each.pages), whole(each.in_flight), each.memory ? bytes(each.memory) : "–",
+    el("span", {}, el("strong", { text: each.host || each.name }), el("span", { class: "muted", text: ` ${each.pid}` }), each.silent ? el("span", { class: "tag bad", text: "silent" }) : each.idle ? el("span", { class: "tag", text: "no host to ask" }) : null),
+    rate(each.rate), whole(each.pages), whole(each.processing), each.memory ? bytes(each.memory) : "–",
     `${Math.round(each.lag * 1000)} ms`, ago(each.started, Date.parse(now.now)), each.heartbeat,
   ]);
   return table("Workers", columns, rows);
@@ -231,7 +231,7 @@ function history({ name, signal }) {
     const highest = Math.max(0, ...past.finished);
     const [, per, held, workers] = recent.at(-1) ?? [0, 0, 0, 0];
     speed.update(columns(["finished", "failed", "ignored"], 1), `Tasks finished a second in the last ${SPANS[span]}: at most ${rate(highest)}, now ${rate(per ?? 0)}.`);
-    load.update(columns(["in_flight", "workers"], 2, 3), `Tasks in flight in the last ${SPANS[span]}: now ${whole(held ?? 0)} by ${plural(workers ?? 0, "worker")}.`);
+    load.update(columns(["processing", "workers"], 2, 3), `Tasks in flight in the last ${SPANS[span]}: now ${whole(held ?? 0)} by ${plural(workers ?? 0, "worker")}.`);
   }
   ask();
   const timer = setInterval(ask, HISTORY_EVERY);
@@ -241,7 +241,7 @@ function history({ name, signal }) {
     now(current) {
       const time = Date.parse(current.now) / 1000;
       if (recent.length && time <= recent.at(-1)[0]) return;
-      const held = current.workers.reduce((total, worker) => total + worker.in_flight, 0);
+      const held = current.workers.reduce((total, worker) => total + worker.processing, 0);
       recent.push(current.workers.length ? [time, current.rate, held, current.workers.length] : [time, null, null, null]);
       if (recent.length > RECENT) recent.shift();
       draw();

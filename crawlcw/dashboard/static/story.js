@@ -115,7 +115,7 @@ export function story({ name, asked, signal, address }) {
 
   function claims(task) {
     return card("Claims", { class: "wide" }, table("Claims, the last first", [["Claim", "num"], ["Stage"], ["Worker"], ["Began"], ["Ended"], ["How"]],
-      task.trace.map((each) => [whole(each.fence), each.stage, each.worker, moment(each.began), moment(each.ended), each.event])));
+      task.trace.map((each) => [whole(each.fence), each.stage, each.worker, moment(each.started_at), moment(each.ended_at), each.event])));
   }
 
   look();

@@ -1,4 +1,4 @@
-"""Values that are too large for a task's document: each is a file of the bucket `<name>.asides`."""
+"""Values that are too large for a task's document: each is a file of the bucket `<name>.blobs`."""
 
 import uuid
 from collections.abc import Collection
@@ -23,7 +23,7 @@ _OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
 
 
 class Blobs:
-    """Sets values aside, reads them and drops them."""
+    """Stores, reads and drops large values."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
@@ -33,11 +33,11 @@ class Blobs:
         return await self.upload(uuid.uuid4().hex, task_id, documents.escaped(value))
 
     async def upload(self, identity: str, task_id: bytes, escaped: Any) -> BlobRef:
-        """Set a value aside under a name that no other has; its keys are escaped."""
+        """Store a value under a name that no other has; its keys are escaped."""
         try:
             content = bson.encode({"value": escaped})
         except UNENCODABLE as error:
-            raise LedgerError(f"the value cannot be set aside: {error}") from error
+            raise LedgerError(f"the value cannot be stored: {error}") from error
         blob = BlobRef(id=identity, size=len(content))
         with mapped(), pymongo.timeout(_ANSWER_WITHIN + blob.size / _SLOWEST):
             await self._store.bucket().upload_from_stream_with_id(

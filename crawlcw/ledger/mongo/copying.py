@@ -1,4 +1,4 @@
-"""Tasks with their results, and values set aside, read and written as they are to copy them."""
+"""Tasks with their results, and blobs, read and written as they are to copy them."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -92,7 +92,7 @@ class Contents:
         versions = []
         for version in task.get("versions", ()):
             source = {name: value for name, value in version.items() if name != "items"}
-            aside = version["items"]
-            await self._items.placed(task["_id"], source["fence"], aside, all_aside=True)
+            items = version["items"]
+            await self._items.placed(task["_id"], source["fence"], items, all_outside=True)
             versions.append(source)
         return {**task, "versions": versions} if versions else task

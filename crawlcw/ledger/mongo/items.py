@@ -1,4 +1,4 @@
-"""The items of tasks: inside their documents, or, where they are large, set aside.
+"""The items of tasks: inside their documents, or beside them if they are large.
 
 A large item is written to `<spider>.items` under its task, fence and number; the
 task has null in its place, and `items_from` names the fence to read. Where the
@@ -17,13 +17,13 @@ from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.protocol import ItemRow
 from crawlcw.model.transitions import Settlement
 
-#: Bytes of an item, and of all in a document, from which on one is set aside.
-_ASIDE = 1 << 20
+#: Bytes of an item, and of all in a document, from which on one is stored outside.
+_LARGE = 1 << 20
 _INSIDE = 8 << 20
 
 
 class Items:
-    """Sets large items aside, and reads all of them."""
+    """Stores large items outside, and reads all of them."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
@@ -62,12 +62,12 @@ class Items:
         fence: int,
         items: Iterable[documents.Document],
         *,
-        all_aside: bool = False,
+        all_outside: bool = False,
     ) -> list[documents.Document | None]:
-        """Return what of a task's items is to be in its document, the large ones being set aside.
+        """Return what of a task's items is to be in its document, with the large ones outside.
 
-        Those are seen once the task says that its items are from *fence*. With *all_aside*
-        the others are set aside as well, to be kept when the task has other items. Raises one
+        Those are seen once the task says that its items are from *fence*. With *all_outside*
+        the others are stored outside as well, to be kept when the task has other items. Raises one
         of `UNENCODABLE` for an item that the store cannot hold.
         """
         inside = 0
@@ -76,8 +76,8 @@ class Items:
             size = len(bson.encode(item))
             if size > LARGEST_ITEM:
                 raise bson.errors.InvalidDocument(f"an item of {size} bytes, too large")
-            is_large = size > _ASIDE or inside + size > _INSIDE
-            if is_large or all_aside:
+            is_large = size > _LARGE or inside + size > _INSIDE
+            if is_large or all_outside:
                 place = {"task": task_id, "fence": fence, "n": number}
                 await self._store.items.replace_one({"_id": place}, {"item": item}, upsert=True)
             if is_large:

@@ -215,7 +215,7 @@ class Leases:
         """See `protocol.Leases.begin`."""
         with mapped():
             result = await self._store.tasks.update_one(
-                mine(lease), {"$set": {"begun": lease.fence}}, hint="_id_"
+                mine(lease), {"$set": {"quarantine_fence": lease.fence}}, hint="_id_"
             )
         return bool(result.matched_count)
 
@@ -278,5 +278,5 @@ def _claim(change: Change) -> dict[str, Any]:
     if change.lock is None:
         return update_of(change)  # not claimed, but given up or put off
     fields = documents.changed(change)
-    names = _CLAIMED if change.begun is None else (*_CLAIMED, "begun")
+    names = _CLAIMED if change.quarantine_fence is None else (*_CLAIMED, "quarantine_fence")
     return {"$set": {name: fields[name] for name in names}}

@@ -60,7 +60,7 @@ class Outcomes:
         return sent.matched, refused
 
     async def _update(self, settlement: Settlement) -> dict[str, Any]:
-        """Return what records an outcome, its large items being set aside.
+        """Return what records an outcome, with its large items outside.
 
         Raises one of `UNENCODABLE` for an item that the store cannot hold.
         """
@@ -73,7 +73,9 @@ class Outcomes:
             return update
         lease, versions = settlement.lease, settlement.change.kept_versions
         escaped = (documents.escaped(item) for item in items)
-        kept = await self._items.placed(lease.task.id, lease.fence, escaped, all_aside=versions > 0)
+        kept = await self._items.placed(
+            lease.task.id, lease.fence, escaped, all_outside=versions > 0
+        )
         source = documents.source_document(settlement)
         update["$set"] |= {"items": kept, "items_from": source}
         if versions:

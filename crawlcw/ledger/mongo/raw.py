@@ -9,11 +9,11 @@ from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.store import MongoStore, all_of, some
 from crawlcw.ledger.port import Part
 
-#: Of a task's items which of them are elsewhere; of its values the references to those set aside.
+#: Of a task's items which of them are elsewhere; of its values the references to blobs.
 _TASK: Mapping[str, Any] = {
     **dict.fromkeys((*TASK_STATE, "url", "host", "method", "body", "callback"), 1),
     **dict.fromkeys(("depth", "priority", "options", "update_time", "create_time"), 1),
-    **dict.fromkeys(("revisit", "items_from", "context.%aside", "data.%aside"), 1),
+    **dict.fromkeys(("revisit", "items_from", "context.%blob", "data.%blob"), 1),
     "results": {
         "$cond": [
             {"$eq": [{"$type": "$results"}, "object"]},
@@ -21,7 +21,7 @@ _TASK: Mapping[str, Any] = {
                 "$arrayToObject": {
                     "$map": {
                         "input": {"$objectToArray": "$results"},
-                        "in": {"k": "$$this.k", "v": {"%aside": "$$this.v.%aside"}},
+                        "in": {"k": "$$this.k", "v": {"%blob": "$$this.v.%blob"}},
                     }
                 }
             },
@@ -65,14 +65,16 @@ class Raw:
         """Return a task with the number of its items, and those that are nowhere."""
         if "items" not in task:
             return task
-        aside = [number for number, is_aside in enumerate(task["items"]) if is_aside]
+        outside = [number for number, is_outside in enumerate(task["items"]) if is_outside]
         task = {**task, "items": len(task["items"]), "items_lost": []}
-        if aside:
+        if outside:
             source = task.get("items_from")
             fence = source["fence"] if isinstance(source, Mapping) else task.get("settled")
-            places = [{"task": task["_id"], "fence": fence, "n": number} for number in aside]
+            places = [{"task": task["_id"], "fence": fence, "n": number} for number in outside]
             with mapped():
                 cursor = self._store.items.find({"_id": {"$in": places}}, {"_id": 1})
-                there = {each["_id"]["n"] for each in await all_of(cursor.hint("_id_"), len(aside))}
-            task["items_lost"] = [number for number in aside if number not in there]
+                there = {
+                    each["_id"]["n"] for each in await all_of(cursor.hint("_id_"), len(outside))
+                }
+            task["items_lost"] = [number for number in outside if number not in there]
         return task

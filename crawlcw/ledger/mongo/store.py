@@ -78,7 +78,7 @@ class MongoStore:
         self.items = part(".items")
         self.sessions = Table(part(".sessions"))
         self.state = Table(part(".state"))
-        self.blob_files, self.blob_chunks = part(".asides.files"), part(".asides.chunks")
+        self.blob_files, self.blob_chunks = part(".blobs.files"), part(".blobs.chunks")
         self.schema = database.get_collection(SCHEMA, write_concern=_DURABLE)
         self.marker = Table(self.schema)
         self.unit: Unit  #: set when the ledger is assembled
@@ -146,18 +146,18 @@ class MongoStore:
         return number
 
     def bucket(self) -> Any:
-        """Return the GridFS bucket of the values that are set aside."""
-        return bucket(self.database, f"{self.name}.asides", self.blob_files.write_concern)
+        """Return the GridFS bucket of the blobs."""
+        return bucket(self.database, f"{self.name}.blobs", self.blob_files.write_concern)
 
     def parts(self) -> list[tuple[Any, Indexes]]:
         """Return the collections, each with the indexes it is to have; the tasks are the last."""
-        asides: list[tuple[Any, Indexes]] = [
+        blobs: list[tuple[Any, Indexes]] = [
             (self.blob_chunks, {}),
             (self.blob_files, BLOB_INDEXES),
         ]
         return [
             (self.items, ITEM_INDEXES),
-            *(asides if self.kind.tracked else ()),
+            *(blobs if self.kind.tracked else ()),
             (self.hosts, HOST_INDEXES),
             (self.workers, WORKER_INDEXES),
             (self.rates.collection, {}),

@@ -8,7 +8,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.model.task import Lease, Status, Task, ids_of_host
 from crawlcw.model.transitions import KEPT_TRACE, Change
 
-_MAY_BE_ABSENT = ("due", "begun", "reason", "context", "revisit")
+_MAY_BE_ABSENT = ("due", "quarantine_fence", "reason", "context", "revisit")
 
 
 def mine(lease: Lease) -> dict[str, Any]:

@@ -53,13 +53,13 @@ class Tables(schema.Tables):
         #: The channel of notifications of changed tasks, and what sends them.
         self.channel = self.schema
         self.notify = (
-            f"""CREATE OR REPLACE FUNCTION {quoted(self.schema)}.told() RETURNS trigger
+            f"""CREATE OR REPLACE FUNCTION {quoted(self.schema)}.notify() RETURNS trigger
                 LANGUAGE plpgsql AS $$ BEGIN
                 PERFORM pg_notify('{self.channel.replace("'", "''")}', ''); RETURN NULL; END $$""",
-            f"""CREATE OR REPLACE TRIGGER told AFTER INSERT OR UPDATE ON {self.tasks}
+            f"""CREATE OR REPLACE TRIGGER notify AFTER INSERT OR UPDATE ON {self.tasks}
                 FOR EACH ROW WHEN (NEW.due IS NOT NULL AND
                 NEW.status IN ({", ".join(f"{status:d}" for status in WAITING)}))
-                EXECUTE FUNCTION {quoted(self.schema)}.told()""",
+                EXECUTE FUNCTION {quoted(self.schema)}.notify()""",
         )
 
     def missing(self, db: Database) -> list[str]:

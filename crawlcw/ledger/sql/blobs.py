@@ -16,7 +16,7 @@ from crawlcw.model.task import BlobRef
 
 
 class Blobs:
-    """Sets values aside, reads them and drops them."""
+    """Stores, reads and drops large values."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store

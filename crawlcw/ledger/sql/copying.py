@@ -1,4 +1,4 @@
-"""Tasks with their results, and values set aside, read and written as documents to copy them."""
+"""Tasks with their results, and blobs, read and written as documents to copy them."""
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 

@@ -39,12 +39,12 @@ _JSON = frozenset(
     {
         *("headers", "context", "options", "errors", "response", "visit", "stored"),
         *("data", "results", "trace"),
-        *("robots", "counts", "origins", "tally", "vitals"),
+        *("robots", "counts", "origins", "counters", "vitals"),
         *("state", "control", "policy"),
     }
 )
 #: Small numbers, whatever a task was added with.
-_COUNTED = frozenset({"status", "fence", "settled", "retry", "lost", "begun"})
+_COUNTED = frozenset({"status", "fence", "settled", "retry", "lost", "quarantine_fence"})
 
 #: Errors for a value that has no place in a row.
 UNHOLDABLE = (ValueError, TypeError, OverflowError, RecursionError)

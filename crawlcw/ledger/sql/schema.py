@@ -46,7 +46,7 @@ COLUMNS = {
         "reason TEXT",
         "errors TEXT",
         "response TEXT",
-        "begun INTEGER",
+        "quarantine_fence INTEGER",
         "data TEXT",
         "results TEXT",
         "trace TEXT",
@@ -91,7 +91,7 @@ class Tables:
     ) -> None:
         """Use the functions that return the names of a table and of an index, quoted."""
         self.dialect = dialect
-        parts = ("tasks", "items", "workers", "rates", "hosts", "asides", "sessions")
+        parts = ("tasks", "items", "workers", "rates", "hosts", "blobs", "sessions")
         self.tasks, self.items, self.workers, self.rates, self.hosts, self.blobs, self.sessions = (
             table(part) for part in parts
         )
@@ -108,7 +108,7 @@ class Tables:
         )
         self.revisit = index("revisit")
         self.left = index("workers_left")
-        self.of_task = index("asides_task_id")
+        self.of_task = index("blobs_task_id")
         self.create = [*self._of_tasks(), *self._of_items(), *self._of_hosts(), *self._of_workers()]
         #: Their indexes go with them.
         self.drop = [
@@ -183,7 +183,7 @@ class Tables:
                 id TEXT PRIMARY KEY NOT NULL, machine TEXT NOT NULL, host TEXT NOT NULL,
                 pid INTEGER NOT NULL, birth TEXT NOT NULL, started INTEGER NOT NULL,
                 heartbeat INTEGER NOT NULL, "left" INTEGER,
-                hungry INTEGER NOT NULL, tally TEXT NOT NULL, vitals TEXT)""",
+                idle INTEGER NOT NULL, counters TEXT NOT NULL, vitals TEXT)""",
             f'CREATE INDEX IF NOT EXISTS {self.left} ON {self.workers} ("left", id)',
             f"""CREATE TABLE IF NOT EXISTS {self.rates} (
                 kept INTEGER NOT NULL, minute INTEGER NOT NULL, worker TEXT NOT NULL,

@@ -68,7 +68,7 @@ class Statements:
         """Those of claims, of their outcomes, and of the tasks that are held."""
         tasks, changed_last = tables.tasks, tables.changed
         mine = "id = :id AND lock = :lock AND fence = :fence AND status = :status"
-        self.begin = f"UPDATE {tasks} SET begun = fence WHERE {mine}"
+        self.begin = f"UPDATE {tasks} SET quarantine_fence = fence WHERE {mine}"
         self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
         self.lock_task = f"SELECT 1 FROM {tasks} WHERE id = ?{tables.dialect.for_update}"
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
@@ -95,7 +95,7 @@ class Statements:
         return f"SELECT id, {columns} FROM {self.tables.tasks} WHERE id IN ({places})"
 
     def _of_results(self, tables: Tables) -> None:
-        """Those of items, and of values that are set aside."""
+        """Those of items, and of blobs."""
         items, blobs = tables.items, tables.blobs
         self.put_blob = f"INSERT INTO {blobs} VALUES (:id, :task_id, :content, :create_time)"
         self.read_blob = f"SELECT content FROM {blobs} WHERE id = ?"
@@ -218,7 +218,7 @@ class Statements:
         unchanging = "id, url, host, method, body, callback, depth, priority, options"
         examined = f"{unchanging}, revisit, update_time, create_time, {', '.join(TASK_STATE)}"
         # What begins so stands for a value: in other keys and in text it is escaped.
-        pointer = """'{"%aside":'"""
+        pointer = """'{"%blob":'"""
         pointing = ", ".join(
             f"CASE WHEN instr({name}, {pointer}) > 0 THEN {name} END AS {name}"
             for name in ("context", "data", "results")

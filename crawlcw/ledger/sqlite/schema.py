@@ -34,7 +34,7 @@ class Tables(schema.Tables):
         newer = [self._adding("hops"), origins, *visits]
         unordered = f"DROP INDEX IF EXISTS {quoted(f'{name}.status')}"
         return {
-            2: [self._adding("begun"), *tracked, unordered, *newer],
+            2: [self._adding("quarantine_fence"), *tracked, unordered, *newer],
             3: [*tracked, unordered, *newer],
             4: newer,
             5: visits,
