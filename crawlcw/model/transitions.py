@@ -195,16 +195,16 @@ class Change:
 
     event: Event
     status: Status
-    due: datetime | None
+    due: datetime | None = None
     update_time: datetime
     lock: str | None = None
     lock_time: datetime | None = None
     fence: int
     settled: int
-    retry: int
-    lost: int
-    quarantine_fence: int | None  #: see `Task.quarantine_fence`
-    reason: Reason | None
+    retry: int = 0
+    lost: int = 0
+    quarantine_fence: int | None = None  #: see `Task.quarantine_fence`
+    reason: Reason | None = None
     error: AttemptError | None = None  #: added to the errors
     kept_errors: int = KEPT_ERRORS  #: the most of them that are kept
     response: ResponseInfo | None = None  #: None: unchanged
@@ -454,15 +454,12 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
     return Change(
         event=Event.FINISH,
         status=status,
-        due=None,
         update_time=now,
         fence=lease.fence,
         settled=lease.fence,
         retry=lease.task.retry,
         lost=losses(lease.task),
-        # A worker has lived through it: the crash was another task's doing.
-        quarantine_fence=None,
-        reason=None,
+        # A worker has lived through it: the crash was another task's doing, and it leaves the quarantine.
         response=outcome.response,
         items=outcome.items,
         visit=outcome.visit,
@@ -470,9 +467,7 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
         kept_versions=outcome.kept_versions,
         stored=outcome.stored,
         progress=outcome.progress,
-        trace=None
-        if outcome.progress is None
-        else _trace(lease, outcome.progress, Event.FINISH, now=now),
+        trace=_trace(lease, outcome, Event.FINISH, now=now) if outcome.progress else None,
     )
 
 
@@ -484,6 +479,7 @@ def _confirmed(lease: Lease, outcome: Unchanged, *, now: datetime) -> Change:
 
 
 def _advanced(lease: Lease, outcome: Advanced, *, now: datetime) -> Change:
+    # A stage has attempts of its own.
     return Change(
         event=Event.ADVANCE,
         status=_after(Status.PROCESSING, Event.ADVANCE),
@@ -491,18 +487,17 @@ def _advanced(lease: Lease, outcome: Advanced, *, now: datetime) -> Change:
         update_time=now,
         fence=lease.fence,
         settled=lease.fence,
-        # A stage has attempts of its own.
-        retry=0,
-        lost=0,
-        quarantine_fence=None,
-        reason=None,
         progress=outcome.progress,
-        trace=_trace(lease, outcome.progress, Event.ADVANCE, now=now),
+        trace=_trace(lease, outcome, Event.ADVANCE, now=now),
         next=Next(stage=outcome.stage, context=outcome.context),
     )
 
 
-def _trace(lease: Lease, progress: Progress, event: Event, *, now: datetime) -> AttemptRecord:
+def _trace(
+    lease: Lease, outcome: Succeeded | Failed | Advanced, event: Event, *, now: datetime
+) -> AttemptRecord:
+    progress = outcome.progress
+    assert progress is not None
     return AttemptRecord(
         fence=lease.fence,
         stage=progress.stage or lease.task.callback,
@@ -547,7 +542,7 @@ def _failed(
         revisit=None if again else outcome.revisit,
         stored=outcome.stored,
         progress=outcome.progress,
-        trace=None if outcome.progress is None else _trace(lease, outcome.progress, event, now=now),
+        trace=_trace(lease, outcome, event, now=now) if outcome.progress else None,
     )
 
 
@@ -601,15 +596,12 @@ def reparse(
     change = Change(
         event=Event.REPARSE,
         status=_after(task.status, Event.REPARSE),
-        due=None,
         update_time=moment,
         # As at a claim: large items lie under it, and no other outcome fits any more.
         fence=task.fence + 1,
         settled=task.fence + 1,
         retry=task.retry,
         lost=task.lost,
-        quarantine_fence=None,
-        reason=None,
         response=response,
         items=items,
         visit=task.visit or Visit(time=fetched, changed=fetched),
@@ -664,29 +656,11 @@ def _waiting(task: Task) -> Status:
 
 def rejected(settlement: Settlement, *, reason: Reason, message: str) -> Settlement:
     """Decide for an outcome that the store cannot hold: the task alone fails, for good."""
-    change = settlement.change
-    return Settlement(
-        lease=settlement.lease,
-        change=Change(
-            event=Event.GIVE_UP,
-            status=_after(Status.PROCESSING, Event.GIVE_UP),
-            due=None,
-            update_time=change.update_time,
-            fence=change.fence,
-            settled=change.fence,
-            retry=change.retry,
-            lost=change.lost,
-            quarantine_fence=change.quarantine_fence,
-            reason=reason,
-            error=AttemptError(
-                time=change.update_time,
-                kind=reason,
-                message=printable(message, limit=_MESSAGE_LIMIT),
-                attempt=settlement.lease.task.retry + 1,
-            ),
-            stored=change.stored,
-        ),
-    )
+    lease, change = settlement.lease, settlement.change
+    failed = Failed(reason=reason, message=message, stored=change.stored, last=True)
+    made = _failed(lease, failed, now=change.update_time, policy=RetryPolicy(), chance=0.0)
+    kept = replace(made, retry=change.retry, lost=change.lost, quarantine_fence=change.quarantine_fence)
+    return Settlement(lease=lease, change=kept)
 
 
 def retries(status: Status, reason: Reason | None) -> bool:
