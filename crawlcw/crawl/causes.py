@@ -127,7 +127,7 @@ class Causes:
         )
         if closed:
             # What else is learned goes back with the host; this ends a row of failures.
-            host.save_soon()
+            self._frontier.pending.save(host)
             self._stats.hosts_given_up.pop(f"{scheme}://{name}", None)
         host.pace()
 
@@ -190,7 +190,7 @@ class Causes:
             if cause is None:
                 rest = self._policy.rest(1, retry_after=error.retry_after)
                 if origin.probe is not None and origin.probe.rested:
-                    self._frontier.queues.rest(host.name, until=self._frontier.clock() + rest)
+                    host.rest(seconds=rest)
                 host.enter(Phase.OPENING)
                 raise _behind(host, now + timedelta(seconds=rest))
         self._log(task.host, error)
@@ -325,12 +325,12 @@ class Causes:
             chance=random.random(),
         )
         host.slow_start.steps = 0
-        host.save_soon()
+        self._frontier.pending.save(host)
         host.pace()
         if origin.given_up is not None and host.lease is not None:
             self._stats.host_given_up(f"{scheme}://{name}", str(origin.given_up))
             self._put_off_origin(host, scheme, until=now)
-            self._frontier.losing.add(host)
+            self._frontier.pending.ignore(host)
             return deferral(Cause.ORIGIN)
         why = failure_text(reason, status=error.status, retry_after=error.retry_after)
         until = host.state.resting_until(scheme, now=now)
@@ -343,10 +343,7 @@ class Causes:
         until = until or host.state.not_before or now
         self.rests.note(name, until=until, why=why)
         rest = (until - now).total_seconds()
-        free_at = self._frontier.clock() + rest
-        self._frontier.queues.rest(name, until=free_at)
-        if host.lease is None:
-            self._frontier.avoided[name] = free_at
+        host.rest(seconds=rest)
         if host.lease is None or rest > AHEAD:
             host.enter(Phase.LEAVING)
         elif host.phase is Phase.SERVING and host.probe_url() is not None:
@@ -360,7 +357,7 @@ class Causes:
         waiting = self._frontier.queues.withdraw(
             host=host.name, unwanted=lambda lease: lease.task.url.startswith(prefix)
         )
-        self._frontier.returned += [put_off(lease, until=until) for lease in waiting]
+        self._frontier.pending.release(put_off(lease, until=until) for lease in waiting)
 
     def _log(self, name: str, error: FetchError) -> None:
         logger.info(
@@ -453,7 +450,7 @@ class Causes:
     def _wake(self) -> None:
         self._checked.set()
         self._checked = anyio.Event()
-        self._frontier.look_wanted.set()
+        self._frontier.poll_wanted.set()
 
 
 def _behind(host: HeldHost, rest: datetime) -> Defer:

@@ -189,6 +189,7 @@ class Committer:
             # Even without links: it writes the changes of the pages' state before the outcomes.
             added = await self._adder.add(links, too_deep)
             await self._commit(settlements)
+        self._stats.waiting(settlements, written=True)
         self._held.end(leases)
         for done in group:
             if done.produced.dropped.counts:

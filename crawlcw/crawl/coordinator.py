@@ -90,8 +90,7 @@ class Coordinator:
         self._settings = settings
         self._queues = frontier.queues
         self._opening = opening
-        #: Set by whatever leaves something to do.
-        self._changed = frontier.look_wanted
+        self._changed = frontier.poll_wanted
         #: Leases whose hosts' slots are held, by the ids and fences of their tasks.
         self._asking: set[tuple[bytes, int]] = set()
         self._stopping = False
@@ -148,7 +147,7 @@ class Coordinator:
 
     def written(self, *, more: bool, again: Iterable[str]) -> None:
         """Note outcomes in the ledger: *more* is left to do, hosts have tasks to try *again*."""
-        self.frontier.look(*again)
+        self.frontier.poll(*again)
         if more or not self._held:
             self.wake()
         elif self._settings.max_pages is not None:
@@ -167,7 +166,7 @@ class Coordinator:
                 earlier = timedelta(seconds=max(0, bonus(task.priority)))
                 due = now - earlier if task.due <= now else task.due
                 dues[task.host] = min(due, dues.get(task.host, due))
-        self.frontier.look(*looked)
+        self.frontier.poll(*looked)
         if dues:
             await self._ledger.hosts.wake(dues)
             self.wake()
@@ -200,7 +199,7 @@ class Coordinator:
         self.pool.done()
         now = self._moved_at = time.monotonic()
         self.dispatch()
-        # What else it may leave to do is noted where it comes about: `Frontier.look_wanted`.
+        # What else it may leave to do is noted where it comes about: `Frontier.poll_wanted`.
         feeds = self._is_low() and now >= min(self._look_at, self.frontier.wanted()[1])
         if feeds or now >= self._leases_at:
             self._changed.set()
@@ -208,33 +207,32 @@ class Coordinator:
     def put_back(self, lease: Lease, *, to_ledger: bool) -> None:
         """Take back a task that was not tried: its host has failed, or is not ours any more."""
         if to_ledger:
-            self.frontier.returned.append(lease)
+            self.frontier.pending.release([lease])
         else:
             self._place(lease)
         self._changed.set()
 
     def _place(self, lease: Lease) -> None:
         """Let a task wait for its host's turn, or go back where that is not now."""
-        task, returned = lease.task, self.frontier.returned
-        host = self.frontier.hosts.get(task.host)
+        task, frontier = lease.task, self.frontier
+        host = frontier.hosts.get(task.host)
         if host is None or host.phase is Phase.LEAVING:
-            returned.append(lease)
+            frontier.pending.release([lease])
             return
         obstacle = host.obstacle(task)
         if obstacle is None:
             # Its origin's rest may have just ended: a task that is due again opens the host.
             if host.opened and (task.due is None or task.due <= self._ledger.now()):
                 self._queues.add(lease, now=time.monotonic())
-            else:
-                returned.append(lease)
+                return
         elif isinstance(obstacle, datetime):
-            returned.append(put_off(lease, until=obstacle))
-        elif self.frontier.calls.include(task.errback):
+            lease = put_off(lease, until=obstacle)
+        elif frontier.calls.include(task.errback):
             # It is settled unasked.
             self._queues.add(lease, now=time.monotonic(), asks=False)
-        else:
-            # Once it is back it is ignored with all others of its origin.
-            returned.append(lease)
+            return
+        # If its origin was given up, it is ignored with all others once it is back.
+        frontier.pending.release([lease])
 
     def lost(self, task_ids: set[bytes]) -> None:
         """Forget waiting tasks whose leases are lost."""
@@ -263,9 +261,8 @@ class Coordinator:
         if free <= 0 or self._stopping or self._paused or self.frontier.uplink.is_blocked:
             return
         if (most := self._settings.max_pages) is not None:
-            waiting = self._queues.waiting + len(self.frontier.returned)
-            unwritten = len(self._held) - pool.dispatched - waiting
-            free = min(free, most - self._stats.pages - pool.dispatched - unwritten)
+            unfinished = pool.dispatched + self._stats.unwritten_pages
+            free = min(free, most - self._stats.pages - unfinished)
         now = time.monotonic()
         while free > 0:
             lease = self._queues.take(now=now)
@@ -312,12 +309,12 @@ class Coordinator:
         """Give back, lease, page and claim; return whether the ledger is drained."""
         # Tasks go back before their hosts: a host that is released while its tasks are
         # still leased would be looked at by its next owner in vain.
-        returned, self.frontier.returned = self.frontier.returned, []
-        if returned:
-            await self._give_back(returned)
-        for host in self.frontier.reopen():
+        frontier = self.frontier
+        if frontier.pending.returned:
+            await self._give_back(frontier.pending.take_returned())
+        for host in frontier.reopen() if frontier.opening else ():
             self._opening.probe(host, background)
-        if await self.host_leaser.look(background, hungry=self.pool.has_idle_workers()):
+        if await self.host_leaser.poll(background, hungry=self.pool.has_idle_workers()):
             self._idle = _SHORTEST_IDLE
         # Claims only where there is room: no other process can work on a task that waits here.
         if not self._is_low() or await self._feed(background):
@@ -331,8 +328,7 @@ class Coordinator:
         leases = self.pool.take_back()
         for lease in leases:
             self.free_slot(lease)
-        leases += [*self._queues.withdraw(), *self.frontier.returned]
-        self.frontier.returned = []
+        leases += [*self._queues.withdraw(), *self.frontier.pending.take_returned()]
         return await self._give_back(leases) if leases else 0
 
     async def _give_back(self, leases: list[Lease]) -> int:
@@ -355,7 +351,7 @@ class Coordinator:
         for host in hosts:
             # Before the page is read: tasks that are added from here on may be missing in it,
             # and the one that adds it sets this again.
-            host.look = False
+            host.poll(wanted=False)
             # Two turns, by the requests that it may be sent now: the room is for others as well.
             turns = 1 if host.queue.delay else 2 * host.queue.allowed or _TURN
             asked[host.name] = min(room, self._queues.room(host.name), max(share, turns))
@@ -374,7 +370,8 @@ class Coordinator:
                 host.fed = now
                 wanted += taken
             is_full = len(tasks) == asked[host.name]  # there may be more
-            host.look = host.look or is_full or len(taken) < len(ready)
+            if is_full or len(taken) < len(ready):
+                host.poll()
         await self._claim(wanted)
         return True
 
@@ -405,7 +402,7 @@ class Coordinator:
         now = self._ledger.now()
         since = self._session.retry.grace_since(now)
         if since is not None and now - since >= self._settings.lease / 2:
-            self.frontier.look(*(task.host for task in wanted))
+            self.frontier.poll(*(task.host for task in wanted))
             await anyio.sleep(_GRACE_PAUSE)
             return
         # Claims take a while: let fetchers begin with the first ones.
@@ -434,27 +431,16 @@ class Coordinator:
                 self._place(lease)
             self.dispatch()
 
-    def _tell_of_crashes(self, wanted: list[Task]) -> None:
+    def _tell_of_crashes(self, tasks: list[Task]) -> None:
         most = self._settings.max_lost
-        for task in wanted:
-            lost = losses(task)
-            if lost == task.lost:
-                continue
-            is_ignored = lost >= most
-            logger.log(
-                logging.WARNING if is_ignored else logging.INFO,
-                "%s: %s was lost while it worked on nothing else (%d of %d)%s",
-                printable(task.url),
-                printable(task.lock or ""),
-                lost,
-                most,
-                ", so the page is ignored" if is_ignored else "",
-                extra={
-                    "event": "give up" if is_ignored else "quarantined",
-                    "url": task.url,
-                    "reason": Reason.CRASHED_WORKER,
-                },
-            )
+        for task in tasks:
+            if (lost := losses(task)) != task.lost:
+                event = "give up" if lost >= most else "quarantined"
+                logger.warning(
+                    "%s: %s was lost while it worked on nothing else (%d of %d)",
+                    *(printable(task.url), printable(task.lock or ""), lost, most),
+                    extra={"event": event, "url": task.url, "reason": Reason.CRASHED_WORKER},
+                )
 
     async def _claim_shared(self) -> bool:
         """Claim tasks of hosts that their owners share; return whether there were any.
@@ -478,11 +464,7 @@ class Coordinator:
                 frontier.visit(state).open()
         if self._shuffles:
             random.shuffle(page)
-        shared = {
-            host.name
-            for host in frontier.hosts.values()
-            if host.lease is None and host.phase is not Phase.LEAVING
-        }
+        shared = {host.name for host in frontier.visited()}
         wanted = [task for task in page if task.host in shared][: self._room()]
         await self._claim(wanted)
         if wanted:
@@ -493,7 +475,7 @@ class Coordinator:
     async def _drained(self) -> bool:
         """Return whether nothing is left, here or in the ledger; else note when to look again."""
         # Background work on a host counts until it has ended.
-        works = bool(self._held) or any(host.busy for host in self.frontier.hosts.values())
+        works = bool(self._held) or any(host.is_busy for host in self.frontier.hosts.values())
         # Beside nothing but long pages the fetchers that are left have no host to ask.
         under_way, leased = self._held.of_host.keys(), self.frontier.leased.keys()
         lacks_hosts = leased <= under_way and not self._queues.waiting
@@ -501,7 +483,7 @@ class Coordinator:
             self._waits_for = None
             if self._idle >= _SWEEP_FROM:
                 # A retry, or a task of another worker, is not to wait for the end of a long page.
-                self.frontier.look(*self._held.of_host)
+                self.frontier.poll(*self._held.of_host)
             if self._idle < _SWEEP_FROM or not lacks_hosts:
                 self._rest(min(self._idle, _IDLE_BESIDE_OTHERS))
                 return False
@@ -553,7 +535,7 @@ class Coordinator:
     def _next_look(self) -> float:
         """Return in how many seconds there is something to look at, if nothing changes before."""
         is_idle = self.pool.has_idle_workers()
-        self._leases_at = self.host_leaser.next_look(hungry=is_idle)
+        self._leases_at = self.host_leaser.next_poll(hungry=is_idle)
         # Where all fetchers are busy the next one that is not calls, once it has its next task: of
         # hosts that are handed on, none is to be one whose turn has just come.
         until = self._leases_at + (0 if is_idle else _BUSY_PAUSE)

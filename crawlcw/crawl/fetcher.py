@@ -87,6 +87,7 @@ class Fetcher:
                                 # Not done before there is room: until then this fetcher begins
                                 # with no page, and one that waited for it would miss its turn.
                                 await done.put(result)
+                                self._stats.waiting(result.settlements)
                         except BaseException:
                             settlements = () if result is None else result.settlements
                             leases = [each.lease for each in settlements]

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 import anyio.abc
 
@@ -60,29 +61,26 @@ class HostLeaser:
         """Look for hosts that are ready, soon."""
         self.lease_at = min(self.lease_at, time.monotonic() + _LEASE_PAUSE)
 
-    def next_look(self, *, hungry: bool) -> float:
+    def next_poll(self, *, hungry: bool) -> float:
         """Return when there is something to do next; *hungry*: some fetchers have no work."""
         if len(self._frontier.leased) >= self._capacity:
-            next_look = max(self._others_at, time.monotonic() + _LEASE_PAUSE)
+            next_poll = max(self._others_at, time.monotonic() + _LEASE_PAUSE)
         else:
-            next_look = self._next_lease(often=hungry)
-        return next_look if self._idle_since is None else min(next_look, self._idle_since + _LINGER)
+            next_poll = self._next_lease(often=hungry)
+        return next_poll if self._idle_since is None else min(next_poll, self._idle_since + _LINGER)
 
     def _next_lease(self, *, often: bool) -> float:
         soonest = self.lease_at if often else self.lease_at + _OTHERS_PAUSE
         return max(soonest, self._shared_until)
 
-    async def look(self, background: anyio.abc.TaskGroup, *, hungry: bool) -> bool:
+    async def poll(self, background: anyio.abc.TaskGroup, *, hungry: bool) -> bool:
         """Save, give back and lease hosts as is due; return whether any was leased."""
         frontier = self._frontier
         # The state of a host is written before another process may lease it.
-        await self._save(frontier.unsaved)
-        for host in list(frontier.losing):
-            if not host.busy:
-                frontier.losing.discard(host)
-                # It is neither fed nor released before that is done.
-                host.busy = True
-                background.start_soon(self._give_up, host, [*host.state.origins])
+        if frontier.pending.unsaved:
+            await self._save(frontier.pending.take_unsaved())
+        for host in frontier.pending.take_losing() if frontier.pending.losing else ():
+            host.work(background, partial(self._give_up, host, [*host.state.origins]))
         await self._give_back(background)
         leased = await self._lease_some(hungry=hungry)
         if time.monotonic() >= self._others_at:
@@ -92,7 +90,7 @@ class HostLeaser:
 
     async def leave_all(self, background: anyio.abc.TaskGroup) -> None:
         """Leave all hosts: they go back when the requests under way have ended."""
-        await self._save(self._frontier.unsaved)
+        await self._save(self._frontier.pending.take_unsaved())
         # Those with a page under way are taken back as soon as the pause is over.
         self._hand_on(self._staying(), at=float("-inf"))
         await self._give_back(background)
@@ -128,7 +126,9 @@ class HostLeaser:
 
     async def renew(self) -> None:
         """Renew all leases, and save the changes of their hosts; the tasks' were just renewed."""
-        self._frontier.tasks_renewed(asked=self._session.renewed)
+        for visited in self._frontier.visited():
+            visited.renewed(asked=self._session.renewed)
+        self._frontier.pending.take_unsaved()
         await self._save(self._frontier.leased.values())
         if not (leases := self.leases()):
             return
@@ -142,9 +142,9 @@ class HostLeaser:
             elif host is not None and _is_same(host.lease, lease):
                 self._lose(host.name)
         # As an idle coordinator does more often.
-        self._frontier.look(*self._session.held.of_host)
+        self._frontier.poll(*self._session.held.of_host)
         # Of some it may not have been sure any more that they may be asked.
-        self._frontier.look_wanted.set()
+        self._frontier.poll_wanted.set()
 
     def _lose(self, name: str) -> None:
         logger.warning(
@@ -159,7 +159,6 @@ class HostLeaser:
         states = [(host.lease, host.state.copy()) for host in hosts if host.lease is not None]
         if not states:
             return
-        self._frontier.unsaved -= {*hosts}
         lost = await self._ledger.host_leases.save(states)
         for lease, state in states:
             name = lease.host.name
@@ -177,10 +176,9 @@ class HostLeaser:
         going: list[HeldHost] = []
         for host in self._frontier.idle():
             if host.lease is None:
-                self._frontier.part(host)
+                self._frontier.forget(host)
             elif host.state.given_up is not None:
-                host.busy = True
-                background.start_soon(self._give_up, host, [None])
+                host.work(background, partial(self._give_up, host, [None]))
             else:
                 going.append(host)
         if not going:
@@ -199,7 +197,7 @@ class HostLeaser:
         # They are not ours from here on: who adds a task of theirs meanwhile
         # wakes them, and the ledger looks for earlier ones.
         states = [
-            (host.lease, self._frontier.part(host)) for host in hosts if host.lease is not None
+            (host.lease, self._frontier.forget(host)) for host in hosts if host.lease is not None
         ]
         if states:
             await self._ledger.host_leases.release(states)
@@ -229,12 +227,9 @@ class HostLeaser:
                     ignored,
                     extra={"event": "host_given_up", "host": name, "reason": str(reason)},
                 )
-        host.busy = False
         if is_full:
-            # Where its lease has run out meanwhile, it is parted with like any that is lost.
+            # If its lease has run out meanwhile, it is forgotten like any that is lost.
             await self._release([host])
-        host.look = True
-        self._frontier.look_wanted.set()
 
     async def _make_way(self) -> None:
         """Hand hosts on: where ready hosts find no room here, and to workers that have none."""
@@ -268,7 +263,7 @@ class HostLeaser:
     def _hand_on(self, hosts: Iterable[HeldHost], *, at: float) -> None:
         for host in hosts:
             host.enter(Phase.LEAVING)
-            host.look = True
+            host.poll()
             host.left_at = at
 
     def _take_back(self) -> None:
@@ -279,7 +274,7 @@ class HostLeaser:
         now, held = time.monotonic(), self._session.held.of_host
         for host in self._frontier.leased.values():
             rests = host.queue.next_start - now > AHEAD or host.state.given_up is not None
-            waits = now - host.left_at < SLICE_SECONDS or host.busy
+            waits = now - host.left_at < SLICE_SECONDS or host.is_busy
             if host.phase is Phase.LEAVING and held[host.name] and not (rests or waits):
                 host.enter(Phase.OPENING)
                 # They are not left again before the end of a whole slice.

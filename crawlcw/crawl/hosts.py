@@ -1,8 +1,9 @@
 """Hosts that this process holds: their leases, limits and pace, and the turns at them.
 
 Synchronous and without I/O: `causes` changes a host as its requests end; `host_leases` leases,
-saves and releases as this says. A host that may be asked without limits, also of its pages, is
-shared: its owner looks after it, and other processes ask it as well.
+saves and releases as this says. The sets of hosts are written here alone. A host that may be asked
+without limits, also of its pages, is shared: its owner looks after it, and other processes ask it
+as well.
 
               robots.txt is known, and a good page was answered
     leased ──> OPENING ─────────────────────────────────────────> SERVING
@@ -16,10 +17,12 @@ them takes long, it goes on as if it had been away.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
+
+import anyio.abc
 
 from crawlcw.api.host_limits import HostLimit, Limits, limit_of
 from crawlcw.api.settings import Settings
@@ -44,10 +47,6 @@ class Phase(Enum):
     LEAVING = auto()  #: nothing more is begun; it is to be released
 
 
-#: The work left to do follows from these, and from the host's queue.
-_NOTED = frozenset({"lease", "busy", "look", "phase"})
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class HeldHost:
     """A host that this process may ask."""
@@ -65,17 +64,30 @@ class HeldHost:
     priority: int = 0  #: of its best task, when its tasks were looked at last
     crawl_delay: float = 0.0  #: what its robots.txt asks for, in seconds
     opened: bool = False  #: whether its robots.txt is known
-    busy: bool = False  #: something is done about it in the background
-    look: bool = True  #: its due tasks are to be looked at
+    is_busy: bool = False  #: something is done about it in the background, see `work`
+    is_stale: bool = True  #: its due tasks are to be read, see `poll`
     phase: Phase = Phase.OPENING  #: changed by `enter` alone
     slow_start: SlowStart = field(default_factory=SlowStart)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
-        if name in _NOTED:
-            self.frontier.queues.changed.add(self.name)
-
     # --- serving it
+
+    def poll(self, *, wanted: bool = True) -> None:
+        """Let its due tasks be read; not *wanted*: they are being read just now."""
+        self.is_stale = wanted
+        self.frontier.queues.changed.add(self.name)
+
+    def work(self, background: anyio.abc.TaskGroup, work: Callable[[], Awaitable[None]]) -> None:
+        """Do some *work* on it in the background; it is neither fed nor released before its end."""
+
+        async def until_done() -> None:
+            await work()
+            self.is_busy = False
+            self.poll()
+            self.frontier.poll_wanted.set()
+
+        self.is_busy = True
+        self.poll()
+        background.start_soon(until_done)
 
     def open(
         self,
@@ -85,13 +97,14 @@ class HeldHost:
         asked: bool = False,
     ) -> None:
         """Let it be served: its robots.txt is known, and was *asked* for just now."""
-        self.opened = self.look = True
+        self.opened = True
+        self.poll()
         self.crawl_delay = crawl_delay
         self.pace()
         if robots is not None:
             self.state.robots = robots
             if not self.queue.delay and not self.limit.concurrency:
-                self.save_soon()  # others can only take part in it when they can read this
+                self.frontier.pending.save(self)  # others take part in it once they can read this
         if asked:
             self.frontier.sent(self.name, at=self.frontier.clock())
         elif self.lease is not None and not self.lease.clean:
@@ -103,15 +116,16 @@ class HeldHost:
     def enter(self, phase: Phase) -> None:
         """Change its phase, and open or close its queue with that."""
         self.phase = phase
-        frontier = self.frontier
+        frontier, queues = self.frontier, self.frontier.queues
         (frontier.opening.add if phase is Phase.OPENING else frontier.opening.discard)(self)
         if phase is Phase.SERVING:
-            frontier.queues.open(self.name, now=frontier.clock())
+            queues.open(self.name, now=frontier.clock())
         else:
-            frontier.queues.close(self.name)
+            queues.close(self.name)
         if phase is Phase.LEAVING:
-            frontier.returned += frontier.queues.withdraw(host=self.name)
-        frontier.look_wanted.set()
+            frontier.pending.release(queues.withdraw(host=self.name))
+        queues.changed.add(self.name)
+        frontier.poll_wanted.set()
 
     def pace(self, *, limit: int | None = None) -> None:
         """Set the pace of its queue by its health and limits; with *limit* these are new.
@@ -128,11 +142,12 @@ class HeldHost:
             now=self.frontier.clock(),
         )
 
-    def save_soon(self) -> None:
-        """Note that the ledger is to know its state at once."""
-        if self.lease is not None:
-            self.frontier.unsaved.add(self)
-            self.frontier.look_wanted.set()
+    def rest(self, *, seconds: float) -> None:
+        """Let it be asked for nothing for some *seconds*."""
+        free_at = self.frontier.clock() + seconds
+        self.frontier.queues.rest(self.name, until=free_at)
+        if self.lease is None:
+            self.frontier.avoided[self.name] = free_at
 
     def renewed(self, *, asked: float) -> None:
         """Note that it may be asked for longer; the ledger was asked to renew at *asked*."""
@@ -157,8 +172,8 @@ class HeldHost:
             if origin.until is None:  # the usual case
                 return None
             return self.state.resting_until(scheme, now=self.frontier.ledger_now())
-        if self.lease is not None and not self.frontier.calls.include(task.errback):
-            self.frontier.losing.add(self)
+        if not self.frontier.calls.include(task.errback):
+            self.frontier.pending.ignore(self)
         return origin.given_up
 
     def probe_url(self) -> str | None:
@@ -174,10 +189,6 @@ class PageLimit:
     full: set[str]
     unlimited: set[str] = field(default_factory=set)  #: hosts that it does not hold for
 
-    def exempt(self, name: str) -> None:
-        """Ask a host of the start URLs without this limit."""
-        self.unlimited.add(name)
-
     def is_reached(self, state: Host) -> bool:
         """Return whether a host is full."""
         reached = self.most is not None and state.finished >= self.most
@@ -186,6 +197,51 @@ class PageLimit:
     def limits(self, name: str) -> bool:
         """Return whether the pages of a host are to be counted."""
         return self.most is not None and name not in self.unlimited
+
+
+class Pending:
+    """What is left to do about hosts and tasks, each thing until the coordinator takes it."""
+
+    def __init__(self) -> None:
+        self.unsaved: set[HeldHost] = set()  #: those whose state the ledger is to know at once
+        self.losing: set[HeldHost] = set()  #: those with origins whose tasks are to be ignored
+        self.returned: list[Lease] = []  #: tasks that are to go back to the ledger
+
+    def save(self, host: HeldHost) -> None:
+        """Let the ledger know the state of a host at once, if it is ours."""
+        if host.lease is not None:
+            self.unsaved.add(host)
+            host.frontier.poll_wanted.set()
+
+    def ignore(self, host: HeldHost) -> None:
+        """Let the tasks of a host's lost origins be ignored, which is up to its owner."""
+        if host.lease is not None:
+            self.losing.add(host)
+
+    def release(self, leases: Iterable[Lease]) -> None:
+        """Let tasks go back to the ledger."""
+        self.returned += leases
+
+    def forget(self, host: HeldHost) -> None:
+        """Leave a host as it is: it is not ours any more."""
+        self.unsaved.discard(host)
+        self.losing.discard(host)
+
+    def take_unsaved(self) -> set[HeldHost]:
+        """Return the hosts to be saved, which they are now."""
+        unsaved, self.unsaved = self.unsaved, set()
+        return unsaved
+
+    def take_losing(self) -> list[HeldHost]:
+        """Return the hosts with tasks to be ignored, which they are now, but for the busy ones."""
+        losing = [host for host in self.losing if not host.is_busy]
+        self.losing.difference_update(losing)
+        return losing
+
+    def take_returned(self) -> list[Lease]:
+        """Return the tasks that are to go back, which they do now."""
+        returned, self.returned = self.returned, []
+        return returned
 
 
 class Frontier:
@@ -214,14 +270,12 @@ class Frontier:
         self.ledger_now = ledger_now
         self.queues = HostQueues(half_lease=settings.lease.total_seconds() / 2)
         self.uplink = Uplink()
-        #: Set where the coordinator is to look: something was left to do.
-        self.look_wanted = asyncio.Event()
+        #: Set by whatever leaves something to do for the coordinator.
+        self.poll_wanted = asyncio.Event()
         self.hosts: dict[str, HeldHost] = {}
         self.leased: dict[str, HeldHost] = {}  #: those that are leased to this process
         self.opening: set[HeldHost] = set()  #: those that are OPENING
-        self.unsaved: set[HeldHost] = set()  #: those whose state the ledger is to know at once
-        self.losing: set[HeldHost] = set()  #: those with origins whose tasks are to be ignored
-        self.returned: list[Lease] = []  #: tasks that are to go back to the ledger
+        self.pending = Pending()
         #: Hosts that are shared and failed us: until when this process leaves them alone.
         self.avoided: dict[str, float] = {}
         self._held = held
@@ -243,7 +297,8 @@ class Frontier:
         if host is not None:
             # Shared so far, or lost and leased again before the last request had ended.
             host.lease, host.state = lease, state
-            host.look, host.answered, host.since = True, 0, now
+            host.answered, host.since = 0, now
+            host.poll()
             host.pace()
             if host.phase is Phase.LEAVING:
                 host.enter(Phase.SERVING if host.opened else Phase.OPENING)
@@ -253,7 +308,7 @@ class Frontier:
         self.leased[name] = host
         if state.lost_origins:
             # The owner before may have been killed before the waiting tasks were ignored.
-            self.losing.add(host)
+            self.pending.ignore(host)
         for origin in state.origins.values():
             if origin.probe_page is not None and not origin.failures:
                 self.uplink.learned(name, origin.probe_page)
@@ -294,7 +349,7 @@ class Frontier:
             limit=limit,
             since=now,
         )
-        self.opening.add(host)
+        host.enter(Phase.OPENING)
         host.pace()
         return host
 
@@ -303,31 +358,30 @@ class Frontier:
         if host := self.hosts.get(name):
             host.lease = None
             self.leased.pop(name, None)
-            self.unsaved.discard(host)
-            self.losing.discard(host)
+            self.pending.forget(host)
             host.enter(Phase.LEAVING)
             self.queues.extend(name, deadline=float("-inf"), now=self.clock())
 
-    def part(self, host: HeldHost) -> Host:
+    def forget(self, host: HeldHost) -> Host:
         """Forget a host; return the state that the ledger is to have of it."""
         rest = host.queue.next_start - self.clock()
         self.queues.end(host.name)
         del self.hosts[host.name]
         self.leased.pop(host.name, None)
-        for those in (self.opening, self.unsaved, self.losing, self._low, self._ended):
+        self.pending.forget(host)
+        for those in (self.opening, self._low, self._ended):
             those.discard(host)
         moment = self.ledger_now()
         not_before = moment + timedelta(seconds=rest) if rest > 0 else None
         # Where there is more to do the ledger need not look for it.
-        more = host.look and host.state.given_up is None
+        more = host.is_stale and host.state.given_up is None
         ready_at = (not_before or moment) if more else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)
 
-    def tasks_renewed(self, *, asked: float) -> None:
-        """Note that the tasks' leases were renewed: hosts that others have are asked by these."""
-        for host in self.hosts.values():
-            if host.lease is None and host.phase is not Phase.LEAVING:
-                host.renewed(asked=asked)
+    def visited(self) -> list[HeldHost]:
+        """Return the hosts of others that this process asks, by its leases of their tasks."""
+        hosts = self.hosts.values()
+        return [host for host in hosts if host.lease is None and host.phase is not Phase.LEAVING]
 
     # --- limits and pace
 
@@ -385,11 +439,11 @@ class Frontier:
 
     # --- work left to do
 
-    def look(self, *names: str) -> None:
+    def poll(self, *names: str) -> None:
         """Note that hosts may have more tasks that are due."""
         for name in names:
             if host := self.hosts.get(name):
-                host.look = True
+                host.poll()
 
     def _sort(self) -> None:
         """Look at each host that has changed since the last call: all others are where they were.
@@ -403,11 +457,11 @@ class Frontier:
                 continue
             queue = host.queue
             # A visitor of a host looks for its tasks among all others.
-            looks = host.lease is not None and host.look and host.phase is not Phase.LEAVING
-            is_low = looks and not host.busy and queue.is_low()
+            looks = host.lease is not None and host.is_stale and host.phase is not Phase.LEAVING
+            is_low = looks and not host.is_busy and queue.is_low()
             (self._low.add if is_low else self._low.discard)(host)
             # A task whose lease is lost is not held, and may be asked for all the same: active.
-            has_ended = not (looks or host.busy or queue.active or queue.waiting)
+            has_ended = not (looks or host.is_busy or queue.active or queue.waiting)
             (self._ended.add if has_ended else self._ended.discard)(host)
 
     def wanted(self) -> tuple[list[HeldHost], float]:
@@ -433,7 +487,7 @@ class Frontier:
         return [
             host
             for host in self._ended
-            if host not in self.losing and not self._held.of_host[host.name]
+            if host not in self.pending.losing and not self._held.of_host[host.name]
         ]
 
     def reopen(self) -> list[HeldHost]:
@@ -442,9 +496,9 @@ class Frontier:
         Return those that are half-open: a known good page is to be asked before any other.
         """
         half_open = []
-        for host in list(self.opening):
-            if not host.busy and host.probe_url() is not None:
+        for host in [host for host in self.opening if not host.is_busy]:
+            if host.probe_url() is not None:
                 half_open.append(host)
-            elif not host.busy and host.opened:
+            elif host.opened:
                 host.enter(Phase.SERVING)
         return half_open

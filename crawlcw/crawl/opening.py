@@ -94,11 +94,8 @@ class Opening:
                         await ask(host, url)
                     except StopCrawl as told:
                         self.causes.stopped(told)
-            host.busy = False
-            self.frontier.look_wanted.set()
 
-        host.busy = host.look = True
-        background.start_soon(in_turn)
+        host.work(background, in_turn)
 
     async def _probe(self, host: HeldHost, url: str) -> None:
         """Ask for a page that was answered well before; the host is opened after that."""

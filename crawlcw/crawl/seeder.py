@@ -158,7 +158,7 @@ class Seeder:
 
     def _note_start(self, host: str) -> None:
         self._start_hosts.add(host)
-        self._page_limit.exempt(host)
+        self._page_limit.unlimited.add(host)
         if self._spider.allowed_hosts is None:
             self._scope.hosts.add(host)
 

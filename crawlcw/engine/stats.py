@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -29,6 +29,7 @@ class Stats(Counters):
     link_examples: dict[str, list[str]] = field(default_factory=dict)
     dropped: DroppedLinks = field(init=False)  #: the last two, to count with
     outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded
+    unwritten_pages: int = 0  #: finished, in results that wait for the ledger
     unwanted: int = 0  #: pages ignored for another reason: out of scope, refused by robots.txt
     statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
     links_added: int = 0  #: new tasks
@@ -55,6 +56,14 @@ class Stats(Counters):
             self.hosts_given_up[origin] = reason
         else:
             self.more_hosts_given_up += 1
+
+    def waiting(self, settlements: Iterable[Settlement], *, written: bool = False) -> None:
+        """Count results that wait for the ledger; *written*: that waited until now."""
+        step = -1 if written else 1
+        for settlement in settlements:
+            change = settlement.change
+            is_page = change.status is Status.FINISHED and change.reason is None
+            self.unwritten_pages += step * is_page
 
     def record(self, settlement: Settlement) -> None:
         """Count an outcome that the ledger has acknowledged."""

@@ -47,7 +47,7 @@ def test_a_host_is_served_once_it_is_open_until_it_is_left():
     process.open()
     assert process.take() is lease
     process.work(lease)
-    process.part()
+    process.forget()
     assert HOST not in process.frontier.hosts
     assert not process.may_ask()
 
@@ -111,12 +111,12 @@ def test_a_visitor_asks_as_long_as_it_renews_its_tasks(renewed_after: float | No
     These are its requests under way as well, whose time limits are over when it goes on.
     """
     process = Process(concurrency=0)
-    process.frontier.visit(Host(name=HOST))
+    host = process.frontier.visit(Host(name=HOST))
     process.open()
     process.claim(3)
     if renewed_after is not None:
         process.now += renewed_after
-        process.frontier.tasks_renewed(asked=process.now)
+        host.renewed(asked=process.now)
 
     process.now += USABLE - 1
     assert process.may_ask()
@@ -124,7 +124,7 @@ def test_a_visitor_asks_as_long_as_it_renews_its_tasks(renewed_after: float | No
     process.now += 1
     assert not process.may_ask()
     assert process.take() is None
-    process.frontier.tasks_renewed(asked=process.now)
+    host.renewed(asked=process.now)
     assert process.may_ask()
     assert len(process.take_all()) == 2
 
@@ -138,8 +138,8 @@ def test_a_shared_host_that_fails_is_left_alone_by_visitors_for_its_rest(retry_a
     process.failed(reason=Reason.HTTP_STATUS, retry_after=retry_after)
 
     assert host.phase is Phase.LEAVING
-    assert process.frontier.unsaved == set(), "a visitor writes no state of a host"
-    process.part()
+    assert process.frontier.pending.take_unsaved() == set(), "a visitor writes no state of a host"
+    process.forget()
     assert process.frontier.shares("other.example")
     process.now += retry_after - 0.1
     assert not process.frontier.shares(HOST)
@@ -209,7 +209,7 @@ def test_pages_that_fail_slow_the_host_and_say_nothing_else_of_it():
     assert process.resting() == 0.5
     assert (host.answered, host.queue.delay) == (10, 0.5)
     assert ((host.phase is Phase.LEAVING), host.state.failures) == (False, 0)
-    assert host not in process.frontier.unsaved
+    assert host not in process.frontier.pending.take_unsaved()
 
 
 @pytest.mark.parametrize(("retry_after", "leaves"), [(1.0, False), (5.0, False), (5.5, True)])
@@ -222,13 +222,13 @@ def test_a_host_that_fails_rests_and_is_left_where_that_takes_long(
     lease = process.take()
     assert lease is not None
 
-    process.frontier.look_wanted.clear()
+    process.frontier.poll_wanted.clear()
     process.failed(reason=Reason.HTTP_STATUS, retry_after=retry_after)
     process.fetched(lease)
 
     assert process.resting() == retry_after
-    assert host in process.frontier.unsaved, "other processes must learn it at once"
-    assert process.frontier.look_wanted.is_set()
+    assert host in process.frontier.pending.take_unsaved(), "other processes must learn it at once"
+    assert process.frontier.poll_wanted.is_set()
     assert (host.phase is Phase.LEAVING) == leaves
     assert host.queue.delay == 0.5
 
@@ -260,9 +260,9 @@ def test_a_host_that_fails_again_and_again_is_given_up_and_left():
 
     assert host.state.origins["http"].given_up is Reason.HOST_UNREACHABLE
     assert process.given_up == {f"http://{HOST}": "host-unreachable"}
-    assert process.frontier.losing == {host}
+    assert process.frontier.pending.take_losing() == [host]
     assert ((host.phase is Phase.LEAVING), fault.until) == (False, None)
-    assert host in process.frontier.unsaved
+    assert host in process.frontier.pending.take_unsaved()
 
 
 def test_an_answer_of_a_host_that_was_given_up_takes_that_back():
@@ -294,7 +294,7 @@ def test_a_host_that_has_had_its_pages_is_full():
     assert host.phase is Phase.LEAVING
     assert host.state.given_up is Reason.HOST_FULL
     assert process.full == {HOST}
-    left = process.part()
+    left = process.forget()
     assert (left.given_up, left.not_before, left.ready_at) == (Reason.HOST_FULL, None, None)
 
 
@@ -338,7 +338,7 @@ def test_a_host_is_idle_when_nothing_is_under_way_and_nothing_to_be_looked_at():
     host = process.serve()
     assert process.idle() == [], "the ledger has not been read yet"
 
-    host.look = False
+    host.poll(wanted=False)
     assert process.idle() == [HOST]
     (lease,) = process.claim()
     assert process.idle() == []
@@ -349,10 +349,10 @@ def test_a_host_is_idle_when_nothing_is_under_way_and_nothing_to_be_looked_at():
     assert process.idle() == [], "it is not committed"
     process.commit(lease)
     assert process.idle() == [HOST]
-    host.busy = True
+    process.occupy(host)
     assert process.idle() == []
-    host.busy = False
-    process.frontier.look(HOST)
+    process.occupy(host, busy=False)
+    process.frontier.poll(HOST)
     assert process.idle() == []
 
 
@@ -383,14 +383,11 @@ def test_of_hosts_that_are_left_the_waiting_tasks_are_given_back():
 def test_a_host_is_not_released_before_what_waits_for_its_lost_origin_is_ignored():
     process = Process()
     host = process.serve(origins={"http": Origin(failures=4)})
-    host.look = False
+    host.poll(wanted=False)
     process.failed()
 
     assert process.idle() == []
-    assert process.frontier.losing == {host}
-
-    process.frontier.losing.clear()
-
+    assert process.frontier.pending.take_losing() == [host]
     assert process.idle() == [HOST]
 
 
@@ -409,12 +406,12 @@ def test_a_task_of_an_origin_that_was_given_up_is_ignored_with_all_others_or_tol
     process = Process(concurrency=0)
     state = Host(name=HOST, origins={"http": Origin(given_up=Reason.HOST_UNREACHABLE)})
     host = process.begin(origins=state.origins) if owned else process.frontier.visit(state)
-    process.frontier.losing.clear()
+    process.frontier.pending.take_losing()
     task = make_task(errback=errback)
 
     assert host.obstacle(task) is Reason.HOST_UNREACHABLE
     assert process.frontier.given_up(task) is told
-    assert process.frontier.losing == ({host} if loses else set())
+    assert process.frontier.pending.take_losing() == ([host] if loses else [])
 
 
 # --- leases of hosts
@@ -444,11 +441,11 @@ def test_a_host_that_is_lost_is_asked_for_nothing_more():
     host = process.serve(finished=10)
     process.claim(3)
     assert len(process.take_all()) == 2
-    host.save_soon()
+    process.frontier.pending.save(host)
 
     process.lose()
 
-    assert process.frontier.unsaved == set()
+    assert process.frontier.pending.take_unsaved() == set()
     assert not process.may_ask()
     assert HOST not in process.frontier.leased
     assert process.frontier.leased == {}
@@ -462,7 +459,7 @@ def test_a_host_that_is_lost_and_leased_again_keeps_what_is_under_way():
     process = Process(concurrency=1, delay=1)
     host = process.serve()
     process.answered()
-    host.look = False
+    host.poll(wanted=False)
     first, second = process.claim(2)
     assert process.take() is first
     process.lose()
@@ -473,7 +470,7 @@ def test_a_host_that_is_lost_and_leased_again_keeps_what_is_under_way():
     process.claim()
 
     assert again is host
-    assert ((host.phase is Phase.LEAVING), host.look, host.answered, host.since) == (
+    assert ((host.phase is Phase.LEAVING), host.is_stale, host.answered, host.since) == (
         False,
         True,
         0,
@@ -552,11 +549,11 @@ def test_at_a_host_that_is_well_a_throttling_is_nobodys_until_another_page_was_a
     host = well(process)
     lease, _ = process.claim(2)
     assert process.take() is lease
-    process.frontier.look_wanted.clear()
+    process.frontier.poll_wanted.clear()
 
     fault = throttled(process, lease, retry_after=2)
 
-    assert process.frontier.look_wanted.is_set(), "for the probe"
+    assert process.frontier.poll_wanted.is_set(), "for the probe"
     assert fault is not None
     assert fault.until is not None
     assert fault.until >= process.ledger_now() + timedelta(seconds=3), "behind the others"

@@ -97,7 +97,7 @@ class FrontierMachine(RuleBasedStateMachine):
             host = process.frontier.leased.get(name)
             if host is not None and host.phase is not Phase.LEAVING:
                 process.claim(max(0, wanted - process.held.of_host[name]), host=name)
-                process.frontier.hosts[name].busy = wanted == 2  # another operation runs
+                process.occupy(host, busy=wanted == 2)  # another operation runs
         while (lease := process.take()) is not None:
             self.begun(number, lease)
 
@@ -172,7 +172,7 @@ class FrontierMachine(RuleBasedStateMachine):
     def save(self, number: int, name: str) -> None:
         frontier = self.processes[number].frontier
         row, host = self.rows[name], frontier.hosts[name]
-        assert host.lease is None or host in frontier.unsaved
+        assert host.lease is None or host in frontier.pending.take_unsaved()
         if host.lease is None or not self.is_current(number, host):
             return
         row.state = host.state
@@ -202,7 +202,7 @@ class FrontierMachine(RuleBasedStateMachine):
     def release(self, number, handed_on, look):
         process = self.processes[number]
         for host in process.frontier.hosts.values():
-            host.look = look
+            host.poll(wanted=look)
             if host.name in handed_on:
                 process.leave(host)
         process.held.end(process.given_back())
@@ -210,7 +210,7 @@ class FrontierMachine(RuleBasedStateMachine):
             mine = [lease for n, lease, _ in self.under_way if n == number]
             assert host.name not in {lease.task.host for lease in mine}
             current = self.is_current(number, host)
-            left = process.part(host.name)
+            left = process.forget(host.name)
             if current:
                 self.rows[host.name].owner = None
                 self.rows[host.name].state = left
@@ -254,18 +254,17 @@ class FrontierMachine(RuleBasedStateMachine):
             leased = {name for name, host in hosts.items() if host.lease is not None}
             queues = {name: host.queue for name, host in hosts.items()}
             assert set(frontier.leased) == leased
-            assert {host.name for host in frontier.unsaved} <= leased
             assert {host.name for host in frontier.idle()} == {
                 name
                 for name, host in hosts.items()
-                if (host.phase is Phase.LEAVING or host.lease is None or not host.look)
-                and not (host.busy or queues[name].active or process.held.of_host[name])
+                if (host.phase is Phase.LEAVING or host.lease is None or not host.is_stale)
+                and not (host.is_busy or queues[name].active or process.held.of_host[name])
             }
             wanted = {
                 name: queues[name].next_start - AHEAD
                 for name in leased
-                if hosts[name].look
-                and not (hosts[name].phase is Phase.LEAVING or hosts[name].busy)
+                if hosts[name].is_stale
+                and not (hosts[name].phase is Phase.LEAVING or hosts[name].is_busy)
                 and queues[name].is_low()
                 and process.now < queues[name].deadline
             }
@@ -276,7 +275,6 @@ class FrontierMachine(RuleBasedStateMachine):
             assert first == min(wanted.values(), default=float("inf"))
             for name, host in hosts.items():
                 assert queues[name].opened == (host.phase is Phase.SERVING)
-                assert (host in frontier.opening) == (host.phase is Phase.OPENING)
                 assert not (host.phase is Phase.LEAVING and queues[name].waiting)
 
     @invariant()

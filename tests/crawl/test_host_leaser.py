@@ -59,7 +59,7 @@ class World:
     async def look(self, *, hungry: bool = False) -> bool:
         """Look as a coordinator does, and wait for its background tasks."""
         async with anyio.create_task_group() as background:
-            return await self.leaser.look(background, hungry=hungry)
+            return await self.leaser.poll(background, hungry=hungry)
 
     async def holding(self, number: int) -> list[HeldHost]:
         """Lease and open hosts, and look at them once."""
@@ -159,16 +159,16 @@ async def test_a_clock_that_goes_back_makes_no_lease_longer(world: World):
 
 async def test_hosts_without_work_go_back_together_after_a_moment(world: World):
     (host,) = await world.holding(1)
-    host.look = False
+    host.poll(wanted=False)
     await world.look()
     assert world.frontier.leased
-    assert world.leaser.next_look(hungry=False) == world.now + 0.3
-    assert world.leaser.next_look(hungry=True) == world.now + 0.1
+    assert world.leaser.next_poll(hungry=False) == world.now + 0.3
+    assert world.leaser.next_poll(hungry=True) == world.now + 0.1
 
     world.wait(0.4)
     await world.look()
     assert not world.frontier.leased
-    assert world.leaser.next_look(hungry=False) > world.now
+    assert world.leaser.next_poll(hungry=False) > world.now
 
 
 # --- saving
@@ -179,7 +179,7 @@ async def test_a_paused_crawl_saves_a_host_whose_request_is_under_way(world: Wor
     world.process.claim(host=host.name)
     world.process.take()
     world.process.answered(host.name)
-    host.save_soon()
+    world.frontier.pending.save(host)
 
     async with anyio.create_task_group() as background:
         await world.leaser.leave_all(background)
@@ -224,18 +224,19 @@ async def test_a_host_with_one_origin_given_up_stays_for_the_other(
     (host,) = await world.holding(1)
     await world.ledger.tasks.add([task(f"http://{host.name}/") for _ in range(waiting)])
     host.state.origins["http"] = Origin(given_up=Reason.HOST_UNREACHABLE)
-    host.look, host.busy = False, True
-    world.frontier.losing.add(host)
+    host.poll(wanted=False)
+    world.frontier.pending.ignore(host)
+    world.process.occupy(host)
     await world.look()
-    assert world.frontier.losing == {host}, "its robots.txt is asked for just now"
-    host.busy = False
-    world.frontier.look_wanted.clear()
+    assert host.is_busy, "its robots.txt is asked for just now"
+    world.process.occupy(host, busy=False)
+    world.frontier.poll_wanted.clear()
 
     await world.look()
 
     assert world.frontier.leased == {host.name: host}
-    assert host.look
-    assert world.frontier.look_wanted.is_set()
+    assert host.is_stale
+    assert world.frontier.poll_wanted.is_set()
     assert (world.session.stats.given_up, world.session.stats.over_full) == (waiting, 0)
     said = [each.host for each in caplog.records if each.event == "host_given_up"]
     assert said == [f"http://{host.name}"] * waiting
@@ -284,7 +285,7 @@ async def test_a_hungry_worker_is_left_the_hosts_with_the_least_work_and_has_tim
     await world.look(hungry=True)
 
     assert world.leaving() == [second.name]
-    assert world.leaser.next_look(hungry=True) == world.now + 2
+    assert world.leaser.next_poll(hungry=True) == world.now + 2
 
 
 async def test_a_host_is_not_left_to_others_for_as_long_as_a_page_of_it_takes(world: World):
@@ -320,7 +321,7 @@ async def test_a_host_that_has_rested_is_served_beside_a_page_that_takes_long(
     world.process.take()
     world.process.failed(host.name, retry_after=20)
     assert world.leaving() == [host.name]
-    host.state.given_up, host.busy = given_up, busy
+    host.state.given_up, host.is_busy = given_up, busy
     world.wait(after)
 
     await world.look()
@@ -337,7 +338,7 @@ async def test_hosts_that_have_just_come_stay_and_more_are_looked_for(world: Wor
     await world.look(hungry=True)
 
     assert world.leaving() == []
-    assert world.leaser.next_look(hungry=True) == world.now + 0.1
+    assert world.leaser.next_poll(hungry=True) == world.now + 0.1
 
 
 # --- lost wake-ups

@@ -58,7 +58,7 @@ async def leaser_of(ledger: SqliteLedger, process: Process) -> HostLeaser:
 async def look(leaser: HostLeaser) -> bool:
     """Look as a coordinator does, and wait for its background tasks."""
     async with anyio.create_task_group() as background:
-        return await leaser.look(background, hungry=True)
+        return await leaser.poll(background, hungry=True)
 
 
 async def test_a_host_that_is_lost_while_it_is_given_up_is_parted_with(ledger: GivingUpLedger):
@@ -70,7 +70,7 @@ async def test_a_host_that_is_lost_while_it_is_given_up_is_parted_with(ledger: G
         process.failed()
 
     async with anyio.create_task_group() as background:
-        await host_leaser.look(background, hungry=False)
+        await host_leaser.poll(background, hungry=False)
         await ledger.begun.wait()
         process.lose()
         ledger.go.set()
@@ -105,7 +105,7 @@ async def test_a_lease_that_is_lost_beside_a_write_of_its_host_is_known_to_be_lo
 
     async def lost(leases: Any, **_named: Any) -> set[str]:
         process.answered()
-        process.frontier.hosts[HOST].save_soon()
+        process.frontier.pending.save(process.frontier.hosts[HOST])
         await look(host_leaser)
         return {lease.host.name for lease in leases}
 

@@ -179,19 +179,23 @@ class Process:
             name, f"{scheme}://{name}/", error, sent=sent or self.ledger_now()
         )
 
+    def occupy(self, host: HeldHost, *, busy: bool = True) -> None:
+        """Let something be done about a host in the background, or be done with."""
+        host.is_busy = busy
+        host.poll(wanted=host.is_stale)
+
     def leave(self, host: HeldHost) -> None:
         host.enter(Phase.LEAVING)
 
     def given_back(self) -> list[Lease]:
         """Take the tasks that must be released to the ledger."""
-        leases, self.frontier.returned = self.frontier.returned, []
-        return leases
+        return self.frontier.pending.take_returned()
 
     def lose(self, name: str = HOST) -> None:
         self.frontier.lose(name)
 
-    def part(self, name: str = HOST) -> Host:
-        return self.frontier.part(self.frontier.hosts[name])
+    def forget(self, name: str = HOST) -> Host:
+        return self.frontier.forget(self.frontier.hosts[name])
 
     def may_ask(self, name: str = HOST) -> bool:
         return self.frontier.may_begin(make_task(f"http://{name}/"), now=self.now)
