@@ -127,6 +127,9 @@ class Settings:
     retry_statuses: Statuses = Statuses(
         RETRY_STATUSES, "statuses of answers that are tried again; others fail their page at once"
     )
+    throttle_statuses: Statuses = Statuses(
+        (429,), "statuses of answers that slow their host down, besides 503 with Retry-After"
+    )
     accept_statuses: Statuses = Statuses(
         (), "statuses whose answers a callback is given, besides 200 to 299"
     )
@@ -289,7 +292,7 @@ class Settings:
             max_retry=self.max_retry,
             base=self.backoff_base,
             ceiling=self.backoff_max,
-            statuses=frozenset(self.retry_statuses),
+            statuses=frozenset((*self.retry_statuses, *self.throttle_statuses)),
         )
 
     @property
@@ -322,6 +325,7 @@ class Settings:
             backoff_max=self.host_backoff_max,
             max_failures=self.host_max_failures,
             auto_throttle=self.auto_throttle,
+            throttle_statuses=frozenset(self.throttle_statuses),
         )
 
 

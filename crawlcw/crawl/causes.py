@@ -418,7 +418,7 @@ class Causes:
         request = Request(url)
         async with Attempt(request=request, purpose=Purpose.PROBE, may_wait=False) as attempt:
             response = await self._ask_server(attempt, request)
-        if throttles(response):
+        if throttles(response, self._policy.throttle_statuses):
             raise status_error(response, now=self._now())
         return response
 

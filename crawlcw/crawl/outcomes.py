@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from typing import Protocol
 
@@ -142,6 +143,7 @@ class Outcomes:
         self._end = end
         # Each page would make it of the settings again.
         self._retries = settings.retry_policy
+        self._throttles = partial(throttles, statuses=settings.throttle_statuses)
         self._patience = min(settings.timeout, settings.read_timeout)
 
     def settled(self, lease: Lease, outcome: Outcome) -> Settlement:
@@ -250,7 +252,7 @@ class Outcomes:
         """Record that an answer is no page; raises `Defer`."""
         error = status_error(response, now=self.now())
         # Behind a redirect it is another page that is refused.
-        if throttles(response) and response.url == attempt.request.url:
+        if self._throttles(response) and response.url == attempt.request.url:
             self.causes.throttled(attempt, error)
         else:
             await self.causes.failed(attempt, error)
@@ -322,7 +324,7 @@ class Outcomes:
         """Record a failure of the page's own, and free its host's slot."""
         task, answer, status = attempt.lease.task, error.response, error.status
         # Refused by itself: neither a sign of load nor of health.
-        if not (isinstance(answer, Response) and throttles(answer)):
+        if not (isinstance(answer, Response) and self._throttles(answer)):
             behind = attempt.redirects or error.hop > 1 or error.reason in _BEHIND_AN_ANSWER
             if behind or (status is not None and status < 500):
                 # 0 where it was cut off: its time says nothing of the host.

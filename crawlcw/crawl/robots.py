@@ -90,6 +90,7 @@ class Robots:
         """Let rules be valid by *clock*, in seconds; *now* is the time of day."""
         self._ask = ask
         self._obeyed = settings.obey_robots
+        self._throttle_statuses = settings.throttle_statuses
         self._agent = product_token(settings.user_agent)
         self._clock = clock
         self._now = now
@@ -188,7 +189,7 @@ class Robots:
             )
             unknown.proxy, unknown.port_closed = error.proxy, error.port_closed
             raise unknown from error
-        if throttles(response) or response.status >= 500:
+        if throttles(response, self._throttle_statuses) or response.status >= 500:
             raise status_error(response, now=self._now(), reason=Reason.ROBOTS_UNAVAILABLE)
         if not 200 <= response.status < 300:
             return ALLOW_ALL

@@ -1,6 +1,7 @@
 """One attempt: its deadline, and its redirects, each a new decision of the layers below."""
 
 import asyncio
+from collections.abc import Container
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -170,12 +171,14 @@ def is_page(response: Response, request: Request, settings: Settings) -> bool:
         accepted = settings.accept_statuses
     status = response.status
     # A part of a page (206) is none: no request asks for one.
-    return (200 <= status < 300 and status != 206) or status in accepted
+    is_good = 200 <= status < 300 and status != 206 and status not in settings.throttle_statuses
+    return is_good or status in accepted
 
 
-def throttles(response: Response) -> bool:
-    """Return whether an answer asks us to wait: 429, or 503 with a Retry-After."""
-    return response.status == 429 or (response.status == 503 and "retry-after" in response.headers)
+def throttles(response: Response, statuses: Container[int]) -> bool:
+    """Return whether an answer asks us to slow down: by *statuses*, or 503 with a Retry-After."""
+    status = response.status
+    return status in statuses or (status == 503 and "retry-after" in response.headers)
 
 
 def status_error(

@@ -78,6 +78,7 @@ class Policy:
     backoff_max: timedelta = timedelta(hours=1)
     max_failures: int = 5
     auto_throttle: bool = True
+    throttle_statuses: frozenset[int] = frozenset({429})  #: answers that ask to slow down
 
     def in_haste(self) -> Self:
         """Return the policy for a host that nothing else of the crawl waits for: short rests."""

@@ -192,7 +192,7 @@ class Host:
             self.not_before = until if self.not_before is None else max(self.not_before, until)
         if is_load:
             longest = LONGEST_DELAY
-            if error.status != 429 and error.retry_after:
+            if error.status not in policy.throttle_statuses and error.retry_after:
                 # Unlike 429, 503 may have nothing to do with us: a server that is away for some
                 # seconds now and then, however slowly asked, asks for no longer delay.
                 longest = min(max(2 * error.retry_after, _FIRST_DELAY), LONGEST_DELAY)

@@ -305,6 +305,24 @@ def test_a_page_whose_host_did_not_answer_lets_two_others_go_first(crawled: Craw
     assert 3 <= order.index("first", 1) < 7
 
 
+@pytest.mark.parametrize(
+    ("statuses", "requests", "ended"),
+    [("429", 1, Status.IGNORED), ("403,429", 4, Status.FINISHED)],
+)
+def test_a_throttle_status_is_tried_again_and_slows_the_host_as_429_does(
+    statuses: str, requests: int, ended: Status, crawled: Crawled
+):
+    def answers(web: Web, url: str) -> Answer:
+        return 0.1, 403 if len(web.asked) < 4 else 200
+
+    web = crawled(pages("a", 1), answers, throttle_statuses=statuses, auto_throttle=True)
+
+    assert web.statuses == {ended: 1}
+    waits = [later - earlier for earlier, later in pairwise(web.times("/0"))]
+    assert (len(waits), min(waits, default=10) >= 10) == (requests - 1, True)
+    assert web.report.host_failures == ({} if requests == 1 else {"http-status": 3})
+
+
 def test_what_waits_for_an_origin_that_is_given_up_takes_no_turn_from_the_hosts_other_one(
     crawled: Crawled,
 ):

@@ -229,7 +229,7 @@ def test_a_status_is_a_pages_or_asks_for_patience(
     response = Response(START, request=request, status=status, headers=headers)
 
     assert is_page(response, request, Settings(accept_statuses=[418])) is page
-    assert throttles(response) is waits
+    assert throttles(response, Settings().throttle_statuses) is waits
 
 
 @pytest.mark.parametrize(
