@@ -15,7 +15,7 @@ again adds no link twice, for links are known by their identity.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from itertools import islice
 
@@ -132,32 +132,17 @@ class TaskAdder:
         return number
 
 
+@dataclass(slots=True)
 class Committer:
     """Drains the queue of results into the ledger."""
 
-    def __init__(
-        self,
-        session: WorkerSession,
-        *,
-        coordinator: Coordinator,
-        adder: TaskAdder,
-        state: KeptState,
-        bodies: Bodies | None,
-        end: End,
-    ) -> None:
-        """Write for the process of *session*; *coordinator* and *state* learn the outcomes.
-
-        *bodies* are the files that the outcomes name; if they fail, *end* ends the crawl.
-        """
-        self._ledger = session.ledger
-        self._held = session.held
-        self._stats = session.stats
-        self._instruments = session.instruments
-        self._coordinator = coordinator
-        self._adder = adder
-        self._state = state
-        self._bodies = bodies
-        self._end = end
+    session: WorkerSession
+    _: KW_ONLY
+    coordinator: Coordinator
+    adder: TaskAdder
+    state: KeptState
+    bodies: Bodies | None  #: the files that outcomes name
+    end: End  #: ends the crawl if they fail
 
     async def run(self, done: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
         """Write results that are *done* until cancelled; at once while *workers_wait* for tasks."""
@@ -165,8 +150,8 @@ class Committer:
 
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
         """Add links of a page whose callback still runs; its outcome comes later."""
-        if await self._adder.add(tasks, too_deep):
-            self._coordinator.written(more=True, again=())
+        if await self.adder.add(tasks, too_deep):
+            self.coordinator.written(more=True, again=())
 
     async def _write(self, group: list[Done]) -> None:
         links, too_deep = list[Task](), list[Task]()
@@ -176,28 +161,29 @@ class Committer:
             too_deep += done.produced.too_deep
             settlements += done.settlements
         leases = [settlement.lease for settlement in settlements]
-        watched = self._instruments
+        held, watched = self.session.held, self.session.instruments
         with UNSEEN if watched is None else watched.commit(leases):
-            self._held.settling(leases)
-            if self._bodies is not None and not await self._are_synced(self._bodies, settlements):
+            held.settling(leases)
+            if self.bodies is not None and not await self._are_synced(self.bodies, settlements):
                 # No outcome is recorded, and the tasks go back as they were.
                 for lease in leases:
-                    self._state.undo(lease)
-                self._held.orphans += leases
+                    self.state.undo(lease)
+                held.orphans += leases
                 return
-            self._state.settling(settlements)
+            self.state.settling(settlements)
             # Even without links: it writes the changes of the pages' state before the outcomes.
-            added = await self._adder.add(links, too_deep)
+            added = await self.adder.add(links, too_deep)
             await self._commit(settlements)
-        self._stats.waiting(settlements, written=True)
-        self._held.end(leases)
+        stats = self.session.stats
+        stats.waiting(settlements, written=True)
+        held.end(leases)
         for done in group:
             if done.produced.dropped.counts:
-                self._stats.dropped.add(done.produced.dropped)
+                stats.dropped.add(done.produced.dropped)
             for reason, number in done.produced.items_dropped.items():
-                callbacks.count_dropped(self._stats.items_dropped, reason, number)
+                callbacks.count_dropped(stats.items_dropped, reason, number)
         again = {s.lease.task.host for s in settlements if s.change.due is not None}
-        self._coordinator.written(more=bool(again) or added > 0, again=again)
+        self.coordinator.written(more=bool(again) or added > 0, again=again)
 
     async def _are_synced(self, bodies: Bodies, settlements: list[Settlement]) -> bool:
         """Return whether the bodies that outcomes name are on the disk; if not, end the crawl."""
@@ -205,18 +191,19 @@ class Committer:
             try:
                 await bodies.sync()
             except FetchError as error:
-                self._end(FinishReason.FILES_UNWRITABLE, error.message)
+                self.end(FinishReason.FILES_UNWRITABLE, error.message)
                 return False
         return True
 
     async def _commit(self, settlements: list[Settlement]) -> None:
-        committed = await self._ledger.outcomes.commit(settlements)
+        stats = self.session.stats
+        committed = await self.session.ledger.outcomes.commit(settlements)
         not_recorded = set[bytes]()
         for lease in committed.lost:
             # Not a failure: the lease ran out while the page was loading, and
             # the newer holder's result is the one that counts.
             not_recorded.add(lease.task.id)
-            self._stats.leases_lost += 1
+            stats.leases_lost += 1
             logger.info(
                 "result dropped, another worker has %s",
                 printable(lease.task.url),
@@ -224,13 +211,13 @@ class Committer:
             )
         for lease, why in committed.rejected:
             not_recorded.add(lease.task.id)
-            self._stats.failures["store-rejected"] += 1
-            self._stats.given_up += 1
+            stats.failures["store-rejected"] += 1
+            stats.given_up += 1
             _warn(lease.task, why)
-        self._state.settled(settlements, lost=not_recorded)
+        self.state.settled(settlements, lost=not_recorded)
         for settlement in settlements:
             if settlement.lease.task.id not in not_recorded:
-                self._stats.record(settlement)
+                stats.record(settlement)
 
 
 def _warn(task: Task, why: str) -> None:

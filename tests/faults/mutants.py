@@ -70,8 +70,8 @@ class Mutant:
 
 
 _DUE = '"due": {"$lte": now},'
-_ADD = "        added = await self._adder.add(links, too_deep)\n"
-_ADD_BESIDE = "        adding = asyncio.create_task(self._adder.add(links, too_deep))\n"
+_ADD = "        added = await self.adder.add(links, too_deep)\n"
+_ADD_BESIDE = "        adding = asyncio.create_task(self.adder.add(links, too_deep))\n"
 _COMMIT = "        await self._commit(settlements)\n"
 
 MUTANTS = [
