@@ -9,7 +9,7 @@ import logging
 import random
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 
 import anyio
@@ -66,55 +66,47 @@ class PageAttempt(Attempt):
     denied: Reason | None = None  #: the answer says that the asker is banned, or logged out
 
 
+@dataclass
 class Causes:
     """Notes how requests end; a cause that is not the page defers the page.
 
     *sent* is when a request was sent by the ledger's clock, *began* by the monotonic one.
     """
 
-    def __init__(
-        self,
-        frontier: Frontier,
-        proxies: ProxyPool,
-        ask: Next,
-        *,
-        ledger: Ledger,
-        stats: Stats,
-        rests: Rests,
-        stop: Callable[[str], None],
-    ) -> None:
-        """Ask good pages by *ask*. *rests* is told which hosts rest and why, or our own uplink.
+    frontier: Frontier
+    proxies: ProxyPool
+    call_next: Next  #: asks for good pages
+    _: KW_ONLY
+    ledger: Ledger
+    stats: Stats  #: counts failures of hosts, and origins that are given up
+    rests: Rests  #: is told which hosts rest and why, or our own uplink
+    stop: Callable[
+        [str], None
+    ]  #: is told of a `StopCrawl` that a layer raises at no page's request
+    _marks: Marks = field(init=False, default_factory=OrderedDict)
+    #: By page, how often it was banned.
+    _bans: OrderedDict[bytes, int] = field(init=False, default_factory=OrderedDict)
+    _check_wanted: anyio.Event = field(init=False, default_factory=anyio.Event)
+    _checked: anyio.Event = field(init=False, default_factory=anyio.Event)
+    _check: anyio.CancelScope | None = None  #: what an answer makes needless
 
-        In *stats* failures of hosts are counted, and origins that are given up. *stop* is told
-        of a `StopCrawl` that a layer raises at no page's request.
-        """
-        self.proxies = proxies
-        self.rests = rests
-        self._stop = stop
-        self._frontier = frontier
-        self._policy = frontier.policy
-        self._uplink = frontier.uplink
-        self._now = frontier.ledger_now
-        self._ask_server = ask
-        self._ledger = ledger
-        self._stats = stats
-        self._marks: Marks = OrderedDict()
-        self._bans: OrderedDict[bytes, int] = OrderedDict()  #: by page, how often it was banned
-        self._check_wanted = anyio.Event()
-        self._checked = anyio.Event()
-        self._check: anyio.CancelScope | None = None  #: what an answer makes needless
+    def __post_init__(self) -> None:
+        """Take what is used often."""
+        self._policy = self.frontier.policy
+        self._uplink = self.frontier.uplink
+        self._now = self.frontier.ledger_now
 
     # --- answers
 
     def answered(self) -> None:
         """Note that a host answered, whatever it said."""
-        if self._uplink.answered(now=self._frontier.clock()) and self._check is not None:
+        if self._uplink.answered(now=self.frontier.clock()) and self._check is not None:
             # A good page of a host that is silent would keep the check for its timeout.
             self._check.cancel()
 
     def answered_well(self, name: str, url: str, *, latency: float, sent: datetime) -> None:
         """Note an answer of a host after *latency* seconds that is no sign of load."""
-        host, scheme = self._frontier.hosts.get(name), scheme_of(url)
+        host, scheme = self.frontier.hosts.get(name), scheme_of(url)
         if host is None:
             return
         host.answered += 1
@@ -127,8 +119,8 @@ class Causes:
         )
         if closed:
             # What else is learned goes back with the host; this ends a row of failures.
-            self._frontier.pending.save(host)
-            self._stats.hosts_given_up.pop(f"{scheme}://{name}", None)
+            self.frontier.pending.save(host)
+            self.stats.hosts_given_up.pop(f"{scheme}://{name}", None)
         host.pace()
 
     def finished(self, task: Task, *, probe_page: str | None, size: int) -> None:
@@ -136,14 +128,14 @@ class Causes:
 
         *probe_page* is its URL, where asking for it again shows whether the origin answers.
         """
-        host = self._frontier.hosts.get(task.host)
+        host = self.frontier.hosts.get(task.host)
         # A page that is visited again is no further one of its host's.
         if host is not None and task.visit is None:
             host.state.finished += 1
             if probe_page is not None:
                 host.origin(task).learned(probe_page, size=size)
-            limit = self._frontier.page_limit
-            if self._frontier.seeded and limit.is_reached(host.state):
+            limit = self.frontier.page_limit
+            if self.frontier.seeded and limit.is_reached(host.state):
                 limit.full.add(host.name)
                 host.state.given_up = Reason.HOST_FULL
                 host.enter(Phase.LEAVING)
@@ -153,7 +145,7 @@ class Causes:
 
     def page_failed(self, name: str) -> None:
         """Note that a page failed by itself: of its host that says little, but not nothing."""
-        if host := self._frontier.hosts.get(name):
+        if host := self.frontier.hosts.get(name):
             host.answered += 1
             host.state.page_failed(self._policy)
             host.pace()
@@ -169,7 +161,7 @@ class Causes:
         `unanswered` has it rest.
         """
         task, now = attempt.lease.task, self._now()
-        host = self._frontier.hosts.get(task.host)
+        host = self.frontier.hosts.get(task.host)
         if host is not None:
             origin = host.origin(task)
             cause = origin.throttled(
@@ -269,7 +261,7 @@ class Causes:
         the host's name has an address. *page* is a task that would pay for the failure.
         """
         while True:
-            now = self._frontier.clock()
+            now = self.frontier.clock()
             cause = self._uplink.failed(name, reason, began=began, now=now, page=page)
             if cause is not None:
                 break
@@ -283,7 +275,7 @@ class Causes:
 
     def resolved(self, name: str, url: str) -> None:
         """Note that a host's name has an address."""
-        if host := self._frontier.hosts.get(name):
+        if host := self.frontier.hosts.get(name):
             host.state.origins[scheme_of(url)].resolved = True
 
     async def _nothing_else_waits(self, name: str, url: str, error: FetchError) -> bool:
@@ -292,14 +284,14 @@ class Causes:
         Other hosts may be left that have never spoken either. To know that costs a look at the
         hosts, for such a port alone.
         """
-        host = self._frontier.hosts.get(name)
-        if not error.port_closed or host is None or not self._frontier.seeded:
+        host = self.frontier.hosts.get(name)
+        if not error.port_closed or host is None or not self.frontier.seeded:
             return False
         if host.state.origins[scheme_of(url)].good_at is not None:
             return False
-        held, waiting = await self._ledger.hosts.busiest(limit=_FEW_HOSTS)
+        held, waiting = await self.ledger.hosts.busiest(limit=_FEW_HOSTS)
         known = {each.name: each for each in (*held, *waiting)}
-        known |= {each.name: each.state for each in self._frontier.hosts.values()}
+        known |= {each.name: each.state for each in self.frontier.hosts.values()}
         known.pop(name, None)
         return len(known) < _FEW_HOSTS and all(each.is_silent for each in known.values())
 
@@ -311,8 +303,8 @@ class Causes:
         *in_haste* says that nothing else of the crawl waits, see `Policy.in_haste`.
         """
         reason, scheme = error.underlying, scheme_of(url)
-        self._stats.host_failures[reason] += 1
-        host = self._frontier.hosts.get(name)
+        self.stats.host_failures[reason] += 1
+        host = self.frontier.hosts.get(name)
         if host is None:
             return deferral(Cause.ORIGIN)
         now, origin = self._now(), host.state.origins[scheme]
@@ -325,12 +317,12 @@ class Causes:
             chance=random.random(),
         )
         host.slow_start.steps = 0
-        self._frontier.pending.save(host)
+        self.frontier.pending.save(host)
         host.pace()
         if origin.given_up is not None and host.lease is not None:
-            self._stats.host_given_up(f"{scheme}://{name}", str(origin.given_up))
+            self.stats.host_given_up(f"{scheme}://{name}", str(origin.given_up))
             self._put_off_origin(host, scheme, until=now)
-            self._frontier.pending.ignore(host)
+            self.frontier.pending.ignore(host)
             return deferral(Cause.ORIGIN)
         why = failure_text(reason, status=error.status, retry_after=error.retry_after)
         until = host.state.resting_until(scheme, now=now)
@@ -354,10 +346,10 @@ class Causes:
     def _put_off_origin(self, host: HeldHost, scheme: str, *, until: datetime) -> None:
         """Let the waiting tasks of one origin go back to the ledger until a time."""
         prefix = f"{scheme}://"
-        waiting = self._frontier.queues.withdraw(
+        waiting = self.frontier.queues.withdraw(
             host=host.name, unwanted=lambda lease: lease.task.url.startswith(prefix)
         )
-        self._frontier.pending.release(put_off(lease, until=until) for lease in waiting)
+        self.frontier.pending.release(put_off(lease, until=until) for lease in waiting)
 
     def _log(self, name: str, error: FetchError) -> None:
         logger.info(
@@ -375,7 +367,7 @@ class Causes:
             await self._check_wanted.wait()
             self._check_wanted = anyio.Event()
             while self._uplink.is_blocked and not await self._any_answers():
-                pause = self._uplink.unanswered(now=self._frontier.clock())
+                pause = self._uplink.unanswered(now=self.frontier.clock())
                 if pause is None:
                     logger.warning(
                         "the network has been away for %s: "
@@ -403,7 +395,7 @@ class Causes:
 
     def stopped(self, told: StopCrawl) -> None:
         """Have the crawl end as a layer has told at no page's request."""
-        self._stop(printable(text_of(told)))
+        self.stop(printable(text_of(told)))
 
     async def uplink_known(self) -> None:
         """Wait until tasks may be begun with: our own network is there, or given up."""
@@ -417,7 +409,7 @@ class Causes:
         """
         request = Request(url)
         async with Attempt(request=request, purpose=Purpose.PROBE, may_wait=False) as attempt:
-            response = await self._ask_server(attempt, request)
+            response = await self.call_next(attempt, request)
         if throttles(response, self._policy.throttle_statuses):
             raise status_error(response, now=self._now())
         return response
@@ -429,7 +421,7 @@ class Causes:
 
             async def ask(name: str, url: str) -> None:
                 # Its next request keeps its distance from this one.
-                self._frontier.sent(name, at=self._frontier.clock())
+                self.frontier.sent(name, at=self.frontier.clock())
                 try:
                     await self.ask(url)
                 except FetchError as error:
@@ -450,7 +442,7 @@ class Causes:
     def _wake(self) -> None:
         self._checked.set()
         self._checked = anyio.Event()
-        self._frontier.poll_wanted.set()
+        self.frontier.poll_wanted.set()
 
 
 def _behind(host: HeldHost, rest: datetime) -> Defer:

@@ -15,7 +15,7 @@ import re
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
@@ -112,35 +112,30 @@ class PageSessions(Protocol):
         """Write the changes of pages to their sessions."""
 
 
+@dataclass
 class Outcomes:
     """The results of attempts, by way of the spider's callback or errback."""
 
-    def __init__(
-        self,
-        session: WorkerSession,
-        settings: Settings,
-        *,
-        runner: Runner,
-        causes: Causes,
-        sessions: PageSessions,
-        bodies: Bodies | None,
-        end: End,
-    ) -> None:
-        """Decide for the process of *session*; *bodies* keep pages, *end* ends the crawl."""
-        self.settings = settings
-        self.causes = causes
-        self.sessions = sessions
-        self.bodies = bodies
+    session: InitVar[WorkerSession]
+    settings: Settings
+    _: KW_ONLY
+    runner: Runner
+    causes: Causes
+    sessions: PageSessions
+    bodies: Bodies | None  #: keep pages
+    end: End
+
+    def __post_init__(self, session: WorkerSession) -> None:
+        """Decide for the process of *session*."""
+        settings = self.settings
         self.instruments = session.instruments
         self.revisits = Revisits(settings.revisit_policy)
-        self.errors = CallbackErrors(end)
-        self.state = runner.state
+        self.errors = CallbackErrors(self.end)
+        self.state = self.runner.state
         self.now = session.ledger.now
         self.watchdog = session.watchdog
-        self.banned_when = condition(runner.spider, "banned_when")
+        self.banned_when = condition(self.runner.spider, "banned_when")
         self._stats = session.stats
-        self._runner = runner
-        self._end = end
         # Each page would make it of the settings again.
         self._retries = settings.retry_policy
         self._throttles = partial(throttles, statuses=settings.throttle_statuses)
@@ -181,7 +176,7 @@ class Outcomes:
         stored = await self.keep(attempt) if attempt.exchanges else None
         watched = self.instruments
         with UNSEEN if watched is None else watched.parse(lease, callback) as seen:
-            produced = await self._runner.run(callback, response, task=task)
+            produced = await self.runner.run(callback, response, task=task)
             if seen is not None and isinstance(produced, Failed):
                 seen.failed(produced.reason)
         if isinstance(produced, Produced) and produced.retired is not None:
@@ -193,7 +188,7 @@ class Outcomes:
             return await self.failed(attempt, error, replace(produced, stored=stored))
         self.errors.good.add(callback)
         if produced.stop is not None:
-            self._end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
+            self.end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
         self._finished(attempt, response)
         visit, revisit = self.revisits.changed(task, response, now=self.now())
         outcome = Succeeded(
@@ -285,7 +280,7 @@ class Outcomes:
         task = attempt.lease.task
         match refusal:
             case StopCrawl():
-                self._end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(refusal)))
+                self.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(refusal)))
                 raise Defer("the crawl ends") from refusal
             case SpiderFaultError(name=method, raised=raised):
                 if self._stats.fetched:
@@ -299,7 +294,7 @@ class Outcomes:
                 raise Defer(refusal.message, until=timedelta(seconds=refusal.wait)) from refusal
             case FetchError(reason=Reason.FILES_UNWRITABLE):
                 # No other file could be saved either: it costs no attempt until the disk is mended.
-                self._end(FinishReason.FILES_UNWRITABLE, refusal.message)
+                self.end(FinishReason.FILES_UNWRITABLE, refusal.message)
                 raise Defer(refusal.message) from refusal
             case FetchError(reason=Reason.INTERNAL):
                 raise refusal.__cause__ or refusal
@@ -365,12 +360,12 @@ class Outcomes:
         if settlement.change.status is not Status.IGNORED:
             return Done(settlements=(settlement,))
         errback = request.errback or "on_error"
-        produced = await self._runner.run(errback, request, error, task=task)
+        produced = await self.runner.run(errback, request, error, task=task)
         if isinstance(produced, Failed):
             self.errors.tell(errback, produced, url=task.url)
             return Done(settlements=(settlement,))
         if produced.stop is not None:
-            self._end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
+            self.end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
         # A page that was finished once keeps its items, unless there are others instead. The task
         # does not tell: one that is done anew has no visit any more.
         change = replace(settlement.change, items=tuple(produced.items) or None)

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from hashlib import blake2b
 from pathlib import Path, PurePath
@@ -94,57 +95,47 @@ class RunStart:
         )
 
 
+@dataclass
 class Seeder:
     """Adds the seeds of one crawl; knows on which hosts it starts."""
 
-    def __init__(
-        self,
-        spider: Spider,
-        adder: TaskAdder,
-        *,
-        coordinator: Coordinator,
-        scope: Scope,
-        credentials: Credentials,
-        lease: timedelta,
-        stop: Callable[[str], None],
-    ) -> None:
-        """*scope* is widened by the hosts of the seeds; *stop* is told of a `StopCrawl`.
+    spider: Spider
+    adder: TaskAdder
+    _: KW_ONLY
+    coordinator: Coordinator
+    scope: Scope  #: is widened by the hosts of the seeds
+    credentials: Credentials  #: know the start URLs', and learn those that only `start` has
+    lease: InitVar[timedelta]
+    stop: Callable[[str], None]  #: is told of a `StopCrawl`
+    _start_hosts: set[str] = field(init=False, default_factory=set)
+    _number: int = 0  #: of the requests of `start` so far
+    _is_whole: bool = False  #: `start` has come to its end
+    _is_repeated: bool = False  #: it is to be run by each crawl
+    _fingerprint: str | None = None
+    """Digest of the spider's seeds; None: it is to start with them each time."""
+    _noted_hosts: set[str] = field(init=False, default_factory=set)
 
-        *credentials*, which know the start URLs', learn those that only `start` has.
-        """
-        self._spider = spider
-        self._adder = adder
-        self._coordinator = coordinator
-        self._ledger = adder.ledger
-        self._scope = scope
-        self._page_limit = coordinator.frontier.page_limit
-        self._start_hosts: set[str] = set()
-        self._credentials = credentials
-        self.run_start = RunStart(adder.ledger, lease=lease)
-        self._stop = stop
-        self._number = 0  #: of the requests of `start` so far
-        self._is_whole = False  #: `start` has come to its end
-        self._is_repeated = False  #: it is to be run by each crawl
-        #: Digest of the spider's seeds; None: it is to start with them each time.
-        self._fingerprint: str | None = None
+    def __post_init__(self, lease: timedelta) -> None:
+        """Note what is written down already."""
+        self._ledger = self.adder.ledger
+        self.run_start = RunStart(self._ledger, lease=lease)
         #: The hosts of `start` are written down for the guard of every process.
-        self._notes_hosts = has_own_start(spider)
-        self._noted_hosts: set[str] = set()
-        self._origins = credentials.origins  #: those that are written down, or need not be
+        self._notes_hosts = has_own_start(self.spider)
+        self._origins = self.credentials.origins  #: those that are written down, or need not be
 
     async def is_seeded(self, state: Mapping[str, Any]) -> bool:
         """Return whether all seeds are in the ledger; their hosts are noted then.
 
         From now on it is known when this run began.
         """
-        self._adder.began = await self.run_start.find(state)
-        if not self._spider.start_again:
-            with spider_code("start_urls", stop=self._stop):
-                self._fingerprint = fingerprint(self._spider)
+        self.adder.began = await self.run_start.find(state)
+        if not self.spider.start_again:
+            with spider_code("start_urls", stop=self.stop):
+                self._fingerprint = fingerprint(self.spider)
         known = state.get("start_origins") or {}
         if self._fingerprint is not None and known.get("fingerprint") == self._fingerprint:
             # Pages of an earlier start may be asked for before `start` has come to theirs.
-            self._credentials.trust(known["origins"])
+            self.credentials.trust(known["origins"])
         seeds = state.get("seeds")
         if not seeds or seeds["fingerprint"] != self._fingerprint:
             return False
@@ -158,23 +149,23 @@ class Seeder:
 
     def _note_start(self, host: str) -> None:
         self._start_hosts.add(host)
-        self._page_limit.unlimited.add(host)
-        if self._spider.allowed_hosts is None:
-            self._scope.hosts.add(host)
+        self.coordinator.frontier.page_limit.unlimited.add(host)
+        if self.spider.allowed_hosts is None:
+            self.scope.hosts.add(host)
 
     async def run(self, state: Mapping[str, Any], *, seeded: bool) -> None:
         """Let in what lay too deep before, and add the seeds where they are not there."""
         await self._go_deeper(state.get("depth"))
         if not seeded:
             await self._seed()
-        self._coordinator.seeded()
+        self.coordinator.seeded()
 
     async def _go_deeper(self, last: Mapping[str, Any] | None) -> None:
         """Follow the links that only the *last* crawl was not to, and write this one's limit down.
 
         Ledgers of older versions say nothing of it, and kept no such links.
         """
-        limit = self._adder.max_depth
+        limit = self.adder.max_depth
         if last is not None and last["limit"] == limit:
             # No write delays `start`: its passwords are to be there before the first page is asked.
             return
@@ -210,8 +201,8 @@ class Seeder:
 
     async def _read(self) -> AsyncIterator[Task]:
         # An asynchronous generator, as `api.spider.check` has found.
-        start = cast("AsyncGenerator[Request, None]", self._spider.start())
-        with spider_code("start()", stop=self._stop):
+        start = cast("AsyncGenerator[Request, None]", self.spider.start())
+        with spider_code("start()", stop=self.stop):
             async with aclosing(start):
                 async for request in start:
                     if not isinstance(request, Request):
@@ -231,7 +222,7 @@ class Seeder:
         try:
             task = request.task(now=self._ledger.now(), salt=salt)
             # A password is not written down, so each process asks `start` for it.
-            if self._credentials.learn(request.url):
+            if self.credentials.learn(request.url):
                 self._is_repeated = True
         except FetchError as error:
             logger.warning(
@@ -256,7 +247,7 @@ class Seeder:
             await self._ledger.notes.set_state({"seeds": seeds})
 
     async def _add_seeds(self, batch: list[Task]) -> None:
-        origins = self._credentials.origins
+        origins = self.credentials.origins
         if self._origins < origins and len(origins) <= MOST_HOSTS:
             self._origins = origins
             known = {"fingerprint": self._fingerprint, "origins": sorted(origins)}
@@ -266,7 +257,7 @@ class Seeder:
             # Before their tasks, which any process may ask for next.
             self._noted_hosts |= hosts
             await self._ledger.notes.set_state({f"{_START}{host}": True for host in hosts})
-        await self._adder.add(batch)
+        await self.adder.add(batch)
 
 
 def _no_request(thing: object) -> str:

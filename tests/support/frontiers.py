@@ -76,7 +76,7 @@ class Process:
         self.causes = Causes(
             self.frontier,
             ProxyPool(settings),
-            ask=None,
+            call_next=None,
             ledger=ledger,
             stats=self.stats,
             rests=Rests(),
