@@ -19,7 +19,7 @@ SETTINGS = {
     "AUTOTHROTTLE_TARGET_CONCURRENCY": "per_host_concurrency=",
     "BOT_NAME": "nothing, or user_agent=",
     "CLOSESPIDER_ERRORCOUNT": "max_failures=",
-    "CLOSESPIDER_ITEMCOUNT": 'raise StopCrawl("enough") in item()',
+    "CLOSESPIDER_ITEMCOUNT": "max_items=",
     "CLOSESPIDER_PAGECOUNT": "max_pages=",
     "CLOSESPIDER_TIMEOUT": "`timeout 1h crawlcw run ...`",
     "CONCURRENT_ITEMS": "nothing: items are written in batches",

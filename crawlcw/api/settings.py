@@ -97,6 +97,11 @@ class Settings:
     max_redirects: Count = Count(10, "hops from one URL, over all hosts", unit="hops")
     max_depth: Ceiling = Ceiling(None, "links from a start URL; none: no limit", unit="links")
     max_pages: Ceiling = Ceiling(None, "pages finished in this run; none: no limit", unit="pages")
+    max_items: Ceiling = Ceiling(
+        None,
+        "items recorded in this run, and those of pages then under way; none: no limit",
+        unit="items",
+    )
     max_failures: Tolerance = Tolerance(
         None,
         "pages that may be given up in a good run, as a count (`100`) or as a share of those that "

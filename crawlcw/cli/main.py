@@ -98,7 +98,7 @@ COMPLETE_VARIABLE = "_CRAWLCW_COMPLETE"
 _EPILOG = """\
 \b
 Exit codes:
-    0  drained; also stopped by --max-pages or by one signal, other tasks released
+    0  drained; also stopped by --max-pages, --max-items or one signal, other tasks released
     1  doctor found a violation that is not repaired
     2  usage: no such spider, a bad setting, no recorded tasks, an output that cannot be
     written, a path without access

@@ -112,7 +112,6 @@ class Coordinator:
         return reason
 
     async def _fill(self, background: anyio.abc.TaskGroup) -> FinishReason:
-        most = self._settings.max_pages
         while True:
             # Cleared before anything is looked at: a change that comes while we look
             # makes the wait at the end return at once, and none is slept through.
@@ -120,8 +119,9 @@ class Coordinator:
             self.dispatch()
             if self._stopping:
                 return FinishReason.STOPPED
-            if most is not None and self._stats.pages >= most:
-                return FinishReason.MAX_PAGES
+            for reason, most, recorded in self._limits():
+                if recorded >= most:
+                    return reason
             if self._paused is not None:
                 await self._hold_nothing(background)
                 continue
@@ -132,6 +132,15 @@ class Coordinator:
             with anyio.move_on_after(self._next_look()):
                 await self._changed.wait()
             await anyio.sleep(max(0, rested - time.monotonic()))
+
+    def _limits(self) -> list[tuple[FinishReason, int, int]]:
+        """Return the limits of this run: what the crawl ends for, how many, and how many so far."""
+        settings, stats = self._settings, self._stats
+        limits = [
+            (FinishReason.MAX_PAGES, settings.max_pages, stats.pages),
+            (FinishReason.MAX_ITEMS, settings.max_items, stats.items),
+        ]
+        return [(reason, most, number) for reason, most, number in limits if most is not None]
 
     def seeded(self) -> None:
         """Note that all seeds are in the ledger."""
@@ -150,7 +159,7 @@ class Coordinator:
         self.frontier.poll(*again)
         if more or not self._held:
             self.wake()
-        elif self._settings.max_pages is not None:
+        elif self._limits():
             self._changed.set()
 
     async def announce(self, tasks: Iterable[Task]) -> None:
@@ -260,9 +269,14 @@ class Coordinator:
         # The likeliest reason first: this runs several times a page.
         if free <= 0 or self._stopping or self._paused or self.frontier.uplink.is_blocked:
             return
-        if (most := self._settings.max_pages) is not None:
-            unfinished = pool.dispatched + self._stats.unwritten_pages
-            free = min(free, most - self._stats.pages - unfinished)
+        settings, stats = self._settings, self._stats
+        if settings.max_pages is not None:
+            left = settings.max_pages - stats.pages - stats.unwritten_pages
+            free = min(free, left - pool.dispatched)
+        if settings.max_items is not None:
+            # A page under way may have an item. Of one with several, all are recorded.
+            left = settings.max_items - stats.items - stats.unwritten_items
+            free = min(free, left - pool.dispatched)
         now = time.monotonic()
         while free > 0:
             lease = self._queues.take(now=now)

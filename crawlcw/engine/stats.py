@@ -30,6 +30,7 @@ class Stats(Counters):
     dropped: DroppedLinks = field(init=False)  #: the last two, to count with
     outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded
     unwritten_pages: int = 0  #: finished, in results that wait for the ledger
+    unwritten_items: int = 0  #: of the same results
     unwanted: int = 0  #: pages ignored for another reason: out of scope, refused by robots.txt
     statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
     links_added: int = 0  #: new tasks
@@ -64,6 +65,7 @@ class Stats(Counters):
             change = settlement.change
             is_page = change.status is Status.FINISHED and change.reason is None
             self.unwritten_pages += step * is_page
+            self.unwritten_items += step * len(change.items or ())
 
     def record(self, settlement: Settlement) -> None:
         """Count an outcome that the ledger has acknowledged."""

@@ -20,6 +20,7 @@ class FinishReason(StrEnum):
 
     DRAINED = "drained"  #: nothing is left to do
     MAX_PAGES = "max-pages"  #: as many pages as were allowed are finished
+    MAX_ITEMS = "max-items"  #: as many items as were asked for are recorded
     STOPPED = "stopped"  #: by its user, with time for the pages under way
     STOPPED_AT_ONCE = "stopped-at-once"  #: by its user, without
     STOPPED_BY_SPIDER = "stopped-by-spider"  #: `StopCrawl`
@@ -63,6 +64,7 @@ FINISH_RULES: Mapping[FinishReason, FinishRule] = {
     FinishReason.STOPPED: FinishRule(),
     FinishReason.DRAINED: FinishRule(opening="Drained", is_complete=True),
     FinishReason.MAX_PAGES: FinishRule(opening="Stopped at max_pages"),
+    FinishReason.MAX_ITEMS: FinishRule(opening="Stopped at max_items"),
     FinishReason.FAILED: FinishRule(opening="Failed"),
 }
 

@@ -3,6 +3,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from crawlcw.api.settings import Settings
 from crawlcw.cli.processes.channel import Lines, WorkerState
 from crawlcw.cli.processes.supervisor import shares
 from crawlcw.engine.stats import Stats
@@ -139,15 +140,17 @@ def test_why_the_crawl_ended_follows_from_why_its_workers_did(reasons, is_empty,
 
 
 @pytest.mark.parametrize(
-    ("max_pages", "processes", "each"),
+    ("limits", "processes", "each"),
     [
-        (None, 3, [None, None, None]),
-        (9, 3, [3, 3, 3]),
-        (11, 3, [3, 4, 4]),
-        (3, 3, [1, 1, 1]),
-        (2, 5, [1, 1]),
-        (1, 5, [1]),
+        ({}, 3, [{}, {}, {}]),
+        ({"max_pages": 11}, 3, [{"max_pages": 3}, {"max_pages": 4}, {"max_pages": 4}]),
+        ({"max_items": 1}, 5, [{"max_items": 1}]),
+        (
+            {"max_pages": 9, "max_items": 2},
+            3,
+            [{"max_pages": 4, "max_items": 1}, {"max_pages": 5, "max_items": 1}],
+        ),
     ],
 )
-def test_the_shares_of_the_workers_add_up_to_the_limit(max_pages, processes, each):
-    assert shares(max_pages, processes) == each
+def test_the_shares_of_the_workers_add_up_to_the_limits(limits, processes, each):
+    assert shares(Settings(**limits), processes) == each

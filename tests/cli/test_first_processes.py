@@ -49,13 +49,13 @@ def crawled(folder: Path, *options: str, **changed: str) -> "subprocess.Complete
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("pages", [None, 25])
-def test_what_comes_after_the_word_to_go_is_left_for_the_loop(pages: int | None) -> None:
+@pytest.mark.parametrize("share", [{}, {"max_pages": 25}])
+def test_what_comes_after_the_word_to_go_is_left_for_the_loop(share: dict[str, int]) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.sendall(go(pages) + b"stop\n")
+        ours.sendall(go(share) + b"stop\n")
 
-        assert awaited_go(theirs.fileno()) == (pages or 0)
+        assert awaited_go(theirs.fileno()) == share
         assert theirs.recv(100) == b"stop\n"
 
 

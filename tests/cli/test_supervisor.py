@@ -554,15 +554,17 @@ def test_what_spiders_print_is_on_stdout_in_whole_lines(serve, start):
         (["--max-pages", "11"], 11, 3),
         (["-s", "max_pages=2"], 2, 2),
         (["-s", "max_pages=2", "--max-pages", "7"], 7, 3),
+        (["--max-items", "7"], 7, 3),
     ],
 )
-def test_max_pages_is_the_limit_of_all_workers_together(
+def test_a_limit_of_pages_or_items_is_that_of_all_workers_together(
     options, most, workers, serve, start, store
 ):
     crawl = start(serve(), *options, processes=3)
     code, report = crawl.end()
 
-    assert (code, report["finish_reason"]) == (0, "max-pages")
+    reason = "max-items" if "--max-items" in options else "max-pages"
+    assert (code, report["finish_reason"]) == (0, reason)
     assert report["pages"] == finished(store) == most
     assert len(crawl.pids) == workers
     assert_nothing_held(store.rows())

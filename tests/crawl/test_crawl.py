@@ -1712,6 +1712,23 @@ async def test_exactly_as_many_pages_are_finished_as_asked_for(ledger: SqliteLed
     assert report.counts[Status.TODO] > 0, "the next run does the rest"
 
 
+@pytest.mark.parametrize(("each", "recorded"), [(1, 17), (3, 18)])
+async def test_as_many_items_are_recorded_as_asked_for_and_the_rest_of_the_last_page(
+    each: int, recorded: int, ledger: SqliteLedger
+):
+    class Several(Books):
+        def parse(self, response: Response) -> Iterator[Any]:
+            yield from ({"n": number} for number in range(each))
+            yield from response.follow_all("a")
+
+    report = await crawled(Several(), Web(site(60)), ledger, max_items=17, concurrency=1)
+
+    assert (report.finish_reason, report.items, report.drained) == ("max-items", recorded, False)
+    assert len(await items(ledger)) == recorded
+    assert report.counts[Status.PROCESSING] == 0
+    assert report.counts[Status.TODO] > 0, "the next run does the rest"
+
+
 async def test_a_redirected_page_counts_as_one_of_those_asked_for(ledger: SqliteLedger):
     web = Web(
         {HOME: links(*(f"/old{n}" for n in range(20)))}

@@ -51,6 +51,11 @@ from crawlcw.ledger.protocol import Ledger
     least=1,
     about="Stop after N pages in all processes together: each gets its share.",
 )
+@options.number_option(
+    "--max-items",
+    least=1,
+    about="Stop after N items in all processes together; pages under way are finished.",
+)
 @exporting.outputs_option(required=False, about="Write all recorded items to FILE after the crawl:")
 @click.option(
     "--claim",
@@ -74,6 +79,7 @@ def command(
     assignments: tuple[str, ...],
     arguments: tuple[str, ...],
     max_pages: int | None,
+    max_items: int | None,
     outputs: list[Target],
     claim: str | None,
     fresh: bool,
@@ -107,7 +113,7 @@ def command(
     """
 
     def made_as_told(
-        share: int | None = None, environment: Mapping[str, str] | None = None
+        share: Mapping[str, int] | None = None, environment: Mapping[str, str] | None = None
     ) -> tuple[Spider, Settings]:
         logs.set_up(
             log_level or ("warning" if quiet else "info"),
@@ -116,8 +122,8 @@ def command(
             # The supervisor has logged the environment's settings already.
             environment=environment or {},
         )
-        limit = share or max_pages
-        shorthands = _assigned(concurrency=concurrency, max_pages=limit, claim=claim)
+        limits: Mapping[str, int | None] = share or {"max_pages": max_pages, "max_items": max_items}
+        shorthands = _assigned(concurrency=concurrency, claim=claim, **limits)
         return _made(spider, arguments, [*assignments, *shorthands])
 
     def work(channel: int) -> int:
@@ -198,7 +204,7 @@ def _made(
 
 
 def _in_worker(
-    made_as_told: Callable[[int | None], tuple[Spider, Settings]],
+    made_as_told: Callable[[Mapping[str, int] | None], tuple[Spider, Settings]],
     ledger_url: str,
     channel: int,
     *,
@@ -212,13 +218,13 @@ def _in_worker(
 
     worker.prepare()
     lifeline = worker.Lifeline(channel)
-    pages = awaited_go(channel)
-    if pages is None:
+    share = awaited_go(channel)
+    if share is None:
         # The supervisor has ended, or there is nothing to crawl.
         return OK
 
     def work() -> int:
-        made, settings = made_as_told(pages)
+        made, settings = made_as_told(share)
         # The supervisor raised its limit of open files after it had forked this process.
         descriptors.secure(settings.concurrency)
         return loop.run(

@@ -8,7 +8,7 @@ which would kill a worker during its start; states do not use stdout, which is t
 import asyncio
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
@@ -21,20 +21,21 @@ from crawlcw.telemetry.measures import Measures
 _LONGEST_LINE = 1 << 20
 
 
-def go(max_pages: int | None) -> bytes:
-    """Return the order to start, with the limit of pages for the worker; None: no limit."""
-    return b"%d\n" % (max_pages or 0)
+def go(share: Mapping[str, int]) -> bytes:
+    """Return the order to start, with the worker's share of the limits, by setting."""
+    return json.dumps(dict(share)).encode() + b"\n"
 
 
-def awaited_go(channel: int) -> int | None:
-    """Wait for `go` on a descriptor; return its limit of pages, 0: no limit.
+def awaited_go(channel: int) -> dict[str, int] | None:
+    """Wait for `go` on a descriptor; return the worker's share.
 
     Return None if the supervisor has ended.
     """
     # Unbuffered: later lines are for the event loop.
     with io.FileIO(channel, closefd=False) as unbuffered:
         line = unbuffered.readline()
-    return int(line) if line.endswith(b"\n") else None
+    share: dict[str, int] | None = json.loads(line) if line.endswith(b"\n") else None
+    return share
 
 
 def exit_line(code: int) -> bytes:

@@ -107,12 +107,17 @@ async def crawl(
     return code
 
 
-def shares(max_pages: int | None, processes: int) -> list[int | None]:
-    """Return the limit of pages for each worker, at least 1; the sum is *max_pages*."""
-    if max_pages is None:
-        return [None] * processes
-    number = min(max_pages, processes)
-    return [(max_pages + each) // number for each in range(number)]
+#: The limits that workers share, and what ends a crawl that has reached one.
+_SHARED = {"max_pages": FinishReason.MAX_PAGES, "max_items": FinishReason.MAX_ITEMS}
+
+
+def shares(settings: Settings, processes: int) -> list[dict[str, int]]:
+    """Return each worker's share of the limits, at least 1 of each; they add up to the limits."""
+    limits = {name: limit for name in _SHARED if (limit := getattr(settings, name)) is not None}
+    number = min([processes, *limits.values()])
+    return [
+        {name: (limit + each) // number for name, limit in limits.items()} for each in range(number)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +167,7 @@ class Supervisor:
         self.spider = spider
         self.ledger = ledger
         self.settings = settings
-        self._shares = shares(settings.max_pages, processes)
+        self._shares = shares(settings, processes)
         self._first = list(first)  #: processes without a worker yet
         while len(self._first) > len(self._shares):
             self._first.pop().discard()
@@ -325,7 +330,7 @@ class Supervisor:
         for worker in self._running:
             worker.tell(order)
 
-    async def _keep_filled(self, number: int, share: int | None) -> _End:
+    async def _keep_filled(self, number: int, share: dict[str, int]) -> _End:
         """Keep a worker in slot *number* until one ends in order, or too many have crashed."""
         crashes = 0
         while not self._stopping.is_set():
@@ -349,10 +354,12 @@ class Supervisor:
                     "worker %d has crashed: %s", number, _how(code), extra=_crashed(number, code)
                 )
                 return _End(code=INTERNAL)
-            if share is not None:
-                share -= worker.state.counters.pages
-                if share <= 0:
-                    return _End(code=OK, finish_reason=FinishReason.MAX_PAGES)
+            counted = worker.state.counters
+            done = {"max_pages": counted.pages, "max_items": counted.items}
+            share = {name: limit - done[name] for name, limit in share.items()}
+            for name, left in share.items():
+                if left <= 0:
+                    return _End(code=OK, finish_reason=_SHARED[name])
             crashes = 1 if was_alone or has_progressed(worker.state) else crashes + 1
             if (wait := wait_after(crashes)) is None:
                 logger.error(
@@ -374,11 +381,11 @@ class Supervisor:
                 await self._stopping.wait()
         return self._as_told()
 
-    async def _run_one(self, worker: WorkerProcess, number: int, share: int | None) -> int:
+    async def _run_one(self, worker: WorkerProcess, number: int, share: dict[str, int]) -> int:
         """Run a worker from its start to its end; return its exit code."""
         first = self._first.pop() if self._first else None
         try:
-            await worker.start(max_pages=share, first=first)
+            await worker.start(share=share, first=first)
         except OSError as error:
             logger.warning(
                 "worker %d cannot be started: %s",

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from typing import TextIO
 
@@ -58,8 +58,8 @@ class WorkerProcess:
         """The process id."""
         return self._started.pid
 
-    async def start(self, *, max_pages: int | None, first: FirstProcess | None = None) -> None:
-        """Start a worker with a limit of *max_pages*, in process *first* or a new one.
+    async def start(self, *, share: Mapping[str, int], first: FirstProcess | None = None) -> None:
+        """Start a worker with its *share* of the limits, in process *first* or a new one.
 
         Raises `OSError` if no process can be created.
         """
@@ -72,7 +72,7 @@ class WorkerProcess:
             self.close()
             ends.close()
             raise
-        self._send(go(max_pages))
+        self._send(go(share))
 
     async def _spawn(self) -> Ends:
         ours, theirs = pair()
