@@ -24,14 +24,12 @@ from crawlcw.api.attempt import Attempt, Layer, Next, Purpose, replaced
 from crawlcw.assembly import assemble
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.fetch.proxies import ProxyPool
-from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import Report
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.stalls import Stalls
-from crawlcw.model.task import Status, Task
+from crawlcw.model.task import Status
 from tests.blame.virtual import VirtualClock, run, virtual
-from tests.support.ledgers import PatchedFacet, make_task
 
 pytestmark = pytest.mark.quick
 
@@ -261,23 +259,6 @@ def test_a_network_that_does_not_come_back_within_an_hour_is_there(crawled: Craw
     assert 3600 < web.clock.elapsed < 3700
 
 
-def network_events(caplog: pytest.LogCaptureFixture) -> list[str]:
-    told = [getattr(record, "event", "") for record in caplog.records]
-    return [each for each in told if each.startswith("network_")]
-
-
-def test_an_outage_is_told_once_and_so_is_its_end(
-    crawled: Crawled, caplog: pytest.LogCaptureFixture
-):
-    def answers(web: Web, _: str) -> Answer:
-        now = web.clock.elapsed
-        return (0.1, Reason.TIMEOUT_CONNECT) if 6 < now < 20 or 40 < now < 55 else WELL
-
-    crawled(pages("abc", 7), answers, delay="8s")
-
-    assert network_events(caplog) == ["network_away", "network_back"] * 2
-
-
 def test_hosts_are_not_opened_while_the_network_is_away(crawled: Crawled):
     """They would be asked for their robots.txt again and again, for that failure does not count."""
 
@@ -337,55 +318,6 @@ def test_what_waits_for_an_origin_that_is_given_up_takes_no_turn_from_the_hosts_
     (asked, url), (other, _) = web.asked
     assert url in urls
     assert other - asked < 2
-
-
-@pytest.mark.parametrize(
-    ("released", "back", "given_up"), [(5, 60, ["http://a.example"]), (45, 25, [])]
-)
-def test_a_shared_host_that_fails_a_visitor_is_left_to_its_owner_for_a_rest(
-    released: float, back: float, given_up: list[str], crawled: Crawled
-):
-    """Its owner alone gives it up, though that takes one failure."""
-    releasing, claims = list[asyncio.Task[None]](), list[int]()
-
-    async def prepare(ledger: SqliteLedger) -> None:
-        await ledger.tasks.add(
-            [make_task(f"http://a.example/{page}") for page in ("", "slow", "2")]
-        )
-        await ledger.hosts.wake({"a.example": ledger.now()})
-        (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
-
-        async def release() -> None:
-            await asyncio.sleep(released)
-            await ledger.host_leases.release([(lease, lease.host)])
-
-        releasing.append(asyncio.create_task(release()))
-        real = ledger.leases
-
-        async def claim(tasks: Sequence[Task], **given: Any) -> Claimed:
-            claims.append(len(tasks))
-            return await real.claim(tasks, **given)
-
-        ledger.leases = PatchedFacet(real, claim=claim)
-
-    web = crawled(
-        [],
-        lambda web, url: (
-            (20, Reason.TIMEOUT_READ)
-            if "slow" in url
-            else SILENT
-            if web.clock.elapsed < back
-            else WELL
-        ),
-        prepare=prepare,
-        per_host_concurrency=0,
-        max_pages_per_host=None,
-        host_max_failures=1,
-    )
-
-    assert all(later - earlier >= 10 for earlier, later in pairwise(web.times("a.example/2")))
-    assert [*web.report.hosts_given_up] == given_up
-    assert len(claims) < 10, "not while another page is under way"
 
 
 # --- opening
@@ -493,39 +425,6 @@ def test_a_layer_may_end_the_crawl_at_a_request_of_the_crawls_own(
     report = web.report
     assert (report.finish_reason, report.detail) == (FinishReason.STOPPED_BY_SPIDER, "enough")
     assert (report.given_up, report.hosts_given_up) == (0, {})
-
-
-@pytest.mark.parametrize(("times", "failed"), [(1_000, 9), (3, 2)])
-def test_a_layer_that_raises_at_robots_txt_fails_pages_and_no_host(
-    times: int, failed: int, crawled: Crawled
-):
-    layer = Raising(KeyError("key"), Purpose.ROBOTS, times=times)
-    web = crawled(pages("a", 9), lambda *_: WELL, layers=[layer], obey_robots=True)
-
-    assert web.report.failures == {"parse-error": failed}
-    assert web.statuses.get(Status.FINISHED, 0) == 9 - failed
-    assert (web.report.host_failures, web.report.hosts_given_up) == ({}, {})
-
-
-@pytest.mark.parametrize(
-    ("behind", "within"),
-    [((0.1, 500), 10), ((0.1, 429), 10), ((9, 200), 150), ((6, 200), 150)],
-    ids=["500", "429", "late", "slow"],
-)
-def test_a_host_is_not_slowed_down_for_the_host_that_its_redirects_lead_to(
-    behind: Answer, within: float, crawled: Crawled
-):
-    web = crawled(
-        pages("a", 40),
-        lambda _, url: behind if "//b." in url else (0.1, "http://b.example/"),
-        # With cookies a redirect is followed in place.
-        cookies=True,
-        auto_throttle=True,
-        timeout="8s",
-        max_retry=1,
-    )
-
-    assert web.clock.elapsed < within
 
 
 # --- robots.txt

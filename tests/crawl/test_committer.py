@@ -18,9 +18,8 @@ from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Added, Committed
 from crawlcw.model.dropped import DroppedLinks
-from crawlcw.model.task import Lease, ResponseInfo, Status, StoredPage, Task
-from crawlcw.model.transitions import Event, Moved, Settlement, Succeeded
-from crawlcw.model.visits import Visit
+from crawlcw.model.task import Lease, Status, StoredPage, Task
+from crawlcw.model.transitions import Event, Settlement, Succeeded
 from tests.support.ledgers import (
     LEASE,
     FakeClock,
@@ -261,41 +260,3 @@ def dropped(*links: str) -> DroppedLinks:
     for link in links:
         found.note("refused-scope", link)
     return found
-
-
-async def test_the_dropped_links_of_all_pages_are_summed(writing: Writing):
-    one, other = await writing.leases(2)
-
-    await writing.write(
-        Done(
-            settlements=(success(writing.ledger, one),),
-            produced=Produced(dropped=dropped("b", "c")),
-        ),
-        Done(
-            settlements=(success(writing.ledger, other),), produced=Produced(dropped=dropped("c"))
-        ),
-    )
-
-    assert writing.stats.links_dropped == {"refused-scope": 3}
-    assert writing.stats.link_examples == {"refused-scope": ["b", "c"]}
-
-
-async def test_a_redirect_is_finished_and_no_page(writing: Writing):
-    page, moved = await writing.leases(2)
-    now = writing.ledger.now()
-    answer = ResponseInfo(status=302, final_url="http://example.com/home")
-    outcome = Moved(response=answer, visit=Visit(time=now, changed=now))
-
-    await writing.write(
-        Done(
-            settlements=(
-                success(writing.ledger, page),
-                settled(writing.ledger, moved, outcome),
-            )
-        )
-    )
-
-    counts = await writing.ledger.queries.counts()
-    assert (counts[Status.FINISHED], counts.pages, counts.redirects) == (2, 1, 1)
-    assert (writing.stats.pages, writing.stats.redirects) == (1, 1)
-    assert len(writing.held) == 0

@@ -41,8 +41,7 @@ from crawlcw.model.health import Origin
 from crawlcw.model.hosts import HostLease, RobotsRecord
 from crawlcw.model.standstill import Rests, Standstill
 from crawlcw.model.task import Lease, Status, Task
-from crawlcw.model.transitions import put_off
-from crawlcw.testing import Replay, ReplayDownloader
+from crawlcw.testing import ReplayDownloader
 from tests.blame.virtual import BoundedSelector
 from tests.support.attempts import way
 from tests.support.ledgers import START, PatchedFacet, make_task, make_tasks, success
@@ -385,19 +384,6 @@ async def test_all_that_is_due_is_handed_out_once(ledger: CountingLedger) -> Non
     assert sorted(url for _, url in harness.starts) == sorted(task.url for task in make_tasks(300))
 
 
-@pytest.mark.parametrize(("tasks", "most", "reason"), [(1, None, "drained"), (5, 1, "max-pages")])
-@quickly
-async def test_it_ends_as_soon_as_its_last_page_is_written(
-    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch, tasks: int, most: int, reason: str
-) -> None:
-    monkeypatch.setattr(coordinator, "_PAUSE_A_HOST", 100)  # of many hosts
-    await ledger.tasks.add(make_tasks(tasks))
-
-    assert await Harness(ledger, max_pages=most).until_it_ends(seconds=20) == reason
-
-    assert waited() < 20.05
-
-
 @quickly
 async def test_it_stops_at_once_while_a_host_is_being_opened(
     ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
@@ -409,22 +395,6 @@ async def test_it_stops_at_once_while_a_host_is_being_opened(
     await harness.stopped_after(10)
 
     assert waited() < 11
-
-
-@pytest.mark.parametrize("leased", [0, 1], ids=["its own", "shared"])
-@quickly
-async def test_fetchers_do_not_wait_for_tasks_of_a_host_that_has_many(
-    ledger: CountingLedger, leased: int
-) -> None:
-    await ledger.tasks.add(make_tasks(200))
-    await ledger.host_leases.lease(worker="b", limit=leased, lease=timedelta(hours=1))
-    harness = Harness(ledger, concurrency=10, per_host_concurrency=0, obey_robots=False)
-
-    assert await harness.until_it_ends(seconds=0.01) == "drained"
-
-    # 20 turns of 0.01 s each.
-    assert len(harness.starts) == 200
-    assert waited() < 0.25
 
 
 @pytest.mark.parametrize(
@@ -470,33 +440,6 @@ async def test_no_more_is_claimed_than_is_worked_on_and_twice_that_ahead(
 
     assert len(harness.starts) == 200
     assert ledger.most <= concurrency + 2 * concurrency
-
-
-@quickly
-async def test_a_host_that_asks_for_it_is_served_slowly(ledger: CountingLedger) -> None:
-    await ledger.tasks.add(make_tasks(10))
-    harness = Harness(ledger, robots=Replay(body="User-agent: *\nCrawl-delay: 5\n"))
-
-    await harness.until_it_ends()
-
-    times = [time for time, _ in harness.starts]
-    waits = [later - earlier for earlier, later in pairwise(times)]
-    assert len(times) == 10
-    assert all(4.99 <= wait < 5.5 for wait in waits), waits
-
-
-@quickly
-async def test_many_slow_hosts_are_served_side_by_side(ledger: CountingLedger) -> None:
-    for host in range(20):
-        await ledger.tasks.add([make_task(f"http://h{host}.example/{n}") for n in range(20)])
-    harness = Harness(ledger, concurrency=20, delay="1s")
-    began = asyncio.get_running_loop().time()
-
-    assert await harness.until_it_ends(seconds=0.1) == "drained"
-
-    # 20 hosts at one page a second: 20 s is the least, and 400 s one after the other.
-    assert len(harness.starts) == 400
-    assert asyncio.get_running_loop().time() - began < 60
 
 
 def test_between_two_looks_at_many_hosts_there_is_a_pause_and_each_gets_its_turns(
@@ -609,27 +552,6 @@ async def test_what_another_process_adds_to_an_idle_ledger_is_begun(
 
 
 @quickly
-async def test_tasks_of_a_host_with_one_long_page_are_begun_between_the_pages_of_other_hosts(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(make_tasks(100))
-    await ledger.tasks.add([make_task("http://long.example/", priority=1)])
-    harness = Harness(ledger, concurrency=3, per_host_concurrency=0, obey_robots=False)
-    async with harness.running() as coordinator:
-        assert (await coordinator.pool.get()).task.host == "long.example"
-        await asyncio.sleep(1)
-        await ledger.tasks.add([make_task("http://long.example/2")])
-        working = asyncio.create_task(harness.work(seconds=1, number=2))
-        renewing = asyncio.create_task(harness.renew())
-        await asyncio.sleep(40)
-
-        (begun,) = [time for time, url in harness.starts if url == "http://long.example/2"]
-        assert begun - ledger.began < 25
-        working.cancel()
-        renewing.cancel()
-
-
-@quickly
 async def test_while_there_is_nothing_to_do_the_ledger_is_seldom_asked(
     ledger: CountingLedger,
 ) -> None:
@@ -654,26 +576,6 @@ async def test_it_does_not_end_before_the_seeds_are_in(ledger: CountingLedger) -
     harness.coordinator.seeded()
 
     assert await running == "drained"
-
-
-@quickly
-async def test_pages_that_wait_for_the_uplink_are_begun_when_it_is_back(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(make_tasks(40))
-    harness = Harness(ledger, concurrency=4, per_host_concurrency=0, obey_robots=False)
-    running = asyncio.create_task(harness.until_it_ends(seconds=1))
-    await asyncio.sleep(2.5)
-
-    harness.frontier.uplink.is_blocked = True
-    await asyncio.sleep(20)
-    begun = len(harness.starts)
-    harness.frontier.uplink.is_blocked = False
-    harness.frontier.poll_wanted.set()
-
-    async with asyncio.timeout(20):
-        assert await running == "drained"
-    assert begun < len(harness.starts) == 40
 
 
 @quickly
@@ -775,24 +677,6 @@ async def test_claims_that_another_process_has_made_first_are_counted_and_the_ne
 
 
 @quickly
-async def test_nothing_of_a_lost_host_is_claimed_before_its_requests_have_ended(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(make_tasks(5))
-    harness = Harness(ledger, concurrency=1, per_host_concurrency=0, obey_robots=False)
-    running = asyncio.create_task(harness.until_it_ends(seconds=20))
-    await asyncio.sleep(10)
-    claimed = harness.stats.claims
-
-    harness.frontier.lose("example.com")
-    await asyncio.sleep(0.2)
-    assert harness.stats.claims == claimed
-
-    assert await running == "drained"
-    assert len(harness.starts) == 5
-
-
-@quickly
 async def test_it_does_not_end_while_another_process_has_a_task(ledger: CountingLedger) -> None:
     await ledger.tasks.add([make_task()])
     (lease,) = (
@@ -811,23 +695,6 @@ async def test_it_does_not_end_while_another_process_has_a_task(ledger: Counting
     assert await running == "drained"
     assert harness.starts == []
     assert waited() - ended < 1.1
-
-
-@quickly
-async def test_a_dead_workers_task_is_taken_when_its_lease_has_run_out(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add([make_task()])
-    await ledger.leases.claim(
-        await ledger.tasks.page(limit=1), worker="b", lease=timedelta(seconds=60), max_lost=3
-    )
-    harness = Harness(ledger)
-    began = asyncio.get_running_loop().time()
-
-    assert await harness.until_it_ends() == "drained"
-
-    ((time, _),) = harness.starts
-    assert 59 <= time - began <= 90, "within one and a half leases"
 
 
 @pytest.fixture
@@ -991,26 +858,6 @@ async def test_a_limit_of_pages_gives_the_fetchers_no_more_at_once(ledger: Count
     await running
 
 
-@quickly
-async def test_lost_leases_are_not_handed_out(ledger: CountingLedger) -> None:
-    await ledger.tasks.add([replace(task, priority=-n) for n, task in enumerate(make_tasks(4))])
-    harness = Harness(ledger, concurrency=4, per_host_concurrency=1)
-    async with harness.running():
-        first = await harness.coordinator.pool.get()
-        lost = {make_task("http://example.com/1").id, make_task("http://example.com/3").id}
-
-        harness.coordinator.lost(lost)
-        harness.coordinator.free_slot(first)
-        harness.coordinator.done(first)
-        second = await harness.coordinator.pool.get()
-        harness.coordinator.free_slot(second)
-        harness.coordinator.done(second)
-
-        assert [lease.task.url[-1] for lease in (first, second)] == ["0", "2"]
-        await asyncio.sleep(5)
-        assert not harness.coordinator.pool.waiting
-
-
 @pytest.mark.parametrize(
     ("max_lost", "given_up", "told"),
     [(1, 1, "(1 of 1)"), (2, 0, "(1 of 2)")],
@@ -1071,58 +918,6 @@ async def test_a_page_that_ran_alone_and_is_put_back_goes_to_the_ledger(
     assert (again.task.id, again.fence) == (lease.task.id, lease.fence + to_ledger)
 
 
-@quickly
-async def test_a_page_that_is_put_back_until_a_time_waits_for_it(ledger: CountingLedger) -> None:
-    await ledger.tasks.add([make_task()])
-    harness = Harness(ledger)
-    harness.coordinator.seeded()
-    running = asyncio.create_task(harness.coordinator.run())
-    lease = await harness.coordinator.pool.get()
-
-    deferred = put_off(lease, until=START + timedelta(seconds=100))
-    harness.coordinator.put_back(deferred, to_ledger=False)
-    harness.coordinator.done(lease)
-    working = asyncio.create_task(harness.work())
-
-    assert await running == "drained"
-    working.cancel()
-    ((time, _),) = harness.starts
-    assert 99.9 <= time - ledger.began < 110
-
-
-@pytest.mark.parametrize("begun", [False, True])
-@quickly
-async def test_an_origin_that_rests_is_asked_for_nothing(
-    ledger: CountingLedger, begun: bool
-) -> None:
-    """Neither for robots.txt nor for a page that was claimed before."""
-    until = START + timedelta(seconds=100)
-    await ledger.tasks.add([make_task()])
-    harness = Harness(ledger, robots=Replay(status=404))
-    harness.coordinator.seeded()
-    if begun:
-        running = asyncio.create_task(harness.coordinator.run())
-        lease = await harness.coordinator.pool.get()
-        harness.frontier.hosts[lease.task.host].state.origins["http"].until = until.timestamp()
-        harness.coordinator.put_back(lease, to_ledger=False)
-        harness.coordinator.done(lease)
-    else:
-        (owned,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
-        rests = {"http": Origin(until=until.timestamp())}
-        await ledger.host_leases.release([(owned, replace(owned.host, origins=rests))])
-        running = asyncio.create_task(harness.coordinator.run())
-    working = asyncio.create_task(harness.work())
-    await asyncio.sleep(90)
-    asked = list(harness.asked)
-
-    assert await running == "drained"
-    working.cancel()
-    assert asked == (["http://example.com/robots.txt"] if begun else [])
-    ((time, _),) = harness.starts
-    assert 99.9 <= time - ledger.began < 110
-    assert harness.stats.claims <= 4, "not again and again"
-
-
 async def one_page_claimed(
     ledger: CountingLedger, **fields: Any
 ) -> tuple[Harness, asyncio.Task[FinishReason], Lease]:
@@ -1145,23 +940,6 @@ async def worked_on_when_put_back(
         assert await running == "drained"
     working.cancel()
     assert len(harness.starts) == 1
-
-
-@quickly
-async def test_a_page_that_is_put_back_when_its_origin_is_given_up_is_ignored_with_all_others(
-    ledger: CountingLedger,
-) -> None:
-    harness, running, lease = await one_page_claimed(ledger)
-    host = harness.frontier.hosts[lease.task.host]
-    host.state.origins["http"].given_up = Reason.HOST_UNREACHABLE
-
-    harness.coordinator.put_back(lease, to_ledger=False)
-    harness.coordinator.done(lease)
-
-    async with asyncio.timeout(60):
-        assert await running == "drained"
-    assert await ledger.queries.reasons() == {"host-unreachable": 1}
-    assert harness.stats.given_up == 1
 
 
 @quickly
@@ -1256,39 +1034,6 @@ async def test_a_host_that_others_share_is_asked_by_its_owner_alone_unless_it_is
 
 
 @quickly
-async def test_a_worker_wants_hosts_while_others_have_all_that_are_due(
-    ledger: CountingLedger,
-) -> None:
-    later = START + timedelta(seconds=200)
-    await ledger.tasks.add([make_task("http://later.example/", due=later)])
-    harness = Harness(ledger)
-    await harness.session.join()
-    running = asyncio.create_task(harness.until_it_ends(seconds=50))
-
-    await asyncio.sleep(50)
-    assert not await harness.is_hungry(), "nothing is due"
-    await ledger.tasks.add([make_task()])
-    (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
-    await asyncio.sleep(60)
-    assert await harness.is_hungry()
-    harness.coordinator.follow(paused=ledger.now(), concurrency=20)
-    await asyncio.sleep(5)
-    assert not await harness.is_hungry(), "it is paused"
-    asked = len(ledger.asked)
-    harness.coordinator.follow(paused=None, concurrency=20)
-    await asyncio.sleep(0.04)
-    assert not await harness.is_hungry(), "it has just begun to look"
-    assert [name for name, _ in ledger.asked[asked:]] == ["lease", "horizon"]
-    await asyncio.sleep(5)
-    assert await harness.is_hungry()
-    await ledger.host_leases.release([(lease, lease.host)])
-    await asyncio.sleep(5)
-    assert not await harness.is_hungry(), "it has a host"
-
-    assert await running == "drained"
-
-
-@quickly
 async def test_why_a_crawl_stands_still(ledger: CountingLedger) -> None:
     await ledger.tasks.add([make_task(due=START + timedelta(seconds=100))])
     harness = Harness(ledger)
@@ -1337,42 +1082,6 @@ async def test_a_crawl_waits_for_start_or_for_a_task_that_is_due_later(
         await harness.session.beat()
         await asyncio.sleep(10)
         assert harness.coordinator.standstill() == Standstill(until=due), "of all workers"
-
-
-@quickly
-async def test_a_crawl_whose_tasks_others_have_waits_for_them(ledger: CountingLedger) -> None:
-    await ledger.tasks.add([make_task()])
-    (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(seconds=100))
-    harness = Harness(ledger)
-    await harness.session.join()
-    running = asyncio.create_task(harness.until_it_ends())
-
-    await asyncio.sleep(60)
-    alone = harness.coordinator.standstill()
-    await ledger.workers.join(replace(this_worker(now=ledger.now()), name="b"))
-    for name in ("b", harness.session.worker):
-        await ledger.workers.beat(name, Counters(), idle=False)
-    await asyncio.sleep(10)
-    together = harness.coordinator.standstill()
-
-    assert alone == Standstill(until=lease.expires)
-    assert together == Standstill(others=True)
-    assert await running == "drained"
-
-
-@pytest.mark.thorough
-@quickly
-async def test_a_giant_host_does_not_hold_up_small_ones(ledger: CountingLedger) -> None:
-    await ledger.tasks.add([make_task(f"http://giant.example/{n}") for n in range(5000)])
-    for host in range(30):
-        await ledger.tasks.add([make_task(f"http://small{host}.example/{n}") for n in range(5)])
-    harness = Harness(ledger, concurrency=20)
-
-    await harness.stopped_after(15, work=0.1)
-
-    small = [time for time, url in harness.starts if "small" in url]
-    assert len(small) == 150
-    assert max(small) - harness.starts[0][0] < 5
 
 
 @pytest.mark.thorough
@@ -1448,28 +1157,6 @@ async def test_what_waits_for_an_origin_that_was_given_up_is_ignored_though_its_
     assert asyncio.get_running_loop().time() - ledger.began < 60
 
 
-@quickly
-async def test_while_the_last_pages_are_under_way_it_sleeps(
-    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await ledger.tasks.add(make_tasks(100))
-    harness = Harness(ledger, concurrency=10, per_host_concurrency=0, max_pages=5)
-    rounds = 0
-    waiting = harness.frontier.queues.next_turn
-
-    def next_turn() -> float | None:
-        nonlocal rounds
-        rounds += 1
-        return waiting()
-
-    monkeypatch.setattr(harness.frontier.queues, "next_turn", next_turn)
-
-    assert await harness.until_it_ends(seconds=5) == "max-pages"
-
-    assert len(harness.starts) == 5
-    assert rounds < 200, "290,000 if each turn wakes it"
-
-
 @pytest.mark.thorough
 @quickly
 async def test_a_worker_without_hosts_is_left_its_share(ledger: CountingLedger) -> None:
@@ -1498,20 +1185,3 @@ async def test_a_worker_without_hosts_is_left_its_share(ledger: CountingLedger) 
     assert len(taken) == 20
     await running
     assert len(harness.frontier.leased) == 20
-
-
-@quickly
-async def test_hosts_are_not_handed_on_as_they_come(ledger: CountingLedger) -> None:
-    """Workers that all want some would pass them round, and hardly ask any."""
-    for host in range(8):
-        await ledger.tasks.add([make_task(f"http://h{host}.example/")])
-    for name in ("b", "c"):
-        await ledger.workers.join(replace(this_worker(now=ledger.now()), name=name))
-        await ledger.workers.beat(name, Counters(), idle=True)
-    harness = Harness(ledger, concurrency=100)
-
-    assert await harness.until_it_ends() == "drained"
-
-    assert len(harness.starts) == 8
-    # Hosts that are passed on wait for others; the time of the work itself says nothing.
-    assert waited() < 1

@@ -282,21 +282,6 @@ def test_hosts_that_are_handed_on_are_asked_as_politely_as_by_one(
     assert gap >= 0.09
 
 
-def test_redirects_within_a_host_keep_their_distance_too(file: Store, serve: Serve, start: Start):
-    moved = {f"/from/{n}": f"/{n}" for n in range(1, 20)}
-    site = serve(Host(address="127.11.0.1", pages=20, links=list(moved), moved=moved))
-    (crawl,) = start(1, file, site.urls, delay="0.1s")
-    crawl.drained()
-    requests = site.requests()
-
-    gap = smallest_gap(requests)
-    print(f"{len(requests)} requests, never less than {gap:.4f} s apart")
-    assert Counter(request.path for request in requests) == Counter(
-        [ROBOTS, "/", *moved.keys(), *moved.values()]
-    )
-    assert gap >= 0.09
-
-
 def test_four_processes_have_no_more_requests_open_at_a_host_than_one_may(
     store: Store, serve: Serve, start: Start
 ):
@@ -333,36 +318,6 @@ def test_the_hosts_of_a_killed_process_are_asked_again_at_once(
     assert len(held) == 20
     assert waited < WELL_BELOW_A_LEASE
     assert smallest_gap(site.requests()) >= 0.18
-
-
-def test_dead_hosts_do_not_hold_up_healthy_ones(file: Store, serve: Serve, start: Start):
-    healthy = [Host(address=each, pages=15, latency=0.3) for each in addresses(80)]
-    site = serve(
-        *healthy,
-        Host(address="127.13.0.1", mute=True),
-        Host(address="127.13.0.2", resets=True),
-        Host(address="127.13.0.3", refuses=True),
-    )
-    dead = [*site.names[80:], NO_SUCH_NAME]
-
-    def crawled(names: Sequence[str], others: Sequence[str]) -> float:
-        """Crawl hosts and *others*, those first; return the time until the hosts are done."""
-        before = len(site.requests())
-        urls = [f"http://{name}/{n}" for name in others for n in range(15)]
-        urls += [f"http://{name}/" for name in names]
-        (crawl,) = start(1, file, urls, concurrency=32)
-        wait_until(answered(site, names, with_pages=15 * len(names)))
-        crawl.kill()
-        since = site.requests()[before].arrived
-        return until_the_last_page(site.requests(names), since=since)
-
-    alone = crawled(site.names[:40], [])
-    beside = crawled(site.names[40:80], dead)
-
-    print(f"40 hosts took {alone:.2f} s alone and {beside:.2f} s beside 4 dead ones")
-    assert {request.host for request in site.requests(dead[:2])} == {"127.13.0.1", "127.13.0.2"}
-    # A host that never answers delays its robots.txt for 30 s.
-    assert beside <= 1.5 * alone + 5.0
 
 
 def test_a_crawl_with_dead_hosts_ends_and_they_can_be_brought_back(
@@ -466,22 +421,6 @@ def test_robots_txt_is_fetched_once_by_all_processes_and_obeyed_through_redirect
     assert refused == Counter({f"/private/{n}": 30 for n in (1, 3, 4)} | {"/here": 30})
 
 
-@pytest.mark.representative
-def test_within_a_host_higher_priorities_go_first(file: Store, serve: Serve, start: Start):
-    site = serve(Host(address="127.16.0.1", pages=100))
-    (name,) = site.names
-    wanted = [Request(f"http://{name}/{n}", priority=n % 5) for n in range(20, 60)]
-    asyncio.run(put(file, wanted))
-
-    (crawl,) = start(1, file, [f"http://{name}/99"], per_host_concurrency=1, delay="0.02s")
-    crawl.drained()
-
-    asked_for = [int(r.path[1:]) for r in site.requests() if r.path != ROBOTS]
-    priorities = [n % 5 for n in asked_for if n in range(20, 60)]
-    assert priorities == sorted(priorities, reverse=True)
-    assert len(priorities) == 40
-
-
 def test_a_host_of_low_priority_waits_but_not_for_ever(file: Store, serve: Serve, start: Start):
     site = serve(*(Host(address=each, pages=1000, latency=0.02) for each in addresses(7)))
     low, *high = site.names
@@ -506,21 +445,3 @@ def test_a_host_of_low_priority_waits_but_not_for_ever(file: Store, serve: Serve
     # A priority counts for at most ten seconds of waiting. Without that limit, the host
     # would wait for all 5,994 pages of the others.
     assert max(later - earlier for earlier, later in pairwise([0.0, *times])) < 30.0
-
-
-def test_pages_that_a_host_with_a_limit_refuses_are_finished_without_a_failed_attempt(
-    limited: Limited,
-):
-    """How few are refused is counted in `tests.blame.test_limits`, where no machine is busy."""
-    report = limited.crawl.drained(within=240)
-    requests = limited.site.requests()
-
-    answers = Counter(request.status for request in requests)
-    begun = requests[0].arrived
-    print(
-        f"{dict(answers)} in {report['elapsed']:.0f} s, refused after "
-        + ", ".join(f"{r.arrived - begun:.1f} s" for r in requests if r.status == 429)
-    )
-    rows = limited.store.rows()
-    assert Counter((row.status, row.retry) for row in rows) == {(Status.FINISHED, 0): 260}
-    assert answers[429] >= 1

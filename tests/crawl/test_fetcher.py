@@ -33,31 +33,6 @@ async def crawl(ledger: SqliteLedger) -> Crawl:
     return assemble(Pages(), ledger, ReplayDownloader({}), Pages.settings)
 
 
-async def test_of_a_result_that_finds_no_room_no_other_lease_is_held_for_ever(
-    ledger: SqliteLedger, crawl: Crawl, monkeypatch: pytest.MonkeyPatch
-):
-    held, fetcher = crawl._session.held, crawl._parts.fetcher
-    await ledger.tasks.add(make_tasks(2))
-    lost, in_hand = await claimed(ledger)
-    held.add([lost, in_hand])
-    done: asyncio.Queue[Done] = asyncio.Queue(1)
-    done.put_nowait(Done(settlements=()))
-
-    async def work(lease: Lease) -> Done:
-        # The loss is found while the task is being finished; the fetcher sees it at its next wait.
-        held.lose([lease.task.id])
-        return Done(settlements=(success(ledger, lost), success(ledger, in_hand)))
-
-    monkeypatch.setattr(fetcher, "_work", work)
-    crawl._parts.coordinator.pool.put(lost)
-    fetching = asyncio.create_task(fetcher.run(done))
-    while not crawl.stats.leases_lost:
-        await asyncio.sleep(0)
-    fetching.cancel()
-
-    assert held.orphans == [in_hand]
-
-
 @pytest.mark.parametrize("closing", [False, True], ids=["waits", "closing"])
 async def test_a_page_whose_lease_is_lost_while_its_result_waits_for_room_changes_no_state(
     closing: bool, ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch

@@ -7,14 +7,11 @@ from typing import Any
 import pytest
 
 from crawlcw.api.request import Request
-from crawlcw.api.settings import Settings
 from crawlcw.crawl.causes import PageAttempt
 from crawlcw.crawl.hosts import HeldHost, Phase
 from crawlcw.errors import Defer, FetchError, Reason
-from crawlcw.fetch.proxies import ProxyPool
-from crawlcw.model.health import Cause, Origin
+from crawlcw.model.health import Origin
 from crawlcw.model.hosts import Host
-from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Lease
 from tests.support.frontiers import HOST, USABLE, Process, lease_of
 from tests.support.ledgers import START, make_task
@@ -67,29 +64,6 @@ def test_the_longest_of_all_delays_counts(
     assert host.queue.delay == delay
     assert process.take() is not None
     assert process.resting() == delay
-
-
-def test_a_host_that_rests_in_the_ledger_rests_here():
-    process = Process(delay=1)
-    process.serve(not_before=process.at(4))
-    process.claim()
-
-    process.now += 3.9
-    assert process.take() is None
-    process.now += 0.1
-    assert process.take() is not None
-
-
-@pytest.mark.parametrize("clean", [True, False])
-def test_what_was_not_released_rests_one_delay_first(clean: bool):
-    """Its previous owner may have sent a request just now."""
-    process = Process(delay=2)
-
-    process.serve(clean=clean)
-    process.claim()
-
-    assert process.resting() == (0 if clean else 2)
-    assert (process.take() is None) == (not clean)
 
 
 # --- shared hosts
@@ -182,19 +156,6 @@ def test_a_new_host_is_asked_for_one_page_at_a_time_and_for_more_later(finished:
 
 
 # --- effects of answers and failures
-
-
-def test_slow_answers_slow_the_host():
-    process = Process()
-    host = process.serve()
-    process.claim(3)
-    assert process.take() is not None
-
-    process.answered(latency=20)
-
-    assert host.queue.delay == host.state.delay == 0.5
-    assert (process.frontier.queues.waiting, process.frontier.queues.soon) == (2, 0)
-    assert process.resting() == 0.5
 
 
 def test_pages_that_fail_slow_the_host_and_say_nothing_else_of_it():
@@ -309,25 +270,6 @@ def test_a_host_that_urls_were_started_from_is_never_full():
         None,
         set(),
     )
-
-
-@pytest.mark.parametrize(
-    ("now", "is_full"),
-    [
-        ({"max_pages": 3}, True),
-        ({"max_pages": 4}, False),
-        ({"max_pages": None}, False),
-        ({"max_pages": 3, "unlimited": [HOST]}, False),
-    ],
-)
-def test_a_full_host_is_served_again_where_the_limit_was_raised(now: dict[str, Any], is_full: bool):
-    process = Process(**now)
-
-    host = process.serve(finished=3, given_up=Reason.HOST_FULL)
-    process.claim()
-
-    assert (host.phase is Phase.LEAVING) == is_full
-    assert host.state.given_up is (Reason.HOST_FULL if is_full else None)
 
 
 # --- leaving
@@ -544,87 +486,6 @@ def well(process: Process, **state: Any) -> HeldHost:
     return process.serve(**{"origins": origins, "finished": 100} | state)
 
 
-def test_at_a_host_that_is_well_a_throttling_is_nobodys_until_another_page_was_asked():
-    process = Process(concurrency=4)
-    host = well(process)
-    lease, _ = process.claim(2)
-    assert process.take() is lease
-    process.frontier.poll_wanted.clear()
-
-    fault = throttled(process, lease, retry_after=2)
-
-    assert process.frontier.poll_wanted.is_set(), "for the probe"
-    assert fault is not None
-    assert fault.until is not None
-    assert fault.until >= process.ledger_now() + timedelta(seconds=3), "behind the others"
-    assert (host.state.failures, host.state.delay, process.resting()) == (0, 0.0, 0.0)
-    assert host.probe_url() == GOOD_PAGE
-    assert process.take() is None, "the probe goes first"
-
-
-def test_where_that_page_is_answered_its_host_goes_on_as_before_and_the_throttled_one_pays():
-    process = Process(concurrency=4)
-    host = well(process)
-    first, second, *_ = process.claim(6)
-    taken = process.take_all()
-    throttled(process, first)
-    throttled(process, second)
-
-    answered_since(process)
-
-    assert process.frontier.reopen() == []
-    for lease in taken:
-        process.fetched(lease)
-    assert host.state.delay == 0.0
-    assert len(process.take_all()) == 2, "all the others"
-    assert throttled(process, first) is None
-    assert throttled(process, second) is None
-    assert host.state.delay == 0.0, "neither of them was throttled with the other"
-
-
-def test_where_that_page_is_throttled_too_the_host_rests_as_long_as_any_of_them_asked_for():
-    process = Process(concurrency=4)
-    host = well(process)
-    for seconds, lease in zip([1, 4, None], process.claim(3), strict=True):
-        throttled(process, lease, retry_after=seconds)
-
-    process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
-
-    assert host.state.failures == 1
-    assert host.state.delay == 0.5
-    assert 4 <= process.resting() <= 4.4
-    assert host.probe_url() == GOOD_PAGE, "the probe comes after the rest"
-
-
-def test_a_new_host_has_the_short_rest_that_it_asks_for_before_another_page_is_asked():
-    process = Process(concurrency=4)
-    host = well(process, finished=20)
-    (lease,) = process.claim()
-
-    throttled(process, lease, retry_after=3)
-    assert (host.state.failures, process.resting()) == (0, 3)
-    process.now += 3
-    process.failed(reason=Reason.HTTP_STATUS, retry_after=3)
-
-    assert (host.state.failures, host.state.delay) == (2, 1.0), "the first rest was too short"
-    assert 6 <= process.resting() <= 6.6
-
-
-@pytest.mark.parametrize(("number", "delay"), [(2, 0), (3, 0.5)])
-def test_pages_that_are_throttled_one_and_all_slow_their_host_down(number: int, delay: float):
-    """The rate limit of the host may admit the next page again."""
-    process = Process(concurrency=4)
-    host = well(process)
-    sent = process.ledger_now()
-    process.now += 1
-    for lease in process.claim(number):
-        throttled(process, lease, sent=sent)
-
-    answered_since(process)
-
-    assert host.state.delay == pytest.approx(delay, rel=0.01)
-
-
 def test_a_page_pays_where_another_was_answered_well_since_its_last_throttling():
     process = Process()
     host = process.serve()
@@ -637,63 +498,6 @@ def test_a_page_pays_where_another_was_answered_well_since_its_last_throttling()
     assert throttled(process, lease) is None, "the last one keeps its state"
     assert host.answered == 3
     assert host.queue.delay == host.state.delay > 0.5
-
-
-def test_the_tasks_of_a_lone_origin_that_rests_are_in_nobodys_way():
-    process = Process()
-    host = process.serve(origins={"http": Origin(good_at=START.timestamp())})
-    secure, plain = make_task(f"https://{HOST}/s"), make_task(f"http://{HOST}/p")
-    leases = [Lease(task=t, token="a:1", fence=1, expires=START) for t in (secure, plain)]
-    process.held.add(leases)
-    for lease in leases:
-        process.frontier.queues.add(lease, now=process.now)
-
-    fault = process.failed(reason=Reason.TLS, scheme="https")
-
-    assert fault.until == process.at(11)
-    (put_off,) = process.given_back()
-    assert (put_off.task.url, put_off.task.due) == (secure.url, process.at(10))
-    assert host.obstacle(secure) == process.at(10)
-    assert host.obstacle(plain) is None
-    assert host.phase is not Phase.LEAVING
-    assert process.take_all() == [leases[1]]
-    told = process.causes.rests.standstill(process.ledger_now())
-    assert told == Standstill(hosts=1, until=process.at(10), why="tls")
-
-
-@pytest.mark.parametrize(
-    ("origin", "cause"),
-    [
-        ({"probe_page": GOOD_PAGE}, None),
-        ({"probe_page": GOOD_PAGE, "failures": 1}, Cause.ORIGIN),
-        ({}, Cause.ORIGIN),
-    ],
-    ids=["known", "failing", "none"],
-)
-def test_good_pages_that_the_ledger_knows_are_asked_before_a_silent_host_is_to_blame(
-    origin: dict[str, Any], cause: Cause | None
-):
-    """The network may be away when a crawl is taken up again."""
-    process = Process()
-    for name in ("a.example", "b.example", "c.example"):
-        process.begin(name, origins={"http": Origin(**origin)})
-
-    uplink = process.frontier.uplink
-
-    assert uplink.failed("a.example", Reason.CONNECT, began=process.now, now=process.now) is cause
-
-
-@pytest.mark.parametrize("number", [2, 4, 5])
-def test_a_page_that_is_banned_through_every_proxy_or_four_says_nothing_of_them(number: int):
-    causes = Process().causes
-    causes.proxies = pool = ProxyPool(Settings(proxies=[f"http://p{n}:1" for n in range(number)]))
-    page = make_task("http://a.example/")
-    asked = pool.proxies[:4]
-
-    found = [causes.banned(page, proxy) for proxy in asked]
-
-    assert found == [False] * (len(asked) - 1) + [True]
-    assert all(pool.wait(proxy, "a.example") <= 0 for proxy in asked)
 
 
 async def refused(process: Process) -> Defer | None:
@@ -726,21 +530,3 @@ async def test_a_port_that_refuses_has_its_long_rests_beside_very_many_silent_ho
     await refused(process)
 
     assert process.resting() == rest
-
-
-@pytest.mark.parametrize("rest", [0, 10])
-async def test_a_page_that_its_proxy_may_have_failed_waits_for_another_one(rest: int):
-    process = Process()
-    pool = ProxyPool(Settings(proxies=["http://one:1", "http://two:1"]), clock=lambda: process.now)
-    process.causes.proxies = pool
-    error = FetchError(Reason.DISCONNECTED)
-    error.proxy, other = pool.proxies
-    if rest:
-        pool.failed(other, "refused")
-    process.serve()
-    (lease,) = process.claim()
-
-    with pytest.raises(Defer) as caught:
-        await process.causes.failed(attempt_at(process, lease), error)
-
-    assert caught.value.until == (process.at(rest) if rest else None)

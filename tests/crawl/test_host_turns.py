@@ -1,7 +1,7 @@
 """Delays of requests that no turn is given to: redirects, logins, and pages that are sent late."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -22,16 +22,13 @@ from crawlcw.crawl.opening import Admission, Opening
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
-from crawlcw.ledger.protocol import Committed
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import RobotsRecord
-from crawlcw.model.task import Lease
-from crawlcw.model.transitions import Settlement
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.blame.virtual import VirtualClock, run, virtual
 from tests.support.attempts import way
 from tests.support.frontiers import HOST, Process
-from tests.support.ledgers import START, PatchedFacet
+from tests.support.ledgers import START
 
 URL = f"http://{HOST}/"
 OTHER = "http://other.example/"
@@ -267,73 +264,6 @@ def test_the_delay_counts_from_when_a_request_was_sent(
     assert min(gaps) >= 1, gaps
     if end == "well":
         assert max(gaps) < 1.05, "an answer takes 0.1 s"
-
-
-class Slow(ReplayDownloader):
-    """Web whose pages take some seconds each."""
-
-    def __init__(self, clock: VirtualClock, *, seconds: float) -> None:
-        super().__init__({})
-        self.clock = clock
-        self.seconds = seconds
-        self.sent: list[float] = []
-
-    async def fetch(self, request: Request, *, url: str) -> Response:
-        self.sent.append(self.clock.elapsed)
-        await asyncio.sleep(self.seconds)
-        elapsed = timedelta(seconds=self.seconds)
-        return Response(url, request=request, status=200, elapsed=elapsed)
-
-
-@pytest.mark.parametrize(("late", "seconds"), [("ledger", 0.1), ("loop", 5)])
-def test_pages_whose_fetcher_is_late_are_not_asked_for_all_at_once(
-    late: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Fetchers wait for room for their results, or a callback keeps the loop."""
-
-    class Pages(Spider):
-        name = "pages"
-        start_urls = [f"http://a.example/{n}" for n in range(60)]
-
-        def parse(self, response: Response) -> None:
-            pass
-
-    settings = Settings(
-        delay="1s", obey_robots=False, auto_throttle=False, concurrency=4, per_host_concurrency=4
-    )
-
-    async def crawl(web: Slow) -> None:
-        clock = web.clock
-        ledger = await SqliteLedger.open(tmp_path / "ledger.db", "pages", clock=clock.ledger_now)
-        real = ledger.outcomes
-
-        async def commit(settlements: Sequence[Settlement]) -> Committed:
-            if late == "ledger" and 10 < clock.elapsed < 60:
-                await asyncio.sleep(60 - clock.elapsed)
-            return await real.commit(settlements)
-
-        ledger.outcomes = PatchedFacet(real, commit=commit)
-        crawl = assemble(Pages(), ledger, web, settings)
-        pool = crawl._parts.coordinator.pool
-        put = pool.put
-
-        def put_late(lease: Lease) -> None:
-            put(lease)
-            if late == "loop" and len(web.sent) in (20, 30, 40):
-                clock.now += 3
-
-        monkeypatch.setattr(pool, "put", put_late)
-        try:
-            await crawl.run()
-        finally:
-            await ledger.close()
-
-    with virtual(monkeypatch) as clock:
-        web = Slow(clock, seconds=seconds)
-        run(clock, crawl(web), within=timedelta(minutes=5))
-
-    assert len(web.sent) == 60
-    assert all(later - earlier >= 1 for earlier, later in pairwise(web.sent)), web.sent
 
 
 async def test_the_wait_for_a_turn_is_not_part_of_a_pages_timeout(tmp_path: Path):
