@@ -31,7 +31,7 @@ from crawlcw.errors import FetchError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import ChangedTask, Task
+from crawlcw.model.task import ChangedTask, Lease, Task
 from crawlcw.model.transitions import Settlement
 
 logger = logging.getLogger(__name__)
@@ -119,8 +119,8 @@ class TaskAdder:
             del tasks[task.id]
             self.stats.dropped.note("store-rejected", task.url)
             _warn(task, why)
-        number, due = added.new, [task for task in tasks.values() if task.due is not None]
-        if added.known and due:
+        number = added.new
+        if added.known and (due := [task for task in tasks.values() if task.due is not None]):
             if self.max_depth is not None:
                 number += await self.ledger.tasks.admit_nearer(due)
             changed = [task for task in due if isinstance(task, ChangedTask)]
@@ -155,12 +155,15 @@ class Committer:
 
     async def _write(self, group: list[Done]) -> None:
         links, too_deep = list[Task](), list[Task]()
-        settlements = list[Settlement]()
+        settlements, leases, again = list[Settlement](), list[Lease](), set[str]()
         for done in group:
             links += done.produced.tasks
             too_deep += done.produced.too_deep
-            settlements += done.settlements
-        leases = [settlement.lease for settlement in settlements]
+            for settlement in done.settlements:
+                settlements.append(settlement)
+                leases.append(settlement.lease)
+                if settlement.change.due is not None:
+                    again.add(settlement.lease.task.host)
         held, watched = self.session.held, self.session.instruments
         with UNSEEN if watched is None else watched.commit(leases):
             held.settling(leases)
@@ -182,7 +185,6 @@ class Committer:
                 stats.dropped.add(done.produced.dropped)
             for reason, number in done.produced.items_dropped.items():
                 callbacks.count_dropped(stats.items_dropped, reason, number)
-        again = {s.lease.task.host for s in settlements if s.change.due is not None}
         self.coordinator.written(more=bool(again) or added > 0, again=again)
 
     async def _are_synced(self, bodies: Bodies, settlements: list[Settlement]) -> bool:

@@ -93,6 +93,12 @@ class Coordinator:
         self._changed = frontier.poll_wanted
         #: Leases whose hosts' slots are held, by the ids and fences of their tasks.
         self._asking: set[tuple[bytes, int]] = set()
+        limits = [
+            (FinishReason.MAX_PAGES, "pages", settings.max_pages),
+            (FinishReason.MAX_ITEMS, "items", settings.max_items),
+        ]
+        #: Of this run: what the crawl ends for, the counter, and how many.
+        self._limits = [(reason, name, limit) for reason, name, limit in limits if limit]
         self._stopping = False
         self._paused: datetime | None = None  #: since when nothing is begun with
         self._shuffles = False
@@ -119,8 +125,8 @@ class Coordinator:
             self.dispatch()
             if self._stopping:
                 return FinishReason.STOPPED
-            for reason, most, recorded in self._limits():
-                if recorded >= most:
+            for reason, counter, limit in self._limits:
+                if getattr(self._stats, counter) >= limit:
                     return reason
             if self._paused is not None:
                 await self._hold_nothing(background)
@@ -132,15 +138,6 @@ class Coordinator:
             with anyio.move_on_after(self._next_look()):
                 await self._changed.wait()
             await anyio.sleep(max(0, rested - time.monotonic()))
-
-    def _limits(self) -> list[tuple[FinishReason, int, int]]:
-        """Return the limits of this run: what the crawl ends for, how many, and how many so far."""
-        settings, stats = self._settings, self._stats
-        limits = [
-            (FinishReason.MAX_PAGES, settings.max_pages, stats.pages),
-            (FinishReason.MAX_ITEMS, settings.max_items, stats.items),
-        ]
-        return [(reason, most, number) for reason, most, number in limits if most is not None]
 
     def seeded(self) -> None:
         """Note that all seeds are in the ledger."""
@@ -159,7 +156,7 @@ class Coordinator:
         self.frontier.poll(*again)
         if more or not self._held:
             self.wake()
-        elif self._limits():
+        elif self._limits:
             self._changed.set()
 
     async def announce(self, tasks: Iterable[Task]) -> None:
@@ -269,14 +266,11 @@ class Coordinator:
         # The likeliest reason first: this runs several times a page.
         if free <= 0 or self._stopping or self._paused or self.frontier.uplink.is_blocked:
             return
-        settings, stats = self._settings, self._stats
-        if settings.max_pages is not None:
-            left = settings.max_pages - stats.pages - stats.unwritten_pages
-            free = min(free, left - pool.dispatched)
-        if settings.max_items is not None:
+        stats = self._stats
+        for _, counter, limit in self._limits:
             # A page under way may have an item. Of one with several, all are recorded.
-            left = settings.max_items - stats.items - stats.unwritten_items
-            free = min(free, left - pool.dispatched)
+            recorded = getattr(stats, counter) + getattr(stats, f"unwritten_{counter}")
+            free = min(free, limit - recorded - pool.dispatched)
         now = time.monotonic()
         while free > 0:
             lease = self._queues.take(now=now)

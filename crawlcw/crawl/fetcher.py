@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from functools import partial
 
@@ -38,46 +39,35 @@ logger = logging.getLogger(__name__)
 
 #: A spider's own ones are left as they are.
 _PRECONDITIONS = frozenset(
-    {
-        *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since"),
-        *("if-range", "range"),
-    }
+    ["if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range", "range"]
 )
 
 
+@dataclass
 class Fetcher:
     """The work of all fetchers of a process."""
 
-    def __init__(
-        self,
-        session: WorkerSession,
-        *,
-        ways: Mapping[str, Next],
-        robots: Robots,
-        coordinator: Coordinator,
-        outcomes: Outcomes,
-        moved: MovedPages,
-    ) -> None:
-        """Work on what *coordinator* dispatches; *ways* lead through the layers."""
-        self._held = session.held
-        self._stats = session.stats
-        self._run_alone = RunAlone(session.ledger, session.held)
-        self._ask, self._ask_rendered = ways[Purpose.PAGE], ways[RENDERED]
-        self._robots = robots
-        self._coordinator = coordinator
-        self._outcomes = outcomes
-        self._moved = moved
-        self._settings = outcomes.settings
-        self._keeps_pages = outcomes.bodies is not None
+    session: WorkerSession
+    _: KW_ONLY
+    ways: Mapping[str, Next]  #: through the layers, for each purpose
+    robots: Robots
+    coordinator: Coordinator  #: dispatches tasks
+    outcomes: Outcomes
+    moved: MovedPages
+
+    def __post_init__(self) -> None:
+        """Work on no task alone yet."""
+        self._run_alone = RunAlone(self.session.ledger, self.session.held)
+        self._keeps_pages = self.outcomes.bodies is not None
 
     async def run(self, done: asyncio.Queue[Done]) -> None:
         """Work on one task after the other until cancelled."""
-        held, alone = self._held, self._run_alone
+        held, alone = self.session.held, self._run_alone
         while True:
             # One scope for many pages: it ends with the first lease that is lost.
             with anyio.CancelScope() as lost:
                 while not lost.cancel_called:
-                    lease = await self._coordinator.pool.get()
+                    lease = await self.coordinator.pool.get()
                     held.scopes[lease.task.id] = lost
                     result = None
                     try:
@@ -87,25 +77,25 @@ class Fetcher:
                                 # Not done before there is room: until then this fetcher begins
                                 # with no page, and one that waited for it would miss its turn.
                                 await done.put(result)
-                                self._stats.waiting(result.settlements)
+                                self.session.stats.waiting(result.settlements)
                         except BaseException:
                             settlements = () if result is None else result.settlements
                             leases = [each.lease for each in settlements]
                             # The lease of a page in hand would be renewed for ever.
                             held.orphans += filter(held.holds, leases)
                             for each in (lease, *leases):
-                                self._outcomes.state.undo(each)
+                                self.outcomes.state.undo(each)
                             raise
                         finally:
                             held.scopes.pop(lease.task.id, None)
-                            self._coordinator.done(lease)
+                            self.coordinator.done(lease)
                         # From here on the outcome and the state's changes are the committer's.
                         if alone.alone is lease:
                             # Until then a crash would count against it.
                             await held.ended(lease)
                     finally:
                         alone.leave(lease)
-            self._stats.leases_lost += 1
+            self.session.stats.leases_lost += 1
 
     async def _work(self, lease: Lease) -> Done | None:
         """Return what to write of one task; None where it does not count, and is put back.
@@ -114,7 +104,7 @@ class Fetcher:
         freed as soon as the answer is there and the host's breaker has noted it, or not here at
         all.
         """
-        task, outcomes, frontier = lease.task, self._outcomes, self._coordinator.frontier
+        task, outcomes, frontier = lease.task, self.outcomes, self.coordinator.frontier
         try:
             session = None
             sessions, named = outcomes.sessions, task.options.session
@@ -125,7 +115,7 @@ class Fetcher:
             attempt = PageAttempt(
                 lease=lease,
                 request=Request.of(task),
-                free=partial(self._coordinator.free_slot, lease),
+                free=partial(self.coordinator.free_slot, lease),
                 session=session,
                 exchanges=[] if self._keeps_pages else None,
                 sent=outcomes.now(),
@@ -146,7 +136,7 @@ class Fetcher:
             # The last: a package that is not installed is missing for every page.
             raise
         except Exception as error:
-            self._put_back(lease, self._coordinator.internal_errors.deferred(lease, error))
+            self._put_back(lease, self.coordinator.internal_errors.deferred(lease, error))
         return None
 
     def _put_back(self, lease: Lease, deferred: Defer) -> None:
@@ -156,17 +146,17 @@ class Fetcher:
             printable(deferred.cause),
             extra={"event": "deferred", "url": lease.task.url, "reason": deferred.cause},
         )
-        self._outcomes.state.undo(lease)
+        self.outcomes.state.undo(lease)
         until, to_ledger = deferred.until, self._run_alone.alone is lease
         if isinstance(until, timedelta):
-            until = self._outcomes.now() + until
+            until = self.outcomes.now() + until
         if until is not None:
             lease = put_off(lease, until=until)
-        self._coordinator.put_back(lease, to_ledger=to_ledger)
+        self.coordinator.put_back(lease, to_ledger=to_ledger)
 
     async def _page(self, attempt: PageAttempt) -> Done:
         """Return the result of a page's answer; raises the failure if there is none."""
-        request, outcomes = attempt.request, self._outcomes
+        request, outcomes = attempt.request, self.outcomes
         response = await self._answer(attempt)
         # Before the page is parsed: that takes time as well, and is not its host's.
         stood = outcomes.watchdog.stalled(attempt.began)
@@ -176,7 +166,7 @@ class Fetcher:
         if attempt.denied is not None:
             return await outcomes.denied(attempt, response)
         same = attempt.is_conditional and response.status == NOT_MODIFIED and not attempt.redirects
-        wanted = same or is_page(response, request, self._settings)
+        wanted = same or is_page(response, request, self.outcomes.settings)
         moved = response.status in REDIRECTS and not wanted
         if not (moved or wanted):
             return await outcomes.no_page(attempt, response)
@@ -185,34 +175,34 @@ class Fetcher:
         if response.page is None:
             attempt.free()
         if moved:
-            return await self._moved.redirected(attempt, response)
+            return await self.moved.redirected(attempt, response)
         if same:
             return await outcomes.unchanged(attempt, response)
         if (refresh := response.refresh) is not None:
-            handed_on = await self._moved.refreshed(attempt, response, refresh)
+            handed_on = await self.moved.refreshed(attempt, response, refresh)
             if handed_on is not None:
                 return handed_on
         if response.url != request.url:
-            return await self._moved.parsed(attempt, response)
+            return await self.moved.parsed(attempt, response)
         return await outcomes.parsed(attempt, response)
 
     async def _answer(self, attempt: PageAttempt) -> Response:
         """Ask for a page where robots.txt allows it; its further hops are `opening.Admission`'s."""
-        task, asked, stats = attempt.lease.task, attempt.request, self._stats
-        frontier, session = self._coordinator.frontier, attempt.session
-        if (rules := self._robots.known(asked.url)) is None:
-            await self._robots.rules(asked.url)
+        task, asked, stats = attempt.lease.task, attempt.request, self.session.stats
+        frontier, session = self.coordinator.frontier, attempt.session
+        if (rules := self.robots.known(asked.url)) is None:
+            await self.robots.rules(asked.url)
             raise Defer("the robots.txt of its origin has had its turn")
         rules.check(asked.url)
         if session is None:
             # With one every redirect is followed in place.
-            attempt.follows = partial(self._moved.follows, attempt)
-        ask, is_rendered = self._ask, asked.options.browser
-        if self._settings.browser if is_rendered is None else is_rendered:
-            ask = self._ask_rendered
+            attempt.follows = partial(self.moved.follows, attempt)
+        ask, is_rendered = self.ways[Purpose.PAGE], asked.options.browser
+        if self.outcomes.settings.browser if is_rendered is None else is_rendered:
+            ask = self.ways[RENDERED]
         elif (
             (visit := task.visit) is not None
-            and self._settings.cache == "off"
+            and self.outcomes.settings.cache == "off"
             and (task.stored is not None or not self._keeps_pages)
         ):
             # The document of a page that scripts make tells nothing by itself. A 304 has no body
@@ -221,7 +211,7 @@ class Fetcher:
             attempt.is_conditional = asked is not attempt.request
         # The loop may have been busy since its turn came.
         frontier.sent(task.host, at=attempt.began)
-        watched = self._outcomes.instruments
+        watched = self.outcomes.instruments
         try:
             with UNSEEN if watched is None else watched.fetch(attempt.lease) as seen:
                 try:
@@ -244,8 +234,8 @@ class Fetcher:
         stats.statuses[response.status] += 1
         may_be_banned = attempt.proxy is not None if session is None else session.may_be_banned
         if may_be_banned and attempt.denied is None:
-            statuses = self._settings.proxy_ban_statuses
-            if response.status in statuses or self._outcomes.banned_when(response):
+            statuses = self.outcomes.settings.proxy_ban_statuses
+            if response.status in statuses or self.outcomes.banned_when(response):
                 attempt.denied = Reason.BANNED
         return response
 

@@ -42,10 +42,6 @@ class HostQueue:
     counted: tuple[int, int] = (0, 0)  #: its part of the sums of `HostQueues`
     most: int = 1  #: the number of leases worth holding
 
-    def is_low(self) -> bool:
-        """Return whether half of the leases worth holding are used up."""
-        return len(self.waiting) <= self.most // 2
-
 
 class HostQueues:
     """The queues of all hosts that one process may ask."""

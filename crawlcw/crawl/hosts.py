@@ -458,7 +458,8 @@ class Frontier:
             queue = host.queue
             # A visitor of a host looks for its tasks among all others.
             looks = host.lease is not None and host.is_stale and host.phase is not Phase.LEAVING
-            is_low = looks and not host.is_busy and queue.is_low()
+            # Half of the leases worth holding are used up.
+            is_low = looks and not host.is_busy and len(queue.waiting) <= queue.most // 2
             (self._low.add if is_low else self._low.discard)(host)
             # A task whose lease is lost is not held, and may be asked for all the same: active.
             has_ended = not (looks or host.is_busy or queue.active or queue.waiting)

@@ -10,6 +10,7 @@ are a few requests beside the pages. They keep the host's delay, as does its nex
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, InitVar, dataclass
 
 import anyio
 import anyio.abc
@@ -31,28 +32,21 @@ _REMEMBERED = 1000
 _SITEMAPS = 100
 
 
+@dataclass
 class Opening:
     """The hosts that are being opened, and probed."""
 
-    def __init__(
-        self,
-        frontier: Frontier,
-        robots: Robots,
-        causes: Causes,
-        *,
-        at_once: int,
-        watchdog: Watchdog,
-    ) -> None:
-        """Ask at most *at_once* hosts at a time, for some will hang.
+    frontier: Frontier
+    robots: Robots
+    causes: Causes
+    _: KW_ONLY
+    at_once: InitVar[int]  #: the most hosts that are asked at a time, for some will hang
+    watchdog: Watchdog  #: a failure that it explains is none: the host is opened again
 
-        A failure that *watchdog* explains is none: the host is opened again.
-        """
-        self.frontier = frontier
-        self.robots = robots
-        self.causes = causes
+    def __post_init__(self, at_once: int) -> None:
+        """Open no host yet."""
         self._room = anyio.Semaphore(at_once)
-        self._watchdog = watchdog
-        robots.learned = self._learned
+        self.robots.learned = self._learned
 
     def open(self, host: HeldHost, url: str, background: anyio.abc.TaskGroup) -> bool:
         """Open a host that has *url* among its tasks; say whether it is open already.
@@ -116,7 +110,7 @@ class Opening:
             self.frontier.sent(host.name, at=began)
         causes.proxies.got(url, response.proxy)
         causes.answered()
-        latency = response.elapsed.total_seconds() - self._watchdog.stalled(began)
+        latency = response.elapsed.total_seconds() - self.watchdog.stalled(began)
         causes.answered_well(host.name, url, latency=latency, sent=sent)
 
     async def _ask(self, host: HeldHost, url: str) -> None:
@@ -152,7 +146,7 @@ class Opening:
     def _is_excused(self, error: FetchError, asked: str, began: float) -> bool:
         """Return whether a failure says nothing of the host, which is asked again."""
         return (
-            self._watchdog.explains(error, began)
+            self.watchdog.explains(error, began)
             or self.causes.proxies.may_be_to_blame(error, asked, is_fixed=False)
             or isinstance(error, ProxiesAwayError)  # it has waited for one, and will again
         )

@@ -265,7 +265,7 @@ class FrontierMachine(RuleBasedStateMachine):
                 for name in leased
                 if hosts[name].is_stale
                 and not (hosts[name].phase is Phase.LEAVING or hosts[name].is_busy)
-                and queues[name].is_low()
+                and len(queues[name].waiting) <= queues[name].most // 2
                 and process.now < queues[name].deadline
             }
             hungry, first = frontier.wanted()

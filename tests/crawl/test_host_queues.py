@@ -252,19 +252,6 @@ def test_room_is_what_a_host_can_serve_soon(limit: int, delay: float, half_lease
     assert queues.room(A) == room
 
 
-def test_a_host_is_hungry_when_half_of_what_is_worth_holding_is_used_up():
-    queues = queues_of(*numbered(4), limit=1)
-    assert not queues.by_host[A].is_low()
-
-    hungry = []
-    for now in range(4):
-        assert taken_one(queues, now=now) is not None
-        queues.finished(A, now=now)
-        hungry.append(queues.by_host[A].is_low())
-
-    assert hungry == [False, True, True, True]
-
-
 # --- leases that ask nothing of their hosts
 
 
