@@ -91,7 +91,7 @@ class Causes:
     _check: anyio.CancelScope | None = None  #: what an answer makes needless
 
     def __post_init__(self) -> None:
-        """Take what is used often."""
+        """Take the parts that each page needs."""
         self._policy = self.frontier.policy
         self._uplink = self.frontier.uplink
         self._now = self.frontier.ledger_now

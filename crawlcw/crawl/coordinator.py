@@ -97,7 +97,7 @@ class Coordinator:
             (FinishReason.MAX_PAGES, "pages", settings.max_pages),
             (FinishReason.MAX_ITEMS, "items", settings.max_items),
         ]
-        #: Of this run: what the crawl ends for, the counter, and how many.
+        #: The limits of this run: the reason of the end, the counter, and the number.
         self._limits = [(reason, name, limit) for reason, name, limit in limits if limit]
         self._stopping = False
         self._paused: datetime | None = None  #: since when nothing is begun with

@@ -200,7 +200,7 @@ class PageLimit:
 
 
 class Pending:
-    """What is left to do about hosts and tasks, each thing until the coordinator takes it."""
+    """Work on hosts and tasks that waits for the coordinator."""
 
     def __init__(self) -> None:
         self.unsaved: set[HeldHost] = set()  #: those whose state the ledger is to know at once

@@ -116,7 +116,7 @@ class Seeder:
     _noted_hosts: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self, lease: timedelta) -> None:
-        """Note what is written down already."""
+        """Note the origins that are written down already."""
         self._ledger = self.adder.ledger
         self.run_start = RunStart(self._ledger, lease=lease)
         #: The hosts of `start` are written down for the guard of every process.
