@@ -459,7 +459,7 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
         settled=lease.fence,
         retry=lease.task.retry,
         lost=losses(lease.task),
-        # A worker has lived through it: the crash was another task's doing, and it leaves the quarantine.
+        # A worker has lived through it, so the crash was another task's doing: no `quarantine_fence`.
         response=outcome.response,
         items=outcome.items,
         visit=outcome.visit,
@@ -659,7 +659,9 @@ def rejected(settlement: Settlement, *, reason: Reason, message: str) -> Settlem
     lease, change = settlement.lease, settlement.change
     failed = Failed(reason=reason, message=message, stored=change.stored, last=True)
     made = _failed(lease, failed, now=change.update_time, policy=RetryPolicy(), chance=0.0)
-    kept = replace(made, retry=change.retry, lost=change.lost, quarantine_fence=change.quarantine_fence)
+    kept = replace(
+        made, retry=change.retry, lost=change.lost, quarantine_fence=change.quarantine_fence
+    )
     return Settlement(lease=lease, change=kept)
 
 
