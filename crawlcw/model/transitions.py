@@ -459,7 +459,7 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
         settled=lease.fence,
         retry=lease.task.retry,
         lost=losses(lease.task),
-        # A worker has lived through it, so the crash was another task's doing: no `quarantine_fence`.
+        # A worker has lived through it: the crash was another task's doing, no `quarantine_fence`.
         response=outcome.response,
         items=outcome.items,
         visit=outcome.visit,
