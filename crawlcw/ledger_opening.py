@@ -98,16 +98,6 @@ async def open_to_copy(url: str, name: str, *, kind: LedgerKind) -> CopiedLedger
     return await _open(url, name, driver="pymongo", claims="each", create=True, kind=kind)
 
 
-def load(url: str) -> None:
-    """Load the modules that open the ledger at *url*; raises `LedgerConfigurationError`."""
-    if _offered(url) is not None:
-        return
-    if _path(url) is None:
-        import crawlcw.ledger.mongo
-    else:
-        import crawlcw.ledger.sqlite  # noqa: F401  # loaded before a fork
-
-
 async def _open(
     url: str, name: str, *, driver: str, claims: str, create: bool, kind: LedgerKind | None
 ) -> "CopiedLedger | MongoLedger | SqliteLedger":

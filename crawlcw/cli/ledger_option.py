@@ -51,11 +51,6 @@ def url_option(*names: str, about: str) -> Callable[[Callable[P, R]], Callable[P
     return click.option(*names, metavar="URL", required=True, callback=_checked, help=about)
 
 
-def passes(url: str) -> bool:
-    """Return whether the ledger at *url* is temporary: deleted when the command ends."""
-    return url == os.environ.get(_PLACE)
-
-
 @asynccontextmanager
 async def opened(url: str, name: str) -> AsyncIterator[CopiedLedger]:
     """Open the ledger of a spider or use case that has tasks, and close it afterwards.

@@ -5,7 +5,6 @@ import io
 import logging
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -19,7 +18,6 @@ import uvloop
 from crawlcw import Settings, Spider
 from crawlcw.cli.processes import supervisor
 from crawlcw.cli.processes.channel import WorkerState, exit_line
-from crawlcw.cli.processes.first_processes import FirstProcess, pair
 from crawlcw.cli.processes.supervisor import Supervisor
 from crawlcw.cli.processes.worker_process import WorkerProcess
 from crawlcw.cli.showing import Output
@@ -43,20 +41,6 @@ class Pages(Spider):
 Prepare = Callable[[Ledger], Awaitable[None]]
 
 
-class ScriptedFirst(FirstProcess):
-    """A process that runs already when the supervisor begins."""
-
-    def __init__(self, script: Script) -> None:
-        ours, theirs = pair()
-        outputs = [theirs.printed, theirs.logged]
-        self._worker = ScriptedWorker(0, script, theirs.channel.fileno(), outputs)
-        theirs.close()
-        super().__init__(pid=self._worker.pid, ends=ours)
-
-    async def wait(self) -> int:
-        return await self._worker.wait()
-
-
 async def nothing(_: Ledger) -> None:
     pass
 
@@ -70,7 +54,6 @@ class Crawl:
     patch: pytest.MonkeyPatch
     log: pytest.LogCaptureFixture
     workers: list[ScriptedWorker] = field(default_factory=list)
-    first: Sequence[Script] = ()  #: the behaviour of processes that run already
     report: Report | None = None
     ledger: Ledger = field(init=False)
     began: float = field(init=False)
@@ -116,7 +99,6 @@ class Crawl:
                 ledger,
                 settings,
                 processes=processes,
-                first=[ScriptedFirst(script) for script in self.first],
             )
             self.began = self.clock.now
             loop, failures = asyncio.get_running_loop(), []
@@ -301,7 +283,7 @@ def test_a_worker_after_a_crash_has_the_rest_of_the_limit(crawl):
 
     def after(pages: int) -> Script:
         async def crashed(worker):
-            limits.append(await worker.received())
+            limits.append(worker.share)
             worker.says(pages=pages)
             return 1
 
@@ -310,7 +292,7 @@ def test_a_worker_after_a_crash_has_the_rest_of_the_limit(crawl):
     code = crawl.run(after(3), after(4), max_pages=7)
 
     assert code == 0
-    assert limits == ["7", "4"]
+    assert limits == [{"max_pages": 7}, {"max_pages": 4}]
     assert crawl.report.finish_reason == FinishReason.MAX_PAGES
     assert crawl.report.pages == 7
 
@@ -563,31 +545,12 @@ def test_measures_are_of_all_workers_and_gauges_of_the_running_ones(crawl):
     assert measured.all == [second]
 
 
-async def test_a_process_that_no_slot_needs_is_ended_at_once(tmp_path):
-    sleeps = [subprocess.Popen(["sleep", "1000"]) for _ in range(2)]
-    ends = [pair() for _ in sleeps]
-    first = [
-        FirstProcess(pid=process.pid, ends=ours)
-        for process, (ours, _) in zip(sleeps, ends, strict=True)
-    ]
-    ledger = await SqliteLedger.open(tmp_path / "ledger.db", Pages.name)
-
-    Supervisor(Pages(), ledger, Settings(max_pages=1), processes=2, first=first)
-
-    assert [each.returncode for each in first] == [None, -signal.SIGKILL]
-    first[0].discard()
-    await ledger.close()
-    for process, (_, theirs) in zip(sleeps, ends, strict=True):
-        process.wait()
-        theirs.close()
-
-
 def test_a_worker_that_has_ended_even_before_its_start_gets_no_order_and_no_signal(crawl):
     """The transports of uvloop raise when they are closed, unlike those of asyncio."""
 
     async def started_too_late() -> WorkerProcess:
         worker = WorkerProcess()
-        await worker.start(max_pages=None)
+        await worker.start(share={})
         worker.send_group(signal.SIGCONT)  # no process has this number
         assert await worker.ended() == 1
         crawl.patch.setattr(os, "killpg", lambda *_: pytest.fail("another group may have its id"))
@@ -606,17 +569,18 @@ def test_a_worker_that_has_ended_even_before_its_start_gets_no_order_and_no_sign
 
 
 def test_an_order_that_comes_too_late_loses_no_last_line_of_a_worker(crawl):
-    worker = WorkerProcess()
+    worker, is_started = WorkerProcess(), asyncio.Event()
 
     async def ends_meanwhile(process):
-        await process.received()
+        await is_started.wait()
         process.ends(0, FinishReason.DRAINED, pages=1)
         process.close()
         worker.tell(FinishReason.STOPPED)
         return 0
 
     async def ended() -> None:
-        await worker.start(max_pages=None)
+        await worker.start(share={})
+        is_started.set()
         assert await worker.ended() == 0
         worker.close()
 
@@ -703,13 +667,6 @@ def test_a_closed_output_does_not_end_a_crawl(crawl):
     assert crawl.report.finish_reason == FinishReason.DRAINED
 
 
-def test_the_processes_that_run_already_are_the_first_workers_and_others_succeed_them(crawl):
-    crawl.first = [crashes_after_a_page]
-
-    assert crawl.run(drains) == 0
-    assert crawl.report.pages == 2
-
-
 def test_a_group_of_processes_that_has_just_ended_is_not_suspended(crawl):
     orders = [(1, Supervisor.suspend), (2, Supervisor.resume), (3, Supervisor.stop)]
 
@@ -768,7 +725,6 @@ def test_after_a_crawl_its_items_are_exported_unless_it_was_stopped_at_once(
             settings=Settings(webhook="http://127.0.0.1:9/"),
             output=Output(quiet=True),
             processes=1,
-            first=[],
             afterwards=export,
         )
 

@@ -384,25 +384,6 @@ def test_a_stop_that_comes_while_a_worker_is_started_reaches_it(serve, start):
     assert (code, report["finish_reason"]) == (0, "stopped")
 
 
-def test_a_worker_that_cannot_be_started_is_tried_again(serve, start, store):
-    fails = """
-    supervisor._FIRST_WAIT /= 1000
-    pair = worker_process.pair
-    def no_more():
-        worker_process.pair = pair
-        raise OSError("Too many open files")
-    worker_process.pair = no_more
-"""
-    limit = ("--max-pages", "50")
-    crawl = start(serve(latency=200), *limit, processes=1, spider=IN_SUPERVISOR + fails)
-    wait_until(store.held_by)
-    os.kill(children_of(crawl.pid)[0], signal.SIGKILL)
-
-    code, report = crawl.end()
-    assert (code, report["finish_reason"]) == (0, "max-pages")
-    assert crawl.events("worker_not_started")
-
-
 def test_a_stop_that_comes_while_a_crashed_worker_waits_ends_it_at_once(serve, start, store):
     waits = "    import datetime; supervisor._FIRST_WAIT = datetime.timedelta(days=1)\n"
     waits += "    supervisor._LONGEST_WAIT = supervisor._FIRST_WAIT\n"

@@ -127,41 +127,6 @@ async def test_an_origin_whose_certificate_is_not_right_is_given_up_for_a_reason
     assert set(servers.requests) == {"trusted"}
 
 
-_ASKS_BY_ITSELF = """\
-import aiohttp
-from aiohttp.connector import _SSL_CONTEXT_VERIFIED as context
-from crawlcw import Spider
-
-class Pages(Spider):
-    name = "pages"
-
-    async def start(self):
-        print(context.cert_store_stats()["x509_ca"])
-        async with aiohttp.ClientSession() as client:
-            for url in {urls!r}:
-                try:
-                    async with client.get(url) as response:
-                        print(url, response.status)
-                except aiohttp.ClientError as error:
-                    print(url, type(error).__name__)
-        return
-        yield
-"""
-
-
-async def test_a_client_of_the_spider_s_own_trusts_the_same(servers: Servers, tmp_path: Path):
-    """The certificates are read before its first connection, and no earlier."""
-    urls = [servers.urls["trusted"], servers.urls["self_signed"]]
-    (tmp_path / "pages.py").write_text(_ASKS_BY_ITSELF.format(urls=urls))
-    _, out, _ = await crawlcw(tmp_path, "run", "pages.py", "-q")
-
-    assert out.splitlines() == [
-        "0",
-        f"{urls[0]} 200",
-        f"{urls[1]} ClientConnectorCertificateError",
-    ]
-
-
 @pytest.mark.thorough
 async def test_any_certificate_is_accepted_where_the_user_asks_for_it(
     servers: Servers, tmp_path: Path

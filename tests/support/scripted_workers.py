@@ -23,10 +23,19 @@ Script = Callable[["ScriptedWorker"], Awaitable[int]]
 class ScriptedWorker:
     """Stands for `asyncio.subprocess.Process`; SIGKILL ends its script, other signals do not."""
 
-    def __init__(self, number: int, script: Script, channel: int, outputs: list[IO[bytes]]) -> None:
+    def __init__(
+        self,
+        number: int,
+        script: Script,
+        channel: int,
+        outputs: list[IO[bytes]],
+        *,
+        share: dict[str, int],
+    ) -> None:
         # No process has a number that is this high.
         self.pid = (1 << 30) + number
         self.returncode: int | None = None
+        self.share = share  #: of the limits, by setting
         self.started = asyncio.get_running_loop().time()
         self.signals: list[tuple[float, signal.Signals]] = []  #: with the loop's times
         self.leaves_open = False  #: whether a child process has the ends, too
@@ -80,9 +89,7 @@ class ScriptedWorker:
 
     async def order(self) -> FinishReason:
         """Wait for an order to stop."""
-        while (line := await self.received()).isdecimal():
-            pass
-        return FinishReason(line)
+        return FinishReason(await self.received())
 
     def send(self, line: bytes) -> None:
         self._channel.send(line)
@@ -106,12 +113,19 @@ class Starts:
         self.workers: list[ScriptedWorker] = []
 
     async def __call__(
-        self, *_command: str, pass_fds: tuple[int], stdout: IO[bytes], stderr: IO[bytes], **_: Any
+        self, *command: str, pass_fds: tuple[int], stdout: IO[bytes], stderr: IO[bytes], **_: Any
     ) -> ScriptedWorker:
         script = next(self._scripts)
         await asyncio.sleep(START_TAKES)
         if isinstance(script, OSError):
             raise script
-        worker = ScriptedWorker(len(self.workers), script, pass_fds[0], [stdout, stderr])
+        shares = [each.split("=")[1:] for each in command if each.startswith("--share=")]
+        worker = ScriptedWorker(
+            len(self.workers),
+            script,
+            pass_fds[0],
+            [stdout, stderr],
+            share={name: int(limit) for name, limit in shares},
+        )
         self.workers.append(worker)
         return worker

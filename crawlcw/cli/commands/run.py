@@ -2,15 +2,13 @@
 
 import gc
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from crawlcw import ledger_opening
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.cli import (
@@ -23,11 +21,7 @@ from crawlcw.cli import (
     options,
     spider_options,
 )
-from crawlcw.cli.exit_codes import OK
 from crawlcw.cli.main import exit_code
-from crawlcw.cli.processes import first_processes
-from crawlcw.cli.processes.channel import awaited_go
-from crawlcw.cli.processes.first_processes import FirstProcess
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl import descriptors
 from crawlcw.feeds.target import Target
@@ -70,6 +64,7 @@ from crawlcw.ledger.protocol import Ledger
 @logs.file_option
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no tables; only warnings.")
 @click.option("--worker-channel", "channel", type=int, hidden=True)
+@click.option("--share", multiple=True, hidden=True)
 def command(
     *,
     spider: str,
@@ -91,6 +86,7 @@ def command(
     log_file: Path | None,
     quiet: bool,
     channel: int | None,
+    share: tuple[str, ...],
 ) -> int:
     """Crawl SPIDER, or resume an earlier crawl.
 
@@ -112,79 +108,56 @@ def command(
     callback is broken, no login worked, or no proxy works. The last line says which.
     """
 
-    def made_as_told(
-        share: Mapping[str, int] | None = None, environment: Mapping[str, str] | None = None
-    ) -> tuple[Spider, Settings]:
+    def make() -> tuple[Spider, Settings]:
         logs.set_up(
             log_level or ("warning" if quiet else "info"),
             style=log_format,
             file=log_file,
-            # The supervisor has logged the environment's settings already.
-            environment=environment or {},
+            # The supervisor logs the environment's settings.
+            environment=os.environ if channel is None else {},
         )
-        limits: Mapping[str, int | None] = share or {"max_pages": max_pages, "max_items": max_items}
-        shorthands = _assigned(concurrency=concurrency, claim=claim, **limits)
-        return _made(spider, arguments, [*assignments, *shorthands])
-
-    def work(channel: int) -> int:
-        return _in_worker(made_as_told, ledger_url, channel, measured=metrics_port is not None)
-
-    _load(ledger_url)
-    if channel is not None:
-        return work(channel)
-
-    with _first_processes(work, ledger_url, number=processes) as first:
-        metrics = exposing.address(host=metrics_host, port=metrics_port)
-        from crawlcw.cli import showing  # imported here: the workers do not need it
-
-        crawl = _crawl_by(processes, first)
-        made, settings = made_as_told(environment=os.environ)
+        shorthands = _assigned(
+            concurrency=concurrency, max_pages=max_pages, max_items=max_items, claim=claim
+        )
+        made, settings = _made(spider, arguments, [*assignments, *shorthands, *share])
         descriptors.secure(settings.concurrency)
-        if fresh:
-            from crawlcw.cli import dropping
+        return made, settings
 
-            loop.run(dropping.begin_anew(made.name, ledger_url, settings=settings, yes=yes))
-        to_stdout = any(target.is_stdout for target in outputs)
-        wanted = showing.Output(
-            style=log_format, quiet=quiet, stdout=not to_stdout, metrics=metrics
-        )
-
-        async def write_items(ledger: Ledger) -> None:
-            if outputs:
-                from crawlcw.feeds.export import Wanted, export
-
-                await export(ledger, outputs, Wanted(), stdout=exporting.stdout())
-
-        return loop.run(
-            crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
-        )
-
-
-def _load(ledger_url: str) -> None:
-    """Load the modules that a supervisor and its workers need, before the fork.
-
-    The garbage collector is off until the spider is loaded.
-    """
+    # Loading creates objects that stay, and no garbage.
     gc.disable()
-    ledger_opening.load(ledger_url)
-    loop.load()
+    if channel is not None:
+        return _in_worker(make, ledger_url, channel, measured=metrics_port is not None)
+
+    metrics = exposing.address(host=metrics_host, port=metrics_port)
+    from crawlcw.cli import showing  # imported here: the workers do not need it
+
+    crawl = _crawl_by(processes)
+    made, settings = make()
+    if fresh:
+        from crawlcw.cli import dropping
+
+        loop.run(dropping.begin_anew(made.name, ledger_url, settings=settings, yes=yes))
+    to_stdout = any(target.is_stdout for target in outputs)
+    wanted = showing.Output(style=log_format, quiet=quiet, stdout=not to_stdout, metrics=metrics)
+
+    async def write_items(ledger: Ledger) -> None:
+        if outputs:
+            from crawlcw.feeds.export import Wanted, export
+
+            await export(ledger, outputs, Wanted(), stdout=exporting.stdout())
+
+    return loop.run(
+        crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
+    )
 
 
-def _first_processes(
-    work: Callable[[int], int], ledger_url: str, *, number: int
-) -> AbstractContextManager[list[FirstProcess]]:
-    # No forks with a temporary ledger: a fork would delete it at its end, as this process does.
-    passes = ledger_option.passes(ledger_url)
-    return nullcontext([]) if passes else first_processes.started(work, number=number)
-
-
-def _crawl_by(processes: int, first: list[FirstProcess]) -> Callable[..., Coroutine[Any, Any, int]]:
+def _crawl_by(processes: int) -> Callable[..., Coroutine[Any, Any, int]]:
     """Return the function that crawls in worker processes, or in this process."""
     # Imported here: a supervisor does not load the crawler.
     if processes:
         from crawlcw.cli.processes import supervisor
 
-        return partial(supervisor.crawl, processes=processes, first=first)
+        return partial(supervisor.crawl, processes=processes)
     from crawlcw.cli import crawling
 
     return crawling.crawl
@@ -204,29 +177,20 @@ def _made(
 
 
 def _in_worker(
-    made_as_told: Callable[[Mapping[str, int] | None], tuple[Spider, Settings]],
+    make: Callable[[], tuple[Spider, Settings]],
     ledger_url: str,
     channel: int,
     *,
     measured: bool,
 ) -> int:
     """Crawl as a supervisor's worker; report progress and the end on *channel*."""
-    from crawlcw.cli.processes import certificates
-
-    certificates.import_aiohttp()
     from crawlcw.cli.processes import worker
 
     worker.prepare()
     lifeline = worker.Lifeline(channel)
-    share = awaited_go(channel)
-    if share is None:
-        # The supervisor has ended, or there is nothing to crawl.
-        return OK
 
     def work() -> int:
-        made, settings = made_as_told(share)
-        # The supervisor raised its limit of open files after it had forked this process.
-        descriptors.secure(settings.concurrency)
+        made, settings = make()
         return loop.run(
             worker.crawl(
                 made,

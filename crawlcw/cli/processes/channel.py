@@ -1,14 +1,13 @@
 """Messages between a supervisor and its worker: lines on a separate socket.
 
-The supervisor sends the limit of pages, which starts the worker, then the orders to stop.
-The worker sends its states and, at an orderly end, its exit code. Orders are not signals,
-which would kill a worker during its start; states do not use stdout, which is the spider's.
+The supervisor sends the orders to stop, the worker its states and, at an orderly end, its exit
+code. Orders are not signals, which would kill a worker during its start; states do not use
+stdout, which is the spider's.
 """
 
 import asyncio
-import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
@@ -19,23 +18,6 @@ from crawlcw.telemetry.measures import Measures
 
 #: Longer lines are passed on in pieces, so that memory stays bounded.
 _LONGEST_LINE = 1 << 20
-
-
-def go(share: Mapping[str, int]) -> bytes:
-    """Return the order to start, with the worker's share of the limits, by setting."""
-    return json.dumps(dict(share)).encode() + b"\n"
-
-
-def awaited_go(channel: int) -> dict[str, int] | None:
-    """Wait for `go` on a descriptor; return the worker's share.
-
-    Return None if the supervisor has ended.
-    """
-    # Unbuffered: later lines are for the event loop.
-    with io.FileIO(channel, closefd=False) as unbuffered:
-        line = unbuffered.readline()
-    share: dict[str, int] | None = json.loads(line) if line.endswith(b"\n") else None
-    return share
 
 
 def exit_line(code: int) -> bytes:

@@ -9,7 +9,7 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -23,7 +23,6 @@ from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
 from crawlcw.cli.first_run import warn_of_state
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes.channel import WorkerState
-from crawlcw.cli.processes.first_processes import FirstProcess
 from crawlcw.cli.processes.worker_process import LOOK_EVERY, WorkerProcess
 from crawlcw.cli.showing import Output, report_fields, sum_up, watched
 from crawlcw.crawl.control import Control
@@ -70,21 +69,19 @@ async def crawl(
     settings: Settings,
     output: Output,
     processes: int,
-    first: Sequence[FirstProcess],
     afterwards: Callable[[Ledger], Awaitable[None]],
 ) -> int:
     """Crawl *spider* by *processes* workers to its end and return the worst exit code.
 
-    *first* are processes that run already. The exit code also covers the report of all
-    workers together. *afterwards* is called with the open ledger, unless the crawl was
-    stopped at once or no worker started it.
+    The exit code also covers the report of all workers together. *afterwards* is called with
+    the open ledger, unless the crawl was stopped at once or no worker started it.
     """
     async with notifying(spider.name, settings) as notice:
         # Opened here first: an unusable ledger is reported once, not by each worker.
         ledger = await open_ledger(ledger_url, spider.name, settings=settings)
         try:
             await warn_of_state(spider, ledger)
-            supervisor = Supervisor(spider, ledger, settings, processes=processes, first=first)
+            supervisor = Supervisor(spider, ledger, settings, processes=processes)
             with (
                 signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill),
                 signals.suspending(supervisor),
@@ -155,22 +152,13 @@ class Supervisor:
     """
 
     def __init__(
-        self,
-        spider: Spider,
-        ledger: Ledger,
-        settings: Settings,
-        *,
-        processes: int,
-        first: Sequence[FirstProcess] = (),
+        self, spider: Spider, ledger: Ledger, settings: Settings, *, processes: int
     ) -> None:
-        """Use an open ledger, which stays open, and the *first* processes, which run already."""
+        """Use an open ledger, which stays open."""
         self.spider = spider
         self.ledger = ledger
         self.settings = settings
         self._shares = shares(settings, processes)
-        self._first = list(first)  #: processes without a worker yet
-        while len(self._first) > len(self._shares):
-            self._first.pop().discard()
         self._workers: list[WorkerProcess] = []
         self._running: set[WorkerProcess] = set()
         self._crashes = 0
@@ -383,9 +371,8 @@ class Supervisor:
 
     async def _run_one(self, worker: WorkerProcess, number: int, share: dict[str, int]) -> int:
         """Run a worker from its start to its end; return its exit code."""
-        first = self._first.pop() if self._first else None
         try:
-            await worker.start(share=share, first=first)
+            await worker.start(share=share)
         except OSError as error:
             logger.warning(
                 "worker %d cannot be started: %s",

@@ -9,13 +9,12 @@ import sys
 import time
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing, suppress
-from typing import TextIO
+from contextlib import ExitStack, suppress
+from typing import BinaryIO, TextIO
 
 import anyio
 
-from crawlcw.cli.processes.channel import Lines, WorkerState, go
-from crawlcw.cli.processes.first_processes import Ends, FirstProcess, pair
+from crawlcw.cli.processes.channel import Lines, WorkerState
 from crawlcw.cli.processes.own_command import own_command, own_environment
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.stalls import Silence
@@ -43,7 +42,7 @@ class WorkerProcess:
         self.exit_code: int | None = None  #: None: no orderly end yet
         self.asked = 0  #: number of SIGTERMs sent to it
         self.was_ended = False  #: whether this process has sent it a signal to end
-        self._process: Process | FirstProcess | None = None
+        self._process: Process | None = None
         self._states = Lines(self._hear)
         # Looked up at each line: a live display replaces both streams.
         self._printed = Lines(lambda line: _print(line, sys.stdout))
@@ -58,60 +57,52 @@ class WorkerProcess:
         """The process id."""
         return self._started.pid
 
-    async def start(self, *, share: Mapping[str, int], first: FirstProcess | None = None) -> None:
-        """Start a worker with its *share* of the limits, in process *first* or a new one.
+    async def start(self, *, share: Mapping[str, int]) -> None:
+        """Start a process with its *share* of the limits, by setting.
 
         Raises `OSError` if no process can be created.
         """
-        if first is not None:
-            self._process, first.is_taken = first, True
-        ends = first.ends if first is not None else await self._spawn()
-        try:
-            await self._listen(ends)
-        except BaseException:
-            self.close()
-            ends.close()
-            raise
-        self._send(go(share))
-
-    async def _spawn(self) -> Ends:
-        ours, theirs = pair()
-        with closing(theirs), ExitStack() as unused:
-            unused.callback(ours.close)
+        with ExitStack() as ours, ExitStack() as theirs:
+            channel, their_channel = socket.socketpair()
+            ours.enter_context(channel)
+            theirs.enter_context(their_channel)
+            printed, stdout = _pipe(ours, theirs)
+            logged, stderr = _pipe(ours, theirs)
             self._process = await asyncio.create_subprocess_exec(
-                *own_command(f"--worker-channel={theirs.channel.fileno()}"),
+                *own_command(
+                    f"--worker-channel={their_channel.fileno()}",
+                    *(f"--share={name}={limit}" for name, limit in share.items()),
+                ),
                 env=own_environment(),
                 stdin=DEVNULL,
-                stdout=theirs.printed,
-                stderr=theirs.logged,
-                pass_fds=(theirs.channel.fileno(),),
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=(their_channel.fileno(),),
                 # The terminal's Ctrl-C reaches this process only, which sends orders.
                 start_new_session=True,
             )
-            unused.pop_all()
-        return ours
+            ours.callback(self.close)
+            await self._listen(channel, printed, logged)
+            ours.pop_all()
 
-    async def _listen(self, ends: Ends) -> None:
+    async def _listen(self, channel: socket.socket, printed: BinaryIO, logged: BinaryIO) -> None:
         loop = asyncio.get_running_loop()
-        self._orders = ends.channel.dup()
+        self._orders = channel.dup()
         self._orders.setblocking(False)
         self._ends.append(self._orders)
-        states, _ = await loop.create_unix_connection(lambda: self._states, sock=ends.channel)
+        states, _ = await loop.create_unix_connection(lambda: self._states, sock=channel)
         self._ends.append(states)
-        printed, _ = await loop.connect_read_pipe(lambda: self._printed, ends.printed)
-        self._ends.append(printed)
-        logged, _ = await loop.connect_read_pipe(lambda: self._logged, ends.logged)
-        self._ends.append(logged)
+        stdout, _ = await loop.connect_read_pipe(lambda: self._printed, printed)
+        self._ends.append(stdout)
+        stderr, _ = await loop.connect_read_pipe(lambda: self._logged, logged)
+        self._ends.append(stderr)
 
     def tell(self, order: FinishReason) -> None:
         """Order the worker to end for this reason, unless it has ended. Idempotent."""
-        self._send(order.encode() + b"\n")
-
-    def _send(self, line: bytes) -> None:
         # The process may have ended already, even before its start. A transport that cannot write
         # reads no more: the last lines, which say how the crawl has ended, would be lost.
         with suppress(OSError):
-            self._orders.send(line)
+            self._orders.send(order.encode() + b"\n")
 
     def kill(self) -> None:
         """End it by SIGKILL."""
@@ -145,7 +136,7 @@ class WorkerProcess:
             end.close()
 
     @property
-    def _started(self) -> Process | FirstProcess:
+    def _started(self) -> Process:
         assert self._process is not None, "no process was started"
         return self._process
 
@@ -168,6 +159,14 @@ class WorkerProcess:
                 self.state = WorkerState.of(fields)
                 self._is_heard = True
                 self._on_state(self.state)
+
+
+def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[BinaryIO, BinaryIO]:
+    reading, writing = os.pipe()
+    return (
+        ours.enter_context(os.fdopen(reading, "rb")),
+        theirs.enter_context(os.fdopen(writing, "wb")),
+    )
 
 
 def _print(line: bytes, stream: TextIO) -> None:
