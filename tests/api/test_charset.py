@@ -16,16 +16,12 @@ pytestmark = pytest.mark.quick
     ("content_type", "body", "encoding"),
     [
         (None, b"", "utf-8"),
-        (None, b"plain", "utf-8"),
         (None, "ü".encode(), "utf-8"),
         (None, b"\xfc", "cp1252"),
         (None, "üü".encode()[:3], "utf-8"),
-        (None, b"caf\xe9", "cp1252"),
         ("text/html; charset=utf-8", b"\xfc", "utf-8"),
         ("text/html; charset=ISO-8859-1", b"\xfc", "cp1252"),
-        ("text/html; charset=us-ascii", b"a", "cp1252"),
         ("text/html; charset=gb2312", b"a", "gb18030"),
-        ("text/html; charset=Shift_JIS", b"a", "cp932"),
         ('text/html; charset="koi8-r"', b"a", "koi8-r"),
         ("text/html", b"<meta charset=windows-1251>", "cp1251"),
         ("text/html; charset=utf-8", b"<meta charset=windows-1251>", "utf-8"),
@@ -43,31 +39,19 @@ def test_the_encoding_is_the_one_a_browser_would_choose(content_type, body, enco
 #: Labels of the Encoding Standard that Python does not know, or maps to another encoding.
 LABELS = {
     "x-gbk": "gb18030",
-    "gb_2312": "gb18030",
-    "csGB2312": "gb18030",
-    "GB18030": "gb18030",
     "cn-big5": "big5hkscs",
     "x-euc-jp": "euc_jp",
     "windows-31j": "cp932",
-    "windows-949": "cp949",
     "ks_c_5601-1989": "cp949",
     "iso-8859-8-i": "iso8859-8",
-    "visual": "iso8859-8",
-    "iso_8859-5:1988": "iso8859-5",
-    "koi8": "koi8-r",
     "koi8-ru": "koi8-u",
-    "x-cp1251": "cp1251",
-    "dos-874": "cp874",
     "iso-8859-11": "cp874",
-    "x-mac-roman": "mac-roman",
     "x-mac-ukrainian": "mac-cyrillic",
     "unicode-1-1-utf-8": "utf-8",
     "latin5": "cp1254",
-    "l1": "cp1252",
     # Python's own labels, which the web does not have, for common encodings.
     "cp932": "cp932",
     "latin-1": "cp1252",
-    "utf_8": "utf-8",
     "big5hkscs": "big5hkscs",
 }
 
@@ -127,13 +111,6 @@ def test_behind_the_first_kilobyte_a_text_that_looks_like_a_meta_is_none(tag: st
     assert choose(None, text.encode() + b"\xc1") == "cp1252"
 
 
-def test_what_is_utf_8_is_not_searched_for_another_charset_far_below():
-    late = b" " * 2000 + PRAGMA
-
-    assert choose(None, late + "ü".encode()) == "utf-8"
-    assert choose(None, b" " * 2000 + b'<meta charset=iso-2022-jp>\x1b$B$"\x1b(B') == "iso2022_jp"
-
-
 @pytest.mark.parametrize(
     "unit",
     [
@@ -161,11 +138,6 @@ def test_no_page_takes_long(unit: bytes):
 def test_an_encoding_of_pythons_own_is_never_used(label: str):
     assert choose(f"text/html; charset={label}", b"a") == "utf-8"
     assert choose(None, b"<meta charset=" + label.encode(errors="replace") + b">") == "utf-8"
-
-
-def test_the_mark_is_no_part_of_the_text():
-    assert decode(codecs.BOM_UTF8 + b"a", "utf-8") == "a"
-    assert decode(b"\xffa", "utf-8") == "\ufffda"
 
 
 @given(st.none() | st.text().map(lambda label: f"text/html; charset={label}"), st.binary())

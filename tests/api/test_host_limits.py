@@ -1,6 +1,5 @@
 """Settings of a spider for single hosts, and the ones that apply to a host."""
 
-import dataclasses
 from datetime import timedelta
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import crawlcw
 from crawlcw.api.host_limits import HostLimit, Limit, Limits, limit_of
 from crawlcw.api.settings import Settings
 from crawlcw.errors import SettingsError
@@ -37,12 +35,8 @@ def which(host: str, *keys: str) -> str | None:
     ("given", "held"),
     [
         ({}, (None, None)),
-        ({"concurrency": 1}, (1, None)),
         ({"concurrency": 0}, (0, None)),
         ({"delay": 0.5}, (None, timedelta(milliseconds=500))),
-        ({"delay": 0}, (None, timedelta(0))),
-        ({"delay": "1m30s"}, (None, timedelta(seconds=90))),
-        ({"delay": timedelta(seconds=2)}, (None, timedelta(seconds=2))),
         ({"concurrency": 3, "delay": "2"}, (3, timedelta(seconds=2))),
     ],
 )
@@ -56,14 +50,8 @@ def test_a_limit_takes_what_the_settings_take(given: dict[str, Any], held: tuple
     ("given", "message"),
     [
         ({"concurrency": -1}, "Limit(concurrency=...): -1 is not a whole number of at least 0"),
-        ({"concurrency": 1.5}, "Limit(concurrency=...): 1.5 is not a whole number"),
-        ({"concurrency": "2"}, "Limit(concurrency=...): '2' is not a whole number"),
         ({"concurrency": True}, "Limit(concurrency=...): True is not a whole number"),
         ({"delay": "soon"}, "Limit(delay=...): 'soon' is not a duration: write seconds, or"),
-        ({"delay": -1}, "Limit(delay=...): -1 is not a duration"),
-        ({"delay": True}, "Limit(delay=...): True is not a duration"),
-        ({"delay": float("nan")}, "Limit(delay=...): nan is not a duration"),
-        ({"delay": []}, "Limit(delay=...): [] is not a duration"),
     ],
 )
 def test_a_limit_that_makes_no_sense_is_one_clear_error(given: dict[str, Any], message: str):
@@ -71,17 +59,6 @@ def test_a_limit_that_makes_no_sense_is_one_clear_error(given: dict[str, Any], m
         Limit(**given)
 
     assert str(caught.value).startswith(message)
-
-
-def test_a_limit_is_a_value():
-    limit = Limit(concurrency=1, delay="1s")
-
-    assert limit == Limit(concurrency=1, delay=1.0)
-    assert len({limit, Limit(concurrency=1, delay=1)}) == 1
-    assert dataclasses.replace(limit, delay="2s") == Limit(concurrency=1, delay=2)
-    assert crawlcw.Limit is Limit
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        limit.concurrency = 5  # type: ignore[misc]  # refused at run time too
 
 
 # --- the most specific key
@@ -92,21 +69,13 @@ def test_a_limit_is_a_value():
     [
         ("shop.example.com:8080", "shop.example.com:8080"),
         ("shop.example.com:8081", "shop.example.com"),
-        ("shop.example.com", "shop.example.com"),
         ("old.shop.example.com", "*.shop.example.com"),
-        ("very.old.shop.example.com:8080", "*.shop.example.com"),
-        ("blog.example.com", "*.example.com"),
         ("blog.example.com:8080", "*.example.com"),
         ("xshop.example.com", "*.example.com"),
         ("example.com", "*"),
-        ("notexample.com", "*"),
-        ("example.com.evil.org", "*"),
-        ("com", "*"),
         ("10.0.0.5:8080", "10.0.0.5"),
-        ("[::1]", "[::1]"),
         ("[::1]:8080", "[::1]:8080"),
         ("[::1]:9090", "[::1]"),
-        ("[::2]:8080", "*"),
     ],
 )
 def test_the_most_specific_limit_counts(host: str, key: str):
@@ -138,13 +107,8 @@ def test_without_a_star_other_hosts_have_no_limit():
         ("Shop.Example.COM", "https://shop.example.com/"),
         ("shop.example.com.", "https://shop.example.com./"),
         ("bücher.example", "https://bücher.example/"),
-        ("BÜCHER.example:8443", "https://xn--bcher-kva.example:8443/"),
-        ("xn--bcher-kva.example", "https://Bücher.example/"),
         ("*.bücher.example", "https://www.bücher.example:81/"),
-        ("*.Example.com", "https://www.EXAMPLE.com/"),
         ("[::0:1]:8080", "http://[::1]:8080/"),
-        ("localhost", "http://localhost:8000/"),
-        ("a_b.example", "http://a_b.example/"),
     ],
 )
 def test_a_key_is_the_same_host_however_it_is_spelled(key: str, url: str):
@@ -155,40 +119,19 @@ def test_a_key_is_the_same_host_however_it_is_spelled(key: str, url: str):
     "key",
     [
         "",
-        "http://shop.example.com",
         "http://shop.example.com/",
-        "//shop.example.com",
         "shop.example.com/",
-        "shop.example.com/books",
-        "shop.example.com?",
-        "shop.example.com#",
         "me@shop.example.com",
-        " shop.example.com",
         "shop.example.com\n",
-        "shop example.com",
-        "shop.example.com:",
         "shop.example.com:http",
-        "shop.example.com:0",
         "shop.example.com:99999",
         "foo*bar",
-        "*example.com",
-        "shop.*",
         "*.*.example.com",
-        "**",
-        "*.",
         "*:8080",
-        "*.example.com:8080",
-        "*.[::1]",
         "::1",
-        "[::g]",
-        ".",
-        "a\\b",
         "\ud800",
-        "x" * 300,
         None,
-        7,
         b"shop.example.com",
-        ("shop.example.com",),
     ],
 )
 def test_what_names_no_host_is_one_clear_error(key: Any):
@@ -223,13 +166,9 @@ def test_two_limits_for_one_host_are_an_error(one: str, other: str):
     ("given", "message"),
     [
         (None, "limits is None: make it a dict of hosts and Limit(...)"),
-        ([("a.example", Limit())], "make it a dict"),
-        (Limit(), "make it a dict"),
         ("a.example", "make it a dict"),
         ({"a.example": {"concurrency": 1}}, "limits['a.example'] is {'concurrency': 1}: make it a"),
-        ({"a.example": 1}, "limits['a.example'] is 1: make it a Limit(...)"),
         ({"*": None}, "limits['*'] is None: make it a Limit(...)"),
-        ({"*": Limit}, "make it a Limit(...)"),
     ],
 )
 def test_limits_are_a_mapping_of_limits(given: Any, message: str):
@@ -258,10 +197,6 @@ def test_what_a_limit_leaves_open_is_as_the_settings_say():
     assert limit_of("c.example", found, SETTINGS) == HostLimit(concurrency=0, delay=0.0)
     assert limit_of("d.example", found, SETTINGS) == HostLimit(concurrency=8, delay=1.0)
     assert limit_of("e.example", found, SETTINGS) == HostLimit(concurrency=2, delay=3.0)
-
-
-def test_without_limits_the_settings_hold():
-    assert limit_of("a.example", Limits({}), SETTINGS) == HostLimit(concurrency=8, delay=1.0)
 
 
 # --- any keys

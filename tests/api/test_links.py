@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from crawlcw.api.links import SKIPPED_EXTENSIONS, LinkFilter, extensions_of
+from crawlcw.api.links import SKIPPED_EXTENSIONS, LinkFilter
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 
@@ -53,29 +53,6 @@ def test_a_broken_pattern_is_named():
         followed(deny="(")
     with pytest.raises(ValueError, match=r"restrict=.* goes with a CSS selector"):
         list(Response(HOME, request=Request(HOME)).follow_all(["/1"], restrict="nav"))
-
-
-def test_options_of_the_request_are_handed_on():
-    response = Response(HOME, request=Request(HOME), body=LINKS.encode())
-
-    (request,) = response.follow_all("a", "parse_it", allow="/1", priority=7, context={"n": 1})
-
-    assert (request.callback, request.priority, request.context) == ("parse_it", 7, {"n": 1})
-
-
-@pytest.mark.parametrize(
-    ("url", "extensions"),
-    [
-        ("http://a.com", {""}),
-        ("http://a.com/", {""}),
-        ("http://a.com/x.d/y?z=1.pdf", {""}),
-        ("http://a.com/x.PDF#a.b", {"pdf"}),
-        ("http://a.com/x.tar.gz", {"gz", "tar.gz"}),
-        ("http://a.com/x.", {""}),
-    ],
-)
-def test_the_extension_is_that_of_the_path(url: str, extensions: set[str]):
-    assert extensions_of(url) == extensions
 
 
 def test_what_is_skipped_are_files_and_no_pages():

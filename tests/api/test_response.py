@@ -5,15 +5,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from crawlcw.api.document import Trees
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.errors import FetchError, ParseRefusedError, Reason, SpiderError
-from crawlcw.model.sanitize import printable
-from tests.support.ledgers import START
 
 pytestmark = pytest.mark.quick
 
@@ -25,38 +21,9 @@ def page(body: bytes | str, *, headers: dict[str, str] | None = None, url: str =
     return Response(url, request=Request(URL, context={"n": 1}), headers=headers, body=raw)
 
 
-def test_headers_are_found_by_their_lower_case_names():
-    assert page("", headers={"Content-TYPE": "text/html"}).headers == {"content-type": "text/html"}
-
-
 def test_the_context_is_the_requests():
     assert page("").context == {"n": 1}
     assert Response(URL, request=Request(URL)).context == {}
-
-
-@pytest.mark.parametrize(
-    ("body", "content_type", "encoding"),
-    [
-        (b"caf\xc3\xa9", None, "utf-8"),
-        (b"caf\xe9s noirs", None, "cp1252"),
-        (b"caf\xe9", "text/html; charset=ISO-8859-1", "cp1252"),
-        ("café".encode("koi8-u", "replace"), "text/html; charset=koi8-u", "koi8-u"),
-        ("<meta charset=windows-1251>я".encode("cp1251"), None, "cp1251"),
-        (b"\xff\xfec\x00a\x00f\x00\xe9\x00", "text/html; charset=utf-8", "utf-16-le"),
-        (b"cafe", "text/html; charset=utf-7", "utf-8"),
-    ],
-)
-def test_the_encoding_is_chosen_as_a_browser_does(
-    body: bytes, content_type: str | None, encoding: str
-):
-    response = page(body, headers={"Content-Type": content_type} if content_type else None)
-
-    assert response.encoding == encoding
-
-
-def test_the_text_has_no_byte_order_mark_and_marks_what_is_broken():
-    assert page(b"\xef\xbb\xbfcaf\xc3\xa9").text == "café"
-    assert page(b"a\xffb", headers={"Content-Type": "text/html; charset=utf-8"}).text == "a\ufffdb"
 
 
 def test_the_tree_is_of_the_text_in_any_encoding():
@@ -84,10 +51,6 @@ def test_a_broken_selector_is_named(query: str):
         response.css(query)
     with pytest.raises(ValueError, match="is not a CSS selector"):
         response.css_first(query)
-
-
-def test_json_is_read_in_the_pages_encoding():
-    assert page(b'{"a": [1, "\xc3\xa9"]}').json() == {"a": [1, "é"]}
 
 
 @pytest.mark.parametrize("body", ["", "<html>", "[" * 100_000 + "]" * 100_000])
@@ -243,36 +206,6 @@ def test_the_links_of_a_page_that_would_hang_the_parser_are_refused_where_it_has
     assert calm.follow("x").url == "http://a.example/folder/x"
 
 
-@given(
-    body=st.text(),
-    links=st.lists(st.one_of(st.none(), st.text(), st.from_regex(r"[a-z]{0,9}:?/{0,2}[^/]*.*"))),
-)
-def test_no_link_of_any_page_makes_following_raise(body: str, links: list[str | None]):
-    markup = body + "".join(f'<a href="{link}">1</a>' for link in links)
-    response = page(f"<head><base href='{body}'></head>{markup}".encode("utf-8", "replace"))
-
-    for request in (
-        *(response.follow(link) for link in links),
-        *(response.follow(node) for node in response.css("a, p, head")),
-        *response.follow_all("a, p, head"),
-        *response.follow_all(links),
-        *(Request(link) for link in links if link is not None),
-    ):
-        try:
-            request.identity()
-        except FetchError as refused:
-            printable(refused)
-
-
-@given(st.text(alphabet=st.characters(categories=["Cs", "Cc", "Cf", "Zs", "Lo", "Nd", "Po"])))
-def test_any_text_is_a_link_that_is_followed_or_refused(link: str):
-    for request in (page("").follow(link), Request(link), Request(f"http://{link}/")):
-        try:
-            request.task(now=START)
-        except FetchError as refused:
-            printable(refused)
-
-
 LINKS = """
 <a href="1.html">1</a> <a href="/2.html">2</a> <a href="1.html#part">1 again</a>
 <a href="mailto:me@a.example">mail</a> <a href="http://[">broken</a> <a name="x">no link</a>
@@ -297,20 +230,6 @@ def test_follow_all_yields_each_address_of_a_selector_once_and_counts_the_broken
     }
 
 
-@pytest.mark.parametrize("kind", ["nodes", "texts", "a generator"])
-def test_follow_all_takes_nodes_and_addresses(kind: str):
-    response = page(LINKS)
-    targets: Any = response.css("a[href$=html]")
-    if kind == "texts":
-        targets = ["1.html", "/2.html"]
-    elif kind == "a generator":
-        targets = (node for node in response.css("a[href$=html]"))
-
-    urls = [request.url for request in response.follow_all(targets)]
-
-    assert urls == ["http://a.example/folder/1.html", "http://a.example/2.html"]
-
-
 def test_links_that_differ_in_their_fragments_are_one_and_refused_ones_count_each():
     links = ["1#a", "1#b", "#c", "#d", "", "mailto:a#1", "mailto:a#2", "http://[#1", "http://[#2"]
     targets = [*links, None, None, "1", "2"]
@@ -320,20 +239,3 @@ def test_links_that_differ_in_their_fragments_are_one_and_refused_ones_count_eac
 
     assert urls == ["http://a.example/folder/1", URL, "http://a.example/folder/2"]
     assert response.dropped.counts == {"refused-scheme": 2, "url-invalid": 4}
-
-
-def test_follow_all_follows_the_base():
-    response = page('<head><base href="/b/"></head><a href="x">x</a>')
-
-    assert [request.url for request in response.follow_all("a")] == ["http://a.example/b/x"]
-
-
-def test_a_link_to_the_page_itself_is_not_broken():
-    response = page('<a href="">here</a>')
-
-    assert [request.url for request in response.follow_all("a")] == [URL]
-    assert not response.dropped.counts
-
-
-def test_a_response_is_shown_with_what_matters():
-    assert repr(page("")) == f"<Response 200 '{URL}'>"

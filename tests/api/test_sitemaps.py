@@ -77,22 +77,12 @@ def test_a_sitemap_is_the_same_however_it_is_written(body: bytes):
     assert listed(body) == LISTED
 
 
-def test_the_encoding_is_the_one_that_is_declared():
-    body = '<?xml version="1.0" encoding="ISO-8859-1"?><urlset><url><loc>/\xe9</loc></url></urlset>'
-
-    assert listed(body.encode("latin-1")) == ["/\xe9"]
-
-
 def test_a_text_has_a_url_in_each_line():
     text = "\ufeff\nhttp://a.example/1\r\n\r\n  http://a.example/2\nhttp://a.example/3"
 
     assert listed(text.encode()) == [f"http://a.example/{n}" for n in (1, 2, 3)]
     # The first part of a URL is another URL.
     assert listed(text.encode(), is_cut=True) == [f"http://a.example/{n}" for n in (1, 2)]
-
-
-def test_a_text_that_is_no_list_is_no_sitemap():
-    assert failure_of(b"Not found") == ([], Reason.PARSE_ERROR)
 
 
 def test_a_feed_serves_as_a_sitemap():
