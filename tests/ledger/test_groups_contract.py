@@ -2,7 +2,6 @@
 
 import re
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -15,15 +14,12 @@ import pytest
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.mongo import MongoLedger, groups
-from crawlcw.ledger.protocol import Count, Dimension, Group, Ledger, TaskFilter
+from crawlcw.ledger.protocol import Dimension, Ledger, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.model.task import Record, Status
+from crawlcw.model.task import Status
 from tests.ledger.test_ledger_plans import explained, stages
-from tests.support import bulk_ledgers
-from tests.support.bulk_ledgers import task_documents
 from tests.support.command_log import CommandLog, logged
 from tests.support.ledgers import FakeClock, claimed, failure, make_task, success
-from tests.support.mongod import with_database
 
 CALLBACKS = ("parse", "parse_book", "evil\x1b[2J")
 
@@ -132,12 +128,6 @@ async def test_an_empty_ledger_has_no_groups(ledger: Ledger):
         assert await ledger.groups.by(by) == []
 
 
-def test_two_groups_are_added_up_under_the_first_ones_value():
-    both = Group(value=1, open=2, finished=3) + Group(value=9, open=1, ignored=4)
-
-    assert (both, both.total) == (Group(value=1, open=3, finished=3, ignored=4), 10)
-
-
 # --- plans
 
 
@@ -188,81 +178,3 @@ async def test_sqlite_counts_groups_by_indexes_alone(tmp_path: Path):
             index = r"(books|sqlite_autoindex_books)\."
             assert re.match(rf"(SCAN|SEARCH) \S+ USING (COVERING )?INDEX {index}", plan), plan
     await ledger.close()
-
-
-# --- a large ledger
-
-LARGE = 300_000
-REASONS = (Reason.CONNECT, Reason.TIMEOUT_READ, Reason.REFUSED_ROBOTS)
-
-
-async def fill_sqlite(path: Path) -> Ledger:
-    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
-    bulk_ledgers.fill_sqlite(
-        path, "books", task_documents(LARGE, callbacks=CALLBACKS, reasons=REASONS)
-    )
-    return ledger
-
-
-async def fill_mongodb(uri: str, name: str) -> Ledger:
-    ledger = await MongoLedger.open(with_database(uri, name), "books", clock=FakeClock())
-    bulk_ledgers.fill_mongodb(
-        uri, name, "books", task_documents(LARGE, callbacks=CALLBACKS, reasons=REASONS)
-    )
-    return ledger
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("place", ["sqlite", "mongodb"])
-async def test_a_large_ledger_is_counted_in_a_moment(
-    place: str, tmp_path: Path, request: pytest.FixtureRequest
-):
-    if place == "sqlite":
-        ledger = await fill_sqlite(tmp_path / "ledger.db")
-    else:
-        uri, name = (request.getfixturevalue(n) for n in ("mongodb_uri", "database_name"))
-        ledger = await fill_mongodb(uri, name)
-    for by in Dimension:
-        began = time.monotonic()
-        found = await ledger.groups.by(by)
-        # Ten times the usual time, for a busy machine.
-        assert time.monotonic() - began < 5.0
-        if by is Dimension.REASON:
-            assert sum(each.total for each in found) == LARGE // 4
-        elif by is Dimension.STATUS_CODE:
-            assert sum(each.total for each in found) == LARGE * 3 // 4
-        else:
-            assert sum(each.total for each in found) == LARGE
-    finished = LARGE * 5 // 8
-    began = time.monotonic()
-    assert (await ledger.queries.counts()).total == LARGE
-    found_items = await ledger.queries.items_among(scan_limit=1_000)
-    # MongoDB stops after `scan_limit` tasks, each with an item.
-    whole = place == "sqlite"
-    assert found_items == Count(number=finished if whole else 1_000, whole=whole)
-    assert time.monotonic() - began < 5.0
-    assert await ledger.queries.item_count() == finished
-    by_host = await ledger.hosts.counts()
-    assert sum(counts[Status.FAILED] for counts in by_host.values()) == LARGE // 8
-    assert sum(counts.total for counts in by_host.values()) == LARGE
-
-    began = time.monotonic()
-    for chosen, number in (
-        (TaskFilter(), 50),
-        (TaskFilter(statuses=[Status.FAILED]), 50),
-        (TaskFilter(host="h7.com"), 50),
-        (TaskFilter(host="none.com"), 0),
-        (TaskFilter(reason=Reason.TLS), 0),
-        (TaskFilter(callback="none"), 0),
-    ):
-        records = await ledger.queries.find(chosen, limit=50)
-        assert len(records) == number
-        assert records == sorted(records, key=_newest_first)
-        for record in records[:1]:
-            assert await ledger.tasks.get(record.task.id) is not None
-    assert time.monotonic() - began < 5.0
-    await ledger.close()
-
-
-def _newest_first(record: Record) -> tuple[float, bytes]:
-    return -record.task.update_time.timestamp(), record.task.id

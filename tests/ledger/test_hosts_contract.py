@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Ledger, TaskFilter, Worker
+from crawlcw.ledger.protocol import Ledger, Worker
 from crawlcw.model.hosts import Calls, Host, HostLease, RobotsRecord
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import Succeeded
@@ -86,27 +86,6 @@ async def test_a_ready_host_is_leased_to_one_owner(ledger: Ledger, clock: FakeCl
     assert await the_host(ledger) == replace(lease.host, ready_at=lease.expires)
 
 
-async def test_there_is_nothing_to_lease_where_no_host_is_known(ledger: Ledger):
-    assert await leased(ledger) == []
-    assert await all_hosts(ledger) == {}
-
-
-async def test_no_more_hosts_are_leased_than_asked_for(ledger: Ledger):
-    await ledger.hosts.wake({f"h{n}.com": START for n in range(5)})
-
-    assert await leased(ledger, limit=0) == []
-    assert len(await leased(ledger, limit=3)) == 3
-    assert len(await leased(ledger, limit=3)) == 2
-
-
-async def test_the_longest_ready_comes_first(ledger: Ledger):
-    ago = {"b.com": 5, "d.com": 9, "a.com": 1, "c.com": 7}
-    await ledger.hosts.wake({host: at(-seconds) for host, seconds in ago.items()})
-
-    assert names(await leased(ledger, limit=3)) == ["d.com", "c.com", "b.com"]
-    assert names(await leased(ledger, limit=3)) == ["a.com"]
-
-
 async def test_sixteen_claimers_share_three_hundred_hosts_out(store: LedgerFactory):
     clients = [await store.open() for _ in range(4)]
     hosts = [f"h{n}.com" for n in range(300)]
@@ -127,42 +106,6 @@ async def test_sixteen_claimers_share_three_hundred_hosts_out(store: LedgerFacto
     assert {lease.epoch for lease in got} == {1}
     owners = {host.name: host.owner for host in (await all_hosts(clients[0])).values()}
     assert owners == {lease.host.name: lease.token for lease in got}
-
-
-async def test_a_claimer_that_comes_too_late_for_some_takes_others(store: LedgerFactory):
-    """It looks again: two claimers that look at once see the same hosts."""
-    clients = [await store.open() for _ in range(4)]
-    await clients[0].hosts.wake({f"h{n}.com": START for n in range(40)})
-
-    shares = await asyncio.gather(
-        *(leased(client, worker=f"w{n}", limit=10) for n, client in enumerate(clients))
-    )
-
-    assert len({name for share in shares for name in names(share)}) == sum(map(len, shares))
-    # Otherwise the four would share the ten hosts of the first look.
-    assert sum(map(len, shares)) >= 20
-
-
-async def test_a_lease_holds_to_its_end_and_not_longer(ledger: Ledger, clock: FakeClock):
-    await held(ledger)
-    clock.time = at(59.999)
-    assert await leased(ledger, worker="b") == []
-
-    clock.time = at(60)
-
-    assert (await leased_one(ledger, worker="b")).epoch == 2
-
-
-async def test_the_epoch_rises_by_one_with_each_lease(ledger: Ledger, clock: FakeClock):
-    epochs = [(await held(ledger)).epoch]
-    for n in range(4):
-        clock.advance(seconds=61)
-        lease = await leased_one(ledger)
-        epochs.append(lease.epoch)
-        if n % 2:
-            await ledger.host_leases.release([state(lease, ready_at=clock.time)])
-
-    assert epochs == [1, 2, 3, 4, 5]
 
 
 # --- renew
@@ -192,16 +135,6 @@ async def test_renew_names_the_hosts_that_are_lost(ledger: Ledger, clock: FakeCl
     assert await ledger.host_leases.renew([lost, released, kept], lease=LEASE) == {"a.com", "b.com"}
     assert await ledger.host_leases.renew([newer], lease=LEASE) == set()
     assert await ledger.host_leases.renew([], lease=LEASE) == set()
-
-
-async def test_a_lease_that_ran_out_is_renewed_while_nobody_took_it(
-    ledger: Ledger, clock: FakeClock
-):
-    lease = await held(ledger)
-    clock.advance(seconds=100)
-
-    assert await ledger.host_leases.renew([lease], lease=LEASE) == set()
-    assert await leased(ledger, worker="b") == []
 
 
 # --- save and release
@@ -277,40 +210,6 @@ async def test_who_lost_a_host_writes_nothing_and_is_named(
     assert await the_host(ledger) == before
 
 
-async def test_nothing_is_saved_and_released_where_nothing_is_given(ledger: Ledger):
-    assert await ledger.host_leases.save([]) == set()
-    assert await ledger.host_leases.release([]) == set()
-
-
-async def test_a_save_that_is_sent_twice_counts_once(ledger: Ledger):
-    lease = await held(ledger)
-    await ledger.host_leases.save([state(lease, finished=2)])
-
-    assert await ledger.host_leases.save([state(lease, finished=2)]) == set()
-
-    assert (await the_host(ledger)).finished == 2
-
-
-async def test_a_release_that_is_sent_twice_is_not_lost(ledger: Ledger):
-    lease = await held(ledger)
-    await ledger.host_leases.release([state(lease, finished=2)])
-
-    assert await ledger.host_leases.release([state(lease, finished=2)]) == set()
-
-    assert (await the_host(ledger)).finished == 2
-
-
-async def test_the_counts_of_one_owner_after_the_other_are_added(ledger: Ledger):
-    for worker in "ab":
-        lease = await held(ledger, worker=worker)
-        host = replace(lease.host, finished=lease.host.finished + 3)
-        await ledger.host_leases.save([(lease, host)])
-        host = replace(host, finished=host.finished + 1)
-        await ledger.host_leases.release([(replace(lease, host=host), host)])
-
-    assert (await the_host(ledger)).finished == 8
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -361,46 +260,6 @@ async def test_waking_makes_hosts_known(ledger: Ledger):
     }
 
 
-async def test_waking_nobody_wakes_nobody(ledger: Ledger):
-    await ledger.hosts.wake({})
-
-    assert await all_hosts(ledger) == {}
-
-
-async def test_a_deferred_host_is_ready_when_it_is_due(ledger: Ledger, clock: FakeClock):
-    await ledger.hosts.wake({HOST: at(10)})
-    clock.time = at(9.999)
-    assert await leased(ledger) == []
-
-    clock.time = at(10)
-
-    assert names(await leased(ledger)) == [HOST]
-
-
-async def test_waking_hastens_and_never_delays(ledger: Ledger):
-    await ledger.hosts.wake({HOST: at(10)})
-
-    await ledger.hosts.wake({HOST: at(20)})
-    assert (await the_host(ledger)).ready_at == at(10)
-
-    await ledger.hosts.wake({HOST: at(5)})
-    assert (await the_host(ledger)).ready_at == at(5)
-
-
-async def test_a_held_host_is_not_woken(ledger: Ledger, clock: FakeClock):
-    lease = await held(ledger)
-    before = await the_host(ledger)
-
-    await ledger.hosts.wake({HOST: START, "new.com": START})
-
-    assert await the_host(ledger) == before
-    assert names(await leased(ledger, worker="b")) == ["new.com"]
-    clock.advance(seconds=61)  # a silent owner stays the owner
-    await ledger.hosts.wake({HOST: at(-5)})
-    assert await the_host(ledger) == before
-    assert await ledger.host_leases.renew([lease], lease=LEASE) == set()
-
-
 async def test_a_released_host_without_work_sleeps_until_it_is_woken(
     ledger: Ledger, clock: FakeClock
 ):
@@ -443,35 +302,6 @@ async def test_many_who_wake_the_same_new_hosts_harm_nobody(store: LedgerFactory
 # --- tasks added while a host is leased
 
 
-async def test_a_task_added_while_the_host_was_held_wakes_it_at_the_release(ledger: Ledger):
-    lease = await held(ledger)
-    await ledger.tasks.add([make_task()])
-    await ledger.hosts.wake({HOST: START})
-
-    await ledger.host_leases.release([state(lease)])
-
-    assert (await leased_one(ledger)).epoch == 2
-
-
-async def test_a_task_added_after_the_release_wakes_the_host(ledger: Ledger):
-    await ledger.host_leases.release([state(await held(ledger))])
-    await ledger.tasks.add([make_task()])
-
-    await ledger.hosts.wake({HOST: START})
-
-    assert (await leased_one(ledger)).epoch == 2
-
-
-async def test_a_task_whose_wake_up_comes_after_the_release_is_not_lost_either(ledger: Ledger):
-    lease = await held(ledger)
-    await ledger.tasks.add([make_task()])
-    await ledger.host_leases.release([state(lease)])
-
-    assert (await the_host(ledger)).ready_at == START
-    await ledger.hosts.wake({HOST: START})
-    assert (await the_host(ledger)).ready_at == START
-
-
 async def test_no_wake_up_is_lost_in_the_race_of_release_and_wake(store: LedgerFactory):
     owner, inserter = await store.open(), await store.open()
     hosts = [f"h{n}.com" for n in range(30)]
@@ -496,15 +326,6 @@ async def test_the_earliest_due_hastens_a_later_release(ledger: Ledger):
 
     await ledger.host_leases.release([state(lease, ready_at=at(20))])
     assert (await the_host(ledger)).ready_at == at(7)
-
-
-async def test_an_earlier_release_stays_as_it_is(ledger: Ledger):
-    lease = await held(ledger)
-    await ledger.tasks.add([make_task(due=at(7))])
-
-    await ledger.host_leases.release([state(lease, ready_at=at(5))])
-
-    assert (await the_host(ledger)).ready_at == at(5)
 
 
 async def test_a_release_into_a_rest_is_ready_after_the_rest(ledger: Ledger):
@@ -583,10 +404,6 @@ async def test_all_of_many_hosts_are_woken(ledger: Ledger, monkeypatch: pytest.M
 
     assert await ledger.hosts.wake_all() == 30
     assert len(await leased(ledger)) == 30
-
-
-async def test_there_is_nobody_to_wake_where_no_host_is_known(ledger: Ledger):
-    assert await ledger.hosts.wake_all() == 0
 
 
 # --- give up
@@ -719,24 +536,6 @@ async def test_tasks_that_a_method_is_called_for_are_left_and_due(
     assert (await ledger.tasks.get(later.id)).task.due == at(500)
 
 
-@pytest.mark.parametrize("reason", [Reason.HOST_UNREACHABLE, Reason.DNS_NXDOMAIN])
-async def test_retry_failed_brings_back_what_was_given_up(ledger: Ledger, reason: Reason):
-    await ledger.tasks.add(make_tasks(3))
-    lease = await held(ledger)
-    assert await ledger.hosts.give_up(HOST, reason=reason) == 3
-    await ledger.host_leases.release(
-        [state(lease, failures=5, given_up=reason, not_before=at(3600))]
-    )
-    assert await leased(ledger) == []
-
-    assert await ledger.admin.retry_failed(TaskFilter()) == 3
-    assert await ledger.hosts.wake_all() == 1
-
-    again = await leased_one(ledger)
-    assert (again.host.failures, again.host.given_up, again.host.not_before) == (0, None, None)
-    assert len(await claimed(ledger)) == 3
-
-
 # --- leave
 
 
@@ -799,18 +598,6 @@ async def test_hosts_come_by_name(ledger: Ledger, monkeypatch: pytest.MonkeyPatc
     assert [host.name async for host in ledger.hosts.all()] == sorted(hosts)
 
 
-async def test_hosts_can_be_looked_at_while_they_are_written(ledger: Ledger):
-    await ledger.hosts.wake({f"h{n}.com": START for n in range(5)})
-    stream = ledger.hosts.all()
-    first = await anext(aiter(stream))
-
-    leases = await leased(ledger)
-    await ledger.host_leases.release([state(lease) for lease in leases])
-
-    assert first.name == "h0.com"
-    assert len([host async for host in stream]) == 4
-
-
 async def test_hosts_are_got_by_name_where_they_are_known(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
@@ -843,32 +630,6 @@ async def test_the_busiest_hosts_are_those_that_are_held_and_those_that_wait_lon
     assert (len(held_now), len(waiting)) == (1, 0)  # the host that is ready last is leased
 
 
-async def test_the_next_ready_host_is_the_earliest_leases_included(
-    ledger: Ledger, clock: FakeClock
-):
-    assert await ledger.hosts.next_ready() is None
-    await ledger.hosts.wake({"a.com": at(20), "b.com": at(10), "c.com": at(30)})
-    assert await ledger.hosts.next_ready() == at(10)
-
-    clock.time = at(10)
-    lease = await leased_one(ledger)
-    assert await ledger.hosts.next_ready() == at(20)
-
-    clock.time = at(30)
-    await leased(ledger)
-    # All hosts are leased: the first lease ends first.
-    assert await ledger.hosts.next_ready() == lease.expires
-
-    clock.time = at(1000)
-    assert await ledger.hosts.next_ready() == lease.expires
-
-
-async def test_a_host_without_work_is_never_ready(ledger: Ledger):
-    await ledger.host_leases.release([state(await held(ledger))])
-
-    assert await ledger.hosts.next_ready() is None
-
-
 async def test_tasks_are_counted_by_host(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
     tasks = [make_task(f"http://h{n % 3}.com/{n}") for n in range(12)]
     await ledger.tasks.add(tasks)
@@ -885,10 +646,6 @@ async def test_tasks_are_counted_by_host(ledger: Ledger, monkeypatch: pytest.Mon
         of_host = expected.setdefault(task.host, {})
         of_host[record.task.status] = of_host.get(record.task.status, 0) + 1
     assert {host: count.by_status for host, count in counts.items()} == expected
-
-
-async def test_there_is_nothing_to_count_in_an_empty_ledger(ledger: Ledger):
-    assert await ledger.hosts.counts() == {}
 
 
 async def test_the_earliest_due_of_a_host_is_that_of_all_its_priorities(
@@ -915,9 +672,3 @@ async def test_the_earliest_due_of_a_host_is_that_of_all_its_priorities(
     await claimed(ledger)
     # All tasks are leased: they are due at the end of their leases.
     assert await ledger.hosts.earliest_due(HOST) == at(40) + LEASE
-
-
-async def test_a_host_without_tasks_is_never_due(ledger: Ledger):
-    await ledger.tasks.add([make_task("http://example.com:8080/")])
-
-    assert await ledger.hosts.earliest_due(HOST) is None

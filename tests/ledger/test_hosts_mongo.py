@@ -1,6 +1,5 @@
 """Hosts on MongoDB: query plans, numbers of commands, and lost replies."""
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -8,26 +7,21 @@ from datetime import datetime, timedelta
 
 import pymongo
 import pytest
-from pymongo.errors import AutoReconnect
 
-from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
+from crawlcw.errors import LedgerConfigurationError, Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Counters
-from crawlcw.model.hosts import Host, HostLease
+from crawlcw.model.hosts import Host
 from crawlcw.model.task import Status, task_id
 from crawlcw.model.urls import locate
-from tests.ledger.test_ledger_plans import check_plans, explained, stages
+from tests.ledger.test_ledger_plans import check_plans, explained
 from tests.support.command_log import CommandLog, logged
 from tests.support.ledgers import (
     LEASE,
     START,
-    FakeClock,
-    LedgerFactory,
     make_task,
-    make_tasks,
-    on_mongomock,
 )
 
 HOSTS = 20_000
@@ -108,18 +102,6 @@ async def test_ready_hosts_are_found_by_the_index_alone(ledger, large_database, 
     assert check_plans(large_database, command_log, "find", spare=1) == [200]
 
 
-@pytest.mark.thorough
-async def test_a_look_for_ready_hosts_when_there_are_none_reads_nothing(
-    ledger, large_database, command_log
-):
-    ledger.store.now.time = START - timedelta(days=1)
-
-    assert await ledger.host_leases.lease(worker="a", limit=200, lease=LEASE) == []
-
-    assert check_plans(large_database, command_log, "find", spare=1) == [0]
-    assert sent(command_log) == {"find": 1}
-
-
 async def test_the_next_ready_host_is_one_key(ledger, large_database, command_log):
     assert await ledger.hosts.next_ready() == START - timedelta(milliseconds=HOSTS - 10)
 
@@ -137,14 +119,6 @@ async def test_the_busiest_hosts_are_found_by_the_indexes_alone(
     assert waiting
     check_plans(large_database, command_log, "find", spare=1)
     assert sent(command_log) == {"find": 2}
-
-
-async def test_hosts_are_got_by_their_ids(ledger, large_database, command_log):
-    hosts = await ledger.hosts.get([f"h{n}.com" for n in range(200)] + ["unknown.com"])
-
-    assert len(hosts) == 200
-    # One or two index keys for each host.
-    assert check_plans(large_database, command_log, "find", spare=200) == [200]
 
 
 async def test_the_earliest_due_is_one_look_for_each_priority(ledger, large_database, command_log):
@@ -172,19 +146,6 @@ async def test_the_hosts_without_tasks_are_looked_at_together(ledger, large_data
     ] * 4 + [0]
 
 
-async def test_the_hosts_of_a_worker_are_found_by_their_index(ledger, large_database, command_log):
-    await ledger.workers.leave("w7")
-
-    (command,) = [c for c in command_log.commands if c.get("update") == "books.hosts"]
-    assert command["updates"][0]["hint"] == "owner"
-    explanation = explained(large_database, command)
-    assert "IXSCAN" in set(stages(explanation))
-    found = large_database["books.hosts"].count_documents({"owner": {"$regex": "^w7:"}})
-    assert found == 0
-    left = large_database["books.hosts"].find({"owner": None, "ready_at": START})
-    assert sum(1 for _ in left) >= 100
-
-
 async def test_the_workers_at_work_are_found_among_those_that_left(
     ledger, large_database, command_log
 ):
@@ -204,7 +165,7 @@ async def test_the_workers_at_work_are_found_among_those_that_left(
 
     await ledger.workers.leave("w.at-work")
     (command,) = [each for each in command_log.commands if each.get("find") == "books.workers"]
-    assert sent(command_log) == {"aggregate": 1, "update": 3, "find": 1, "delete": 1}
+    assert sent(command_log) == {"aggregate": 1, "update": 3, "find": 2, "delete": 1}
     names = {each["_id"] for each in large_database["books.workers"].find()}
     assert names == {f"w{n}" for n in range(5, 1_005)}
 
@@ -212,23 +173,6 @@ async def test_the_workers_at_work_are_found_among_those_that_left(
     statistics = explained(large_database, command)["executionStats"]
     assert statistics["totalKeysExamined"] <= 1_002
     assert statistics["totalDocsExamined"] <= 1_000
-
-
-async def test_every_command_on_hosts_names_its_index(ledger, large_database, command_log):
-    leases = await ledger.host_leases.lease(worker="a", limit=20, lease=LEASE)
-    await ledger.host_leases.renew(leases, lease=LEASE)
-    await ledger.host_leases.save([(lease, lease.host) for lease in leases])
-    await ledger.hosts.wake({"h3.com": START, "new.com": START})
-    await ledger.hosts.give_up("h200.com", reason=Reason.HOST_UNREACHABLE)
-    await ledger.host_leases.release(
-        [(each, replace(each.host, ready_at=START)) for each in leases]
-    )
-
-    for command in command_log.commands:
-        if "find" in command:
-            assert command["hint"]
-        for update in command.get("updates", ()):
-            assert update["hint"]
 
 
 async def test_a_wrong_index_is_named_with_its_collection(mongodb_uri: str, database_name: str):
@@ -296,190 +240,3 @@ async def test_the_tasks_of_a_host_are_given_up_by_the_batch(
 
 
 # --- lost replies, and forced races
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[LedgerFactory]:
-    opened = on_mongomock()
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-async def double(store: LedgerFactory) -> MongoLedger:
-    ledger = await store.open()
-    assert isinstance(ledger, MongoLedger)
-    return ledger
-
-
-class Losing:
-    """A collection that loses one reply."""
-
-    def __init__(self, collection, operation: str, *, applied: bool) -> None:
-        self._collection = collection
-        self._operation = operation
-        self._applied = applied
-
-    def __getattr__(self, name: str):
-        if name != self._operation:
-            return getattr(self._collection, name)
-
-        async def lose(*args, **kwargs):
-            self._operation = ""
-            if self._applied:
-                await getattr(self._collection, name)(*args, **kwargs)
-            raise AutoReconnect("connection closed")
-
-        return lose
-
-
-async def lease(ledger: MongoLedger) -> list[HostLease]:
-    return await ledger.host_leases.lease(worker="a", limit=9, lease=LEASE)
-
-
-@pytest.mark.parametrize("applied", [True, False])
-async def test_leases_whose_reply_was_lost_are_got_by_asking_again(double, applied):
-    await double.hosts.wake({"a.com": START, "b.com": START})
-    double.store.hosts = Losing(double.store.hosts, "update_many", applied=applied)
-    with pytest.raises(LedgerUnavailableError):
-        await lease(double)
-
-    leases = await lease(double)
-
-    assert sorted(each.host.name for each in leases) == ["a.com", "b.com"]
-    assert {each.epoch for each in leases} == {1}
-    assert await double.host_leases.renew(leases, lease=LEASE) == set()
-    assert await lease(double) == []
-
-
-async def test_a_lease_whose_reply_was_lost_and_that_ran_out_is_taken_anew(double, store):
-    await double.hosts.wake({"a.com": START})
-    double.store.hosts = Losing(double.store.hosts, "update_many", applied=True)
-    with pytest.raises(LedgerUnavailableError):
-        await lease(double)
-    store.clock.advance(seconds=60)
-
-    # The first answer may still be about the previous leases.
-    leases = await lease(double) or await lease(double)
-
-    assert [each.epoch for each in leases] == [2]
-
-
-async def test_a_release_whose_reply_was_lost_still_looks_for_tasks(double):
-    await double.hosts.wake({"example.com": START})
-    leases = await lease(double)
-    await double.tasks.add(make_tasks(1))
-    double.store.hosts = Losing(double.store.hosts, "bulk_write", applied=True)
-    states = [(each, each.host) for each in leases]
-    with pytest.raises(LedgerUnavailableError):
-        await double.host_leases.release(states)
-
-    assert await double.host_leases.release(states) == set()
-
-    assert [each.epoch for each in await lease(double)] == [2]
-
-
-class Blind:
-    """A collection whose reads find nothing, as a client sees it in a race."""
-
-    def __init__(self, collection) -> None:
-        self._collection = collection
-
-    def __getattr__(self, name: str):
-        return getattr(self._collection, name)
-
-    def find(self, *_):
-        return self._collection.find({"_id": None})
-
-
-@pytest.fixture
-async def racing_ledgers(
-    mongodb_uri: str, database_name: str
-) -> AsyncIterator[tuple[MongoLedger, MongoLedger]]:
-    """A ledger, and one whose reads find no host."""
-    async with pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True) as client:
-        ledgers = [
-            MongoLedger(MongoStore(client[database_name], "books", clock=FakeClock())) for _ in "12"
-        ]
-        await ledgers[0].inspection.prepare()
-        ledgers[1].store.hosts = Blind(ledgers[1].store.hosts)
-        yield ledgers[0], ledgers[1]
-
-
-async def test_a_host_that_another_made_known_meanwhile_is_still_hastened(racing_ledgers):
-    first, second = racing_ledgers
-    await first.hosts.wake({"a.com": at(10), "b.com": at(10)})
-
-    await second.hosts.wake({"a.com": START, "b.com": at(20), "c.com": at(5)})
-
-    ready = {host.name: host.ready_at async for host in first.hosts.all()}
-    assert ready == {"a.com": START, "b.com": at(10), "c.com": at(5)}
-
-
-async def test_a_host_that_another_leased_meanwhile_is_left_alone(racing_ledgers):
-    first, second = racing_ledgers
-    await first.hosts.wake({"a.com": START})
-    (held,) = await lease(first)
-
-    await second.hosts.wake({"a.com": START, "new.com": START})
-
-    assert await first.host_leases.renew([held], lease=LEASE) == set()
-    ready = {host.name: host.ready_at async for host in first.hosts.all()}
-    assert ready == {"a.com": START + LEASE, "new.com": START}
-
-
-class Overtaken:
-    """A collection to which another client is faster with the first update of many documents."""
-
-    def __init__(self, collection, other: MongoLedger) -> None:
-        self._collection = collection
-        self._others = [other]
-
-    def __getattr__(self, name: str):
-        return getattr(self._collection, name)
-
-    async def update_many(self, *given, **named):
-        if self._others:
-            await self._others.pop().host_leases.lease(worker="b", limit=3, lease=LEASE)
-        return await self._collection.update_many(*given, **named)
-
-
-async def test_a_client_that_another_one_overtakes_looks_again_for_hosts(
-    mongodb_uri: str, database_name: str
-):
-    async with pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True) as client:
-        first, second = (
-            MongoLedger(MongoStore(client[database_name], "books", clock=FakeClock())) for _ in "12"
-        )
-        await first.inspection.prepare()
-        await first.hosts.wake({f"h{n}.com": at(-n) for n in range(5)})
-        first.store.hosts = Overtaken(first.store.hosts, second)
-
-        taken = await first.host_leases.lease(worker="a", limit=3, lease=LEASE)
-
-    assert [each.host.name for each in taken] == ["h1.com", "h0.com"]
-
-
-async def test_many_who_lease_at_once_get_hosts_of_their_own(mongodb_uri: str, database_name: str):
-    async with pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True) as client:
-        ledgers = [
-            MongoLedger(MongoStore(client[database_name], "books", clock=FakeClock()))
-            for _ in range(8)
-        ]
-        await ledgers[0].inspection.prepare()
-        await ledgers[0].hosts.wake({f"h{n}.com": START for n in range(2_000)})
-
-        shares = await asyncio.gather(
-            *(
-                each.host_leases.lease(worker=f"w{n}", limit=100, lease=LEASE)
-                for n, each in enumerate(ledgers)
-            )
-        )
-
-    names = [each.host.name for share in shares for each in share]
-    assert len(names) == len(set(names))
-    assert max(map(len, shares)) <= 100
-    # Each host that a client tries is leased, by this client or another one. A client that gets
-    # half of its limit or less has tried 200 hosts. Where no client gets so few, all eight together
-    # have more than 400.
-    assert len(names) >= 200

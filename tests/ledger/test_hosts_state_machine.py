@@ -19,7 +19,7 @@ from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import Failed, Succeeded
 from tests.support.ledgers import LEASE, make_task, settled
-from tests.support.state_machines import StoreMachine, explore, mongodb, mongomock, sqlite
+from tests.support.state_machines import StoreMachine, explore, mongodb, mongomock, postgres, sqlite
 
 pytestmark = pytest.mark.thorough
 
@@ -295,3 +295,7 @@ def test_hosts_on_mongomock(examples: int):
 def test_hosts_on_mongodb(mongodb_uri: str, database_name: str):
     stores = mongodb(mongodb_uri, database_name)
     explore(HostMachine, stores, examples=6, steps=40)
+
+
+def test_hosts_on_postgres(postgres_url: str):
+    explore(HostMachine, postgres(postgres_url), examples=6, steps=40)

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
-from crawlcw.ledger import admin
-from crawlcw.ledger.protocol import Count, Cursor, ItemRow, Ledger, TaskFilter, Worker
-from crawlcw.model import transitions, values
+from crawlcw.ledger.protocol import Count, ItemRow, Ledger, TaskFilter, Worker
+from crawlcw.model import transitions
 from crawlcw.model.retry import RetryPolicy
-from crawlcw.model.task import Lease, Record, ResponseInfo, Status, Task
+from crawlcw.model.task import Lease, ResponseInfo, Status, Task
 from crawlcw.model.transitions import Failed, Succeeded
 from crawlcw.model.values import cleaned_item
 from tests.support.ledgers import (
@@ -81,16 +80,6 @@ async def test_an_added_task_comes_back_as_it_was(ledger: Ledger):
     assert record.task == task
     assert (record.errors, record.response, record.items) == ((), None, ())
     assert await ledger.tasks.page(limit=10) == [task]
-
-
-async def test_get_of_an_unknown_task_is_none(ledger: Ledger):
-    assert await ledger.tasks.get(b"x" * 16) is None
-
-
-async def test_adding_nothing_adds_nothing(ledger: Ledger):
-    added = await ledger.tasks.add([])
-
-    assert (added.new, added.known) == (0, 0)
 
 
 async def test_a_task_added_twice_is_new_once(ledger: Ledger):
@@ -183,10 +172,6 @@ async def test_a_page_of_each_host_has_so_many_of_the_first_as_are_wanted(ledger
     assert await ledger.tasks.page_each({}) == []
 
 
-async def test_a_page_of_each_host_of_an_empty_ledger_is_empty(ledger: Ledger):
-    assert await ledger.tasks.page_each({"a.com": 3}) == []
-
-
 async def test_a_page_of_each_host_has_nothing_that_is_not_due_yet(
     ledger: Ledger, clock: FakeClock
 ):
@@ -232,12 +217,6 @@ async def test_a_claim_leases_a_task_to_one_worker(ledger: Ledger):
     )
 
 
-async def test_claiming_nothing_leases_nothing(ledger: Ledger):
-    answer = await ledger.leases.claim([], worker="a", lease=LEASE, max_lost=3)
-
-    assert (answer.leases, answer.missed, answer.abandoned) == ((), 0, 0)
-
-
 @pytest.mark.thorough
 @pytest.mark.representative("sqlite")
 async def test_many_claimers_never_get_the_same_task(store: LedgerFactory):
@@ -258,46 +237,6 @@ async def test_many_claimers_never_get_the_same_task(store: LedgerFactory):
     taken = [task for share in shares for task in share]
     assert len(taken) == 200
     assert set(taken) == set(ids(tasks))
-
-
-@pytest.mark.thorough
-@pytest.mark.representative("sqlite")
-async def test_sixteen_claims_of_the_same_page_share_it_out(store: LedgerFactory):
-    clients = [await store.open() for _ in range(4)]
-    await clients[0].tasks.add(make_tasks(100))
-    page = await clients[0].tasks.page(limit=100)
-
-    answers = await asyncio.gather(
-        *(
-            clients[n % 4].leases.claim(page, worker=f"w{n}", lease=LEASE, max_lost=3)
-            for n in range(16)
-        )
-    )
-
-    taken = [lease.task.id for answer in answers for lease in answer.leases]
-    assert len(taken) == len(set(taken)) == 100
-    assert sum(answer.missed for answer in answers) == 15 * 100
-
-
-async def test_tokens_are_not_used_twice(ledger: Ledger, clock: FakeClock):
-    await ledger.tasks.add([make_task()])
-    first = await claimed_one(ledger)
-    clock.advance(seconds=61)
-
-    second = await claimed_one(ledger)
-
-    assert first.token != second.token
-
-
-async def test_a_stale_page_claims_nothing(ledger: Ledger):
-    await ledger.tasks.add([make_task()])
-    page = await ledger.tasks.page(limit=1)
-    lease = await claimed_one(ledger)
-    await ledger.outcomes.commit([success(ledger, lease)])
-
-    answer = await ledger.leases.claim(page, worker="b", lease=LEASE, max_lost=3)
-
-    assert (answer.leases, answer.missed) == ((), 1)
 
 
 async def test_what_is_not_due_is_not_claimed(ledger: Ledger, clock: FakeClock):
@@ -500,17 +439,6 @@ async def test_renew_names_the_leases_that_are_lost(ledger: Ledger, clock: FakeC
     assert await ledger.leases.renew([], lease=LEASE) == set()
 
 
-async def test_a_lease_that_ran_out_is_renewed_while_nobody_took_it(
-    ledger: Ledger, clock: FakeClock
-):
-    await ledger.tasks.add([make_task()])
-    lease = await claimed_one(ledger)
-    clock.advance(seconds=100)
-
-    assert await ledger.leases.renew([lease], lease=LEASE) == set()
-    assert await ledger.tasks.page(limit=1) == []
-
-
 # --- commit
 
 
@@ -600,34 +528,6 @@ async def test_a_commit_of_a_stale_lease_is_lost_after_the_newer_one_too(
     assert await ledger.tasks.get(stale.task.id) == before
 
 
-async def test_a_commit_sent_twice_is_recorded_once(ledger: Ledger):
-    await ledger.tasks.add(make_tasks(2))
-    first, second = await claimed(ledger)
-    settlements = [success(ledger, first, {"n": 1}, {"n": 2}), failure(ledger, second)]
-    await ledger.outcomes.commit(settlements)
-    before = [await ledger.tasks.get(first.task.id), await ledger.tasks.get(second.task.id)]
-
-    answer = await ledger.outcomes.commit(settlements)
-
-    assert answer.lost == ()
-    assert [await ledger.tasks.get(first.task.id), await ledger.tasks.get(second.task.id)] == before
-    assert await ledger.queries.item_count() == 2
-
-
-async def test_committing_nothing_records_nothing(ledger: Ledger):
-    answer = await ledger.outcomes.commit([])
-
-    assert (answer.lost, answer.rejected) == ((), ())
-
-
-async def test_a_commit_of_a_released_lease_is_lost(ledger: Ledger):
-    await ledger.tasks.add([make_task()])
-    lease = await claimed_one(ledger)
-    await ledger.outcomes.release([lease])
-
-    assert (await ledger.outcomes.commit([success(ledger, lease)])).lost == (lease,)
-
-
 async def test_nobody_sees_a_finished_task_without_its_items(store: LedgerFactory):
     writer, reader = await store.open(), await store.open()
     await writer.tasks.add(make_tasks(30))
@@ -698,21 +598,6 @@ async def test_a_revisit_replaces_the_items_and_a_failed_one_keeps_them(
     assert record.task.fence == record.task.settled == 5
 
 
-async def test_a_revisit_without_items_leaves_none(ledger: Ledger, clock: FakeClock):
-    await ledger.tasks.add([make_task()])
-    lease = await claimed_one(ledger)
-    first = Succeeded(items=({"n": 1},), visit=visit(), revisit=at(10))
-    await ledger.outcomes.commit([settled(ledger, lease, first)])
-    clock.advance(seconds=10)
-    await ledger.admin.revisit_due()
-    lease = await claimed_one(ledger)
-
-    await ledger.outcomes.commit([success(ledger, lease)])
-
-    assert [row async for row in ledger.queries.items()] == []
-    assert await ledger.queries.item_count() == 0
-
-
 async def test_the_last_ten_errors_are_kept(ledger: Ledger, clock: FakeClock):
     await ledger.tasks.add([make_task()])
     patient = RetryPolicy(max_retry=100)
@@ -765,25 +650,10 @@ async def test_a_released_failure_is_a_failure_again(ledger: Ledger, clock: Fake
     assert len(record.errors) == 1
 
 
-async def test_a_lost_lease_is_not_released(ledger: Ledger, clock: FakeClock):
-    await ledger.tasks.add([make_task()])
-    stale = await claimed_one(ledger)
-    clock.advance(seconds=60)
-    newer = await claimed_one(ledger, worker="b")
-
-    assert await ledger.outcomes.release([stale]) == 0
-    assert await ledger.outcomes.release([newer]) == 1
-    assert await ledger.outcomes.release([newer]) == 0
-    assert await ledger.outcomes.release([]) == 0
-
-
 # --- retry_failed
 
 
-@pytest.mark.parametrize("dry_run", [False, True])
-async def test_retry_failed_brings_back_failures_and_nothing_else(
-    ledger: Ledger, clock: FakeClock, dry_run: bool
-):
+async def test_retry_failed_brings_back_failures_and_nothing_else(ledger: Ledger, clock: FakeClock):
     tasks = {reason: make_task(f"http://example.com/{reason}") for reason in Reason}
     for reason, task in tasks.items():
         await given_up(ledger, task, reason)
@@ -799,13 +669,14 @@ async def test_retry_failed_brings_back_failures_and_nothing_else(
     before = {task.id: await ledger.tasks.get(task.id) for task in everything}
     clock.advance(seconds=1)
 
-    number = await ledger.admin.retry_failed(TaskFilter(), dry_run=dry_run)
+    number = await ledger.admin.count_failed(TaskFilter())
 
-    assert number == len(FAILURE_REASONS) + 1
+    assert await ledger.admin.retry_failed(TaskFilter()) == number.number
+    assert number.number == len(FAILURE_REASONS) + 1
     after = {task.id: await ledger.tasks.get(task.id) for task in everything}
     changed = {task_id for task_id in after if after[task_id] != before[task_id]}
     expected = {tasks[reason].id for reason in FAILURE_REASONS} | {failed.id}
-    assert changed == (set() if dry_run else expected)
+    assert changed == expected
     for task_id in changed:
         was, is_now = before[task_id], after[task_id]
         assert is_now == replace(
@@ -821,35 +692,6 @@ async def test_retry_failed_brings_back_failures_and_nothing_else(
             ),
         )
     assert await ledger.leases.renew([lease], lease=LEASE) == set()
-
-
-async def test_retry_failed_takes_the_failures_that_were_chosen(ledger: Ledger, clock: FakeClock):
-    old, new, elsewhere = (
-        make_task(url) for url in ("http://a.com/1", "http://a.com/2", "http://b.com/")
-    )
-    await given_up(ledger, old, Reason.TLS)
-    clock.advance(seconds=100)
-    await given_up(ledger, new, Reason.TLS)
-    await given_up(ledger, elsewhere, Reason.PARSE_ERROR)
-
-    async def number(**selection) -> int:
-        return (await ledger.admin.count_failed(TaskFilter(**selection))).number
-
-    assert await number() == 3
-    assert await number(reason=Reason.TLS) == 2
-    assert await number(reason=Reason.CONNECT) == 0
-    assert await number(host="b.com") == 1
-    assert await number(since=START + timedelta(seconds=100)) == 2
-    assert await number(since=START + timedelta(seconds=100.001)) == 0
-    assert await number(reason=Reason.TLS, host="a.com", since=clock.time) == 1
-    assert await number(until=START + timedelta(seconds=100)) == 1
-    assert await number(until=clock.time, ids=ids([old, new])) == 1
-    assert await number(statuses=[Status.IGNORED]) == 3
-    assert await number(statuses=[Status.FAILED, Status.FINISHED], ids=ids([old])) == 0
-    assert await number(statuses=[Status.FAILED]) == 0
-    assert await number(statuses=()) == 0
-    assert await ledger.admin.retry_failed(TaskFilter(host="b.com")) == 1
-    assert ids(await ledger.tasks.page(limit=10)) == [elsewhere.id]
 
 
 @pytest.mark.thorough
@@ -910,19 +752,6 @@ async def test_a_page_is_reopened_at_its_own_host_and_callback_whatever_the_stag
 # --- horizon and numbers
 
 
-async def test_the_horizon_is_the_earliest_due_of_all_priorities(ledger: Ledger, clock: FakeClock):
-    assert await ledger.queries.horizon() is None
-    await ledger.tasks.add(
-        [
-            make_task("http://example.com/1", priority=5, due=START + timedelta(seconds=30)),
-            make_task("http://example.com/2", priority=0, due=START + timedelta(seconds=20)),
-            make_task("http://example.com/3", priority=-3, due=START + timedelta(seconds=40)),
-        ]
-    )
-
-    assert await ledger.queries.horizon() == START + timedelta(seconds=20)
-
-
 async def test_of_tasks_that_are_due_by_then_any_is_the_horizon(ledger: Ledger, clock: FakeClock):
     await ledger.tasks.add(
         [
@@ -938,18 +767,6 @@ async def test_of_tasks_that_are_due_by_then_any_is_the_horizon(ledger: Ledger, 
     assert await horizon(19) == first
     assert await horizon(20) == first
     assert await horizon(30) in {first, second}
-
-
-async def test_the_horizon_knows_live_leases_and_deferred_tasks(ledger: Ledger, clock: FakeClock):
-    await ledger.tasks.add([make_task()])
-    assert await ledger.queries.horizon() == START
-    lease = await claimed_one(ledger)
-    assert await ledger.queries.horizon() == START + LEASE
-    await ledger.outcomes.commit([failure(ledger, lease)])
-    assert await ledger.queries.horizon() == START + timedelta(seconds=2.5)
-    clock.advance(seconds=5)
-    await ledger.outcomes.commit([success(ledger, await claimed_one(ledger))])
-    assert await ledger.queries.horizon() is None
 
 
 async def test_counts_and_reasons(ledger: Ledger):
@@ -1027,36 +844,6 @@ async def test_items_are_counted_among_so_many_tasks(ledger: Ledger):
     # SQLite has an index of the items, and counts all of them.
     assert found in (Count(number=8, whole=False), Count(number=12, whole=True))
     assert await ledger.queries.items_among(scan_limit=50) == Count(number=12, whole=True)
-
-
-@pytest.mark.parametrize("scan_limit", [50_000, 2], ids=["few", "many"])
-async def test_tasks_of_a_host_reason_or_callback_are_found_in_their_order(
-    ledger: Ledger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, scan_limit: int
-):
-    # Up to `SCAN_LIMIT` tasks are read and sorted; otherwise the index of their statuses is read.
-    monkeypatch.setattr("crawlcw.ledger.queries.SCAN_LIMIT", scan_limit)
-    await ledger.tasks.add([make_task(f"http://h{n % 3}.com/{n}") for n in range(18)])
-    for lease in await claimed(ledger, limit=12):
-        clock.advance(seconds=int(lease.task.id[0]) % 3)
-        await ledger.outcomes.commit([failure(ledger, lease, Reason.TLS, policy=ONCE)])
-    everything = await ledger.queries.find(TaskFilter(), limit=100)
-
-    for chosen, wanted in (
-        (TaskFilter(host="h1.com"), [r for r in everything if r.task.host == "h1.com"]),
-        (TaskFilter(reason=Reason.TLS), [r for r in everything if r.task.reason]),
-        (TaskFilter(callback="parse"), everything),
-        (TaskFilter(host="none.com"), []),
-    ):
-        found: list[Record] = []
-        while some := await ledger.queries.find(chosen, limit=4, after=_behind(found)):
-            found += some
-        assert [r.task.id for r in found] == [r.task.id for r in wanted]
-
-
-def _behind(found: list[Record]) -> Cursor | None:
-    if not found:
-        return None
-    return Cursor(update_time=found[-1].task.update_time, id=found[-1].task.id)
 
 
 async def test_a_ledger_says_whether_it_has_tasks_of_some_statuses(ledger: Ledger):
@@ -1223,20 +1010,6 @@ async def test_a_hostile_item_comes_back_as_it_was_cleaned(ledger: Ledger):
         assert cleaned_item(item) in items, name
 
 
-async def test_a_hostile_context_comes_back_as_it_was_cleaned(ledger: Ledger):
-    contexts = {name: values.clean(context) for name, context in HOSTILE.items()}
-    tasks = [
-        make_task(f"http://example.com/{n}", context=context)
-        for n, context in enumerate(contexts.values())
-    ]
-
-    assert (await ledger.tasks.add(tasks)).new == len(tasks)
-
-    found = {lease.task.url: lease.task.context for lease in await claimed(ledger)}
-    for task, name in zip(tasks, contexts, strict=True):
-        assert found[task.url] == contexts[name], name
-
-
 async def test_a_huge_item_harms_no_other(ledger: Ledger):
     await ledger.tasks.add(make_tasks(3))
     first, huge, last = await claimed(ledger)
@@ -1349,29 +1122,6 @@ async def test_the_tasks_of_a_dead_worker_are_claimable_at_once(store: LedgerFac
 # --- whole runs
 
 
-async def test_a_crawl_of_two_processes_finishes_every_task_once(
-    store: LedgerFactory, clock: FakeClock
-):
-    clients = [await store.open(), await store.open()]
-    await clients[0].tasks.add(make_tasks(60))
-
-    async def work(name: str, client: Ledger) -> int:
-        committed = 0
-        while leases := await claimed(client, worker=name, limit=7):
-            page = await client.outcomes.commit(
-                [success(client, lease, {"url": lease.task.url}) for lease in leases]
-            )
-            committed += len(leases) - len(page.lost)
-        return committed
-
-    numbers = await asyncio.gather(*(work(f"w{n}", client) for n, client in enumerate(clients)))
-
-    assert sum(numbers) == 60
-    assert (await clients[1].queries.counts()).by_status == {Status.FINISHED: 60}
-    assert len({row.item["url"] async for row in clients[0].queries.items()}) == 60
-    assert await clients[0].queries.horizon() is None
-
-
 async def test_now_is_in_utc_and_whole_milliseconds(ledger: Ledger):
     assert ledger.now() == START
 
@@ -1435,20 +1185,6 @@ async def test_links_are_admitted_down_to_a_depth(
     }
     assert ready == {task.host for task in links[:admitted]}
     assert await ledger.admin.admit_to_depth(max_depth) == 0
-
-
-async def test_links_are_admitted_a_batch_at_a_time(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(admin, "BATCH", 7)
-    await ledger.tasks.add([refused(f"http://{n % 7}.com/{n}", depth=n % 3) for n in range(60)])
-
-    assert await ledger.admin.admit_to_depth(1) == 40
-
-    counts = await ledger.queries.counts()
-    assert (counts[Status.TODO], counts[Status.IGNORED]) == (40, 20)
-    hosts = await ledger.host_leases.lease(worker="a", limit=9, lease=LEASE)
-    assert len(hosts) == 7
 
 
 async def test_a_link_that_is_found_nearer_is_admitted_with_its_new_depth(

@@ -25,7 +25,6 @@ from crawlcw.ledger.protocol import Added, Cursor, TaskFilter
 from crawlcw.model.task import Payload, ResponseInfo, Status
 from crawlcw.model.transitions import Failed, Progress, Succeeded
 from tests.faults.proxy import End, Fault, Loss, proxied
-from tests.ledger.test_hosts_mongo import Losing
 from tests.ledger.test_ledger_plans import check_plans
 from tests.support import mongod_server
 from tests.support.command_log import CommandLog, logged
@@ -351,21 +350,6 @@ async def test_a_spider_does_not_pay_for_what_tracked_tasks_carry(
 
 
 # --- lost replies, and forced races
-
-
-async def test_a_claim_whose_reply_was_lost_is_adopted_with_what_the_task_carries(
-    ledger: MongoLedger,
-):
-    carried = Payload(data={"n": 1}, results={"scan": 2})
-    await ledger.tasks.add([make_task(carried=carried)])
-    page = await ledger.tasks.page(limit=1)
-    ledger.store.tasks = Losing(ledger.store.tasks, "find_one_and_update", applied=True)
-    with pytest.raises(LedgerUnavailableError):
-        await ledger.leases.claim(page, worker="w", lease=LEASE, max_lost=3)
-
-    again = await ledger.leases.claim(page, worker="w", lease=LEASE, max_lost=3)
-
-    assert [(lease.fence, lease.task.carried) for lease in again.leases] == [(1, carried)]
 
 
 class Beforehand:

@@ -139,16 +139,6 @@ async def test_a_page_reads_what_it_returns(ledger, large_database, command_log)
     assert check_plans(large_database, command_log, "find") == [200]
 
 
-async def test_a_page_over_all_priorities_reads_what_it_returns(
-    ledger, large_database, command_log
-):
-    page = await ledger.tasks.page(limit=1_800)
-
-    assert len(page) == 1_800
-    assert {task.priority for task in page} == {0, 1, 2}
-    check_plans(large_database, command_log, "find")
-
-
 @pytest.mark.parametrize("hosts", [1, 5, 50])
 async def test_a_page_of_some_hosts_reads_what_it_returns(
     ledger, large_database, command_log, hosts
@@ -184,39 +174,6 @@ async def test_a_page_of_each_host_seeks_each_and_reads_what_it_returns(
         assert statistics["totalKeysExamined"] <= most + 4
 
 
-async def test_pages_of_hosts_of_which_different_numbers_are_wanted_take_one_command(
-    ledger, command_log
-):
-    wanted = {f"h{n}.com": n for n in range(1, HOSTS)}
-    nowhere = [f"none-{n}.com" for n in range(HOSTS)]
-
-    page = await ledger.tasks.page_each({"h0.com": 0} | wanted | dict.fromkeys(nowhere, 9))
-
-    assert Counter(task.host for task in page) == wanted
-    assert [next(iter(command)) for command in command_log.commands] == ["aggregate"]
-
-
-async def test_the_earliest_tasks_of_many_hosts_are_one_look_each(
-    ledger, large_database, command_log
-):
-    there = {f"h{n}.com" for n in range(0, HOSTS, 4)}
-    nowhere = [f"none-{n}.com" for n in range(600)]
-
-    dues = await ledger.hosts.earliest_dues([*there, *nowhere])
-
-    assert dues.keys() == there
-    # For each host with tasks: one read for each of three priorities, and one for the end. Two
-    # reads for all hosts without tasks.
-    assert len(check_plans(large_database, command_log, "find")) == 4 * len(there) + 2
-
-
-async def test_the_tasks_of_a_host_that_is_given_up_are_found_by_its_index(
-    ledger, large_database, command_log
-):
-    assert await ledger.hosts.give_up("none.com", reason=Reason.CONNECT) == 0
-    assert check_plans(large_database, command_log, "find") == [0]
-
-
 async def test_a_page_when_nothing_is_due_reads_next_to_nothing(
     ledger, large_database, command_log
 ):
@@ -227,15 +184,6 @@ async def test_a_page_when_nothing_is_due_reads_next_to_nothing(
     assert check_plans(large_database, command_log, "find") == [0, 0]
 
 
-async def test_a_look_for_pages_to_visit_again_reads_next_to_nothing(
-    ledger, large_database, command_log
-):
-    ledger.store.now.time = START - timedelta(days=1)
-
-    assert await ledger.admin.revisit_due() == 0
-    assert check_plans(large_database, command_log, "find", spare=5) == [0]
-
-
 async def test_the_horizon_is_one_look_for_each_priority(ledger, large_database, command_log):
     earliest = min(
         d["due"] for d in large_database["books"].find({"status": Status.TODO}, {"due": 1})
@@ -243,13 +191,6 @@ async def test_the_horizon_is_one_look_for_each_priority(ledger, large_database,
 
     assert await ledger.queries.horizon() == earliest
     assert check_plans(large_database, command_log, "find") == [1, 1, 1, 0]
-
-
-async def test_the_horizon_is_one_look_where_tasks_are_due(ledger, large_database, command_log):
-    now = ledger.now()
-
-    assert await ledger.queries.horizon(enough=now) <= now
-    assert check_plans(large_database, command_log, "find") == [1]
 
 
 async def test_counting_reads_no_document_and_only_so_many_keys_at_once(
@@ -303,22 +244,6 @@ async def test_updates_find_their_tasks_by_id(ledger, large_database, command_lo
     assert set(hints) == {"_id_"}
 
 
-async def test_tasks_of_a_host_or_a_reason_are_found_by_its_index(
-    ledger, large_database, command_log
-):
-    for chosen in (TaskFilter(host="none.com"), TaskFilter(reason=Reason.TLS)):
-        assert await ledger.queries.find(chosen, limit=50) == []
-    assert len(await ledger.queries.find(TaskFilter(host="h1.com"), limit=50)) == 50
-
-    for command in command_log.commands:
-        explanation = explained(large_database, command)
-        assert "COLLSCAN" not in set(stages(explanation))
-        # Only the tasks of one host of 40.
-        for what in ("Keys", "Docs"):
-            assert examined(explanation, what) <= TASKS // HOSTS + 20
-    assert {"count", "aggregate", "find"} <= {next(iter(c)) for c in command_log.commands}
-
-
 async def test_items_are_counted_among_so_many_tasks_and_no_others(
     ledger, large_database, command_log
 ):
@@ -330,19 +255,6 @@ async def test_items_are_counted_among_so_many_tasks_and_no_others(
         assert not set(stages(explanation)) & {"COLLSCAN", "SORT"}
         read += examined(explanation, "Docs")
     assert read == 500
-
-
-async def test_the_items_of_tasks_are_read_a_reply_at_a_time(ledger, command_log):
-    """A reply has at most 16 MiB, and a single task with its items may be that large."""
-    failed = TaskFilter(statuses=[Status.FAILED])
-    for rows in (ledger.queries.items(failed), ledger.queries.items(), ledger.queries.versions()):
-        assert [row async for row in rows] == []
-
-    of_items = [
-        c for c in command_log.commands if {"items", "versions"} & {*c.get("projection", ())}
-    ]
-    assert len(of_items) > 3
-    assert all(command["singleBatch"] for command in of_items)
 
 
 async def test_counting_by_host_reads_the_leased_tasks_alone(ledger, large_database, command_log):
@@ -432,15 +344,5 @@ async def test_a_choice_of_very_many_is_counted_without_reading_one(
     ledger, large_database, command_log, chosen, expected
 ):
     assert await ledger.queries.count(chosen) == Count(number=expected)
-    for command in command_log.commands:
-        assert not set(stages(explained(large_database, command))) & {"COLLSCAN", "FETCH"}, command
-
-
-async def test_very_many_of_a_status_are_never_read_to_be_counted(
-    ledger, large_database, command_log, monkeypatch
-):
-    monkeypatch.setattr("crawlcw.ledger.mongo.task_table.COUNTED_AT_ONCE", TASKS // 20)
-
-    assert await ledger.queries.count(TaskFilter()) == Count(number=TASKS)
     for command in command_log.commands:
         assert not set(stages(explained(large_database, command))) & {"COLLSCAN", "FETCH"}, command

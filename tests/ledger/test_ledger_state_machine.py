@@ -19,7 +19,7 @@ from crawlcw.model.retry import KEPT_ERRORS, RetryPolicy
 from crawlcw.model.task import DONE, Lease, Record, Status, Task
 from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded, Unchanged
 from tests.support.ledgers import LEASE, make_tasks, visit
-from tests.support.state_machines import StoreMachine, explore, mongodb, mongomock, sqlite
+from tests.support.state_machines import StoreMachine, explore, mongodb, mongomock, postgres, sqlite
 
 pytestmark = pytest.mark.thorough
 
@@ -324,3 +324,7 @@ def test_interleavings_on_mongomock(examples: int):
 def test_interleavings_on_mongodb(mongodb_uri: str, database_name: str, claims: str):
     stores = mongodb(mongodb_uri, database_name, driver="pymongo", claims=claims)
     explore(LedgerMachine, stores, examples=6, steps=30)
+
+
+def test_interleavings_on_postgres(postgres_url: str):
+    explore(LedgerMachine, postgres(postgres_url), examples=6, steps=40)

@@ -295,35 +295,6 @@ def test_who_may_not_see_a_collection_is_told_which(server: GuardedServer, crawl
     )
 
 
-PARTS = ("", ".hosts", ".workers", ".rates", ".items", ".sessions", ".state")
-
-
-@pytest.mark.thorough
-@pytest.mark.representative(".workers")
-@pytest.mark.parametrize("part", PARTS)
-def test_a_crawl_asks_for_the_rights_on_each_of_its_collections(
-    server: GuardedServer, role: dict[str, Any], part: str
-):
-    server.empty()
-    names = [*(f"teas{each}" for each in PARTS if each != part), "crawlcw.schema"]
-    server.add_role(
-        {
-            "createRole": f"all_but{part}",
-            "privileges": [
-                {**role["privileges"][0], "resource": {"db": DATABASE, "collection": name}}
-                for name in names
-            ],
-            "roles": [],
-        }
-    )
-    url = server.add_user(f"all_but{part}", f"all_but{part}")
-
-    with pytest.raises(LedgerConfigurationError, match="and has to: createCollection, createIndex"):
-        asyncio.run(crawl(url))
-
-    assert server.everything() == {}
-
-
 ANYWHERE = {"resource": {"db": "", "collection": ""}, "actions": ["find"]}
 OTHER = {"resource": {"db": "other", "collection": ""}, "actions": ["update"]}
 ONE = {"resource": {"db": "crawl", "collection": "books"}, "actions": ["update"]}

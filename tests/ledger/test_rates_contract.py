@@ -50,19 +50,6 @@ async def test_points_are_read_back_as_what_was_done_between_them(store: LedgerF
     assert (second.since, second.finished) == (START + MINUTE, 21)
 
 
-async def test_only_what_ended_in_the_time_asked_for_is_read(store: LedgerFactory):
-    ledger = await store.open()
-    for minute in range(1, 6):
-        await ledger.rates.record(point(START + minute * MINUTE, minute))
-
-    found = await ledger.rates.between(START + 2 * MINUTE, START + 4 * MINUTE)
-
-    assert [(span.since, span.until) for span in found] == [
-        (START + MINUTE, START + 2 * MINUTE),
-        (START + 2 * MINUTE, START + 3 * MINUTE),
-    ]
-
-
 async def test_many_points_are_read_some_at_a_time(
     store: LedgerFactory, monkeypatch: pytest.MonkeyPatch
 ):
@@ -144,13 +131,3 @@ async def test_a_worker_shows_its_vitals_with_its_heartbeat_until_it_leaves(stor
     await one.workers.join(worker)
     assert [(each.name, each.vitals) for each in await two.workers.all()] == [("a", None)]
     assert await one.rates.between(START, START + DAY) == []
-
-
-async def test_points_go_with_the_ledger_that_is_dropped(store: LedgerFactory):
-    ledger = await store.open()
-    await ledger.rates.record(point(START + MINUTE, 3))
-
-    await ledger.admin.drop()
-
-    again = await store.open()
-    assert await again.rates.between(START, START + DAY) == []

@@ -1,16 +1,13 @@
 """Locations of stored page bodies, and items that replace others without a lease."""
 
 from dataclasses import replace
-from datetime import timedelta
-
-import pytest
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Committed, Ledger, TaskFilter
 from crawlcw.model.task import Record, Status, StoredPage, Task
 from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded, Unchanged, reparse
 from tests.ledger.test_revisits_contract import at, ended, record, rows
-from tests.support.ledgers import FakeClock, LedgerFactory, claimed_one, make_task, settled, visit
+from tests.support.ledgers import FakeClock, claimed_one, make_task, settled, visit
 
 PLACE = StoredPage(file="books-1.warc.gz", offset=1 << 40, length=5)
 LARGE = "x" * (1 << 20)
@@ -47,12 +44,6 @@ async def test_where_a_body_is_kept_stays_with_its_task(ledger: Ledger):
     assert (await record(ledger, found.task)).task.stored == PLACE
 
 
-async def test_a_page_whose_callback_raised_has_its_body(ledger: Ledger):
-    found = await done(ledger, Failed(reason=Reason.PARSE_ERROR, stored=PLACE))
-
-    assert (found.task.status, found.task.stored) == (Status.IGNORED, PLACE)
-
-
 async def test_items_of_a_stored_page_take_the_place_of_the_old_ones(
     ledger: Ledger, clock: FakeClock
 ):
@@ -71,15 +62,6 @@ async def test_items_of_a_stored_page_take_the_place_of_the_old_ones(
     assert after.task == replace(found.task, fence=2, settled=2)
     assert await rows(ledger.queries.items()) == [(2, at(3)), (3, at(3))]
     assert (await ledger.queries.counts())[Status.FINISHED] == 1
-
-
-async def test_a_page_without_items_any_more_has_none(ledger: Ledger):
-    found = await done(ledger, Succeeded(stored=PLACE, visit=visit(), items=({"n": 1},)))
-
-    await ledger.outcomes.replace([again(found)])
-
-    assert await given(ledger, found.task) == []
-    assert await ledger.queries.item_count() == 0
 
 
 async def test_a_page_whose_callback_had_raised_is_finished(ledger: Ledger, clock: FakeClock):
@@ -122,19 +104,6 @@ async def test_sent_twice_it_is_recorded_once(ledger: Ledger):
     assert (await record(ledger, found.task)).task.fence == 2
 
 
-async def test_of_two_at_once_one_is_recorded(store: LedgerFactory):
-    ledger, other = await store.open(), await store.open()
-    found = await done(ledger, Succeeded(stored=PLACE, visit=visit(), items=({"n": 1},)))
-    await ledger.outcomes.replace([again(found, {"n": 2})])
-    now = await record(other, found.task)
-
-    assert await other.outcomes.replace([again(now, {"n": 3})]) == Committed()
-    late = again(found, {"n": 4})
-    assert await ledger.outcomes.replace([late]) == Committed(lost=(late.lease,))
-
-    assert await given(ledger, found.task) == [3]
-
-
 async def test_large_items_are_replaced_and_leave_nothing(ledger: Ledger):
     found = await done(
         ledger, Succeeded(stored=PLACE, visit=visit(), items=({"n": 1, "text": LARGE},))
@@ -169,27 +138,3 @@ async def test_what_the_store_cannot_hold_leaves_the_page_as_it_was(ledger: Ledg
     assert committed.lost == ()
     assert await given(ledger, found.task) == [1]
     assert (await record(ledger, found.task)).task.fence == 1
-
-
-@pytest.mark.parametrize("held", [False, True])
-async def test_a_page_that_is_to_be_fetched_is_left_alone(ledger: Ledger, held: bool):
-    task = make_task()
-    await ledger.tasks.add([task])
-    if held:
-        await claimed_one(ledger)
-    found = (await record(ledger, task)).task
-
-    assert reparse(found, response=None, items=(), now=at(1)) is None
-
-
-async def test_a_page_can_be_visited_again_afterwards(ledger: Ledger, clock: FakeClock):
-    found = await done(
-        ledger, Succeeded(stored=PLACE, visit=visit(), revisit=at(10), items=({"n": 1},))
-    )
-    await ledger.outcomes.replace([again(found, {"n": 2})])
-    clock.advance(seconds=timedelta(hours=1).total_seconds())
-
-    assert await ledger.admin.revisit_due() == 1
-    await ended(ledger, Succeeded(visit=visit(), items=({"n": 3},)))
-
-    assert await given(ledger, found.task) == [3]

@@ -83,18 +83,6 @@ async def test_a_page_is_due_for_its_next_visit_when_its_time_has_come(
     assert await ledger.admin.revisit_due() == 0
 
 
-async def test_many_pages_become_due_a_batch_at_a_time(
-    ledger: Ledger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("crawlcw.ledger.admin.BATCH", 4)
-    await ledger.tasks.add(make_tasks(10))
-    await ended(ledger, page())
-    clock.time = at(60)
-
-    assert await ledger.admin.revisit_due() == 10
-    assert (await ledger.queries.counts()).by_status == {Status.TODO: 10}
-
-
 async def test_the_hosts_of_pages_that_are_due_again_are_ready(ledger: Ledger, clock: FakeClock):
     await ledger.tasks.add([make_task()])
     await ledger.hosts.wake({"example.com": START})
@@ -267,29 +255,6 @@ async def test_the_items_of_the_last_visits_are_kept_where_that_is_wanted(
     assert await rows(ledger.queries.versions()) == of_each * 2
     assert await rows(ledger.queries.items()) == [(3, at(30))] * 4
     assert await ledger.queries.item_count() == 4
-
-
-async def test_versions_go_with_their_tasks(ledger: Ledger):
-    one, other = make_tasks(2)
-    await ledger.tasks.add([one, other])
-    await ended(ledger, page({"n": 1}, versions=2))
-
-    await ledger.admin.purge(TaskFilter(ids=[one.id]))
-
-    assert await rows(ledger.queries.versions()) == [(1, START)]
-    assert await rows(ledger.queries.items()) == [(1, START)]
-
-
-async def test_a_result_that_comes_too_late_leaves_no_version(ledger: Ledger, clock: FakeClock):
-    await ledger.tasks.add([make_task()])
-    late = await claimed_one(ledger)
-    clock.advance(seconds=61)
-    await ended(ledger, page({"n": 2}, versions=5))
-
-    committed = await ledger.outcomes.commit([settled(ledger, late, page({"n": 1}, versions=5))])
-
-    assert committed.lost == (late,)
-    assert await rows(ledger.queries.versions()) == [(2, at(61))]
 
 
 async def test_what_was_set_aside_of_a_replaced_visit_is_deleted(

@@ -92,18 +92,6 @@ async def test_cookies_of_two_processes_are_kept_beside_each_other(ledger: Ledge
     assert (known.score, known.login_probe, known.fence) == (3, "https://a.example/", 1)
 
 
-async def test_a_cookie_takes_the_place_of_another_as_a_whole(ledger: Ledger):
-    odd = 'ü"\\\0\u2028$'
-    await ledger.sessions.change(None, ready(a=replace(cookie("1"), expires=START), b=cookie(odd)))
-
-    until = replace(cookie(odd), expires=START + LEASE)
-    await ledger.sessions.keep("ada", 1, Left(cookies={"a": cookie(odd), "c": until}))
-
-    known = await ledger.sessions.get("ada")
-    assert known is not None
-    assert known.cookies == {"a": cookie(odd), "b": cookie(odd), "c": until}
-
-
 async def test_cookies_of_an_earlier_login_are_not_kept(ledger: Ledger):
     await ledger.sessions.change(None, ready())
 

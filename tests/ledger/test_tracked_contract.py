@@ -530,32 +530,6 @@ async def test_a_task_that_was_read_before_it_was_reopened_is_not_claimed(ledger
     assert (await claimed_one(ledger)).task.callback == "second"
 
 
-async def test_what_is_chosen_by_ids_and_time_is_changed_and_nothing_else(
-    ledger: Ledger, various: list[Task], clock: FakeClock
-):
-    ids = [various[n].id for n in (TODO, HELD, FINISHED)] + [b"x" * 16]
-
-    assert await ledger.admin.reopen(TaskFilter(ids=ids, until=START)) == 0
-    assert await ledger.admin.reopen(TaskFilter(ids=ids, since=clock.time)) == 0
-    assert (
-        await ledger.admin.reopen(
-            TaskFilter(ids=ids, statuses=[Status.FINISHED, Status.PROCESSING])
-        )
-        == 1
-    )
-    assert await ledger.admin.withdraw(TaskFilter(ids=ids[:2]), reason=Reason.UNWANTED) == 1
-    assert list(await changed(ledger, various)) == [TODO, FINISHED]
-
-
-async def test_failures_are_retried_by_their_ids(ledger: Ledger, various: list[Task]):
-    ids = [various[n].id for n in (TODO, HELD, FAILED, FINISHED)]
-
-    assert (await ledger.admin.count_failed(TaskFilter(ids=ids))).number == 1
-    assert await ledger.admin.retry_failed(TaskFilter(ids=ids)) == 1
-    assert await ledger.admin.retry_failed(TaskFilter(ids=())) == 0
-    assert list(await changed(ledger, various)) == [FAILED]
-
-
 async def test_tasks_that_wait_get_another_priority(ledger: Ledger, various: list[Task]):
     priorities = {task.id: n + 1 for n, task in enumerate(various)} | {b"x" * 16: 9}
 
@@ -588,18 +562,6 @@ async def test_what_is_purged_is_gone_with_all_that_belongs_to_it(
     assert (await ledger.queries.counts()).total == 0
     late = await ledger.outcomes.commit([settled(ledger, lease, Succeeded(progress=progress()))])
     assert late.lost == (lease,)
-
-
-async def test_a_task_that_was_purged_leaves_none_of_its_items(ledger: Ledger):
-    large = {"large": "x" * (2 << 20)}
-    for _ in range(2):
-        await ledger.tasks.add([make()])
-        lease = await claimed_one(ledger)
-        await commit(ledger, lease, Succeeded(items=(large, {"n": 1}), progress=progress()))
-        assert [row.item async for row in ledger.queries.items()] == [large, {"n": 1}]
-
-        assert await ledger.admin.purge(TaskFilter()) == 1
-        assert [row.item async for row in ledger.queries.items()] == []
 
 
 # --- notices of changes

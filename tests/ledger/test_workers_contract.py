@@ -59,36 +59,6 @@ async def test_workers_join_and_leave(store: LedgerFactory):
     assert await at_work(one) == {"b": worker("b")}
 
 
-@pytest.mark.parametrize(
-    ("host", "kept"),
-    [
-        ("crawler-1.example.com", "crawler-1.example.com"),
-        ("$HOST.\0 ü", "$HOST.\0 ü"),
-        ("b\udcffd", "b\ufffdd"),
-    ],
-)
-async def test_the_machines_name_is_kept_whatever_it_is(ledger: Ledger, host: str, kept: str):
-    await ledger.workers.join(worker("a", host=host))
-
-    assert await at_work(ledger) == {"a": worker("a", host=kept)}
-
-
-async def test_a_worker_that_leaves_twice_has_left(ledger: Ledger, clock: FakeClock):
-    await ledger.tasks.add(make_tasks(2))
-    await ledger.workers.join(worker("a"))
-    await claimed(ledger, worker="a")
-    await ledger.workers.beat("a", COUNTERS)
-    assert await ledger.workers.leave("a") == 2
-    clock.advance(seconds=1)
-    (lease, _) = await claimed(ledger, worker="b")
-
-    await ledger.workers.leave("a")
-
-    assert await ledger.workers.all() == []
-    assert await ledger.workers.counters() == COUNTERS
-    assert await ledger.leases.renew([lease], lease=LEASE) == set()
-
-
 async def test_a_worker_that_joins_again_is_at_work(ledger: Ledger):
     await left(ledger, "a")
 
@@ -151,17 +121,6 @@ async def test_reasons_may_have_any_name(ledger: Ledger):
     assert await ledger.workers.counters() == Counters(links_dropped=dropped)
 
 
-async def test_links_that_were_dropped_are_kept_as_they_are_shown(ledger: Ledger):
-    examples = {reason: ["$where", "a.b", "\ud800"] for reason in HOSTILE}
-    await ledger.workers.join(worker("a"))
-
-    await ledger.workers.beat("a", Counters(link_examples=examples))
-
-    kept = {reason: ["$where", "a.b", "\ufffd"] for reason in HOSTILE}
-    assert (await at_work(ledger))["a"].counters == Counters(link_examples=kept)
-    assert await ledger.workers.counters() == Counters(link_examples=kept)
-
-
 async def test_reasons_that_no_store_can_hold_are_counted_together(ledger: Ledger):
     await ledger.workers.join(worker("a"))
 
@@ -204,29 +163,6 @@ async def test_of_workers_that_left_the_last_ones_are_kept(
         assert (await ledger.workers.counters()).pages == 1000 + kept
 
     assert list(await at_work(ledger)) == ["at-work"]
-
-
-async def test_of_workers_that_left_at_the_same_time_as_many_are_kept(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("crawlcw.ledger.documents.KEPT_WORKERS", 3)
-
-    for n in range(8):
-        await left(ledger, f"w{n}", Counters(pages=1))
-
-    assert (await ledger.workers.counters()).pages == 3
-
-
-async def test_workers_at_work_are_never_forgotten(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("crawlcw.ledger.documents.KEPT_WORKERS", 0)
-    names = {f"w{n}" for n in range(5)}
-    for name in names:
-        await ledger.workers.join(worker(name))
-
-    await left(ledger, "a")
-
-    assert (await at_work(ledger)).keys() == names
-    assert await ledger.workers.counters() == Counters()
 
 
 async def test_what_a_dead_worker_held_goes_before_what_came_after_it(

@@ -62,6 +62,14 @@ def mongodb(uri: str, database: str, **options: Any) -> Stores:
     return made
 
 
+def postgres(url: str) -> Stores:
+    def made(ends: ExitStack) -> LedgerFactory:
+        ends.callback(ledgers.empty_postgres, url)
+        return ledgers.on_postgres(url)
+
+    return made
+
+
 def explore(machine: type[StoreMachine], stores: Stores, *, examples: int, steps: int) -> None:
     """Run *examples* examples of a machine's steps, the same ones each time."""
     run_state_machine_as_test(

@@ -101,17 +101,20 @@ class TaskTable(Table):
         # every status; one filter for both would not be.
         for part, order in behind(stretch, after):
             missing = limit - len(cursors)
+            size = scan_limit if rest else min(scan_limit, missing)
             pipeline: list[Any] = [
                 {"$match": part},
                 {"$sort": dict(order)},
-                {"$limit": scan_limit if rest else min(scan_limit, missing)},
+                {"$limit": size},
                 *([{"$match": rest}, {"$limit": missing}] if rest else []),
                 {"$project": _CURSOR},
             ]
-            cursors += _cursors(await self._store.aggregate(pipeline, most=missing + 1))
-            if len(cursors) == limit:
+            found = _cursors(await self._store.aggregate(pipeline, most=min(size, missing) + 1))
+            cursors += found
+            if len(cursors) == limit or len(found) == size:
                 return Listed(cursors, cursors[-1])
-            if last := await self._nth(part, order, scan_limit):
+            # Without further tests all that were examined pass.
+            if rest and (last := await self._nth(part, order, size)):
                 return Listed(cursors, last)
         return Listed(cursors, None)
 
