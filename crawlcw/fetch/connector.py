@@ -1,38 +1,15 @@
 """Connections to servers: how they are opened, read, kept and used again.
 
-A connection that has spoken out of turn must not answer the next request: its bytes would be
-stored as another page. Nothing in HTTP/1.1 tells a late answer from a right one. So:
-
-- **Idle connections are listened to.** Any byte ends the connection, and no connection to that
-  origin is used twice any more. A `408 Request Timeout` ends the connection only.
-- **An answer too many**, in the segment of the right one or before it was taken, counts as
-  such a byte.
-- **Connections rest** until the endpoint that answered last is trusted:
-
-      known of it                                          rest after its answer
-      an endpoint with fewer than `CLEAN_RESTS`            REST
-      an endpoint with as many                             none
-      any endpoint of a folder that has shown
-      `CLEAN_ENDPOINTS` clean ones (`/wiki/Crawler`)       none
-      an origin that broke the rules of HTTP               REST
-      an origin that spoke without being asked             never used again
-
-  A server that answers without being asked does so by an endpoint that is broken: others at
-  the same origin may be in order. A clean rest is a connection that was silent for `REST`
-  seconds after an answer. An endpoint is a path without the numbers in it, and without the
-  values of its query: `/page/7?id=3` and `/page/8?id=4` are one.
-- **Before a request** the socket is looked at for bytes that the event loop has not delivered.
-- **After it** the first bytes of the answer must come when the server's kernel has acknowledged
-  the whole request, for the segment that carries an answer acknowledges its request (Linux;
-  requests without a body). Bytes that come sooner were sent before: the connection is closed,
-  and an idempotent request goes out once more.
-
-Not guaranteed: an endpoint that is trusted, and then answers twice, the second time after our
-next request has arrived; and half a TLS record, which neither the socket nor aiohttp shows. The
-page that could be mistaken is of the same origin. HTTP/2 is not offered: aiohttp has none.
+Nothing in HTTP/1.1 tells a late second answer from the answer to the next request. One rule bounds
+that: a byte that comes while a connection is idle closes it and the other idle connections to
+that origin, whose connections are used once from then on. Bytes that the event loop has not
+delivered yet count, and so does a second answer in the segment of the first. A second answer that
+comes after our next request is taken for its answer, until the rule stops that: the pages that are
+mistaken are of the same origin. HTTP/2 is not offered: aiohttp has none.
 
 aiohttp opens the connections, and its parser reads the answers. Interim responses and framing,
-which it does not bound, are bounded here.
+which it does not bound, are bounded here. This is the only module that uses names which aiohttp
+keeps private: `PRIVATE_NAMES` lists them.
 """
 
 import asyncio
@@ -74,26 +51,26 @@ from crawlcw.fetch.failures import failure_of
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 
-#: Seconds. Late answers came within 50 ms of the first where they were measured.
-REST = 0.1
-CLEAN_RESTS = 2
-CLEAN_ENDPOINTS = 24
-#: Bounds of the memory. A forgotten origin or endpoint has to show its behaviour again.
-_SITES = 4_000
-_COUNTS = 64  #: of one origin
-_NUMBER = re.compile(r"\d+")
-_VALUE = re.compile(r"=[^&]*")
+#: What this module uses of aiohttp that has no public name. aiohttp may change it in any release,
+#: so pyproject.toml has an upper bound, and a test looks for each name.
+PRIVATE_NAMES: dict[type, tuple[str, ...]] = {
+    ResponseHandler: (
+        *("_drop_timeout", "_loop", "_parser", "_payload", "_reading_paused"),
+        *("_reschedule_timeout", "_should_close", "_upgraded"),
+    ),
+    TCPConnector: (
+        *("_acquired", "_convert_hosts_to_addr_infos", "_create_connection", "_factory"),
+        *("_get_ssl_context", "_loop", "_resolve_host", "_start_tls_connection"),
+        "_wrap_existing_connection",
+    ),
+}
 
+#: An origin that was forgotten gets new connections.
+_SITES = 4_000
 _KEEPALIVE = 15.0
 _LEAST_IDLE = 16
 #: Should descriptors run out before, the downloader closes the idle connections.
 _IDLE_IN_TOTAL = 1_000
-#: Seconds that a timer of uvloop, which counts milliseconds, may be early.
-_TIMER_STEP = 0.001
-#: A request waits for a resting connection up to this multiple of the time that a new one takes,
-#: whose handshake costs the server more.
-_OPENING_COSTS = 2.5
-
 #: What some servers say before they close an idle connection, RFC 9110, section 15.5.9.
 _GOODBYES = (b"HTTP/1.1 408", b"HTTP/1.0 408")
 #: Bytes of the interim responses to one request: two are usual (103 Early Hints), and some
@@ -120,49 +97,20 @@ _RESOLVER_THREADS = 32
 _OF_THE_HOST = range(1, 7)
 
 
-def endpoint_of(address: str) -> tuple[int, int]:
-    """Return the endpoint of a URL, or of its path and query: its folder and its name."""
-    path, _, query = address.partition("?")
-    # `/my-post/` is a page of its folder, like `/my-post`.
-    folder, _, name = _NUMBER.sub("0", path.rstrip("/")).rpartition("/")
-    names = _VALUE.sub("", query) if query else ""
-    # Hashes, for a server chooses how long its paths are.
-    return hash((folder, None)), hash((folder, name, names))
-
-
 @dataclass(slots=True, eq=False)
 class Site:
     """An origin, asked directly or through one proxy: its behaviour and its idle connections."""
 
     url: yarl.URL
     is_admitted: bool = False  #: whether the address guard lets requests through
+    is_kept: bool = True  #: whether its connections are used again
     idle: list["Listener"] = field(default_factory=list)  #: the longest idle first
-    waiting: int = 0  #: requests that wait for a connection to have rested
-    opening: float = 0.0  #: the fewest seconds that a new connection took; 0: none yet
-    least_rest: float = 0.0  #: seconds after any answer; infinite: no connection is used again
-    _clean: dict[int, int] = field(default_factory=dict)  #: the latest last
 
-    def rest_after(self, endpoint: tuple[int, int]) -> float:
-        """Return for how many seconds a connection rests after an answer of *endpoint*."""
-        folder, name = endpoint
-        known = self._clean.get
-        if known(name, 0) >= CLEAN_RESTS or known(folder, 0) >= CLEAN_ENDPOINTS:
-            return self.least_rest
-        return max(self.least_rest, REST)
-
-    def rested(self, endpoint: tuple[int, int]) -> None:
-        """Note that a connection was silent for `REST` seconds after an answer of *endpoint*."""
-        folder, name = endpoint
-        for shown in (name,) if name in self._clean else (folder, name):
-            self._clean[shown] = self._clean.pop(shown, 0) + 1
-            if len(self._clean) > _COUNTS:
-                del self._clean[next(iter(self._clean))]
-
-    def distrust(self, rest: float) -> None:
-        """Let connections rest for at least *rest* seconds from now on, and close the idle ones."""
-        self.least_rest = max(self.least_rest, rest)
-        for each in self.idle:
-            each.close()
+    def distrust(self) -> None:
+        """Use no connection twice any more, and close the idle ones."""
+        self.is_kept = False
+        for connection in self.idle:
+            connection.close()
 
 
 class Listener(ResponseHandler):
@@ -171,8 +119,8 @@ class Listener(ResponseHandler):
     # With aiohttp's they are more than Python shares the keys of, and each access would take
     # longer.
     __slots__ = (
-        *("site", "endpoint", "released", "ready_at", "sent_at", "is_answered"),
-        *("message", "content", "_can_be_told", "_descriptor", "_wire", "_head", "_among"),
+        *("site", "released", "sent_at", "is_answered"),
+        *("message", "content", "_descriptor", "_wire", "_head", "_among"),
     )
 
     message: RawResponseMessage  #: head of the answer
@@ -182,14 +130,11 @@ class Listener(ResponseHandler):
         super().__init__(loop)
         self._among = among
         self.site: Site | None = None  #: None: a tunnel is not open yet
-        self.endpoint = (0, 0)
-        self.released = self.ready_at = 0.0  #: since when it is idle, and when it has rested
+        self.released = 0.0  #: since when it is idle
         #: When the request was sent, by the monotonic clock, and never earlier than it was.
         self.sent_at = 0.0
         self.is_answered = False  #: whether a head has come since the request
         self.content: StreamReader = EMPTY_PAYLOAD  #: body of the answer
-        #: Whether the acknowledged bytes of the request tell the next bytes from its answer.
-        self._can_be_told = False
         self._descriptor = -1
         self._wire = 0  #: bytes that have come since the request
         #: Bytes of a head that has no end yet; None: no head is awaited.
@@ -222,23 +167,11 @@ class Listener(ResponseHandler):
         """
         self.abort()
 
-    async def ask(
-        self,
-        request: bytes,
-        endpoint: tuple[int, int],
-        *,
-        answered_when_read: bool,
-        is_head: bool,
-        patience: float,
-    ) -> None:
+    async def ask(self, request: bytes, *, is_head: bool, patience: float) -> None:
         """Send a request, and wait for the head of its answer.
 
-        Where *answered_when_read*, none comes before the request is read. The server may be
-        silent for *patience* seconds. The answer to a HEAD has no body.
+        The server may be silent for *patience* seconds. The answer to a HEAD has no body.
         """
-        self.endpoint = endpoint
-        # Over a new connection a server may say that it is too busy to read.
-        self._can_be_told = answered_when_read and self.is_answered
         self.is_answered = False
         self._head, self._wire = b"", 0
         self.set_response_params(
@@ -273,13 +206,10 @@ class Listener(ResponseHandler):
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
-    def holds(self, which: int) -> bool:
-        """Return whether the socket holds bytes; false where that is not known.
-
-        *which*: `FIONREAD`, those to be read; `TIOCOUTQ`, those not acknowledged (tcp(7)).
-        """
+    def has_unread(self) -> bool:
+        """Return whether bytes wait in the socket; false if that is not known."""
         try:
-            return any(fcntl.ioctl(self._descriptor, which, bytes(4)))
+            return any(fcntl.ioctl(self._descriptor, termios.FIONREAD, bytes(4)))
         except (OSError, ValueError):
             return False
 
@@ -291,11 +221,13 @@ class Listener(ResponseHandler):
             return
         try:
             if data:
-                is_resting = self.is_answered and self.content.is_eof()
-                if is_resting or (self._can_be_told and self.holds(termios.TIOCOUTQ)):
-                    self._hang_up(site, data)
+                if self.is_answered and self.content.is_eof():
+                    # Not one byte is kept: a server could send them for as long as the
+                    # connection stands.
+                    self.close()
+                    if not data.startswith(_GOODBYES):
+                        site.distrust()
                     return
-                self._can_be_told = False
                 self._wire += len(data)
             parsed = data if self._head is None else self._looked_at(self._head + data)
             messages, self._upgraded, _ = parser.feed_data(parsed)
@@ -303,7 +235,7 @@ class Listener(ResponseHandler):
                 if self.is_answered:
                     # A second one answers no request. Dropped, for there may be thousands; the
                     # first is still good.
-                    site.distrust(math.inf)
+                    site.distrust()
                     break
                 self.is_answered, self.message = True, message
                 self.content = self._payload = payload
@@ -312,24 +244,15 @@ class Listener(ResponseHandler):
             if self._wire - self.content.total_bytes > _MAX_FRAMING:
                 raise HttpProcessingError(message="more framing than content")
         except HttpProcessingError as error:
-            self._refuse(site, error)
+            self._refuse(error)
             return
         if self.is_answered and self.content.is_eof():
             self._drop_timeout()
         elif not self._reading_paused:
             self._reschedule_timeout()
 
-    def _hang_up(self, site: Site, data: bytes) -> None:
-        """End the connection of a server that spoke unasked, or without having read all of it."""
-        if not data.startswith(_GOODBYES):
-            site.distrust(math.inf)
-        # Not one byte is kept: a server could send them for as long as the connection stands. A
-        # request under way is repeated, if it may be, on a new connection.
-        self.close()
-
-    def _refuse(self, site: Site, error: HttpProcessingError) -> None:
+    def _refuse(self, error: HttpProcessingError) -> None:
         """End the connection after an answer that is no HTTP."""
-        site.distrust(REST)
         if self._payload is not None and not self._payload.is_eof():
             self._payload.set_exception(error)
         self.close()
@@ -422,35 +345,16 @@ class Connector(TCPConnector):
 
         It is to be given to `release`.
         """
-        has_waited = False
+        now = monotonic()
         while site.idle:
-            now = monotonic()
-            for found in [*site.idle]:
-                if found.ready_at > now:
-                    continue
-                site.idle.remove(found)
-                del self._idle[found]
-                rested = now - found.released
-                if rested > _KEEPALIVE or not found.is_connected():
-                    found.close()
-                # What waits to be read the event loop will deliver, and so end the connection.
-                elif not found.holds(termios.FIONREAD):
-                    if rested >= REST:
-                        site.rested(found.endpoint)
-                    hop.stage = max(hop.stage, Stage.REACHED)
-                    return found
-            # Those that wait already take the ones before.
-            if has_waited or site.waiting >= len(site.idle):
-                break
-            wait = site.idle[site.waiting].ready_at - now
-            if wait >= _OPENING_COSTS * site.opening:
-                break
-            has_waited = True
-            site.waiting += 1
-            try:
-                await asyncio.sleep(wait + _TIMER_STEP)
-            finally:
-                site.waiting -= 1
+            found = site.idle.pop(0)
+            del self._idle[found]
+            if now - found.released > _KEEPALIVE or not found.is_connected():
+                found.close()
+            # What waits to be read the event loop will deliver, and so end the connection.
+            elif not found.has_unread():
+                hop.stage = max(hop.stage, Stage.REACHED)
+                return found
         opened = await self._open(site, hop)
         opened.site = site
         return opened
@@ -459,13 +363,11 @@ class Connector(TCPConnector):
         """Keep a connection whose answer has ended for the next request, and close any other."""
         site = found.site
         assert site is not None
-        rest = site.rest_after(found.endpoint)
         is_over = found.is_answered and not found.should_close and not found.writing_paused
-        if self.closed or not is_over or rest > REST or len(site.idle) >= self._idle_per_host:
+        if self.closed or not is_over or not site.is_kept or len(site.idle) >= self._idle_per_host:
             found.close()
             return
         found.released = monotonic()
-        found.ready_at = found.released + rest
         site.idle.append(found)
         self._idle[found] = None
         if len(self._idle) > _IDLE_IN_TOTAL:
@@ -497,7 +399,6 @@ class Connector(TCPConnector):
         request = ClientRequest(
             "GET", site.url, loop=self._loop, proxy=address, proxy_headers=CIMultiDict(told)
         )
-        began = monotonic()
         try:
             async with asyncio.timeout(self._timeout.connect):
                 if hop.proxy is proxy:
@@ -510,12 +411,7 @@ class Connector(TCPConnector):
             opened.close()
             raise ClientConnectionError("the connector is closed")
         self._acquired.add(opened)  # which are closed with the connector
-        took = monotonic() - began
-        site.opening = min(site.opening or took, took)
         return cast("Listener", opened)
-
-    # aiohttp has no public hook for this, nor for `_factory`; tests/fetch/test_downloader.py
-    # fails if it stops calling them.
 
     async def _start_tls_connection(
         self, *arguments: Any, **options: Any

@@ -37,7 +37,7 @@ from crawlcw.fetch.body import (
     check_type,
     codings_of,
 )
-from crawlcw.fetch.connector import Connector, Listener, Site, endpoint_of, login_of
+from crawlcw.fetch.connector import Connector, Listener, Site, login_of
 from crawlcw.fetch.failures import failure_in, login_refused
 from crawlcw.fetch.redirects import REDIRECTS
 from crawlcw.files.saving import FileTransfer, FileTransfers
@@ -205,9 +205,6 @@ class AiohttpDownloader:
             try:
                 await answer.ask(
                     sent,
-                    endpoint_of(request.url),
-                    # A server may refuse a body before it has read all of it.
-                    answered_when_read=not body,
                     is_head=method == "HEAD",
                     # One that may take longer than `read_timeout` may be silent for as long.
                     patience=max(self._read_timeout, request.options.timeout or 0.0),

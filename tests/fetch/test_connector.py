@@ -1,10 +1,8 @@
 """Reuse of connections, on real sockets."""
 
 import asyncio
-import math
 import select
 import ssl
-import termios
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,14 +14,12 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from crawlcw.api.attempt import Attempt
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch import connector as connector_module
-from crawlcw.fetch.addresses import Hop, current_hop
-from crawlcw.fetch.connector import CLEAN_RESTS, REST, Connector, Listener, Site
+from crawlcw.fetch.connector import Connector, Listener, Site
 from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile import server as hostile_server
 from tests.hostile.pages import PAGE, PAGES, Exchange, page, response
@@ -94,13 +90,6 @@ async def get(downloader: AiohttpDownloader, url: str, **options: Any) -> Respon
     return await downloader.fetch(Request(url, **options), url=url)
 
 
-async def trusted(downloader: AiohttpDownloader, clock: Clock, url: str) -> None:
-    """Fetch a page until connections rest no longer after it."""
-    for _ in range(CLEAN_RESTS + 1):
-        await get(downloader, url)
-        clock.ahead += REST
-
-
 def connector_of(downloader: AiohttpDownloader) -> Connector:
     return cast("Connector", downloader._connector)
 
@@ -109,49 +98,17 @@ def site_of(downloader: AiohttpDownloader, server: HostileServer) -> Site:
     return connector_of(downloader).site(f"http://127.0.0.1:{server.port}", None)
 
 
-def spoke_unasked(downloader: AiohttpDownloader, server: HostileServer) -> bool:
-    return math.isinf(site_of(downloader, server).least_rest)
-
-
 def idle(downloader: AiohttpDownloader) -> list[Listener]:
     return list(connector_of(downloader)._idle)
-
-
-async def test_a_tunnel_whose_connection_is_lost_in_its_handshake_holds_nothing() -> None:
-    current_hop.set(Hop(Attempt(request=Request("https://a.example/"))))
-    opened = Listener(asyncio.get_running_loop(), among=set())
-    lost = asyncio.Transport()
-    assert lost.get_extra_info("socket") is None
-
-    opened.connection_made(lost)
-
-    assert not opened.holds(termios.FIONREAD)
-
-
-def unacknowledged(_: Listener, which: int) -> bool:
-    """Stands for `holds` while no request has been acknowledged."""
-    return which == termios.TIOCOUTQ
 
 
 async def test_connections_of_a_clean_origin_are_used_again_at_once(
     downloader: AiohttpDownloader, server: HostileServer, clock: Clock
 ) -> None:
-    await trusted(downloader, clock, server.url("/ok"))
     for _ in range(20):
         assert (await get(downloader, server.url("/ok"))).body == PAGE
 
     assert server.connections == 1
-
-
-async def test_a_connection_rests_after_an_endpoint_that_has_shown_nothing_yet(
-    downloader: AiohttpDownloader, server: HostileServer, clock: Clock
-) -> None:
-    await trusted(downloader, clock, server.url("/ok"))
-    await get(downloader, server.url("/status-404"))
-    before = server.connections
-    await get(downloader, server.url("/ok"))
-
-    assert (before, server.connections) == (1, 2)
 
 
 async def test_a_connection_that_was_idle_for_long_is_not_used_again(
@@ -183,30 +140,13 @@ async def test_connections_that_are_not_used_end(
     assert idle(downloader) == []
 
 
-async def test_one_timer_is_enough_for_all_connections(
-    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connector_module, "_KEEPALIVE", 1234.5)
-    loop, delays = asyncio.get_running_loop(), list[float]()
-    call_later = loop.call_later
-
-    def noted(delay: float, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
-        delays.append(delay)
-        return call_later(delay, *arguments, **options)
-
-    monkeypatch.setattr(loop, "call_later", noted)
-    for _ in range(5):
-        await get(downloader, server.url("/ok"))
-
-    assert delays.count(1234.5) == 1
-
-
 async def test_a_connection_that_the_server_ends_is_not_used_again(
     downloader: AiohttpDownloader, server: HostileServer, clock: Clock
 ) -> None:
-    await trusted(downloader, clock, server.url("/last"))
+    for _ in range(3):
+        await get(downloader, server.url("/last"))
 
-    assert server.connections == CLEAN_RESTS + 1
+    assert server.connections == 3
 
 
 async def test_bytes_behind_a_body_do_the_page_no_harm(
@@ -215,28 +155,13 @@ async def test_bytes_behind_a_body_do_the_page_no_harm(
     assert (await get(downloader, server.url("/garbage-behind"))).body == PAGE
 
 
-async def test_a_rested_connection_is_found_behind_one_that_still_rests(
-    downloader: AiohttpDownloader, server: HostileServer, clock: Clock
-) -> None:
-    await trusted(downloader, clock, server.url("/ok"))
-    await asyncio.gather(
-        get(downloader, server.url("/status-404")), get(downloader, server.url("/ok"))
-    )
-    for _ in range(5):
-        await get(downloader, server.url("/ok"))
-
-    assert server.connections == 2
-
-
 async def test_an_origin_that_spoke_unasked_is_never_asked_over_an_old_connection(
     downloader: AiohttpDownloader, server: HostileServer, clock: Clock
 ) -> None:
-    await trusted(downloader, clock, server.url("/ok"))
     urls = [server.url("/ok")] * 3 + [server.url("/poison")]
     await asyncio.gather(*(get(downloader, url) for url in urls))
     while server.open_connections > 3:
         await asyncio.sleep(0)
-    clock.ahead += 2 * REST
     before = server.connections
     for _ in range(5):
         await get(downloader, server.url("/ok"))
@@ -253,7 +178,7 @@ async def test_an_answer_too_many_is_remembered(
     while server.open_connections:
         await asyncio.sleep(0)
 
-    assert spoke_unasked(downloader, server)
+    assert not site_of(downloader, server).is_kept
 
 
 async def test_a_server_that_says_goodbye_may_be_asked_over_other_connections(
@@ -264,37 +189,21 @@ async def test_a_server_that_says_goodbye_may_be_asked_over_other_connections(
     while connection.is_connected():
         await asyncio.sleep(0)
 
-    assert not spoke_unasked(downloader, server)
-    clock.ahead += REST
+    assert site_of(downloader, server).is_kept
     # A request that would not be repeated.
     assert (await get(downloader, server.url("/ok"), method="POST")).body == PAGE
-
-
-async def test_an_origin_that_breaks_http_is_not_trusted_any_more(
-    downloader: AiohttpDownloader, server: HostileServer, clock: Clock
-) -> None:
-    await trusted(downloader, clock, server.url("/ok"))
-    with pytest.raises(FetchError):
-        await get(downloader, server.url("/ssh"))
-    before = server.connections
-    for _ in range(3):
-        await get(downloader, server.url("/ok"))
-
-    assert server.connections == before + 3
 
 
 async def test_bytes_that_the_loop_has_not_delivered_yet_are_seen(
     downloader: AiohttpDownloader, server: HostileServer, clock: Clock
 ) -> None:
-    await trusted(downloader, clock, server.url("/ok"))
     await get(downloader, server.url("/cue"))
-    clock.ahead += REST
     (connection,) = idle(downloader)
     assert connection.transport is not None
     # Simulates a busy loop.
     connection.transport.pause_reading()
     connection.transport.write(b"x")
-    while not connection.holds(termios.FIONREAD):
+    while not connection.has_unread():
         await asyncio.sleep(0)
 
     assert (await get(downloader, server.url("/ok"))).body == PAGE
@@ -302,33 +211,7 @@ async def test_bytes_that_the_loop_has_not_delivered_yet_are_seen(
     connection.transport.resume_reading()
     while connection.is_connected():
         await asyncio.sleep(0)
-    assert spoke_unasked(downloader, server)
-
-
-async def test_an_answer_that_was_sent_before_the_request_arrived_is_recognised(
-    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connector_module, "REST", 0.0)
-    await get(downloader, server.url("/cue"))
-    # More than the server's kernel buffers while the server does not read.
-    large = {"X-Large": "x" * (16 << 20)}
-    with pytest.raises(FetchError) as caught:
-        await get(downloader, server.url("/ok"), method="POST", headers=large)
-
-    assert caught.value.reason is Reason.DISCONNECTED
-    assert spoke_unasked(downloader, server)
-    assert (await get(downloader, server.url("/ok"))).body == PAGE
-
-
-async def test_a_request_answered_too_early_is_repeated_where_that_is_safe(
-    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connector_module, "REST", 0.0)
-    monkeypatch.setattr(Listener, "holds", unacknowledged)
-    await get(downloader, server.url("/cue"))
-
-    assert (await get(downloader, server.url("/ok"))).body == PAGE
-    assert server.connections == 2
+    assert not site_of(downloader, server).is_kept
 
 
 @pytest.mark.parametrize(("method", "times"), [("GET", 2), ("POST", 1)])
@@ -408,121 +291,6 @@ async def test_a_connection_that_opens_while_all_are_closed_is_closed_too(
         await asyncio.sleep(0)
 
 
-async def test_a_body_may_be_refused_before_it_is_read(
-    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connector_module, "REST", 0.0)
-    monkeypatch.setattr(Listener, "holds", unacknowledged)
-    await get(downloader, server.url("/ok"))
-    refused = await get(downloader, server.url("/status-404"), method="POST", body=b"body")
-
-    assert refused.status == 404
-    assert server.connections == 1
-
-
-async def test_a_request_waits_for_a_rest_that_ends_sooner_than_a_connection_opens(
-    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connector_module, "REST", 0.02)
-    await get(downloader, server.url("/ok"))
-    site_of(downloader, server).opening = 10.0
-    await get(downloader, server.url("/ok"))
-    after_one = server.connections
-    await asyncio.gather(*(get(downloader, server.url("/ok")) for _ in range(2)))
-
-    # Only one of two requests can get the connection.
-    assert (after_one, server.connections) == (1, 2)
-    assert site_of(downloader, server).waiting == 0
-
-
-async def test_a_request_waits_as_well_where_a_connection_opens_only_a_little_sooner(
-    downloader: AiohttpDownloader, server: HostileServer
-) -> None:
-    await get(downloader, server.url("/ok"))
-    site_of(downloader, server).opening = REST / 2
-    await get(downloader, server.url("/ok"))
-
-    assert server.connections == 1
-
-
-async def test_a_request_does_not_wait_where_a_connection_opens_much_sooner(
-    downloader: AiohttpDownloader, server: HostileServer
-) -> None:
-    await get(downloader, server.url("/ok"))
-    site_of(downloader, server).opening = 0.001
-    await get(downloader, server.url("/ok"))
-
-    assert server.connections == 2
-
-
-@pytest.mark.parametrize(
-    ("rest", "seconds", "connections"), [(0.02, [10.0], 1), (10.0, [100.0, 0.0, 100.0], 4)]
-)
-async def test_the_quickest_connection_decides_whether_a_request_waits(
-    downloader: AiohttpDownloader,
-    server: HostileServer,
-    clock: Clock,
-    monkeypatch: pytest.MonkeyPatch,
-    rest: float,
-    seconds: list[float],
-    connections: int,
-) -> None:
-    async def slow(connector: Connector, *arguments: Any) -> object:
-        clock.ahead += seconds.pop(0) if seconds else 0.0
-        return await create(connector, *arguments)
-
-    create = Connector._create_connection
-    monkeypatch.setattr(connector_module, "REST", rest)
-    monkeypatch.setattr(Connector, "_create_connection", slow)
-    while len(seconds) > 1:
-        await get(downloader, server.url("/last"))
-    for _ in range(2):
-        await get(downloader, server.url("/ok"))
-
-    assert server.connections == connections
-
-
-async def test_a_request_that_is_cancelled_while_it_waits_leaves_the_connection_to_others(
-    downloader: AiohttpDownloader,
-    server: HostileServer,
-    clock: Clock,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connector_module, "REST", 10.0)
-    await get(downloader, server.url("/ok"))
-    site = site_of(downloader, server)
-    site.opening = 10.0
-    waits = asyncio.ensure_future(get(downloader, server.url("/ok")))
-    while not site.waiting:
-        await asyncio.sleep(0)
-    waits.cancel()
-    await asyncio.wait([waits])
-    clock.ahead += 9.9
-    await get(downloader, server.url("/ok"))
-
-    assert server.connections == 1
-
-
-async def test_a_request_that_has_waited_in_vain_opens_a_connection(
-    downloader: AiohttpDownloader,
-    server: HostileServer,
-    clock: Clock,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    await get(downloader, server.url("/ok"))
-    site = site_of(downloader, server)
-    site.opening = 10.0
-    waits = asyncio.ensure_future(get(downloader, server.url("/ok")))
-    while not site.waiting:
-        await asyncio.sleep(0)
-    monkeypatch.setattr(connector_module, "REST", 10.0)
-    clock.ahead += 0.1
-    await get(downloader, server.url("/ok"))
-    await waits
-
-    assert server.connections == 2
-
-
 async def test_an_idle_connection_outlasts_the_silence_that_a_server_is_allowed(
     server: HostileServer, clock: Clock
 ) -> None:
@@ -530,32 +298,9 @@ async def test_an_idle_connection_outlasts_the_silence_that_a_server_is_allowed(
     async with AiohttpDownloader(settings, start_origins=[server.origin]) as downloader:
         await get(downloader, server.url("/ok"))
         await asyncio.sleep(0.25)
-        clock.ahead += REST
         await get(downloader, server.url("/ok"))
 
     assert server.connections == 1
-
-
-async def test_a_system_that_does_not_tell_what_is_acknowledged_does_no_harm(
-    downloader: AiohttpDownloader,
-    server: HostileServer,
-    clock: Clock,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(termios, "TIOCOUTQ", 0)
-    await trusted(downloader, clock, server.url("/ok"))
-
-    assert server.connections == 1
-
-
-async def test_a_new_connection_may_be_answered_before_the_request_is_read(
-    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For example, an overloaded server refuses at once."""
-    monkeypatch.setattr(Listener, "holds", unacknowledged)
-
-    assert (await get(downloader, server.url("/ok"))).body == PAGE
-    assert not spoke_unasked(downloader, server)
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -583,12 +328,10 @@ def test_all_of_this_holds_over_tls(
         settings = replace(SETTINGS, insecure=True)
         async with AiohttpDownloader(settings, start_origins=[served.origin]) as downloader:
             base = f"https://{served.origin}"
-            await trusted(downloader, clock, f"{base}/ok")
             for _ in range(5):
                 await get(downloader, f"{base}/ok")
             reused = served.connections
             await get(downloader, f"{base}/twice")
-            clock.ahead += REST
             (connection,) = idle(downloader)
             assert connection.transport is not None
             cue.set()
@@ -608,4 +351,4 @@ def test_all_of_this_holds_over_tls(
         reused, connections, body, site = runner.run(crawled(served))
 
     assert (reused, connections, body) == (1, 2, PAGE)
-    assert math.isinf(site.least_rest)
+    assert not site.is_kept

@@ -30,7 +30,6 @@ from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch import connector as connector_module
 from crawlcw.fetch import transport as downloader_module
 from crawlcw.fetch.addresses import AddressGuard, Hop, current_hop
-from crawlcw.fetch.connector import Listener
 from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.fetch.failures import failure_of
 from crawlcw.fetch.transport import AiohttpDownloader
@@ -42,12 +41,6 @@ from tests.hostile.server import MIB, PAGE, HostileServer
 from tests.support.attempts import Layered, attempt, session
 
 SETTINGS = Settings(timeout="2s", read_timeout="300ms", connect_timeout="1s", max_body="1 MiB")
-
-
-@pytest.fixture
-def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allow the reuse of connections without a rest."""
-    monkeypatch.setattr(connector_module, "REST", 0.0)
 
 
 async def get(downloader: AiohttpDownloader, url: str, **options: Any) -> Response:
@@ -167,7 +160,6 @@ async def test_many_tiny_chunks_cost_little(
 async def test_the_framing_of_each_answer_is_bounded(
     downloader: AiohttpDownloader,
     server: HostileServer,
-    no_rest: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connector_module, "_MAX_FRAMING", 150_000)
@@ -613,81 +605,6 @@ async def test_a_request_is_repeated_once_where_its_connection_ends(
     assert server.counts[path] == times
 
 
-async def test_connections_are_reused_after_a_rest(
-    downloader: AiohttpDownloader, server: HostileServer, no_rest: None
-) -> None:
-    for _ in range(5):
-        await get(downloader, server.url("/ok"))
-
-    assert server.connections == 1
-
-
-async def test_connections_are_not_reused_before_it(
-    downloader: AiohttpDownloader, server: HostileServer
-) -> None:
-    for _ in range(3):
-        await get(downloader, server.url("/ok"))
-
-    assert server.connections == 3
-
-
-async def test_aiohttp_still_calls_what_the_connector_overrides(
-    downloader: AiohttpDownloader,
-    server: HostileServer,
-    no_rest: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    called = []
-    for name in ("connection_made", "data_received", "resume_reading", "connection_lost"):
-        original = getattr(Listener, name)
-
-        def spy(*args: object, _name: str = name, _call: Any = original, **more: object) -> object:
-            called.append(_name)
-            return _call(*args, **more)
-
-        monkeypatch.setattr(Listener, name, spy)
-
-    await get(downloader, server.url("/ok"))
-    usual = set(called)
-    await downloader.close()
-    while server.open_connections:
-        await asyncio.sleep(0)
-
-    assert usual == {"connection_made", "data_received", "resume_reading"}
-    assert set(called) - usual == {"connection_lost"}
-
-
-@pytest.mark.parametrize("path", ["/poison", "/poison-in-part"])
-async def test_an_answer_nobody_asked_for_is_never_a_page(
-    downloader: AiohttpDownloader, server: HostileServer, no_rest: None, path: str
-) -> None:
-    for _ in range(5):
-        first = await get(downloader, server.url(path))
-        while server.open_connections:
-            # Wait until the client has closed the connection with the unsolicited answer.
-            await asyncio.sleep(0)
-        second = await get(downloader, server.url("/ok"))
-
-        assert (first.body, second.body) == (b"asked for", PAGE)
-
-
-async def test_the_rest_of_a_connection_outlasts_a_late_answer(
-    downloader: AiohttpDownloader, server: HostileServer
-) -> None:
-    # Do not wait for the unsolicited answer: it may arrive later.
-    for _ in range(20):
-        await get(downloader, server.url("/poison"))
-        assert (await get(downloader, server.url("/ok"))).body == PAGE
-
-
-async def test_of_two_answers_at_once_the_second_is_never_a_page(
-    downloader: AiohttpDownloader, server: HostileServer, no_rest: None
-) -> None:
-    for _ in range(3):
-        assert (await get(downloader, server.url("/two-at-once"))).body == PAGE
-        assert (await get(downloader, server.url("/ok"))).body == PAGE
-
-
 @pytest.mark.parametrize(
     ("limits", "most"),
     [
@@ -709,7 +626,6 @@ async def test_only_so_many_connections_to_a_host_rest(
 async def test_only_so_many_connections_rest_in_total(
     downloader: AiohttpDownloader,
     server: HostileServer,
-    no_rest: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connector_module, "_IDLE_IN_TOTAL", 3)
@@ -740,7 +656,7 @@ async def test_a_cancelled_fetch_leaves_no_connection_behind(
 
 @pytest.mark.parametrize("lack", [errno.EMFILE, errno.ENFILE])
 async def test_a_lack_of_descriptors_is_waited_out(
-    server: HostileServer, no_rest: None, monkeypatch: pytest.MonkeyPatch, lack: int
+    server: HostileServer, monkeypatch: pytest.MonkeyPatch, lack: int
 ) -> None:
     """HOSTILE 1.18."""
     monkeypatch.setattr(downloader_module, "_DESCRIPTOR_PAUSE", 0.0)
@@ -776,9 +692,7 @@ async def test_a_closed_downloader_has_no_connections(server: HostileServer) -> 
     assert downloader._connector is None
 
 
-async def test_a_downloader_is_opened_once_and_closed_with_its_block(
-    server: HostileServer, no_rest: None
-) -> None:
+async def test_a_downloader_is_opened_once_and_closed_with_its_block(server: HostileServer) -> None:
     async with AiohttpDownloader(SETTINGS, start_origins=[server.origin]) as downloader:
         for _ in range(2):
             await downloader.open()
@@ -1030,9 +944,7 @@ async def test_a_part_of_a_request_that_has_been_made_two_lines_of_is_not_sent(
     assert heads == []
 
 
-async def test_a_connection_with_the_rest_of_a_refused_body_is_not_used_again(
-    no_rest: None,
-) -> None:
+async def test_a_connection_with_the_rest_of_a_refused_body_is_not_used_again() -> None:
     async def answer(_: bytes, __: asyncio.StreamReader) -> bytes:
         return _EMPTY
 
@@ -1048,9 +960,7 @@ async def test_a_connection_with_the_rest_of_a_refused_body_is_not_used_again(
     assert len(heads) == 1
 
 
-async def test_a_connection_is_used_again_after_a_large_request_that_was_read(
-    no_rest: None,
-) -> None:
+async def test_a_connection_is_used_again_after_a_large_request_that_was_read() -> None:
     async def answer(_: bytes, reader: asyncio.StreamReader) -> bytes:
         await reader.readexactly(8 << 20)
         return _EMPTY

@@ -220,15 +220,26 @@ ENDPOINTS = tuple(
 )
 
 
+#: These send bytes after their answer, which may be taken for the answer to the next request on the
+#: connection: `tests.hostile.test_unsolicited` crawls such pages.
+LATE = ("/204-and-a-body-later", "/408-when-idle", "/one-byte-too-many", "/poison")
+LATE += ("/poison-in-part", "/poison-late", "/poison-of-100-kib")
+
+
 def healthy_paths() -> list[str]:
     """Return the paths of the healthy pages."""
     return [f"/healthy?{number}" for number in range(HEALTHY)]
 
 
+def crawled_endpoints() -> list[Endpoint]:
+    """Return the pages that do no harm to another page of their host."""
+    return [each for each in ENDPOINTS if each.path not in LATE]
+
+
 def quick_endpoints() -> list[Endpoint]:
     """Return one page for each row and outcome that needs neither a deadline nor a large page."""
     found: dict[object, Endpoint] = {}
-    for each in ENDPOINTS:
+    for each in crawled_endpoints():
         if each.outcome.reason not in (Reason.TIMEOUT_READ, Reason.TIMEOUT_TOTAL):
             found.setdefault((each.rows, each.outcome), each)
     return [each for each in found.values() if each.rows[0] not in _LARGE]
@@ -238,7 +249,7 @@ def quick_endpoints() -> list[Endpoint]:
 async def _index(exchange: Exchange) -> object:
     """Links to the healthy pages, and to the pages of the query: `all`, `quick` or none."""
     paths = healthy_paths()
-    chosen = {"all": ENDPOINTS, "quick": quick_endpoints()}.get(exchange.query, ())
+    chosen = {"all": crawled_endpoints(), "quick": quick_endpoints()}.get(exchange.query, ())
     others = [endpoint.path for endpoint in chosen]
     # Spread the other pages evenly among the healthy ones.
     every = len(others) / len(paths)

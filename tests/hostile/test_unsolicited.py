@@ -1,13 +1,12 @@
 """Unsolicited answers of a host whose other pages are correct (row 1.5).
 
-Every page names its own URL, which reveals an answer that is recorded for another
-URL. Most pages of the host are good, so its connections are trusted before the
-first request to a bad page.
+Every page names its own URL, which reveals an answer that is recorded for another URL. The second
+answer comes in the segment of the first, right after it, or a number of ms later.
 """
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -21,14 +20,9 @@ from tests.hostile import server as hostile_server
 from tests.hostile.pages import KEEP, Exchange, page, response
 from tests.hostile.server import HostileServer
 
-RUNS = 20
-#: The crawl needs some 60 of them before it trusts a connection at once.
 GOOD_FIRST = 160
 GOOD_LATER = 40
 BAD = 12
-#: The time of the second answer: in the segment of the first, right after it,
-#: or this number of ms later.
-LATENESS = ("same segment", "next segment", 3, 10, 20, 30, 40, 50)
 SETTINGS = Settings(concurrency=24, backoff_base="50ms", host_backoff_base="50ms")
 
 
@@ -41,8 +35,6 @@ POISON = own("POISON")
 
 @page("/good")
 async def _good(exchange: Exchange) -> object:
-    # A realistic time, so that the crawl outlasts the rests of the host.
-    await asyncio.sleep(0.005)
     await exchange.send(own(exchange.target))
     return KEEP
 
@@ -105,11 +97,12 @@ class Own(Spider):
         yield from response.follow_all("a[href]")
 
 
-async def crawled(server: HostileServer, start: str, ledger: str) -> dict[str, str]:
-    """Crawl the site; return the recorded text of each URL from the ledger."""
-    async with open_crawl(
-        Own(start_urls=[server.url(start)]), ledger=ledger, settings=SETTINGS
-    ) as crawl:
+async def crawled(
+    server: HostileServer, start: str, ledger: str, *, beside: Sequence[str] = ()
+) -> dict[str, str]:
+    """Crawl the site, and pages *beside* it; return the recorded text of each URL."""
+    spider = Own(start_urls=[server.url(start), *beside])
+    async with open_crawl(spider, ledger=ledger, settings=SETTINGS) as crawl:
         await crawl.run()
     opened = await open_ledger(ledger, Own.name, settings=SETTINGS)
     try:
@@ -119,26 +112,32 @@ async def crawled(server: HostileServer, start: str, ledger: str) -> dict[str, s
     return {item["asked"].removeprefix(server.url("")): item["said"] for item in items}
 
 
-async def is_never_a_page(folder: Path, *, seed: int) -> None:
-    late = LATENESS[seed % len(LATENESS)]
-    start = f"/start?seed={seed}&late={str(late).replace(' ', '+')}"
+async def test_a_second_answer_in_the_segment_of_the_first_is_never_recorded(
+    tmp_path: Path,
+) -> None:
+    late = "same segment"
     async with hostile_server.running() as server:
-        recorded = await crawled(server, start, f"sqlite:///{folder}/{seed}.db")
-        assert {url: said for url, said in recorded.items() if url != said} == {}
-        assert set(recorded) == {start, *site(seed, str(late))}
-        # The test is valid only if connections were reused at once before the first
-        # bad page.
+        recorded = await crawled(server, _start_of(late), f"sqlite:///{tmp_path}/crawl.db")
         connections, requests = min(server.before["/twice"], server.before["/twice-beside"])
-        assert connections < requests / 2
+
+    assert {url: said for url, said in recorded.items() if url != said} == {}
+    assert set(recorded) == {_start_of(late), *site(1, late)}
+    # The test is valid only if connections were reused before the first bad page.
+    assert connections < requests / 2
 
 
-@pytest.mark.parametrize("seed", [1, 5])
-async def test_an_answer_nobody_asked_for_is_never_recorded(tmp_path: Path, seed: int) -> None:
-    await is_never_a_page(tmp_path, seed=seed)
+@pytest.mark.parametrize("late", [pytest.param("next segment", marks=pytest.mark.thorough), "10"])
+async def test_later_ones_are_recorded_for_pages_of_their_host_alone_and_lose_no_page(
+    tmp_path: Path, late: str
+) -> None:
+    async with hostile_server.running() as bad, hostile_server.running() as good:
+        start = _start_of(late)
+        beside = [good.url(f"/good?n={n}") for n in range(GOOD_LATER)]
+        recorded = await crawled(bad, start, f"sqlite:///{tmp_path}/crawl.db", beside=beside)
+
+    assert set(recorded) == {start, *site(1, late), *beside}
+    assert all(good.url(recorded[url]) == url for url in beside)
 
 
-@pytest.mark.thorough
-@pytest.mark.timeout(240)
-async def test_an_answer_nobody_asked_for_is_never_recorded_in_many_runs(tmp_path: Path) -> None:
-    for seed in range(RUNS):
-        await is_never_a_page(tmp_path, seed=seed)
+def _start_of(late: str) -> str:
+    return f"/start?seed=1&late={late.replace(' ', '+')}"
