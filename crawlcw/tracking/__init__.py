@@ -15,7 +15,7 @@ from crawlcw.tracking.new_task import NewTask
 from crawlcw.tracking.policy import Policy
 from crawlcw.tracking.rebuilding import Rebuilt
 from crawlcw.tracking.sync import SyncTracker
-from crawlcw.tracking.sync_execution import SyncExecution
+from crawlcw.tracking.sync_calls import SyncExecution
 from crawlcw.tracking.tracker import Tracker
 from crawlcw.tracking.use_case import UseCase
 from crawlcw.tracking.views import Page, TrackedTask

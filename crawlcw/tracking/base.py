@@ -11,8 +11,8 @@ from crawlcw.tracking.adding import Adder
 from crawlcw.tracking.blobs import Blobs
 from crawlcw.tracking.coalescer import Coalescer
 from crawlcw.tracking.policy import Policy
-from crawlcw.tracking.portal import LoopPortal
 from crawlcw.tracking.session import Session
+from crawlcw.tracking.sync_calls import LoopPortal
 from crawlcw.tracking.use_case import UseCase
 
 
@@ -28,8 +28,7 @@ class Base:
         self.ledger = self.session.ledger
         #: Set after this process has made tasks due.
         self.added = asyncio.Event()
-        self.closed = False  #: whether its end has begun
-        self._portal = LoopPortal()
+        self.portal = LoopPortal()
         self._blobs = Blobs(self.ledger)
         self._adder = Adder(self.ledger, use_case)
         #: Reads tasks by id; concurrent reads share one query.

@@ -13,7 +13,7 @@ from crawlcw.errors import UnwantedError
 from crawlcw.model.sanitize import printable
 from crawlcw.tracking import in_process
 from crawlcw.tracking.execution import Execution
-from crawlcw.tracking.sync_execution import SyncExecution
+from crawlcw.tracking.sync_calls import SyncExecution
 from crawlcw.tracking.use_case import Handler, Runs
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ async def _result(
             result = await to_thread.run_sync(
                 without_escape,
                 handler.function,
-                SyncExecution(execution, call=_from_thread),
+                SyncExecution(execution, _from_thread),
                 abandon_on_cancel=True,
                 limiter=threads,
             )

@@ -1,94 +1,127 @@
-"""Calls of a tracker from another thread than that of its event loop."""
+"""A tracker and its executions for other threads than that of their event loop."""
 
 import asyncio
 import concurrent.futures
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+import inspect
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from anyio.abc import TaskStatus
 from anyio.from_thread import BlockingPortal
 
-from crawlcw.errors import LeaseLostError, LedgerError
-from crawlcw.ledger.protocol import Added, Counts
-from crawlcw.tracking.choices import Statuses
-from crawlcw.tracking.new_task import NewTask
-from crawlcw.tracking.sync_execution import SyncExecution
-from crawlcw.tracking.thread_block import ThreadBlock
-from crawlcw.tracking.views import Page, TrackedTask
-
-if TYPE_CHECKING:
-    from crawlcw.tracking.tracker import Tracker
+from crawlcw.errors import LeaseLostError, LedgerError, UsageError
 
 
-class SyncCalls:
-    """What `Tracker` is, for code that is not asynchronous."""
+class ThreadProxy:
+    """An object of the event loop: its coroutine methods block until they have returned."""
 
-    def __init__(self, tracker: "Tracker", portal: Callable[[], BlockingPortal]) -> None:
-        """*portal* returns the way into the event loop that the tracker lives in."""
-        self.tracker = tracker
-        self._portal = portal
+    def __init__(self, subject: Any, call: Callable[..., Any]) -> None:
+        """*call* runs a coroutine function in the event loop and returns its result."""
+        vars(self).update(_subject=subject, _call=call)
 
-    def add(self, key: str, data: Mapping[str, Any] | None = None, **options: Any) -> bool:
-        """See `Tracker.add`."""
-        return self._call(self.tracker.add, key, data, **options)  # type: ignore[no-any-return]
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._subject, name)
+        return functools.partial(self._call, value) if inspect.iscoroutinefunction(value) else value
 
-    def add_many(self, tasks: Collection[NewTask | str]) -> Added:
-        """See `Tracker.add_many`."""
-        return self._call(self.tracker.add_many, tasks)  # type: ignore[no-any-return]
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._subject, name, value)
+
+
+class SyncExecution(ThreadProxy):
+    """The attributes and methods of `Execution`, for threads."""
+
+
+class SyncCalls(ThreadProxy):
+    """The attributes and methods of `Tracker`, for threads."""
+
+    def __init__(self, tracker: Any, portal: "LoopPortal") -> None:
+        """*portal* leads to the event loop of *tracker*."""
+        super().__init__(tracker, portal.call)
+        vars(self)["_portal"] = portal
 
     @contextmanager
-    def start(
-        self,
-        key: str,
-        *,
-        enter_from: Statuses = (),
-        stage: str | None = None,
-    ) -> Iterator[SyncExecution]:
+    def start(self, key: str, **options: Any) -> Iterator[SyncExecution]:
         """See `Tracker.start`.
 
-        Where the tracker is closed before the block has ended, the task goes back, and
-        the end of the block raises `LedgerError`.
+        If the tracker is closed before the block has ended, the task is released, and the
+        end of the block raises `LedgerError`.
         """
-        block = ThreadBlock(self.tracker.start(key, enter_from=enter_from, stage=stage))
-        with (
-            self._unless_closed(f", and the work on task {key!r} with it"),
-            self._portal().wrap_async_context_manager(block) as execution,
-            block.left_by_its_thread(),
-        ):
-            yield SyncExecution(execution, call=self._call)
+        portal: LoopPortal = self._portal
+        # The thread's end of the block: the exception that it has left it with, if any.
+        left: concurrent.futures.Future[BaseException | None] = concurrent.futures.Future()
+        left.set_running_or_notify_cancel()  # so that a cancelled wait does not cancel it
 
-    def get(self, key: str) -> TrackedTask:
-        """See `Tracker.get`."""
-        return self._call(self.tracker.get, key)  # type: ignore[no-any-return]
+        async def hold(*, task_status: TaskStatus[Any]) -> None:
+            block = self._subject.start(key, **options)
+            task_status.started(await block.__aenter__())
+            try:
+                error = await asyncio.wrap_future(left)
+            except BaseException as stopped:
+                # The tracker was closed or the lease lost: the block has not ended well.
+                await block.__aexit__(type(stopped), stopped, stopped.__traceback__)
+                raise
+            await block.__aexit__(error and type(error), error, error and error.__traceback__)
 
-    def find(self, **asked: Any) -> Page:
-        """See `Tracker.find`."""
-        return self._call(self.tracker.find, **asked)  # type: ignore[no-any-return]
+        with portal.says_closed(f", and the work on task {key!r} with it"):
+            held, execution = portal.open().start_task(hold)
+            try:
+                yield SyncExecution(execution, portal.call)
+            except BaseException as error:
+                left.set_result(error)
+                held.result()
+                raise
+            left.set_result(None)
+            held.result()
 
-    def counts(self) -> Counts:
-        """See `Tracker.counts`."""
-        return self._call(self.tracker.counts)  # type: ignore[no-any-return]
 
-    def retry(self, *chosen_keys: str, **asked: Any) -> int:
-        """See `Tracker.retry`."""
-        return self._call(self.tracker.retry, *chosen_keys, **asked)  # type: ignore[no-any-return]
+class LoopPortal:
+    """A portal into the running event loop, opened when the first thread needs it."""
 
-    def ignore(self, *chosen_keys: str, **asked: Any) -> int:
-        """See `Tracker.ignore`."""
-        return self._call(self.tracker.ignore, *chosen_keys, **asked)  # type: ignore[no-any-return]
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._opening = threading.Lock()
+        self._hosting: asyncio.Task[None] | None = None
+        self._portal: BlockingPortal | None = None
+        self._closed = False
 
-    def reset(self, *chosen_keys: str, **asked: Any) -> int:
-        """See `Tracker.reset`."""
-        return self._call(self.tracker.reset, *chosen_keys, **asked)  # type: ignore[no-any-return]
+    def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Return what the coroutine function returns; `LedgerError` after the end."""
+        with self.says_closed():
+            return self.open().call(functools.partial(function, *args, **kwargs))
 
-    def _call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        with self._unless_closed():
-            return self._portal().call(functools.partial(function, *args, **kwargs))
+    def open(self) -> BlockingPortal:
+        """Return the portal; raises `UsageError` in the event loop's own thread."""
+        if threading.get_ident() == self._thread:
+            raise UsageError(
+                "`tracker.sync` is for other threads: in a coroutine use the tracker itself"
+            )
+        with self._opening:
+            if self._portal is None:
+                return asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+            return self._portal
+
+    async def _open(self) -> BlockingPortal:
+        if self._closed:
+            raise RuntimeError("closed")
+        opened: asyncio.Future[BlockingPortal] = self._loop.create_future()
+        self._hosting = asyncio.create_task(_host(opened), name="crawlcw portal")
+        self._portal = await opened
+        return self._portal
+
+    async def close(self) -> None:
+        """End it, with all calls that still run."""
+        self._closed = True
+        if self._portal is not None and self._hosting is not None:
+            await self._portal.stop(cancel_remaining=True)
+            await self._hosting
 
     @contextmanager
-    def _unless_closed(self, what: str = "") -> Iterator[None]:
-        """Say of a portal that has ended why it has; *what* says what ended with it."""
+    def says_closed(self, what: str = "") -> Iterator[None]:
+        """Raise a `LedgerError` for what a closed portal raises; *what* ended with it."""
         try:
             yield
         except (
@@ -97,6 +130,12 @@ class SyncCalls:
             asyncio.CancelledError,
             concurrent.futures.CancelledError,
         ) as error:
-            if not self.tracker.closed:
+            if not self._closed:
                 raise
             raise LedgerError(f"the tracker was closed{what}") from error
+
+
+async def _host(opened: "asyncio.Future[BlockingPortal]") -> None:
+    async with BlockingPortal() as portal:
+        opened.set_result(portal)
+        await portal.sleep_until_stopped()

@@ -104,15 +104,14 @@ class Tracker(Questions, Changes):
 
         Tasks in a block of `start` are released too, also in other threads.
         """
-        self.closed = True
-        await self._portal.close()
+        await self.portal.close()
         await self.session.close()
         await self.ledger.close()
 
     @property
     def sync(self) -> SyncCalls:
         """The same for other threads: `with tracker.sync.start(key)`."""
-        return SyncCalls(self, self._portal)
+        return SyncCalls(self, self.portal)
 
     @property
     def name(self) -> str:
