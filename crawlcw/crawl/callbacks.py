@@ -5,7 +5,6 @@ may raise, it may yield a hundred thousand links. The crawl goes on.
 """
 
 import asyncio
-import heapq
 import inspect
 import time
 from collections import Counter
@@ -21,7 +20,6 @@ from collections.abc import (
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import count
 from traceback import FrameSummary
 from types import GeneratorType
 from typing import Any
@@ -71,7 +69,6 @@ _LONGEST_STEP = 1.0
 #: Seconds of callbacks in one turn of the loop: each turn costs about as much as a small page's
 #: bookkeeping, and lets the thread of a ledger take the interpreter's lock.
 _SLICE_SECONDS = 0.03
-_NO_SLICE = float("-inf")
 
 Hook = Callable[[Any, Response | None], Any]
 #: Adds links while a callback runs: those to follow, and those that lie too deep.
@@ -134,41 +131,22 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._until = _NO_SLICE  #: the end of the slice
-        self._begun = 0  #: callbacks that have begun in the slice
-        self._waiting: list[tuple[int, asyncio.Future[bool]]] = []  #: a heap, the first come first
-        self._order = count()
+        self._until: float | None = None  #: the end of the slice
+        self._ended = asyncio.Event()
 
     async def take(self) -> None:
         """Wait for a slice with time left, behind those that came before."""
-        now = time.monotonic()
-        if self._until == _NO_SLICE:
-            self._until = now + _SLICE_SECONDS
-            asyncio.get_running_loop().call_later(_SLICE_SECONDS, self._next)
-        elif now >= self._until:
-            loop = asyncio.get_running_loop()
-            number, is_first = next(self._order), False
-            while not (is_first or time.monotonic() < self._until):
-                turn = loop.create_future()
-                heapq.heappush(self._waiting, (number, turn))
-                is_first = await turn
-        self._begun += 1
+        while self._until is not None and time.monotonic() >= self._until:
+            await self._ended.wait()
+        if self._until is None:
+            self._until = time.monotonic() + _SLICE_SECONDS
+            asyncio.get_running_loop().call_later(_SLICE_SECONDS, self._end)
 
-    def _next(self) -> None:
-        """Begin a slice with those that wait; end the last one where none does."""
-        # A few more than the last slice had time for: the others would be woken for nothing.
-        most = self._begun + self._begun // 4 + 1
-        self._until, self._begun, woken = time.monotonic() + _SLICE_SECONDS, 0, 0
-        while self._waiting and woken < most:
-            turn = heapq.heappop(self._waiting)[1]
-            if not turn.done():
-                # The first goes on in any case, however long all else has taken.
-                turn.set_result(woken == 0)
-                woken += 1
-        if woken:
-            asyncio.get_running_loop().call_soon(self._next)  # behind them
-        else:
-            self._until = _NO_SLICE
+    def _end(self) -> None:
+        """End a slice: the first that waits begins the next one."""
+        self._until = None
+        self._ended.set()
+        self._ended = asyncio.Event()
 
 
 @dataclass(slots=True)

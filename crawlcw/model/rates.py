@@ -62,8 +62,6 @@ class Span:
     finished: int
     failed: int
     ignored: int
-    items: int
-    bytes: int
     processing: int  #: at the end, as the other two
     memory: int
     lag: float
@@ -83,8 +81,6 @@ class Slot:
     finished: float = 0.0  #: spans that reach beyond the stretch count in part
     failed: float = 0.0
     ignored: float = 0.0
-    items: float = 0.0
-    bytes: float = 0.0
     workers: int = 0  #: those at work in it
     processing: int = 0  #: tasks that they held, by the last that each showed
     memory: int = 0  #: bytes of all of them
@@ -140,8 +136,6 @@ def _span(before: Point, after: Point) -> Span:
         finished=max(last.finished - first.finished, 0),
         failed=max(last.failed - first.failed, 0),
         ignored=max(last.ignored - first.ignored, 0),
-        items=max(last.items - first.items, 0),
-        bytes=max(last.bytes - first.bytes, 0),
         processing=last.processing,
         memory=last.memory,
         lag=last.lag,
@@ -187,6 +181,4 @@ def _share(slot: Slot, span: Span) -> None:
     slot.finished += part * span.finished
     slot.failed += part * span.failed
     slot.ignored += part * span.ignored
-    slot.items += part * span.items
-    slot.bytes += part * span.bytes
     slot.lag = max(slot.lag, span.lag)

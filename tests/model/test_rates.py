@@ -24,7 +24,7 @@ def point(minutes: float, finished: int, *, worker: str = "a", started: float = 
 def test_a_span_is_what_was_counted_from_one_point_to_the_next():
     (span,) = spans([point(1, 30), point(0, 10)], since=at(0), until=at(60))
 
-    assert (span.since, span.until, span.finished, span.items) == (at(0), at(1), 20, 40)
+    assert (span.since, span.until, span.finished) == (at(0), at(1), 20)
     assert (span.seconds, span.processing, span.memory, span.lag) == (60, 5, 100, 0.5)
 
 
