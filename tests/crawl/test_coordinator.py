@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
-import anyio.abc
 import pytest
 
 from crawlcw.api.attempt import Purpose
@@ -36,7 +35,6 @@ from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Added, Claimed, Counters
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.model.counters import FinishReason
 from crawlcw.model.health import Origin
 from crawlcw.model.hosts import HostLease, RobotsRecord
 from crawlcw.model.standstill import Rests, Standstill
@@ -355,25 +353,6 @@ def test_an_endless_loop_fails_at_once(tmp_path: Path, monkeypatch: pytest.Monke
         run_quickly(endless, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize(
-    ("tasks", "asked"),
-    [
-        (0, ["lease", "horizon"]),
-        # Before and after its robots.txt is known.
-        (1, ["lease", "page_each", "page_each", "claim", "horizon"]),
-    ],
-)
-@quickly
-async def test_a_ledger_without_tasks_or_with_one_is_drained_at_once(
-    ledger: CountingLedger, tasks: int, asked: list[str]
-) -> None:
-    await ledger.tasks.add(make_tasks(tasks))
-
-    assert await Harness(ledger).until_it_ends() == "drained"
-
-    assert [what for what, _ in ledger.asked] == asked
-
-
 @quickly
 async def test_all_that_is_due_is_handed_out_once(ledger: CountingLedger) -> None:
     await ledger.tasks.add(make_tasks(300))
@@ -397,31 +376,6 @@ async def test_it_stops_at_once_while_a_host_is_being_opened(
     assert waited() < 11
 
 
-@pytest.mark.parametrize(
-    ("delay", "concurrency", "hosts", "most"),
-    [
-        ("100ms", 1, 4, 4),
-        ("100ms", 4, 1, 8),
-        ("100ms", 4, 16, 32),
-        ("100ms", 20, 10, 80),
-        ("0s", 4, 16, 8),
-    ],
-    ids=["one each", "one host", "four times as many", "a few each", "quick hosts"],
-)
-@quickly
-async def test_of_slow_hosts_more_tasks_are_held_ahead_than_of_quick_ones(
-    ledger: CountingLedger, delay: str, concurrency: int, hosts: int, most: int
-) -> None:
-    await ledger.tasks.add(_of_hosts(hosts, each=40))
-    limits = {"delay": delay, "per_host_concurrency": 0, "obey_robots": False}
-    harness = Harness(ledger, concurrency=concurrency, **limits)
-
-    # Pages take longer than this run.
-    await harness.stopped_after(5, work=60)
-
-    assert len(harness.held) - len(harness.starts) == most
-
-
 @pytest.mark.thorough
 @pytest.mark.representative("[7-8")
 @pytest.mark.parametrize("per_host", [0, 1, 8])
@@ -442,62 +396,8 @@ async def test_no_more_is_claimed_than_is_worked_on_and_twice_that_ahead(
     assert ledger.most <= concurrency + 2 * concurrency
 
 
-def test_between_two_looks_at_many_hosts_there_is_a_pause_and_each_gets_its_turns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    look = Coordinator._look
-    looks: list[tuple[float, float, int]] = []
-
-    async def noted(self: Coordinator, background: anyio.abc.TaskGroup) -> bool:
-        began = asyncio.get_running_loop().time()
-        is_drained = await look(self, background)
-        looks.append((began, asyncio.get_running_loop().time(), len(self.frontier.hosts)))
-        return is_drained
-
-    monkeypatch.setattr(Coordinator, "_look", noted)
-    monkeypatch.setattr(coordinator, "_PAUSE_A_HOST", 2e-3)
-
-    async def main(ledger: CountingLedger) -> None:
-        for host in range(150):
-            await ledger.tasks.add([make_task(f"http://h{host}.example/{n}") for n in range(4)])
-        harness = Harness(ledger, concurrency=200, delay="1s")
-
-        assert await harness.until_it_ends(seconds=0.1) == "drained"
-
-        by_host: dict[str, list[float]] = {}
-        for time, url in harness.starts:
-            by_host.setdefault(url.split("/")[2], []).append(time)
-        gaps = [b - a for starts in by_host.values() for a, b in pairwise(starts)]
-        assert len(gaps) == 3 * 150
-        assert max(gaps) < 2
-
-    run_quickly(main, tmp_path, monkeypatch)
-    pauses = [
-        (begun - ended, held * coordinator._PAUSE_A_HOST)
-        for (_, ended, held), (begun, _, _) in pairwise(looks)
-        if held >= coordinator._MANY_HOSTS
-    ]
-    assert len(pauses) > 5
-    assert all(pause >= least - 1e-6 for pause, least in pauses)
-
-
 def _of_hosts(number: int, *, each: int) -> list[Task]:
     return [make_task(f"http://h{n}.example/{m}") for n in range(number) for m in range(each)]
-
-
-@quickly
-async def test_of_more_hosts_than_are_asked_for_at_once_each_is_fed_in_its_turn(
-    ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(coordinator, "_HOSTS_A_PAGE", 1)
-    await ledger.tasks.add(_of_hosts(4, each=50))
-    harness = Harness(ledger, concurrency=1, obey_robots=False)
-
-    await harness.stopped_after(2, work=0.1)
-
-    asked = Counter(url.split("/")[2] for _, url in harness.starts)
-    assert len(asked) == 4
-    assert max(asked.values()) <= min(asked.values()) + 2
 
 
 @quickly
@@ -579,26 +479,6 @@ async def test_it_does_not_end_before_the_seeds_are_in(ledger: CountingLedger) -
 
 
 @quickly
-async def test_a_shared_host_that_no_process_owns_is_leased(ledger: CountingLedger) -> None:
-    """Its owner left, and the process that added tasks was killed before it woke the host."""
-    hour = timedelta(hours=1)
-    await ledger.tasks.add([make_task("http://example.com/first")])
-    (owned,) = await ledger.host_leases.lease(worker="b", limit=1, lease=hour)
-    claim = {"worker": "b", "lease": hour, "max_lost": 3}
-    leases = (await ledger.leases.claim(await ledger.tasks.page(limit=1), **claim)).leases
-    await ledger.outcomes.commit([success(ledger, lease) for lease in leases])
-    await ledger.host_leases.release([(owned, owned.host)])
-    await ledger.real.tasks.add(make_tasks(5))
-    harness = Harness(ledger, per_host_concurrency=0, obey_robots=False)
-
-    assert await harness.until_it_ends() == "drained"
-    await harness.coordinator.host_leaser.leave()
-
-    (host,) = (await ledger.hosts.get(["example.com"])).values()
-    assert (len(harness.starts), host.finished) == (5, 5)
-
-
-@quickly
 async def test_tasks_that_come_in_while_those_of_their_host_are_read_are_begun(
     ledger: CountingLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -644,36 +524,6 @@ async def test_a_page_to_be_tried_again_is_begun_beside_one_under_way(
             again = await coordinator.pool.get()
         assert again.task.id == failed.task.id
         assert waited() - before < 0.3
-
-
-@quickly
-async def test_claims_that_another_process_has_made_first_are_counted_and_the_next_are_elsewhere(
-    ledger: CountingLedger,
-) -> None:
-    """Two processes that share a host would go on to claim the same tasks in the same order."""
-    await ledger.tasks.add([replace(task, priority=n) for n, task in enumerate(make_tasks(60))])
-    await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
-    claim, lots = ledger.leases.claim, list[list[int]]()
-
-    async def claimed_before(tasks: Sequence[Task], **options: Any) -> Claimed:
-        other = {"worker": "b", "lease": timedelta(hours=1), "max_lost": 3}
-        lots.append([-task.priority for task in tasks])
-        if len(lots) == 1:
-            leases = (await ledger.real.leases.claim(tasks, **other)).leases
-            await ledger.outcomes.commit([success(ledger, lease) for lease in leases])
-        answer: Claimed = await claim(tasks, **options)
-        return answer
-
-    harness = Harness(ledger, concurrency=10, obey_robots=False, per_host_concurrency=0)
-    harness.session.ledger.leases.claim = claimed_before
-
-    assert await harness.until_it_ends(seconds=1) == "drained"
-
-    assert len(harness.starts) == 40
-    assert (harness.stats.claims, harness.stats.claims_missed) == (60, 20)
-    assert [lot == sorted(lot) for lot in lots] == [True, False, *[True] * (len(lots) - 2)]
-    assert len(lots) >= 3
-    assert ledger.most <= 10 + 20
 
 
 @quickly
@@ -788,33 +638,6 @@ async def test_what_is_not_begun_with_is_given_back_when_it_stops(ledger: Counti
 
 
 @quickly
-async def test_while_it_is_paused_it_holds_nothing_and_asks_the_ledger_for_nothing(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(make_tasks(100))
-    harness = Harness(ledger, concurrency=10, per_host_concurrency=3)
-    running = asyncio.create_task(harness.until_it_ends(seconds=1))
-    await asyncio.sleep(5.5)
-    begun = len(harness.starts)
-
-    harness.coordinator.follow(paused=ledger.now(), concurrency=10)
-    await asyncio.sleep(10)
-    asked = len(ledger.asked)
-    await asyncio.sleep(600)
-
-    assert 0 < begun == len(harness.starts) < 100
-    assert (len(harness.held), harness.frontier.leased, len(ledger.asked)) == (0, {}, asked)
-    standstill = harness.coordinator.standstill()
-    assert standstill is not None
-    assert standstill.paused_since is not None
-    assert standstill.sentence().startswith("paused since ")
-    assert not await ledger.queries.has([Status.PROCESSING])
-    harness.coordinator.follow(paused=None, concurrency=20)
-    assert await running == "drained"
-    assert len(harness.starts) == 100
-
-
-@quickly
 async def test_a_page_that_is_put_back_during_a_pause_is_begun_after_it(
     ledger: CountingLedger,
 ) -> None:
@@ -843,19 +666,6 @@ async def test_a_page_that_is_put_back_during_a_pause_is_begun_after_it(
     coordinator.stop()
     await running
     working.cancel()
-
-
-@quickly
-async def test_a_limit_of_pages_gives_the_fetchers_no_more_at_once(ledger: CountingLedger) -> None:
-    await ledger.tasks.add(make_tasks(20))
-    harness = Harness(ledger, concurrency=2, per_host_concurrency=0, max_pages=10)
-    running = asyncio.create_task(harness.coordinator.run())
-
-    await asyncio.sleep(5)
-    assert harness.coordinator.pool.dispatched == 2
-    harness.coordinator.stop()
-
-    await running
 
 
 @pytest.mark.parametrize(
@@ -916,41 +726,6 @@ async def test_a_page_that_ran_alone_and_is_put_back_goes_to_the_ledger(
     await running
 
     assert (again.task.id, again.fence) == (lease.task.id, lease.fence + to_ledger)
-
-
-async def one_page_claimed(
-    ledger: CountingLedger, **fields: Any
-) -> tuple[Harness, asyncio.Task[FinishReason], Lease]:
-    """Begin a crawl of one page that no fetcher works on yet."""
-    await ledger.tasks.add([make_task(**fields)])
-    harness = Harness(ledger)
-    harness.coordinator.seeded()
-    running = asyncio.create_task(harness.coordinator.run())
-    return harness, running, await harness.coordinator.pool.get()
-
-
-async def worked_on_when_put_back(
-    harness: Harness, running: asyncio.Task[FinishReason], lease: Lease
-) -> None:
-    harness.coordinator.put_back(lease, to_ledger=False)
-    harness.coordinator.done(lease)
-    working = asyncio.create_task(harness.work())
-
-    async with asyncio.timeout(60):
-        assert await running == "drained"
-    working.cancel()
-    assert len(harness.starts) == 1
-
-
-@quickly
-async def test_a_page_with_an_errback_that_is_put_back_when_its_origin_is_given_up_is_settled(
-    ledger: CountingLedger,
-) -> None:
-    harness, running, lease = await one_page_claimed(ledger, errback="told")
-    host = harness.frontier.hosts[lease.task.host]
-    host.state.origins["http"].given_up = Reason.HOST_UNREACHABLE
-
-    await worked_on_when_put_back(harness, running, lease)
 
 
 @quickly
@@ -1065,25 +840,6 @@ async def test_why_a_crawl_stands_still(ledger: CountingLedger) -> None:
     assert coordinator.standstill() is None, "a page has just ended"
 
 
-@quickly
-async def test_a_crawl_waits_for_start_or_for_a_task_that_is_due_later(
-    ledger: CountingLedger,
-) -> None:
-    harness = Harness(ledger)
-    await harness.session.join()
-    async with harness.running():
-        await asyncio.sleep(10)
-        assert harness.coordinator.standstill() == Standstill(start=True)
-        due = START + timedelta(seconds=200)
-        await ledger.tasks.add([make_task(due=due)])
-        await asyncio.sleep(10)
-        assert harness.coordinator.standstill() == Standstill(until=due)
-        await ledger.workers.join(replace(this_worker(now=ledger.now()), name="b"))
-        await harness.session.beat()
-        await asyncio.sleep(10)
-        assert harness.coordinator.standstill() == Standstill(until=due), "of all workers"
-
-
 @pytest.mark.thorough
 @quickly
 async def test_hosts_that_cannot_be_held_all_at_once_take_turns(ledger: CountingLedger) -> None:
@@ -1096,47 +852,6 @@ async def test_hosts_that_cannot_be_held_all_at_once_take_turns(ledger: Counting
 
     served = {url.split("/")[2] for _, url in harness.starts}
     assert len(served) == 40, "8 hosts are held at once, each for 20 pages"
-
-
-@quickly
-async def test_a_host_that_fails_rests_and_others_do_not(ledger: CountingLedger) -> None:
-    await ledger.tasks.add([make_task(f"http://quick.example/{n}") for n in range(50)])
-    await ledger.tasks.add(make_tasks(20))
-    failing = FetchError(Reason.CONNECT, "refused")
-    harness = Harness(ledger, robots=failing)
-
-    assert await harness.until_it_ends() == "drained"
-
-    assert len(harness.starts) == 50
-    assert await ledger.queries.reasons() == {"host-unreachable": 20}
-    asked = [time for what, time in harness.failures]
-    rests = [later - earlier for earlier, later in pairwise(asked)]
-    assert len(asked) == 5
-    for rest, least in zip(rests, (10, 20, 40, 80), strict=True):
-        assert least <= rest < 1.1 * least + 9, rests
-
-
-def refusing() -> FetchError:
-    error = FetchError(Reason.CONNECT, "refused")
-    error.port_closed = True
-    return error
-
-
-@quickly
-async def test_a_port_that_refuses_is_given_up_in_seconds_where_nothing_else_waits(
-    ledger: CountingLedger,
-) -> None:
-    await ledger.tasks.add(make_tasks(20))
-    harness = Harness(ledger, robots=refusing())
-
-    assert await harness.until_it_ends() == "drained"
-
-    assert await ledger.queries.reasons() == {"host-unreachable": 20}
-    asked = [time for _, time in harness.failures]
-    rests = [later - earlier for earlier, later in pairwise(asked)]
-    assert len(asked) == 5
-    for rest, least in zip(rests, (0.5, 1, 2, 4), strict=True):
-        assert least <= rest < 1.1 * least + 0.5, rests
 
 
 @quickly

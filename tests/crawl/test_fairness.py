@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -419,29 +418,3 @@ def test_robots_txt_is_fetched_once_by_all_processes_and_obeyed_through_redirect
     assert sum(hosts for askers, hosts in shared.items() if askers > 1) >= 2
     refused = Counter(row.path for row in store.rows() if row.reason == "refused-robots")
     assert refused == Counter({f"/private/{n}": 30 for n in (1, 3, 4)} | {"/here": 30})
-
-
-def test_a_host_of_low_priority_waits_but_not_for_ever(file: Store, serve: Serve, start: Start):
-    site = serve(*(Host(address=each, pages=1000, latency=0.02) for each in addresses(7)))
-    low, *high = site.names
-    # One fetcher: the pages of higher priority would take all of its time.
-    asyncio.run(
-        put(
-            file,
-            [
-                *(Request(f"http://{low}/{n}") for n in range(900, 905)),
-                *(Request(f"http://{name}/{n}", priority=10) for name in high for n in range(999)),
-            ],
-        )
-    )
-    start(1, file, [f"http://{name}/999" for name in site.names], concurrency=1)
-    wait_until(answered(site, [low], with_pages=5))
-
-    since = site.requests()[0].arrived
-    times = [request.arrived - since for request in pages(site.requests([low]))]
-    others = sum(request.arrived - since < times[-1] for request in pages(site.requests(high)))
-    print(f"asked after {', '.join(f'{t:.1f}' for t in times)} s, beside {others} pages of others")
-    assert others >= 20 * len(times)
-    # A priority counts for at most ten seconds of waiting. Without that limit, the host
-    # would wait for all 5,994 pages of the others.
-    assert max(later - earlier for earlier, later in pairwise([0.0, *times])) < 30.0

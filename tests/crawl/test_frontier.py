@@ -1,7 +1,6 @@
 """The hosts of one process: begun, served and left, and their state in the ledger."""
 
 from datetime import datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,36 +140,7 @@ def test_a_visitor_leaves_a_host_that_is_its_owners_alone_by_new_settings(
 # --- requests at once
 
 
-@pytest.mark.parametrize(
-    ("finished", "allowed"),
-    [(0, 1), (9, 1), (10, 2), (19, 2), (20, 3), (23, 3), (24, 3), (29, 3), (30, 4), (900, 4)],
-)
-def test_a_new_host_is_asked_for_one_page_at_a_time_and_for_more_later(finished: int, allowed: int):
-    process = Process(concurrency=4)
-
-    host = process.serve(finished=finished)
-    process.claim(6)
-
-    assert host.queue.allowed == allowed
-    assert len(process.take_all()) == allowed
-
-
 # --- effects of answers and failures
-
-
-def test_pages_that_fail_slow_the_host_and_say_nothing_else_of_it():
-    process = Process()
-    host = process.serve(finished=100)
-    process.claim(3)
-    assert process.take() is not None
-
-    for _ in range(10):
-        process.causes.page_failed(HOST)
-
-    assert process.resting() == 0.5
-    assert (host.answered, host.queue.delay) == (10, 0.5)
-    assert ((host.phase is Phase.LEAVING), host.state.failures) == (False, 0)
-    assert host not in process.frontier.pending.take_unsaved()
 
 
 @pytest.mark.parametrize(("retry_after", "leaves"), [(1.0, False), (5.0, False), (5.5, True)])
@@ -192,49 +162,6 @@ def test_a_host_that_fails_rests_and_is_left_where_that_takes_long(
     assert process.frontier.poll_wanted.is_set()
     assert (host.phase is Phase.LEAVING) == leaves
     assert host.queue.delay == 0.5
-
-
-def test_failures_that_come_together_are_one():
-    process = Process()
-    host = process.serve()
-    sent = process.ledger_now()
-
-    for _ in range(8):
-        process.now += 0.25
-        process.failed(sent=sent)
-
-    assert host.state.failures == 1
-    assert host.state.not_before == process.at(10 - 7 * 0.25)
-    assert process.resting() == 10 - 7 * 0.25
-
-
-def test_a_host_that_fails_again_and_again_is_given_up_and_left():
-    process = Process()
-    host = process.serve()
-    for _ in range(4):
-        process.now += 100
-        process.failed(retry_after=0.1)
-        assert host.phase is not Phase.LEAVING
-    process.now += 100
-
-    fault = process.failed(retry_after=0.1)
-
-    assert host.state.origins["http"].given_up is Reason.HOST_UNREACHABLE
-    assert process.given_up == {f"http://{HOST}": "host-unreachable"}
-    assert process.frontier.pending.take_losing() == [host]
-    assert ((host.phase is Phase.LEAVING), fault.until) == (False, None)
-    assert host in process.frontier.pending.take_unsaved()
-
-
-def test_an_answer_of_a_host_that_was_given_up_takes_that_back():
-    process = Process()
-    host = process.serve(origins={"http": Origin(failures=4)})
-    process.failed()
-
-    process.answered()
-
-    assert (host.state.origins["http"].given_up, host.state.failures) == (None, 0)
-    assert process.given_up == {}
 
 
 # --- state that is saved at once
@@ -456,12 +383,6 @@ def throttled(
     return None
 
 
-def answered_since(process: Process) -> None:
-    process.now += 1
-    process.answered(page=False)
-    process.now += 1
-
-
 def test_the_first_throttling_of_a_page_is_its_hosts_and_sends_it_behind_the_others():
     process = Process()
     host = process.serve()
@@ -484,49 +405,3 @@ def well(process: Process, **state: Any) -> HeldHost:
     process.now += 1
     origins = {"http": Origin(good_at=START.timestamp(), probe_page=GOOD_PAGE)}
     return process.serve(**{"origins": origins, "finished": 100} | state)
-
-
-def test_a_page_pays_where_another_was_answered_well_since_its_last_throttling():
-    process = Process()
-    host = process.serve()
-    (lease,) = process.claim()
-    throttled(process, lease)
-
-    assert throttled(process, lease) is not None
-    answered_since(process)
-    assert throttled(process, lease) is None
-    assert throttled(process, lease) is None, "the last one keeps its state"
-    assert host.answered == 3
-    assert host.queue.delay == host.state.delay > 0.5
-
-
-async def refused(process: Process) -> Defer | None:
-    """Have the port of the host refuse a request that was sent now."""
-    error = FetchError(Reason.CONNECT)
-    error.port_closed = True
-    return await process.causes.unanswered(
-        HOST, f"http://{HOST}/", error, sent=process.ledger_now(), began=process.now
-    )
-
-
-@pytest.mark.parametrize(
-    ("others", "failures", "good_at", "rest"),
-    [(99, 1, None, 0.5), (100, 1, None, 10), (1, 0, None, 10), (1, 1, 1.0, 10)],
-)
-async def test_a_port_that_refuses_has_its_long_rests_beside_very_many_silent_hosts_or_another(
-    others: int, failures: int, good_at: float | None, rest: float
-):
-    """Of more hosts than were looked at, some may have work."""
-    origins = {"http": Origin(good_at=good_at)}
-    names = [f"{number}.example" for number in range(others)]
-    known = [Host(name=name, failures=failures, origins=origins) for name in names]
-
-    async def busiest(*, limit: int) -> tuple[list[Host], list[Host]]:
-        return [], known[:limit]
-
-    process = Process(ledger=SimpleNamespace(hosts=SimpleNamespace(busiest=busiest)))
-    process.serve()
-
-    await refused(process)
-
-    assert process.resting() == rest

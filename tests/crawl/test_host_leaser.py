@@ -174,20 +174,6 @@ async def test_hosts_without_work_go_back_together_after_a_moment(world: World):
 # --- saving
 
 
-async def test_a_paused_crawl_saves_a_host_whose_request_is_under_way(world: World):
-    (host,) = await world.holding(1)
-    world.process.claim(host=host.name)
-    world.process.take()
-    world.process.answered(host.name)
-    world.frontier.pending.save(host)
-
-    async with anyio.create_task_group() as background:
-        await world.leaser.leave_all(background)
-
-    assert world.leaving() == [host.name]
-    assert (await world.ledger.hosts.get([host.name]))[host.name].finished == 1
-
-
 # --- giving up
 
 
@@ -346,17 +332,3 @@ async def test_hosts_that_have_just_come_stay_and_more_are_looked_for(world: Wor
 
 async def ready(world: World) -> set[str]:
     return {host.name async for host in world.ledger.hosts.all() if host.ready_at is not None}
-
-
-async def test_hosts_whose_wake_up_was_lost_are_woken_some_at_a_time(world: World):
-    await world.ledger.tasks.add([task(f"http://{name}/") for name in named(30)])
-    calls = world.count(world.hosts, "wake")
-
-    await world.leaser.sweep()
-    assert await ready(world) == {*named(25)}
-    await world.leaser.sweep()
-    assert await ready(world) == {*named(30)}
-    assert calls == ["wake"] * 2
-    for _ in range(2):
-        await world.leaser.sweep()
-    assert calls == ["wake"] * 2, "all of them are awake"
