@@ -1,15 +1,11 @@
 """Checks for Scrapy's names: imports, members of classes, settings."""
 
 import ast
-import difflib
-from collections.abc import Iterator
-from dataclasses import fields
 
 import crawlcw
 from crawlcw.api.scrapy_words import RULE_ARGUMENTS, SETTINGS
-from crawlcw.api.settings import Settings
 from crawlcw.checking.findings import Findings
-from crawlcw.checking.source import FOREIGN_MODULES, Class, FunctionNode, Source, defined, path_of
+from crawlcw.checking.source import FOREIGN_MODULES, Class, Source, defined, path_of
 
 _HOOKS = "spiders#Hooks and downloaders"
 _ITEMS = "spiders#Items"
@@ -20,58 +16,41 @@ _STATE = "spiders#State"
 
 #: Counterparts of names of Scrapy and its plugins, by their last part, with the manual's section.
 _NAMES = {
-    "BaseItemExporter": ("`crawlcw export`", "commands#export"),
-    "CSVFeedSpider": ("Spider, whose parse() reads response.text by csv", _SCRAPY),
+    **dict.fromkeys(("CrawlerProcess", "CrawlerRunner"), ("run_spider(...)", "testing")),
+    **dict.fromkeys(("FilesPipeline", "ImagesPipeline"), ("Request(save_to=)", "files")),
+    **dict.fromkeys(
+        ("Compose", "Identity", "Join", "MapCompose", "SelectJmes", "TakeFirst"),
+        ("a plain function", _ITEMS),
+    ),
+    **dict.fromkeys(
+        ("HtmlResponse", "TextResponse", "XmlResponse"), ("crawlcw.Response", "spiders#Responses")
+    ),
+    **dict.fromkeys(
+        ("LinkExtractor", "LxmlLinkExtractor"),
+        ("Rule(allow=, deny=, restrict=) or response.follow_all(...)", _RULES),
+    ),
     "CloseSpider": ('StopCrawl("why")', "spiders#Callbacks"),
-    "Compose": ("a plain function", _ITEMS),
     "CrawlSpider": ("Spider with rules = [...]", _RULES),
-    "CrawlerProcess": ("run_spider(...)", "testing"),
-    "CrawlerRunner": ("run_spider(...)", "testing"),
-    "DontCloseSpider": ("a start() that waits", _START),
     "DropItem": ("crawlcw.DropItem", _ITEMS),
     "Field": ("a field of a dataclass, or a key of a dict", _ITEMS),
-    "FilesPipeline": ("Request(save_to=)", "files"),
     "FormRequest": ("response.form(...).submit(...), or Request(data=)", "spiders#Forms"),
-    "HtmlResponse": ("crawlcw.Response", "spiders#Responses"),
-    "Identity": ("a plain function", _ITEMS),
     "IgnoreRequest": ("FetchError, raised in a hook", _HOOKS),
-    "ImagesPipeline": ("Request(save_to=)", "files"),
-    "InitSpider": ("async def login(self, session)", "logins"),
     "Item": ("a dict or a dataclass", _ITEMS),
-    "ItemAdapter": ("the item itself: a dict or a dataclass", _ITEMS),
     "ItemLoader": ("a dict, made in the callback", _ITEMS),
-    "Join": ("a plain function", _ITEMS),
     "JsonRequest": ("Request(json=)", "spiders#Requests"),
-    "LinkExtractor": ("Rule(allow=, deny=, restrict=) or response.follow_all(...)", _RULES),
-    "LxmlLinkExtractor": ("Rule(allow=, deny=, restrict=) or response.follow_all(...)", _RULES),
-    "MapCompose": ("a plain function", _ITEMS),
-    "NotConfigured": ("SpiderError", _HOOKS),
-    "PageMethod": ("response.page", "browser"),
     "Request": ("crawlcw.Request", "spiders#Requests"),
     "Response": ("crawlcw.Response", "spiders#Responses"),
     "Rule": ("crawlcw.Rule", _RULES),
-    "SelectJmes": ("a plain function", _ITEMS),
     "Selector": ("parsel.Selector, or response.selector", "spiders#Responses"),
-    "SelectorList": ("parsel.SelectorList", "spiders#Responses"),
-    "SeleniumRequest": ("Request(browser=True)", "browser"),
     "SitemapSpider": ("crawlcw.SitemapSpider", "sitemaps"),
     "Spider": ("crawlcw.Spider", "spiders"),
-    "SplashRequest": ("Request(browser=True)", "browser"),
-    "TakeFirst": ("a plain function", _ITEMS),
-    "TextResponse": ("crawlcw.Response", "spiders#Responses"),
-    "XMLFeedSpider": (
-        "SitemapSpider, response.feed() or xml records",
-        "sitemaps",
-    ),
-    "XmlResponse": ("crawlcw.Response", "spiders#Responses"),
     "get_project_settings": ("[tool.crawlcw] in pyproject.toml", "settings"),
     "inspect_response": ("`crawlcw shell URL --spider NAME`", "commands#shell"),
-    "open_in_browser": ("`crawlcw shell URL`", "commands#shell"),
     "signals": ("opened(), closed(), item(), on_error() of the spider", _HOOKS),
 }
 #: Counterparts by module, for names that are not in the table.
 _MODULES = {
-    "itemadapter": _NAMES["ItemAdapter"],
+    "itemadapter": ("the item itself: a dict or a dataclass", _ITEMS),
     "itemloaders": _NAMES["ItemLoader"],
     "pydispatch": _NAMES["signals"],
     "scrapy": ("crawlcw", _SCRAPY),
@@ -93,30 +72,21 @@ _SAME = frozenset({"DropItem", "Request", "Response", "Rule", "SitemapSpider", "
 
 #: Counterparts of a Scrapy spider's members.
 _OF_SPIDERS = {
-    "adapt_response": ("after_response(self, response)", _HOOKS),
     "allowed_domains": ("allowed_hosts", "spiders"),
     "custom_settings": ("settings = Settings(...)", "settings"),
     "download_delay": ("settings = Settings(delay=...)", "settings"),
     "download_timeout": ("settings = Settings(timeout=...)", "settings"),
     "from_crawler": ("async def opened(self)", _HOOKS),
     "handle_httpstatus_list": ("settings = Settings(accept_statuses=[...])", "settings"),
-    "http_auth_domain": ("nothing: a login is for the origins of the start URLs", "settings"),
     "http_pass": ("settings = Settings(auth=(user, password))", "settings"),
     "http_user": ("settings = Settings(auth=(user, password))", "settings"),
-    "itertag": ("response.feed(), or response.xpath(...) in parse()", _SCRAPY),
-    "make_requests_from_url": ("async def start(self)", _START),
-    "max_concurrent_requests": ("settings = Settings(per_host_concurrency=...)", "settings"),
-    "parse_node": ("parse(self, response)", _SCRAPY),
-    "parse_row": ("parse(self, response)", _SCRAPY),
     "parse_start_url": ("parse(self, response)", _RULES),
     "process_request": ("before_request(self, request)", _HOOKS),
     "process_response": ("after_response(self, response)", _HOOKS),
-    "process_results": ("item(self, item, response)", _ITEMS),
     "spider_closed": ("async def closed(self, report)", _HOOKS),
     "spider_idle": ("a start() that waits", _START),
     "spider_opened": ("async def opened(self)", _HOOKS),
     "start_requests": ("async def start(self)", _START),
-    "update_settings": ("settings = Settings(...)", "settings"),
 }
 #: Methods of pipelines and middleware, with their parameters, to exclude other classes.
 _OF_PARTS = {
@@ -130,10 +100,7 @@ _OF_PARTS = {
     "process_item": ({"item"}, ("item(self, item, response) of the spider", _ITEMS)),
     "process_request": ({"request", "spider"}, ("before_request(self, request)", _HOOKS)),
     "process_response": ({"request", "response"}, ("after_response(self, response)", _HOOKS)),
-    "process_spider_exception": ({"response", "exception"}, ("on_error of the spider", _HOOKS)),
-    "process_spider_input": ({"response"}, ("after_response(self, response)", _HOOKS)),
     "process_spider_output": ({"response", "result"}, ("item() of the spider", _ITEMS)),
-    "process_start_requests": ({"start_requests"}, ("start() of the spider", _START)),
 }
 #: Attributes of a spider that Scrapy gives it.
 _OF_SELF = {
@@ -164,12 +131,10 @@ class Names:
         self._imports()
         for each in self._source.classes:
             (self._spider if each.is_spider else self._part)(each)
-        in_classes = {id(n) for c in self._source.classes for n in _at_import(c.node.body)}
-        at_import = in_classes | {id(each) for each in _at_import(self._source.tree.body)}
         for node in ast.walk(self._source.tree):
             match node:
                 case ast.Call():
-                    self._call(node, stops=id(node) in at_import)
+                    self._call(node)
                 case ast.Attribute() | ast.Name():
                     self._use(node)
         self._settings_file()
@@ -226,21 +191,13 @@ class Names:
             instead = {"failure.request": "request"}.get(text, "error.reason, error.response")
             self._tell(node.lineno, text, instead, "spiders#Requests")
 
-    def _call(self, call: ast.Call, *, stops: bool) -> None:
+    def _call(self, call: ast.Call) -> None:
         dotted = self._source.dotted(call.func)
-        if dotted == "crawlcw.Settings":
-            self._settings(call, stops=stops)
-        elif dotted == "crawlcw.Rule" or (dotted.startswith("scrapy.") and dotted.endswith(_RULED)):
+        if dotted.startswith("scrapy.") and dotted.endswith(_RULED):
             for keyword in call.keywords:
                 if keyword.arg in RULE_ARGUMENTS:
                     what = f"{ast.unparse(call.func)}({keyword.arg}=...)"
-                    self._tell(
-                        keyword.value.lineno,
-                        what,
-                        RULE_ARGUMENTS[keyword.arg],
-                        _RULES,
-                        stops=stops,
-                    )
+                    self._tell(keyword.value.lineno, what, RULE_ARGUMENTS[keyword.arg], _RULES)
         if not isinstance(call.func, ast.Attribute):
             return
         owner, name = ast.unparse(call.func.value), call.func.attr
@@ -256,31 +213,17 @@ class Names:
                 call.lineno, f"{owner}.extract_links(...)", "response.follow_all(...)", _RULES
             )
 
-    def _settings(self, call: ast.Call, *, stops: bool) -> None:
-        known = {each.name for each in fields(Settings)}
-        for keyword in call.keywords:
-            if keyword.arg is None or keyword.arg in known:
-                continue
-            instead = SETTINGS.get(keyword.arg.upper(), "")
-            near = difflib.get_close_matches(keyword.arg.lower(), known, n=1)
-            what = f"Settings({keyword.arg}=...)" + ("" if instead else " is no setting")
-            instead = instead or (f"{near[0]}=" if near else "")
-            self._tell(keyword.value.lineno, what, instead, "settings", stops=stops)
-
     def _spider(self, spider: Class) -> None:
         for statement in spider.node.body:
             for name in defined(statement):
                 if name in _OF_SPIDERS:
                     self._tell(statement.lineno, name, *_OF_SPIDERS[name])
             match statement:
-                case ast.Assign(
-                    targets=[ast.Name(id="custom_settings")], value=ast.Dict() as value
+                case (
+                    ast.Assign(value=ast.Dict() as value) | ast.AnnAssign(value=ast.Dict() as value)
                 ):
-                    self._custom(value)
-                case ast.AnnAssign(
-                    target=ast.Name(id="custom_settings"), value=ast.Dict() as value
-                ):
-                    self._custom(value)
+                    if "custom_settings" in defined(statement):
+                        self._custom(value)
                 case ast.FunctionDef(name="closed" | "close") | ast.AsyncFunctionDef(name="closed"):
                     if any(each.arg == "reason" for each in statement.args.args):
                         what = f"def {statement.name}(self, reason)"
@@ -313,13 +256,6 @@ class Names:
         if self._source.path.name == "settings.py" or {"BOT_NAME", "SPIDER_MODULES"} & names:
             for line, name in named:
                 self._tell(line, name, _setting(name), "settings")
-
-
-def _at_import(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield the nodes that run at import, without those in functions and classes."""
-    for statement in body:
-        if not isinstance(statement, FunctionNode | ast.ClassDef):
-            yield from ast.walk(statement)
 
 
 def _counterpart(dotted: str) -> tuple[str, str]:

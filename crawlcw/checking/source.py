@@ -5,6 +5,7 @@ Nothing is imported. Base classes are looked up in the files beside it.
 
 import ast
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -161,20 +162,13 @@ class Source:
 
     def _beside(self, module: str) -> "Source | None":
         """Return the file of a *module* beside this one, or in the working directory."""
-        if not module:
-            return None
         parts = module.strip(".").replace(".", "/") + ".py"
-        ups = max(len(module) - len(module.lstrip(".")) - 1, 0)
-        folders = [self.path.parent, *self.path.parents[1 : ups + 1]]
-        for path in (*(folder / parts for folder in reversed(folders)), Path.cwd() / parts):
-            if path not in self.others:
+        for path in (self.path.parent / parts, self.path.parent.parent / parts, Path(parts)):
+            if module and path not in self.others:
                 self.others[path] = None
-                if path.is_file() and path != self.path:
-                    try:
-                        self.others[path] = Source(path, self.others)
-                    except UNREADABLE:
-                        continue
-            if (found := self.others[path]) is not None:
+                with suppress(*UNREADABLE):
+                    self.others[path] = Source(path, self.others)
+            if (found := self.others.get(path)) is not None and found is not self:
                 return found
         return None
 

@@ -90,35 +90,19 @@ def _takes_response(method: FunctionNode) -> bool:
     return len(method.args.args) > 1 and method.args.args[1].arg == "response"
 
 
-def _is_self(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "self"
-
-
 def _containers(spider: Class) -> set[str]:
     """Return the attributes to which a list, a set or a mapping is assigned."""
-    found = set()
-    for each in spider.lineage:
-        for node in ast.walk(each.node):
-            match node:
-                case ast.Assign(value=value):
-                    targets = node.targets
-                case ast.AnnAssign(value=ast.expr() as value):
-                    targets = [node.target]
-                case _:
-                    continue
-            if not _is_container(value):
-                continue
-            own = node in each.node.body
-            for target in targets:
-                match target:
-                    case ast.Name(id=name) if own:
-                        found.add(name)
-                    case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                        found.add(name)
-    return found
+    return {
+        name
+        for each in spider.lineage
+        for node in ast.walk(each.node)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and _is_container(node.value)
+        for target in _targets(node)
+        if (name := target.id if isinstance(target, ast.Name) else _of_self(target))
+    }
 
 
-def _is_container(value: ast.expr) -> bool:
+def _is_container(value: ast.expr | None) -> bool:
     match value:
         case ast.List() | ast.Set() | ast.Dict() | ast.ListComp() | ast.SetComp() | ast.DictComp():
             return True
@@ -129,58 +113,53 @@ def _is_container(value: ast.expr) -> bool:
 
 
 def _changes(method: FunctionNode, containers: set[str]) -> Iterator[tuple[int, str]]:
-    guarded = _guarded(method)
+    on_demand = {
+        inner
+        for node in ast.walk(method)
+        if isinstance(node, ast.If)
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Assign)
+        and any(_of_self(each) in _tested(node) for each in inner.targets)
+    }
     for node in ast.walk(method):
         match node:
-            case ast.AugAssign(target=ast.Attribute(value=owner, attr=name)) if _is_self(owner):
-                yield node.lineno, name
-            case ast.AugAssign(
-                target=ast.Subscript(value=ast.Attribute(value=owner, attr=name))
-            ) if _is_self(owner):
-                yield node.lineno, name
-            case ast.Assign(targets=targets) if id(node) not in guarded:
-                for target in _single(targets):
-                    match target:
-                        case ast.Attribute(value=owner, attr=name) if _is_self(owner):
+            case ast.Assign() | ast.AugAssign() if node not in on_demand:
+                for target in _targets(node):
+                    if name := _of_self(target):
+                        yield node.lineno, name
+                    elif isinstance(target, ast.Subscript):
+                        name = _of_self(target.value)
+                        if name in containers or (name and isinstance(node, ast.AugAssign)):
                             yield node.lineno, name
-                        case ast.Subscript(value=ast.Attribute(value=owner, attr=name)) if (
-                            _is_self(owner) and name in containers
-                        ):
-                            yield node.lineno, name
-            case ast.Call(
-                func=ast.Attribute(value=ast.Attribute(value=owner, attr=name), attr=change)
-            ) if _is_self(owner) and change in _CHANGES and name in containers:
-                yield node.lineno, name
+            case ast.Call(func=ast.Attribute(value=owner, attr=change)) if change in _CHANGES:
+                if (name := _of_self(owner)) in containers:
+                    yield node.lineno, name
 
 
-def _single(targets: list[ast.expr]) -> Iterator[ast.expr]:
-    """Yield the targets of an assignment, those of a tuple one by one."""
-    for each in targets:
-        if isinstance(each, ast.Tuple | ast.List):
-            yield from _single(each.elts)
+def _of_self(node: ast.expr) -> str:
+    """Return the name of an attribute of `self`, or `""`."""
+    match node:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return name
+        case _:
+            return ""
+
+
+def _tested(branch: ast.If) -> set[str]:
+    """Return the attributes of `self` that a condition names, as in `if self.x is None`."""
+    return {_of_self(each) for each in ast.walk(branch.test) if isinstance(each, ast.expr)} - {""}
+
+
+def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
+    """Return the targets of an assignment, those of a tuple one by one."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    found: list[ast.expr] = []
+    while targets:
+        first, *targets = targets
+        if isinstance(first, ast.Tuple | ast.List):
+            targets = [*first.elts, *targets]
         else:
-            yield each
-
-
-def _guarded(method: FunctionNode) -> set[int]:
-    """Return the assignments on demand: under `if self.x is None` or `if not self.x`."""
-    found = set()
-    for node in ast.walk(method):
-        if isinstance(node, ast.If):
-            tested = {
-                each.attr
-                for each in ast.walk(node.test)
-                if isinstance(each, ast.Attribute) and _is_self(each.value)
-            } | {
-                each.value
-                for each in ast.walk(node.test)
-                if isinstance(each, ast.Constant) and isinstance(each.value, str)
-            }
-            for inner in ast.walk(node):
-                if isinstance(inner, ast.Assign) and any(
-                    isinstance(t, ast.Attribute) and t.attr in tested for t in inner.targets
-                ):
-                    found.add(id(inner))
+            found.append(first)
     return found
 
 

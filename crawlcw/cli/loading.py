@@ -286,8 +286,9 @@ def _broken(place: str, error: BaseException) -> SpiderError:
             ": write `from helpers import x` for a module beside the file, or give the spider "
             "as package.module:Class"
         )
-    # The outermost frame is the user's; inner ones may be a library's.
-    where = f"{_short(frames[0].filename)}, line {frames[0].lineno}" if frames else place
+    # The outermost file is the user's; inner ones may be a library's.
+    lines = [each.lineno for each in frames if each.filename == frames[0].filename]
+    where = f"{_short(frames[0].filename)}, line {lines[-1]}" if frames else place
     return SpiderError(f"{where}: {said}")
 
 
