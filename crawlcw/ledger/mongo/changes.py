@@ -50,7 +50,7 @@ class Changes:
         """Yield when the stream is open, and then for each event."""
         database = self._store.database
         if not isinstance(database, Shielded):
-            # Motor waits in a thread, which nothing ends before the server answers.
+            # Its driver waits in a thread, which nothing ends before the server answers.
             yield
             return
         with mapped():

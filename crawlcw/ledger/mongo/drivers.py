@@ -1,6 +1,7 @@
 """The two drivers: PyMongo's asyncio client, and Motor, with what differs between them.
 
-MongoDB has deprecated Motor. No other module knows which of the two a ledger has.
+MongoDB has deprecated Motor in favour of PyMongo's own client. No other module knows which of the
+two a ledger has.
 """
 
 import inspect
@@ -23,12 +24,12 @@ def client_class(driver: str) -> Any:
 
 
 async def awaited(returned: Any) -> Any:
-    """Return the result of a method that is a coroutine of PyMongo, but not of Motor."""
+    """Return the result of a method that is a coroutine of PyMongo, and none of Motor."""
     return await returned if inspect.isawaitable(returned) else returned
 
 
 def bucket(database: Any, name: str, write_concern: WriteConcern) -> Any:
-    """Return a GridFS bucket; its modules are loaded for large values only."""
+    """Return a GridFS bucket, whose modules are loaded for large values only."""
     from gridfs.asynchronous import AsyncGridFSBucket
 
     if isinstance(database, Shielded):
