@@ -437,6 +437,7 @@ async def test_links_of_a_list_are_requested_while_its_callback_runs(ledger: Sql
 
 
 async def test_no_more_is_under_way_than_allowed(ledger: SqliteLedger):
+    """HOSTILE 1.17."""
     hosts = [f"http://{name}.example/" for name in "abcd"]
     answers = {host: links(*(f"/{n}" for n in range(15))) for host in hosts}
     answers |= {f"{host}{n}": "" for host in hosts for n in range(15)}
