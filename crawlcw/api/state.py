@@ -10,7 +10,7 @@ from typing import Any
 from crawlcw.errors import InvalidItemError
 from crawlcw.model import values
 from crawlcw.model.sanitize import printable
-from crawlcw.model.spider_state import History, Kind, Page, is_number
+from crawlcw.model.spider_state import History, Page, is_number
 from crawlcw.model.values import frozen
 
 _LARGEST_INTEGER = (1 << 63) - 1
@@ -19,14 +19,14 @@ _LARGEST_INTEGER = (1 << 63) - 1
 class State(MutableMapping[str, Any]):
     """The values that a spider keeps between its pages, by name; each is one that an item may have.
 
-    A callback's change is durable before its page counts as done, and counts once, however often
-    a crash has the page run again. A callback that raises changes nothing. All processes
-    of a crawl share one state. Lists and dictionaries that are read cannot be changed:
-    assign another one, `self.state["seen"] += [url]`.
+    A callback's change is durable before its page counts as done; a callback that raises changes
+    nothing. All processes of a crawl share one state. If two pages assign one name, the later
+    commit wins; what `add` counts is exact, however often a crash has a page run again. Lists and
+    dictionaries that are read cannot be changed: assign another one.
     """
 
     def __init__(self) -> None:
-        self.keep_in(History(clock=lambda: 0), page=lambda: None)
+        self.keep_in(History(), page=lambda: None)
 
     def keep_in(self, history: History, *, page: Callable[[], Page | None]) -> None:
         """Have the state of a crawl from here on; *page* returns the page whose callback runs."""
@@ -34,28 +34,27 @@ class State(MutableMapping[str, Any]):
         self._page = page
 
     def __getitem__(self, name: str) -> Any:
-        found = self._history.get(self._page(), name)
-        if found is None:
-            raise KeyError(name)
-        return found.value
+        self._page()
+        return self._history.get(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
         try:
             values.check({name: value})
         except InvalidItemError as error:
             raise TypeError(f"self.state cannot keep it: {error}") from None
-        self._history.change(self._page(), _checked(name), Kind.SET, frozen(values.clean(value)))
+        self._history.assign(self._page(), _checked(name), frozen(values.clean(value)))
 
     def __delitem__(self, name: str) -> None:
-        if self._history.get(self._page(), name) is None:
-            raise KeyError(name)
-        self._history.change(self._page(), name, Kind.DELETE)
+        page = self._page()
+        self._history.get(name)
+        self._history.delete(page, name)
 
     def __iter__(self) -> Iterator[str]:
-        return self._history.names(self._page())
+        self._page()
+        return self._history.names()
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._history.names(self._page()))
+        return sum(1 for _ in self)
 
     def add(self, name: str, number: float = 1) -> None:
         """Add *number* to a value, 0 where there is none: exact in any number of processes.
@@ -64,14 +63,14 @@ class State(MutableMapping[str, Any]):
         """
         if not is_number(number) or not math.isfinite(number):
             raise TypeError(f"self.state.add() takes a number, not {printable(repr(number))}")
-        held = self._history.get(self._page(), name)
-        if held is not None and not is_number(held.value):
-            kind = type(held.value).__name__
+        page, value = self._page(), self.get(name, 0)
+        if not is_number(value):
+            kind = type(value).__name__
             raise TypeError(f"self.state[{printable(repr(name))}] is no number but {kind}")
-        total = number if held is None else held.value + number
+        total = value + number
         if isinstance(total, int) and abs(total) > _LARGEST_INTEGER:
             raise OverflowError(f"self.state[{printable(repr(name))}] would have over 64 bits")
-        self._history.change(self._page(), _checked(name), Kind.ADD, number)
+        self._history.add(page, _checked(name), number)
 
     def __repr__(self) -> str:
         return f"State({dict(self)!r})"

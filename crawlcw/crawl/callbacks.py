@@ -184,7 +184,7 @@ class Runner:
             name = type(error).__name__
             return Raised(reason=Reason.PARSE_ERROR, message=str(error), error=name)
         run = CallbackRun(self, method, name=callback, task=task)
-        with self.state.running(task) as running:
+        with self.state.running(task) as page:
             given = arguments[-1]
             response = given.response if isinstance(given, FetchError) else given
             # The base class's `on_error` looks at nothing.
@@ -199,7 +199,8 @@ class Runner:
             else:
                 produced = await run.result(*arguments)
             if isinstance(produced, Produced) and produced.retired is None:
-                produced.state = running.keep()
+                page.is_kept = True
+                produced.state = self.state.changes(page) if page.names else {}
             return produced
 
 

@@ -173,7 +173,6 @@ class Committer:
                     self.state.undo(lease)
                 held.orphans += leases
                 return
-            self.state.settling(settlements)
             # Even without links: it writes the changes of the pages' state before the outcomes.
             added = await self.adder.add(links, too_deep)
             await self._commit(settlements)

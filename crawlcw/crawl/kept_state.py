@@ -1,18 +1,16 @@
 """The state of a spider in one process: whose change each is, and when it is written.
 
 A change is the page's whose callback makes it: callbacks run in one event loop, and a
-context variable says which one is running. What all pages have changed is written with
+context variable says which one is running. The changes of all pages are written with
 the next group of outcomes, before these and before any link; a spider that changes nothing
 costs nothing. A change outside of a callback (`start`, `opened`, a hook) is no page's,
 and stays.
 """
 
 import asyncio
-import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
@@ -21,11 +19,9 @@ from crawlcw.api.state import State
 from crawlcw.errors import SpiderError
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
-from crawlcw.model.spider_state import NO_PAGE, History, Page
-from crawlcw.model.task import DONE, Lease, Status, Task
+from crawlcw.model.spider_state import History, Page, StoredState
+from crawlcw.model.task import DONE, Lease, Task
 from crawlcw.model.transitions import Settlement
-
-logger = logging.getLogger(__name__)
 
 
 class KeptState:
@@ -33,9 +29,7 @@ class KeptState:
 
     def __init__(self, spider: Spider, ledger: Ledger | None) -> None:
         self._ledger = ledger
-        self._history = History(
-            clock=lambda: 0 if ledger is None else int(ledger.now().timestamp() * 1_000_000)
-        )
+        self._history = History()
         self._writing = asyncio.Lock()
         #: Whether it is read before each batch of pages.
         self._is_used = False
@@ -48,35 +42,34 @@ class KeptState:
     def _page(self) -> Page | None:
         """Return the page whose callback uses the state; None: no callback does."""
         self._is_used = True
-        running = _RUNNING.get()
-        if running is None:
-            return None
-        if running.page is None:
-            task = running.task
-            # As it was when it was claimed.
-            running.page = self._history.begin((task.id, task.fence + 1), settled=task.settled)
-        elif running.page.has_ended:
-            url = printable(running.task.url)
-            raise SpiderError(f"self.state was used when the callback of {url} had ended")
-        return running.page
+        page = _RUNNING.get()
+        if page is not None:
+            if page.has_ended:
+                url = printable(page.url)
+                raise SpiderError(f"self.state was used when the callback of {url} had ended")
+            self._history.begin(page)
+        return page
 
     @contextmanager
-    def running(self, task: Task) -> Iterator["Running"]:
+    def running(self, task: Task) -> Iterator[Page]:
         """Return a block in which a callback runs for the page of a task."""
-        running = Running(self._history, task)
-        token = _RUNNING.set(running)
+        # The fence is that of the task as it was when it was claimed.
+        page = Page((task.id, task.fence + 1), task.settled, task.url)
+        token = _RUNNING.set(page)
         try:
-            yield running
+            yield page
         finally:
             _RUNNING.reset(token)
-            if running.page is not None:
-                (self._history.end if running.is_kept else self._history.undo)(running.page)
+            self._history.end(page)
+
+    def changes(self, page: Page) -> dict[str, Any]:
+        """Return the changed values of a page, by name; None: a name is gone."""
+        shown = dict.fromkeys(self._history.names())
+        return {n: self._history.get(n) if n in shown else None for n in sorted(page.names)}
 
     def undo(self, lease: Lease) -> None:
         """Take back the changes by callbacks of a page that is put back."""
-        page = self._history.page_of((lease.task.id, lease.fence))
-        if page is not None:
-            self._history.undo(page)
+        self._history.undo((lease.task.id, lease.fence))
 
     # When it is written, and read.
 
@@ -94,13 +87,15 @@ class KeptState:
                 await self._read()
 
     async def keep(self) -> None:
-        """Write what pages have changed so far, durably."""
-        if not self._history.is_dirty:
+        """Write what ended callbacks have changed, and the running one so far, durably."""
+        page = _RUNNING.get()
+        if not self._history.unwritten(page):
             return
         async with self._writing:
             # The write that this has waited for may have been of all that.
-            while self._history.is_dirty:
-                await self._write()
+            while pages := self._history.unwritten(page):
+                if await self._write(self._history.next(pages)):
+                    return
 
     async def close(self) -> None:
         """Write the rest, with the settled changes among the values."""
@@ -108,17 +103,21 @@ class KeptState:
             return
         await self._settle_others()
         async with self._writing:
-            after = self._history.next()
-            if self._history.is_dirty or after.pending != self._history.stored.pending:
-                await self._write()
+            while True:
+                pages = self._history.unwritten()
+                after = self._history.next(pages)
+                is_new = pages or after.pending != self._history.stored.pending
+                if not is_new or await self._write(after):
+                    return
 
-    async def _write(self) -> None:
+    async def _write(self, after: StoredState) -> bool:
+        """Write the state; return whether no other process has written meanwhile."""
         assert self._ledger is not None
-        before, after = self._history.stored, self._history.next()
-        if await self._ledger.spider_state.change(before, after):
+        if await self._ledger.spider_state.change(self._history.stored, after):
             self._history.wrote(after)
-        else:
-            await self._read()
+            return True
+        await self._read()
+        return False
 
     async def _read(self) -> None:
         assert self._ledger is not None
@@ -128,34 +127,20 @@ class KeptState:
 
     async def _settle_others(self) -> None:
         """Find out how the pages ended whose changes other processes have left pending."""
-        runs = self._history.unknown
-        for run in runs:
-            if run[0] == NO_PAGE:
-                self._history.settle(run)
-        ids = {task_id for task_id, _ in runs if task_id != NO_PAGE}
-        if not ids:
+        runs = dict(self._history.unknown())
+        if not runs:
             return
         assert self._ledger is not None
-        found = await self._ledger.queries.find(TaskFilter(ids=ids), limit=len(ids))
+        found = await self._ledger.queries.find(TaskFilter(ids=runs.keys()), limit=len(runs))
         tasks = {record.task.id: record.task for record in found}
-        for task_id, fence in runs:
-            task = tasks.get(task_id)
-            if task is not None and task.settled == fence and task.status is not Status.FAILED:
-                self._history.settle((task_id, fence))
-            elif task_id in ids and (task is None or task.status in DONE):
-                self._history.drop((task_id, fence))
+        for run in runs.items():
+            task = tasks.get(run[0])
+            if task is None or (task.status in DONE and task.settled != run[1]):
+                self._history.undo(run)
+            elif task.settled == run[1]:
+                self._history.settle(run, recorded=run[1])
 
     # How pages end.
-
-    def settling(self, settlements: Sequence[Settlement]) -> None:
-        """Note the outcomes about to be recorded, before `keep`."""
-        if not self._is_used:
-            return
-        for settlement in settlements:
-            lease = settlement.lease
-            run = (lease.task.id, lease.fence)
-            if settlement.change.status in DONE:
-                self._history.over(run, settled=lease.task.settled)
 
     def settled(self, settlements: Sequence[Settlement], *, lost: Collection[bytes]) -> None:
         """Note the recorded outcomes, but for those of tasks that are *lost*."""
@@ -163,34 +148,14 @@ class KeptState:
             return
         for settlement in settlements:
             lease = settlement.lease
-            run = (lease.task.id, lease.fence)
             if lease.task.id in lost:
                 self.undo(lease)
-            elif (page := self._history.page_of(run)) is not None and not page.is_void:
-                self._history.settle(run)
+            else:
+                run = (lease.task.id, lease.fence)
+                self._history.settle(run, recorded=lease.task.settled)
 
 
-@dataclass(slots=True)
-class Running:
-    """A callback that runs for the page of a task; its changes count once it is kept."""
-
-    history: History
-    task: Task
-    page: Page | None = None  #: None: it has not used the state yet
-    is_kept: bool = False
-
-    def keep(self) -> dict[str, Any]:
-        """Note that it has ended well; return its changes by name, None where a name is gone."""
-        self.is_kept = True
-        changed: dict[str, Any] = {}
-        if self.page is not None:
-            for name in sorted(self.page.names):
-                found = self.history.get(self.page, name)
-                changed[name] = None if found is None else found.value
-        return changed
-
-
-_RUNNING: ContextVar[Running | None] = ContextVar("running", default=None)
+_RUNNING: ContextVar[Page | None] = ContextVar("running", default=None)
 
 
 def _names_state(kind: type[Spider]) -> bool:
@@ -199,13 +164,10 @@ def _names_state(kind: type[Spider]) -> bool:
     Another process may have changed the state before this one has used it for the first time.
     """
     own = kind.__mro__[: kind.__mro__.index(Spider)]
-    functions = [each for base in own for each in vars(base).values()]
-    codes = [getattr(each, "__code__", None) for each in functions]
-    return any("state" in _names_in(code) for code in codes if code is not None)
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _names_in(each)
+    codes = [getattr(each, "__code__", None) for base in own for each in vars(base).values()]
+    for code in codes:
+        if isinstance(code, CodeType):
+            if "state" in code.co_names:
+                return True
+            codes += code.co_consts
+    return False

@@ -4,8 +4,8 @@ It is one document:
 
     _id          "state"
     revision     the number of times that it was written
-    values       {name: {value, place}}
-    pending      {run: {name: {kind, place, value}}}, a run as `<task id in hex>-<fence>`
+    values       {name: value}
+    pending      {id of a task in hex: {fence, sums: {name: number}}}
 
 Names and the keys in values are escaped, for they may be any text.
 """
@@ -15,8 +15,8 @@ from typing import Any
 
 from crawlcw.ledger.documents import Document, escaped, unescaped
 from crawlcw.ledger.port import Edit, Not, Store, Unit, Write
-from crawlcw.model.spider_state import Change, Kind, Operation, Run, StoredState, Value, sized
-from crawlcw.model.values import frozen, size
+from crawlcw.model.spider_state import PageSums, StoredState
+from crawlcw.model.values import frozen
 
 STATE_ID = "state"
 
@@ -60,16 +60,16 @@ async def _change(unit: Unit, before: StoredState, after: StoredState) -> bool:
 
 
 def _edit(before: StoredState, after: StoredState) -> Edit:
-    """Return what sets the values and the pending changes that are other in *after*."""
-    values = {n: each for n, each in after.values.items() if before.values.get(n) is not each}
-    pending = {r: each for r, each in after.pending.items() if before.pending.get(r) != each}
+    """Return what sets the values and the pending sums that are other in *after*."""
+    values = {n: v for n, v in after.values.items() if before.values.get(n, after) is not v}
+    pending = {t: each for t, each in after.pending.items() if before.pending.get(t) != each}
     changed = _document(StoredState(revision=after.revision, values=values, pending=pending))
     return Edit(
         set={"revision": changed["revision"]},
         merge={"values": changed["values"], "pending": changed["pending"]},
         without={
             "values": escaped(dict.fromkeys(before.values.keys() - after.values.keys())).keys(),
-            "pending": [_run_text(run) for run in before.pending.keys() - after.pending.keys()],
+            "pending": [task_id.hex() for task_id in before.pending.keys() - after.pending.keys()],
         },
     )
 
@@ -84,12 +84,14 @@ async def _forget(unit: Unit) -> bool:
 
 def _document(state: StoredState) -> Document:
     """Return a state as it is stored."""
-    values = {n: {"value": each.value, "place": each.place} for n, each in state.values.items()}
     return {
         "_id": STATE_ID,
         "revision": state.revision,
-        "values": escaped(values),
-        "pending": {_run_text(run): _change_document(each) for run, each in state.pending.items()},
+        "values": escaped(dict(state.values)),
+        "pending": {
+            task_id.hex(): {"fence": added.fence, "sums": escaped(dict(added.sums))}
+            for task_id, added in state.pending.items()
+        },
     }
 
 
@@ -97,40 +99,9 @@ def _stored_state(found: Mapping[str, Any]) -> StoredState:
     """Return the state of a document."""
     return StoredState(
         revision=found["revision"],
-        values={name: _value(each) for name, each in unescaped(found["values"]).items()},
-        pending={_run(run): _page_change(each) for run, each in found["pending"].items()},
+        values={name: frozen(value) for name, value in unescaped(dict(found["values"])).items()},
+        pending={
+            bytes.fromhex(task_id): PageSums(added["fence"], unescaped(dict(added["sums"])))
+            for task_id, added in found["pending"].items()
+        },
     )
-
-
-def _change_document(change: Change) -> Document:
-    """Return the changes of a page as they are stored."""
-    found: Document = escaped({name: _operation_document(each) for name, each in change.items()})
-    return found
-
-
-def _run_text(run: Run) -> str:
-    """Return the name of a run."""
-    return f"{run[0].hex()}-{run[1]}"
-
-
-def _operation_document(operation: Operation) -> Document:
-    found: Document = {"kind": str(operation.kind), "place": operation.place}
-    if operation.kind is not Kind.DELETE:
-        found["value"] = operation.value
-    return found
-
-
-def _value(found: Mapping[str, Any]) -> Value:
-    return sized(frozen(found["value"]), found["place"])
-
-
-def _run(text: str) -> Run:
-    task_id, _, fence = text.rpartition("-")
-    return bytes.fromhex(task_id), int(fence)
-
-
-def _page_change(found: Mapping[str, Any]) -> Change:
-    return {
-        name: Operation(Kind(each["kind"]), each["place"], frozen(each.get("value")), size(each))
-        for name, each in unescaped(dict(found)).items()
-    }

@@ -1,4 +1,4 @@
-"""A spider's state over kills, failures and processes: each callback's change counts once."""
+"""A spider's state over kills, failures and processes: what each page adds counts once."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ from crawlcw.errors import Reason, SpiderError
 from crawlcw.ledger.protocol import Added, Committed
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger_opening import open_ledger
-from crawlcw.model.spider_state import NO_PAGE, Kind, Operation, StoredState
+from crawlcw.model.spider_state import PageSums, StoredState
 from crawlcw.model.task import ResponseInfo, Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.testing import Replay, ReplayDownloader
@@ -34,7 +34,6 @@ from tests.support.ledgers import (
     FakeClock,
     PatchedFacet,
     claimed,
-    claimed_one,
     failure,
     make_task,
     success,
@@ -55,7 +54,7 @@ async def state_of(ledger_url: str, name: str) -> dict[str, Any]:
     if found is None:
         return {}
     assert found.pending == {}
-    return {key: each.value for key, each in found.values.items()}
+    return dict(found.values)
 
 
 async def items_of(ledger_url: str, name: str) -> list[dict[str, Any]]:
@@ -95,12 +94,10 @@ async def test_a_crawl_that_is_killed_at_random_moments_counts_each_page_once(
     state = await state_of(ledger_url, "counting")
     items = await items_of(ledger_url, "counting")
     assert {row.status for row in store.rows()} == {Status.FINISHED}
-    assert (state["added"], state["assigned"]) == (PAGES, PAGES)
-    assert len(state["last"]) == 10
+    assert state["added"] == PAGES
     assert {item["number"]: item["above"] for item in items} == {
         number: f"page {(number - 1) // 2}" if number else "none" for number in range(PAGES)
     }
-    assert sorted(item["place"] for item in items) == list(range(1, PAGES + 1))
 
 
 @pytest.fixture
@@ -297,7 +294,7 @@ async def test_no_link_and_no_outcome_is_written_before_the_state_of_its_page(le
 
     async def known() -> set[str]:
         state = await ledger.spider_state.read() or StoredState()
-        return {name for each in (state.values, *state.pending.values()) for name in each}
+        return {*state.values}
 
     async def add(added: Sequence[Task]) -> Added:
         names = {f"{BASE}{int(each.url[-1]) - 1 or ''}" for each in added if each.url != BASE}
@@ -368,23 +365,6 @@ async def test_a_page_whose_session_is_retired_has_changed_nothing(
     await crawl(Retiring(), {"": ""})
 
     assert await state_of(ledger_url, "retiring") == {"parsed": 1}
-
-
-async def test_a_page_of_no_session_that_retires_it_has_changed_nothing(tmp_path: Path):
-    class Retiring(Spider):
-        name = "retiring"
-        start_urls = (BASE,)
-
-        def parse(self, response: Response) -> Any:
-            self.state.add("parsed")
-            response.session.retire()
-
-    url = f"sqlite:///{tmp_path}/retiring.db"
-    pages = ReplayDownloader({BASE: ""})
-    report = await run_spider(Retiring(), ledger=url, settings=QUICK, downloader=pages)
-
-    assert report.failures == {"logged-out": 1}
-    assert await state_of(url, "retiring") == {}
 
 
 MOVED = Replay(status=302, headers={"Location": "/page"})
@@ -549,58 +529,35 @@ async def test_commands_whose_processes_are_all_killed_count_each_page_once(
     assert {item["number"]: item["above"] for item in items} == {
         number: f"page {(number - 1) // 2}" if number else "none" for number in range(PAGES)
     }
-    if number == 1:
-        assert state["assigned"] == PAGES
-        assert sorted(item["place"] for item in items) == list(range(1, PAGES + 1))
 
 
-@pytest.mark.parametrize("died", ["before", "before a spider that uses no state", "meanwhile"])
-async def test_what_dead_processes_have_left_counts_by_the_ends_of_their_pages(
-    died: str, tmp_path: Path
-):
+async def test_what_dead_processes_have_added_counts_by_the_ends_of_their_pages(tmp_path: Path):
     ledger = await SqliteLedger.open(tmp_path / "ledger.db", "left", clock=FakeClock())
-    tasks = {name: make_task(BASE + name) for name in ("finished", "failed", "waiting", "gone")}
-    tasks["done later"] = make_task(f"{BASE}later")
-    await ledger.tasks.add(
-        [task for name, task in tasks.items() if name not in ("waiting", "gone")]
-    )
+    tasks = {name: make_task(BASE + name) for name in ("finished", "failed", "later", "gone")}
+    await ledger.tasks.add([task for name, task in tasks.items() if name != "gone"])
     leases = {lease.task.id: lease for lease in await claimed(ledger)}
     await ledger.outcomes.commit(
         [
             success(ledger, leases[tasks["finished"].id]),
-            success(ledger, leases[tasks["done later"].id]),
+            success(ledger, leases[tasks["later"].id]),
             failure(ledger, leases[tasks["failed"].id], Reason.CONNECT),
         ]
     )
-    await ledger.tasks.add([tasks["waiting"]])
-    runs = {name: (task.id, 1) for name, task in tasks.items()}
-    runs["done later"] = (tasks["done later"].id, 0)
-    runs["start"] = (NO_PAGE, 1)
-    # In the order of their places, for a page that may run again holds up those behind it.
-    order = ["start", "finished", "done later", "gone", "failed", "waiting"]
-    pending = {
-        runs[name]: {name: Operation(Kind.SET, place, 1, 8)} for place, name in enumerate(order, 1)
-    }
+    # The page that was done later is done by a later run.
+    fences = {"finished": 1, "failed": 0, "later": 0, "gone": 1}
+    pending = {tasks[name].id: PageSums(fence, {name: 1}) for name, fence in fences.items()}
     left = StoredState(revision=1, pending=pending)
-    spider = Spider()
-    state = KeptState(spider, ledger)
+    await ledger.spider_state.change(StoredState(), left)
+    state = KeptState(Spider(), ledger)
 
-    if died == "meanwhile":
-        await state.open()
-        assert not spider.state
-        await ledger.spider_state.change(StoredState(), left)
-        await state.refresh()
-        await state.close()
-    else:
-        await ledger.spider_state.change(StoredState(), left)
-        await state.open()
-        await (state.keep if died == "before" else state.close)()
+    await state.open()
+    await state.close()
     after = await ledger.spider_state.read()
     await ledger.close()
 
     assert after is not None
-    assert set(after.values) == {"start", "finished"}
-    assert set(after.pending) == {runs["failed"], runs["waiting"]}
+    assert after.values == {"finished": 1}
+    assert after.pending.keys() == {tasks["failed"].id}
 
 
 @pytest.fixture
@@ -613,7 +570,7 @@ async def file(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
 async def values_of(ledger: SqliteLedger) -> dict[str, Any]:
     """Return the values in a ledger, without those that are pending."""
     found = await ledger.spider_state.read()
-    return {} if found is None else {name: each.value for name, each in found.values.items()}
+    return {} if found is None else dict(found.values)
 
 
 async def test_a_state_without_a_ledger_ends_with_its_process():
@@ -637,23 +594,6 @@ async def test_an_attribute_of_the_spiders_own_is_no_state(file: SqliteLedger):
     assert (spider.state, await values_of(file)) == ({"a": 1}, {})
 
 
-async def test_a_change_has_its_place_by_the_clock_of_the_ledger_and_after_a_page_it_is_no_pages(
-    file: SqliteLedger,
-):
-    spider = Spider()
-    state = KeptState(spider, file)
-    with state.running(make_task()):
-        pass
-
-    spider.state["a"] = 1
-    await state.keep()
-
-    found = await file.spider_state.read()
-    assert found is not None
-    assert found.pending == {}
-    assert found.values["a"].place == int(file.now().timestamp() * 1_000_000)
-
-
 async def test_two_processes_that_write_at_once_lose_no_change(file: SqliteLedger):
     spiders = Spider(), Spider()
     states = [KeptState(spider, file) for spider in spiders]
@@ -672,14 +612,13 @@ async def test_a_callback_tells_its_changes(file: SqliteLedger):
     state = KeptState(spider, file)
     spider.state["gone"] = 1
 
-    with state.running(make_task()) as running:
+    with state.running(make_task()) as page:
         spider.state["new"] = 2
         del spider.state["gone"]
-        changed = running.keep()
-    with state.running(make_task()) as running:
-        assert running.keep() == {}
+        changed = state.changes(page)
 
     assert changed == {"gone": None, "new": 2}
+    assert dict(spider.state) == {"gone": 1}, "it has not ended well"
 
 
 async def test_a_spider_that_names_its_state_in_a_function_within_one_has_the_newest(
@@ -701,37 +640,3 @@ async def test_a_spider_that_names_its_state_in_a_function_within_one_has_the_ne
     await state.refresh()
 
     assert spider.parse(Response(BASE, request=Request(BASE))) == 1
-
-
-@pytest.mark.parametrize(
-    ("answers", "pending"), [(["x"], [0]), ([Replay(status=503), "x"], [1, 0])]
-)
-async def test_a_page_that_changes_nothing_this_time_has_changed_nothing(
-    answers: list[Any], pending: list[int], file: SqliteLedger
-):
-    """Its first run has changed the state before its process died; until it is done that counts."""
-
-    class Forgetful(Spider):
-        name = "pages"
-        start_urls = (BASE,)
-
-        def parse(self, response: Response) -> Any:
-            return None if response.text else self.state
-
-    await file.tasks.add([make_task(BASE)])
-    first = await claimed_one(file)
-    await file.outcomes.release([first])
-    change = {"a": Operation(Kind.SET, 1, 1, 8)}
-    left = {(first.task.id, first.fence): change}
-    await file.spider_state.change(StoredState(), StoredState(revision=1, pending=left))
-    real, seen = file.outcomes, []
-
-    async def commit(settlements: Sequence[Settlement]) -> Committed:
-        seen.append(await file.spider_state.read())
-        return await real.commit(settlements)
-
-    file.outcomes = PatchedFacet(real, commit=commit)
-    await assemble(Forgetful(), file, ReplayDownloader({BASE: answers}), QUICK).run()
-
-    assert [len(each.pending) for each in seen if each] == pending
-    assert await values_of(file) == {}

@@ -18,7 +18,7 @@ from crawlcw.ledger.protocol import Counters
 from crawlcw.ledger_opening import open_to_copy
 from crawlcw.model.identities import Cookie, Identity
 from crawlcw.model.rates import Vitals
-from crawlcw.model.spider_state import Kind, Operation, StoredState, sized
+from crawlcw.model.spider_state import PageSums, StoredState
 from crawlcw.model.task import RequestOptions, ResponseInfo
 from crawlcw.model.transitions import Succeeded, Unchanged
 from tests.support.ledgers import (
@@ -120,8 +120,8 @@ async def filled(ledger: CopiedLedger) -> list[bytes]:
     await ledger.workers.beat(killed.name, counters, vitals=Vitals(finished=2))
     await ledger.notes.set_state({"seeds": {"a.b": 1}})
     await ledger.sessions.change(None, session(now))
-    pending = {(first.task.id, 1): {"a.b": Operation(Kind.SET, 3, {"$c": [now]})}}
-    state = StoredState(revision=1, values={"$d": sized({"e.f": b"1"}, 2)}, pending=pending)
+    pending = {first.task.id: PageSums(1, {"a.b": 3})}
+    state = StoredState(revision=1, values={"$d": {"e.f": b"1", "$c": [now]}}, pending=pending)
     await ledger.spider_state.change(StoredState(), state)
     return [task.id for task in tasks]
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.spider_state import Kind, Operation, StoredState, Value, sized
+from crawlcw.model.spider_state import PageSums, StoredState
 from crawlcw.model.values import frozen
 from tests.support.ledgers import BACKENDS, LedgerFactory, on_backend
 
-RUN, OTHER = (b"0123456789abcdef", 3), (b"fedcba9876543210", 1)
+TASK, OTHER = b"0123456789abcdef", b"fedcba9876543210"
 ODD = frozen(
     {"a.b": 1, "$c": [None, True, 1.5, b"\0\xff"], "": {"%": datetime(2026, 1, 1, tzinfo=UTC)}}
 )
@@ -34,7 +34,7 @@ async def ledger(store: LedgerFactory) -> Ledger:
 def state(revision: int, *, pending: Any = None, **values: Any) -> StoredState:
     return StoredState(
         revision=revision,
-        values={name: sized(value, 7) for name, value in values.items()},
+        values=values,
         pending=pending or {},
     )
 
@@ -45,16 +45,13 @@ async def test_there_is_no_state_before_one_is_written(ledger: Ledger):
 
 
 async def test_a_state_is_read_as_it_was_written(ledger: Ledger):
-    change = {
-        "n.1": Operation(Kind.ADD, 1 << 60, 2),
-        "$set": Operation(Kind.SET, 9, ODD),
-        "": Operation(Kind.DELETE, 10),
-        "none": Operation(Kind.SET, 11, None),
-    }
     whole = StoredState(
         revision=1,
-        values={"a.b": Value(ODD, 3), "": Value(-(1 << 63)), "%2E": Value("x"), "0": Value(1.5)},
-        pending={RUN: change, OTHER: {"x": Operation(Kind.ADD, 12, -1)}},
+        values={"a.b": ODD, "": -(1 << 63), "%2E": "x", "0": 1.5, "$set": None, "%naive": [True]},
+        pending={
+            TASK: PageSums(3, {"n.1": 2, "$set": 1 << 60, "": 0.5}),
+            OTHER: PageSums(1, {"x": -1}),
+        },
     )
 
     assert await ledger.spider_state.change(StoredState(), whole)
@@ -64,13 +61,13 @@ async def test_a_state_is_read_as_it_was_written(ledger: Ledger):
 
 
 async def test_a_change_writes_what_is_other(ledger: Ledger):
-    pending = {RUN: {"x": Operation(Kind.ADD, 1, 1)}, OTHER: {"x": Operation(Kind.ADD, 2, 1)}}
-    first = state(1, a=1, b=2, c=3, pending=pending)
+    first = state(
+        1, a=1, b=2, c=3, pending={TASK: PageSums(1, {"x": 1}), OTHER: PageSums(1, {"x": 1})}
+    )
     await ledger.spider_state.change(StoredState(), first)
 
-    values = {"a": first.values["a"], "b": sized(5, 9), "d.d": sized("new", 9)}
-    changed = {OTHER: {"x": Operation(Kind.ADD, 2, 4)}}
-    second = StoredState(revision=2, values=values, pending=changed)
+    values = {"a": 1, "b": 5, "d.d": None}
+    second = StoredState(revision=2, values=values, pending={OTHER: PageSums(2, {"x": 4})})
     assert await ledger.spider_state.change(first, second)
 
     assert await ledger.spider_state.read(known=1) == second
@@ -98,8 +95,8 @@ async def test_a_change_that_is_sent_again_is_written_once(ledger: Ledger):
 
 
 async def test_a_state_that_is_forgotten_is_not_taken_for_an_earlier_one(ledger: Ledger):
-    pending = {RUN: {"x": Operation(Kind.ADD, 1, 1)}}
-    await ledger.spider_state.change(StoredState(), state(1, a=1, pending=pending))
+    first = state(1, a=1, pending={TASK: PageSums(1, {"x": 1})})
+    await ledger.spider_state.change(StoredState(), first)
 
     assert await ledger.spider_state.forget()
 
@@ -120,7 +117,7 @@ async def test_a_state_goes_with_its_ledger(store: LedgerFactory):
 async def test_a_large_state_is_kept(ledger: Ledger):
     large = state(1, **{f"name {number}": "x" * 1000 for number in range(1000)})
     await ledger.spider_state.change(StoredState(), large)
-    again = replace(large, revision=2, values={**large.values, "name 3": sized("y", 8)})
+    again = replace(large, revision=2, values={**large.values, "name 3": "y"})
 
     assert await ledger.spider_state.change(large, again)
 

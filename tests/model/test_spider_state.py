@@ -1,271 +1,219 @@
-"""Order of changes to a spider's state: each page counts once, also after repeated runs."""
+"""Changes to a spider's state: what each page adds counts once, also after repeated runs."""
 
 import random
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import pytest
 
 from crawlcw.errors import SpiderError
 from crawlcw.model import spider_state
-from crawlcw.model.spider_state import History, Kind, Page, Run, StoredState
-from crawlcw.model.values import frozen
+from crawlcw.model.spider_state import History, Page, PageSums, Run, StoredState
 
 pytestmark = pytest.mark.quick
 
-A, B, C = (bytes([number]) * 16 for number in (1, 2, 3))
+A, B = bytes([1]) * 16, bytes([2]) * 16
 
 
 def history(stored: StoredState | None = None) -> History:
-    ticks = count(1)
-    made = History(clock=lambda: next(ticks))
+    made = History()
     if stored is not None:
         made.load(stored)
     return made
 
 
-def value(of: History, name: str, page: Page | None = None) -> Any:
-    found = of.get(page, name)
-    return None if found is None else found.value
+def begun(of: History, task: bytes, fence: int = 1, *, recorded: int = 0) -> Page:
+    page = Page((task, fence), recorded)
+    of.begin(page)
+    return page
 
 
-def count_on(of: History, page: Page) -> None:
-    """Count as spiders do: read the value, and assign one more."""
-    of.change(page, "n", Kind.SET, (value(of, "n", page) or 0) + 1)
+def ended(of: History, page: Page) -> None:
+    page.is_kept = True
+    of.end(page)
+
+
+def added(of: History, task: bytes, fence: int = 1, *, recorded: int = 0) -> None:
+    page = begun(of, task, fence, recorded=recorded)
+    of.add(page, "n", 1)
+    ended(of, page)
+
+
+def view(of: History) -> dict[str, Any]:
+    return {name: of.get(name) for name in of.names()}
 
 
 def written(of: History) -> StoredState:
-    after = of.next()
+    after = of.next(of.unwritten())
     of.wrote(after)
     return after
 
 
-def test_what_a_page_changes_is_seen_by_the_next_one_at_once():
+def test_what_a_page_changes_is_seen_at_once_and_written_when_it_has_ended():
     one = history()
-    a, b = one.begin((A, 1), settled=0), one.begin((B, 1), settled=0)
+    page = begun(one, A)
 
-    count_on(one, a)
-    count_on(one, b)
-    count_on(one, a)
+    one.assign(page, "a", 1)
 
-    assert value(one, "n") == 3
+    assert (view(one), one.unwritten()) == ({"a": 1}, [])
+    ended(one, page)
+    assert written(one).values == {"a": 1}
+    assert one.unwritten() == []
 
 
-def test_a_failed_page_changes_nothing():
+def test_a_page_that_fails_changes_nothing():
+    one = history(StoredState(revision=1, values={"n": 1, "kept": 1}))
+    page = begun(one, A)
+    one.assign(page, "a", 1)
+    one.add(page, "n", 1)
+    one.delete(page, "kept")
+
+    one.end(page)
+
+    assert view(one) == {"n": 1, "kept": 1}
+    assert one.unwritten() == []
+
+
+def test_what_a_page_adds_is_pending_until_its_outcome_is_recorded():
     one = history()
-    a = one.begin((A, 1), settled=0)
-    count_on(one, a)
-    one.change(a, "other", Kind.SET, 1)
-    b = one.begin((B, 1), settled=0)
-    one.change(b, "more", Kind.SET, 1)
+    added(one, A)
+    first = written(one)
+    one.settle((A, 1), recorded=0)
+    added(one, B)
 
-    one.undo(a)
+    assert (first.values, first.pending) == ({}, {A: PageSums(1, {"n": 1})})
+    assert written(one) == StoredState(
+        revision=2, values={"n": 1}, pending={B: PageSums(1, {"n": 1})}
+    )
+    assert view(one) == {"n": 2}
 
-    assert list(one.names(None)) == ["more"]
-    assert written(one).pending.keys() == {(B, 1)}
 
-
-def test_a_page_that_fails_after_it_was_written_is_taken_away_before_its_outcome():
+def test_what_a_page_has_added_that_is_put_back_is_taken_away():
     one = history()
-    a = one.begin((A, 1), settled=0)
-    count_on(one, a)
-    assert written(one).pending.keys() == {(A, 1)}
-    assert not one.is_dirty
-
-    one.undo(a)
-
-    assert one.is_dirty
-    assert written(one).pending == {}
-    assert not one.is_dirty
-
-
-def test_an_errback_changes_the_state_where_its_callback_has_failed():
-    one = history()
-    callback = one.begin((A, 1), settled=0)
-    count_on(one, callback)
+    added(one, A)
     written(one)
-    one.undo(callback)
-    errback = one.begin((A, 1), settled=0)
-    one.change(errback, "failed", Kind.ADD, 1)
-    one.end(errback)
 
-    after = written(one)
+    one.undo((A, 1))
 
-    assert after.pending[A, 1].keys() == {"failed"}
-    one.settle((A, 1))
-    assert {name: each.value for name, each in written(one).values.items()} == {"failed": 1}
+    assert view(one) == {}
+    assert written(one) == StoredState(revision=2)
 
 
-def test_a_page_that_runs_again_counts_once_and_finds_what_it_found():
+def test_a_page_that_is_put_back_while_it_is_written_is_taken_away():
+    one = history()
+    added(one, A)
+    after = one.next(one.unwritten())
+
+    one.undo((A, 1))
+    one.wrote(after)
+
+    assert view(one) == {}
+    assert written(one) == StoredState(revision=2)
+
+
+def test_an_errback_takes_the_place_of_its_callback():
+    one = history()
+    callback = begun(one, A)
+    one.add(callback, "n", 1)
+    one.wrote(one.next(one.unwritten(callback)))  # with the links of a slice
+    one.end(callback)
+    ended(one, begun(one, A))
+
+    one.settle((A, 1), recorded=0)
+
+    assert view(one) == {}
+    assert written(one) == StoredState(revision=2)
+
+
+def test_a_page_that_runs_again_counts_once():
     crashed = history()
-    for task in (A, B, C):
-        count_on(crashed, crashed.begin((task, 1), settled=0))
-    left = written(crashed)
+    added(crashed, A)
+    again = history(written(crashed))
+    assert view(again) == {"n": 1}
 
-    again = history(left)
-    assert value(again, "n") == 3, "the pages below need the value"
-    again.settle((B, 1))
-    new = again.begin((bytes(15) + b"x", 1), settled=0)
-    count_on(again, new)
-    rerun = again.begin((A, 2), settled=0)
-    assert value(again, "n", rerun) is None
-    count_on(again, rerun)
-    assert value(again, "n", rerun) == 1
-    again.end(rerun)
+    page = begun(again, A, 2)
 
-    assert value(again, "n") == 4
-    assert {run for run in written(again).pending if run[0] == A} == {(A, 2)}
+    assert view(again) == {}
+    again.add(page, "n", 5)
+    ended(again, page)
+    again.settle((A, 2), recorded=0)
+    assert written(again).pending == {A: PageSums(2, {"n": 5})}
 
 
 def test_a_page_that_runs_again_and_changes_nothing_has_changed_nothing():
     crashed = history()
-    crashed.change(crashed.begin((A, 1), settled=0), "n", Kind.ADD, 5)
-    again = history(written(crashed))
-    assert value(again, "n") == 5
-
-    rerun = again.begin((A, 2), settled=0)
-    again.end(rerun)
-    again.over((A, 2), settled=0)
-
-    assert value(again, "n") is None
-    assert written(again).pending == {}
-
-
-def test_a_page_that_is_done_without_its_state_takes_back_what_a_crash_has_left():
-    crashed = history()
-    crashed.change(crashed.begin((A, 1), settled=0), "n", Kind.ADD, 5)
+    added(crashed, A)
     again = history(written(crashed))
 
-    again.over((A, 2), settled=0)
+    again.settle((A, 2), recorded=0)
 
-    assert again.is_dirty
+    assert view(again) == {}
     assert written(again) == StoredState(revision=2)
 
 
 def test_a_page_that_is_visited_again_adds_to_its_earlier_visit():
     first = history()
-    page = first.begin((A, 1), settled=0)
-    first.change(page, "n", Kind.ADD, 1)
-    first.end(page)
+    added(first, A)
     later = history(written(first))
 
-    visit = later.begin((A, 3), settled=1)
-    later.change(visit, "n", Kind.ADD, 1)
-    later.end(visit)
-    later.settle((A, 3))
+    added(later, A, 3, recorded=1)
 
-    assert written(later).values["n"].value == 2
+    assert written(later) == StoredState(
+        revision=2, values={"n": 1}, pending={A: PageSums(3, {"n": 1})}
+    )
 
 
-def test_settled_changes_wait_for_those_before_them_but_not_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_page_whose_lease_is_lost_does_not_change_what_the_newer_holder_has_added():
+    stored = StoredState(revision=1, pending={A: PageSums(2, {"n": 1})})
+    late = history(stored)
+
+    page = begun(late, A)
+    late.assign(page, "n", 7)
+    ended(late, page)
+
+    assert written(late) == StoredState(revision=2, pending=stored.pending)
+
+
+def test_an_assignment_is_in_the_place_of_all_that_was_added_before():
     one = history()
-    pages = [one.begin((bytes(15) + bytes([number]), 1), settled=0) for number in range(5)]
-    for page in pages:
-        count_on(one, page)
-        one.end(page)
+    added(one, A)
     written(one)
-    for page in pages[1:]:
-        one.settle(page.run)
+    page = begun(one, B)
+    one.assign(page, "n", 0)
+    one.add(page, "n", 2)
+    ended(one, page)
+    one.settle((A, 1), recorded=0)
 
-    assert len(written(one).pending) == 5
-    monkeypatch.setattr(spider_state, "MOST_PENDING", 4)
-    assert written(one).pending.keys() == {pages[0].run}
-    assert value(one, "n") == 5
-
-
-def test_what_is_changed_outside_of_pages_stays():
-    one = history()
-    one.change(None, "began", Kind.SET, True)
-
-    assert written(one).values["began"].value is True
+    assert view(one) == {"n": 2}
+    assert spider_state.seen(written(one)) == {"n": 2}
 
 
-def test_what_others_have_written_is_seen_beside_what_is_not_written_yet():
-    one = history()
-    one.change(one.begin((A, 1), settled=0), "mine", Kind.SET, 1)
-    other = history()
-    other.change(other.begin((B, 1), settled=0), "theirs", Kind.SET, 2)
+def test_changes_of_no_page_are_kept_beside_what_others_have_written():
+    one, other = history(), history()
+    one.add(None, "n", 1)
+    added(other, A)
+    refused = one.next(one.unwritten())
+    one.add(None, "n", 1)
 
     one.load(written(other))
 
-    assert {name: value(one, name) for name in one.names(None)} == {"mine": 1, "theirs": 2}
-    assert one.next().pending.keys() == {(A, 1), (B, 1)}
+    assert refused.values == {"n": 1}
+    assert view(one) == {"n": 3}
+    assert written(one).values == {"n": 2}
 
 
-def test_a_state_that_is_forgotten_is_empty():
-    one = history()
-    page = one.begin((A, 1), settled=0)
-    count_on(one, page)
-    one.end(page)
-    written(one)
-    one.settle((A, 1))
-
-    one.load(StoredState(revision=9))
-
-    assert (value(one, "n"), one.is_dirty) == (None, False)
-
-
-def test_what_grows_is_written_by_what_it_has_more():
-    one = history()
-    a, b = one.begin((A, 1), settled=0), one.begin((B, 1), settled=0)
-    one.change(a, "list", Kind.SET, frozen(["x"] * 1000))
-    one.change(b, "list", Kind.SET, frozen([*(["x"] * 1000), "y"]))
-    one.change(a, "map", Kind.SET, frozen({"a": 1}))
-    one.change(b, "map", Kind.SET, frozen({"b": 2, "a": 1}))
-    one.change(a, "list", Kind.SET, frozen(["other"]))
-
-    change = one.next().pending[B, 1]
-
-    assert {name: (each.kind, each.value) for name, each in change.items()} == {
-        "list": (Kind.EXTEND, ["y"]),
-        "map": (Kind.EXTEND, {"b": 2}),
-    }
-    assert (value(one, "list"), value(one, "map")) == (["other"], {"a": 1, "b": 2})
-
-
-def test_what_one_page_makes_longer_stays_where_another_that_did_has_failed():
-    one = history()
-    a, b = one.begin((A, 1), settled=0), one.begin((B, 1), settled=0)
-    one.change(a, "list", Kind.SET, frozen(["a"]))
-    one.change(b, "list", Kind.SET, frozen(["a", "b"]))
-
-    one.undo(a)
-
-    assert value(one, "list") == ["b"]
-
-
-def test_pending_changes_are_bounded_by_what_later_ones_stand_for(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(spider_state, "LARGEST_PENDING", 500)
-    one = history()
-    for number in range(9):
-        page = one.begin((bytes(15) + bytes([number]), 1), settled=0)
-        one.change(page, "text", Kind.SET, str(number) * 100)
-        one.change(page, "n", Kind.ADD, 1)
-
-    after = one.next()
-
-    texts = [each["text"].value for each in after.pending.values() if "text" in each]
-    assert texts == ["8" * 100]
-    assert spider_state.seen(after) == {"text": "8" * 100, "n": 9}
-
-
-@pytest.mark.parametrize("kind", [Kind.SET, Kind.ADD])
-def test_the_size_is_that_of_what_is_seen(kind: Kind, monkeypatch: pytest.MonkeyPatch):
+def test_the_size_is_that_of_what_is_seen(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(spider_state, "LARGEST", 60)
     one = history()
-    a = one.begin((A, 1), settled=0)
-    one.change(a, "a", kind, 1)
+    page = begun(one, A)
+    one.assign(page, "a", 1)
     with pytest.raises(SpiderError, match="60 are allowed"):
-        one.change(a, "x" * 50, kind, 1)
-    one.undo(a)
-    written(one)
+        one.assign(page, "x" * 50, 1)
+    one.end(page)
 
-    one.change(one.begin((B, 1), settled=0), "y" * 40, kind, 1)
+    one.assign(begun(one, B), "y" * 40, 1)
+
+    assert view(one) == {"y" * 40: 1}
 
 
 @dataclass(slots=True)
@@ -280,52 +228,42 @@ class World:
     def live(self, tasks: list[bytes]) -> None:
         """Run pages in one process until all are done or it is killed."""
         one = history(self.stored)
-        for run in one.unknown:
+        for run in one.unknown():
             if self.settled.get(run[0]) == run[1]:
-                one.settle(run)
-        open_: list[tuple[Run, Page]] = []
-        ended: list[Run] = []
+                one.settle(run, recorded=run[1])
+        running: list[Page] = []
+        done: list[Run] = []
         waiting = [task for task in tasks if task not in self.settled]
-        while waiting or open_ or ended:
+        while waiting or running or done:
             step = self.chance.random()
             if step < 0.02:
                 return  # killed
-            if step < 0.4 and waiting and len(open_) < 4:
+            if step < 0.4 and waiting and len(running) < 4:
                 task = waiting.pop(self.chance.randrange(len(waiting)))
                 self.fences[task] = self.fences.get(task, 0) + 1
-                run = (task, self.fences[task])
-                page = one.begin(run, settled=self.settled.get(task, 0))
-                count_on(one, page)
-                one.change(page, "added", Kind.ADD, 1)
-                one.change(page, task.hex(), Kind.SET, value(one, "n", page))
-                seen = value(one, "seen", page) or []
-                one.change(page, "seen", Kind.SET, frozen([*seen, task.hex()]))
-                open_.append((run, page))
-            elif step < 0.7 and open_:
-                run, page = open_.pop(self.chance.randrange(len(open_)))
-                one.end(page)
-                ended.append(run)
-            elif ended:
-                self._commit(one, ended)
-        self._write(one)
+                page = begun(one, task, self.fences[task], recorded=self.settled.get(task, 0))
+                one.add(page, "n", 1)
+                one.assign(page, task.hex(), True)
+                running.append(page)
+            elif step < 0.7 and running:
+                page = running.pop(self.chance.randrange(len(running)))
+                ended(one, page)
+                done.append(page.run)
+            elif done:
+                self._commit(one, done)
+        self.stored = written(one)
 
-    def _write(self, one: History) -> None:
-        self.stored = one.next()
-        one.wrote(self.stored)
-
-    def _commit(self, one: History, ended: list[Run]) -> None:
-        group, ended[:] = ended[:], []
-        for run in group:
-            one.over(run, settled=self.settled.get(run[0], 0))
-        if one.is_dirty:
-            self._write(one)
+    def _commit(self, one: History, done: list[Run]) -> None:
+        group, done[:] = done[:], []
+        if one.unwritten():
+            self.stored = written(one)
         if self.chance.random() < 0.1:
             group = self.chance.sample(group, self.chance.randint(0, len(group)))
             self.settled |= dict(group)
             raise KilledError
-        self.settled |= dict(group)
         for run in group:
-            one.settle(run)
+            one.settle(run, recorded=self.settled.get(run[0], 0))
+        self.settled |= dict(group)
 
 
 class KilledError(Exception):
@@ -336,7 +274,7 @@ class KilledError(Exception):
     "seed",
     [pytest.param(n, marks=() if n < 100 else pytest.mark.thorough) for n in range(300)],
 )
-def test_any_order_of_pages_and_kills_ends_as_one_without_kills(seed: int):
+def test_any_order_of_pages_and_kills_counts_as_one_without_kills(seed: int):
     world = World(random.Random(seed))
     tasks = [bytes([number]) * 16 for number in range(1, 25)]
 
@@ -346,12 +284,9 @@ def test_any_order_of_pages_and_kills_ends_as_one_without_kills(seed: int):
         except KilledError:
             continue
     last = history(world.stored)
-    for run in last.unknown:
-        last.settle(run)
-    after = written(last)
+    for run in last.unknown():
+        last.settle(run, recorded=run[1])
 
-    values = {name: each.value for name, each in after.values.items()}
+    after = written(last)
     assert after.pending == {}
-    assert (values.pop("n"), values.pop("added")) == (24, 24)
-    assert sorted(values.pop("seen")) == [task.hex() for task in tasks]
-    assert sorted(values.values()) == list(range(1, 25)), "each page found another count"
+    assert after.values == {"n": 24, **{task.hex(): True for task in tasks}}

@@ -1,7 +1,7 @@
 """A tree of pages, and a spider that counts in its state.
 
-Each page of the tree links to two further ones. The spider counts the pages in three
-ways, numbers them, and passes each page's name to the pages below it in its state.
+Each page of the tree links to two further ones. The spider counts the
+pages, and passes each page's name to the pages below it in its state.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.support.site_threads import in_thread
 
 
 class Counting(Spider):
-    """Counts pages: by adding, by assigning, and in a list."""
+    """Counts pages by adding."""
 
     name = "counting"
     settings = Settings(obey_robots=False, backoff_base="0s", backoff_max="0s")
@@ -27,14 +27,11 @@ class Counting(Spider):
     async def parse(self, response: Response) -> Any:
         number = int(response.url.rsplit("/", 1)[1])
         self.state.add("added")
-        self.state["assigned"] = self.state.get("assigned", 0) + 1
-        own = self.state["assigned"]
-        self.state["last"] = [*self.state.get("last", [])[-9:], number]
         self.state[f"title {number}"] = f"page {number}"
         above = self.state[f"title {(number - 1) // 2}"] if number else "none"
         if float(self.pause):
             await asyncio.sleep(float(self.pause))
-        yield {"number": number, "above": above, "place": own}
+        yield {"number": number, "above": above}
         for link in response.follow_all("a"):
             yield link
 
