@@ -140,7 +140,7 @@ class Crawl:
     def __init__(self, parts: Parts) -> None:
         """Crawl with these parts; ledger and downloader stay open."""
         self.spider = parts.spider
-        self.ledger = parts.session.opened
+        self.ledger = parts.session.raw_ledger
         self.settings = parts.settings
         self.stats = parts.session.stats
         self._session = parts.session

@@ -134,7 +134,7 @@ class HostLeaser:
             return
         asked = time.monotonic()
         # Not repeated by itself while the ledger is away: other leases are held then.
-        lost = await self._session.opened.host_leases.renew(leases, lease=self._lease)
+        lost = await self._session.raw_ledger.host_leases.renew(leases, lease=self._lease)
         for lease in leases:
             host = self._frontier.leased.get(lease.host.name)
             if host is not None and host.name not in lost:

@@ -74,11 +74,11 @@ class WorkerSession:
         answered for *give_up*. *limit* is how long the event loop may stand still, 0: for
         ever; for this and *deadlines* see `Watchdog`.
         """
-        self.opened = ledger
+        self.raw_ledger = ledger
         self.lease = lease
         self.retry = LedgerRetry(give_up)
         self.stats = Stats(ledger_operations=self.retry.asked)
-        #: Waits where it is away; `opened` does not.
+        #: The same ledger; its operations are repeated while it is unavailable.
         self.ledger = retrying(ledger, self.retry)
         self.held = HeldLeases()
         self.renewed = time.monotonic()  #: when the leases of tasks were renewed last
@@ -140,14 +140,14 @@ class WorkerSession:
                     await self.retry.ask("host_leases.renew", self.hosts.renew)
                 await self._release_orphans(announce)
                 try:
-                    await reap_dead_workers(self.opened)
+                    await reap_dead_workers(self.raw_ledger)
                 except LedgerUnavailableError as error:
                     told = {"event": "not_reaped"}
                     logger.debug("no look at the workers: %s", printable(error), extra=told)
 
     async def _renew_tasks(self) -> set[bytes]:
         asked = time.monotonic()
-        lost = await self.held.renew(self.opened, lease=self.lease())
+        lost = await self.held.renew(self.raw_ledger, lease=self.lease())
         self.renewed = asked
         return lost
 
@@ -156,7 +156,7 @@ class WorkerSession:
 
         A lease that it finds lost the session finds lost by its own next renewal.
         """
-        ledger = await self.opened.another()
+        ledger = await self.raw_ledger.another()
         try:
             # As the ledger has them: of a claim whose answer is on its way the loop knows nothing.
             if held := await ledger.leases.held(self.worker):
@@ -194,7 +194,7 @@ class WorkerSession:
         anyio.run(self._abandon)
 
     async def _abandon(self) -> None:
-        ledger = await self.opened.another()
+        ledger = await self.raw_ledger.another()
         await ledger.outcomes.release(self.held.all())
         await ledger.workers.leave(self.worker)
 
@@ -237,7 +237,7 @@ class WorkerSession:
         idle = self._idle and over is None
         self._shown = self.vitals()
         self._longest_lag = max(self._longest_lag, self._shown.lag)
-        await (over or self.opened).workers.beat(
+        await (over or self.raw_ledger).workers.beat(
             self.worker, self.stats.counted(), idle=idle, vitals=self._shown
         )
 
@@ -270,13 +270,13 @@ class WorkerSession:
 
         One more is left as the *last* one, for the worker leaves.
         """
-        now = self.opened.now()
+        now = self.raw_ledger.now()
         if not last and minute_of(now) <= self._recorded:
             return
         vitals = replace(self._shown, lag=self._longest_lag)
         point = Point(worker=self.worker, started=self.began, time=now, vitals=vitals, last=last)
         try:
-            await self.opened.rates.record(point)
+            await self.raw_ledger.rates.record(point)
         except LedgerError as error:
             # It costs no page: what this one counts is in the next one.
             logger.debug("no point of the rates: %s", printable(error), extra={"event": "no_point"})

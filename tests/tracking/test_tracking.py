@@ -420,7 +420,7 @@ async def test_what_is_held_is_renewed_at_once_when_the_lease_changes(
     await tracker.configure(lease=before)
     await tracker.add("order-1")
     renewed: asyncio.Queue[tuple[int, timedelta]] = asyncio.Queue()
-    leases = tracker.session.opened.leases
+    leases = tracker.session.raw_ledger.leases
     renew = leases.renew
 
     async def noted(held, *, lease):

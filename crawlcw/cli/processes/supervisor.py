@@ -170,7 +170,6 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._began = ledger.now()
         self._retry = LedgerRetry(settings.ledger_give_up)
-        self._ledger = retrying(ledger, self._retry)
         self._started = time.monotonic()
 
     def stop(self) -> None:
@@ -256,9 +255,10 @@ class Supervisor:
             # A worker has waited for the ledger already, and has logged it.
             self._retry.shorten(_NOT_AT_ALL)
         try:
-            horizon = await self._ledger.queries.horizon()
-            counts = await self._retry.in_time(self._ledger.queries.counts)
-            reasons = await self._retry.in_time(self._ledger.queries.reasons)
+            queries = retrying(self.ledger, self._retry).queries
+            horizon = await queries.horizon()
+            counts = await self._retry.in_time(queries.counts)
+            reasons = await self._retry.in_time(queries.reasons)
         except (LedgerUnavailableError, LedgerGoneError):
             if given_up:
                 return None
