@@ -1,4 +1,4 @@
-"""Plain English in docstrings, comments and pages: no clauses where a noun can stand."""
+"""Plain English in docstrings, comments, messages and pages: no clauses where a noun can stand."""
 
 import ast
 import io
@@ -11,6 +11,9 @@ import pytest
 pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "crawlcw"
+#: Its books have titles and texts.
+FICTION = (PACKAGE / "demo" / "bookshop.py",)
 FOLDERS = ("crawlcw", "tests", "examples", "spiders")
 #: Clauses headed by a wh-word or an indefinite pronoun: a reader must guess the noun.
 CLAUSES = re.compile(
@@ -51,21 +54,25 @@ def name_of(path: Path) -> str:
 
 
 def prose_of(path: Path) -> str:
-    """Return the docstrings and comments of a module, or the text of a page."""
+    """Return the docstrings and comments of a module, or the text of a page.
+
+    The strings of the package count as well: they are messages and help.
+    """
     source = path.read_text()
     if path.suffix == ".md":
         return source
     if not CLAUSES.search(source):
         return ""  # most files: tokenizing them all would be slow
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    docstrings = [
-        ast.get_docstring(node) or ""
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, kinds)
-    ]
+    nodes = list(ast.walk(ast.parse(source)))
+    if path.is_relative_to(PACKAGE) and path not in FICTION:
+        strings = [node.value for node in nodes if isinstance(node, ast.Constant)]
+        texts = [each for each in strings if isinstance(each, str)]
+    else:
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        texts = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)]
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
-    return "\n".join([*docstrings, *comments])
+    return "\n".join([*texts, *comments])
 
 
 def clauses() -> dict[str, list[str]]:

@@ -103,7 +103,7 @@ def json_text(content: object) -> bytes:
 def check_context(context: object) -> None:
     """Raise `SpiderError` for a context that would not come back from the ledger as it is."""
     if not isinstance(context, Mapping):
-        raise SpiderError(f"Request(context=...) takes a mapping, not what is {_kind(context)}")
+        raise SpiderError(f"Request(context=...) takes a mapping, not a value {_kind(context)}")
     _check_values("context", context)
 
 
@@ -167,7 +167,7 @@ def _pairs(name: str, given: object) -> list[tuple[Any, Any]]:
         return list(given.items())
     if not isinstance(given, Iterable) or isinstance(given, str | bytes):
         raise SpiderError(
-            f"Request({name}=...) takes a mapping or pairs, not what is {_kind(given)}"
+            f"Request({name}=...) takes a mapping or pairs, not a value {_kind(given)}"
         )
     pairs = list(given)
     for each in pairs:
@@ -187,7 +187,7 @@ def _check_values(name: str, fields: Mapping[Any, Any]) -> None:
 
 def _cookie_pairs(cookies: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     if not isinstance(cookies, Mapping):
-        raise SpiderError(f"Request(cookies=...) takes a mapping, not what is {_kind(cookies)}")
+        raise SpiderError(f"Request(cookies=...) takes a mapping, not a value {_kind(cookies)}")
     for name, value in cookies.items():
         if not (_TOKEN.match(name) and isinstance(value, str) and _COOKIE.match(value)):
             # Without the value, which may be a secret.

@@ -30,7 +30,7 @@ class Metas(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         raise KeyError(
-            f"the page has no <meta> {name!r}; what the request passed along is response.context"
+            f"the page has no <meta> {name!r}; the request's own values are in response.context"
         )
 
 

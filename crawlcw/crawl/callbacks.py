@@ -514,9 +514,9 @@ def _to_its_end(generator: Generator[object, None, object]) -> Iterator[object]:
     returned = yield from generator
     if returned is not None:
         raise SpiderError(
-            "a callback that yields cannot return something as well, for it would be lost: yield "
-            f"what it returned, of type {type(returned).__name__}, by `yield from` if that holds "
-            "several"
+            "a callback that yields cannot return something as well, because it would be lost: "
+            f"yield the returned value of type {type(returned).__name__}, by `yield from` if it "
+            "holds several"
         )
 
 

@@ -144,7 +144,7 @@ class Steering:
             self._coordinator.follow(paused=control.paused, concurrency=concurrency)
         if control.paused and not known.paused:
             told = {"event": "paused"}
-            logger.info("paused: what is under way is finished, and nothing is begun", extra=told)
+            logger.info("paused: requests under way finish, and no others begin", extra=told)
         elif known.paused and not control.paused:
             logger.info("resumed", extra={"event": "resumed"})
         if control.stops(self._began):
@@ -171,4 +171,4 @@ class Steering:
         if str(error) != self._wrong:
             self._wrong = str(error)
             told = {"event": "control_invalid"}
-            logger.warning("what the ledger tells is wrong: %s", error, extra=told)
+            logger.warning("an order in the ledger is invalid: %s", error, extra=told)

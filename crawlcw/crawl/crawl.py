@@ -63,7 +63,7 @@ class Ending:
     def stop(self) -> None:
         """End soon, with the grace for pages under way: the user has asked for that."""
         grace, told = format_duration(self._grace), {"event": "stopping"}
-        logger.debug("stopping: up to %s for what is under way", grace, extra=told)
+        logger.debug("stopping: up to %s for requests under way", grace, extra=told)
         self._begin()
 
     def stop_now(self) -> None:

@@ -103,7 +103,7 @@ class Opening:
         except FetchError as error:
             if error.status is not None:
                 causes.answered()
-            if not self._is_excused(error, url, began):
+            if not self._says_nothing_of_host(error, url, began):
                 await causes.unanswered(host.name, url, error, sent=sent, began=began)
             return
         finally:
@@ -124,7 +124,7 @@ class Opening:
             if is_refused or isinstance(error, SpiderFaultError):
                 # The pages fail for the same reason, each as its own outcome.
                 host.open(asked=not is_refused)
-            elif not self._is_excused(error, asked, began):
+            elif not self._says_nothing_of_host(error, asked, began):
                 await causes.unanswered(host.name, url, error, sent=sent, began=began)
             return
         causes.answered()
@@ -143,7 +143,7 @@ class Opening:
             host.crawl_delay = self.robots.crawl_delay(host.name)
             host.pace()
 
-    def _is_excused(self, error: FetchError, asked: str, began: float) -> bool:
+    def _says_nothing_of_host(self, error: FetchError, asked: str, began: float) -> bool:
         """Return whether a failure says nothing of the host, which is asked again."""
         return (
             self.watchdog.explains(error, began)

@@ -92,7 +92,7 @@ class Parsing:
             if size is not None:
                 return await self.memory.take(size * (2 if self._selecting else 1)), _ORDINARY
         try:
-            return await self._doubtful(response)
+            return await self._parse_screened(response)
         except ParseRefusedError as refusal:
             # Its traceback would keep the response.
             return nothing, Trees(refusal=refusal.with_traceback(None))
@@ -106,7 +106,7 @@ class Parsing:
                 )
             return nothing, None
 
-    async def _doubtful(self, response: Response) -> tuple[Share, Trees]:
+    async def _parse_screened(self, response: Response) -> tuple[Share, Trees]:
         """Return the trees that were made, and their memory; raises `ParseRefusedError`."""
         # A body that is parsed is in memory twice more: as text or UTF-8, and on its way.
         beside = _COPIES * response.size

@@ -46,7 +46,7 @@ _RULE = re.compile(
 #: In any spelling that protego takes; without one everything is allowed.
 _DISALLOW = re.compile(r"d[ias]+l+[ao]w", re.IGNORECASE)
 #: No product token has a slash, so this is the name of no crawler.
-_NOBODY = "/"
+_NO_GROUP = "/"
 #: Seconds that any other error is remembered, or each page of its host would ask again.
 _UNKNOWN_FOR = 30.0
 
@@ -229,7 +229,7 @@ def _without_others(text: str, *, agent: str) -> str:
             # The whole product token, whatever its version (RFC 9309, section 2.2.1). protego
             # would take `crawl` for `crawler` as well, and `goo*gle` for `google`.
             tokens = {product_token(name).rstrip("*").lower() for name in names if name}
-            ours = agent if agent.lower() in tokens else "*" if "*" in names else _NOBODY
+            ours = agent if agent.lower() in tokens else "*" if "*" in names else _NO_GROUP
             lines.append(f"User-agent: {ours}")
         elif _RULE.match(line):
             lines.append(line)

@@ -167,8 +167,8 @@ async def _ended(reading: "asyncio.Task[None]") -> None:
         await asyncio.wait({reading})
     told = {"event": "not_closed"}
     if not reading.done():
-        message = "what is read no further did not end within %g s of being cancelled"
+        message = "an abandoned read did not end within %g s of being cancelled"
         logger.warning(message, _TO_CLOSE, extra=told)
     elif not reading.cancelled() and (error := reading.exception()) is not None:
         said = printable(describe_error(error))
-        logger.warning("closing what is read no further raised %s", said, extra=told)
+        logger.warning("closing an abandoned read raised %s", said, extra=told)

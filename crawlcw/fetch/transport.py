@@ -246,7 +246,7 @@ class AiohttpDownloader:
         """Return the response whose head has come, with its body in memory."""
         status, headers = answer.message.code, headers_of(answer.message.headers)
         if status == 101:
-            raise FetchError(Reason.PROTOCOL, "the server switched to a protocol nobody asked for")
+            raise FetchError(Reason.PROTOCOL, "the server switched to an unrequested protocol")
         if not 200 <= status <= 599:
             raise FetchError(Reason.HTTP_STATUS, f"{status} is no status of HTTP", status=status)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()

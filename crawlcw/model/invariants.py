@@ -22,7 +22,7 @@ from crawlcw.model.task import DONE, HOST_BYTES, WAITING, Status, ids_of_host, k
 #: A worker that lives renews a lease sooner; a dead one has lost it by then.
 _RENEWED_WITHIN = timedelta(seconds=60)
 #: The token of a lease that was mended; no worker has such a name.
-_NOBODY = "doctor:0"
+_DOCTOR = "doctor:0"
 #: So begins the name of a worker that asks for its share, and of no process.
 _ASKING = "@"
 _LARGEST_OFFSET = timedelta(seconds=1)
@@ -113,11 +113,11 @@ ADVICE: Mapping[Kind, Advice] = {
         todo="--repair lets the lease end, so that the task is taken over",
     ),
     Kind.LOCK_LEFT: Advice(
-        meaning="a task that nobody works on has a lock or a lock_time",
+        meaning="a task that no worker holds has a lock or a lock_time",
         todo="--repair takes it away; nothing compares with it any more",
     ),
     Kind.DUE_MISSING: Advice(
-        meaning="a task that waits has no `due`: nobody would ever take it",
+        meaning="a task that waits has no `due`: no worker would ever take it",
         todo="--repair makes it due now",
     ),
     Kind.DUE_LEFT: Advice(
@@ -178,7 +178,7 @@ ADVICE: Mapping[Kind, Advice] = {
         note=True,
     ),
     Kind.ID_OF_OTHER_KEY: Advice(
-        meaning="a task's id is not that of its key: nobody who asks for the key would find it",
+        meaning="a task's id is not that of its key: a search by the key would not find it",
         todo="find out who wrote it: the same key may be added a second time",
     ),
     Kind.HOST_OF_OTHER_STAGE: Advice(
@@ -192,7 +192,7 @@ ADVICE: Mapping[Kind, Advice] = {
     Kind.BLOB_LEFT: Advice(
         meaning="no task refers to this blob",
         todo="nothing: a process ended, or lost the ledger, between two writes; --repair deletes "
-        "what is older than a day",
+        "values older than a day",
         note=True,
     ),
     Kind.HOST_MALFORMED: Advice(
@@ -200,7 +200,7 @@ ADVICE: Mapping[Kind, Advice] = {
         todo=f"{_LOOK}; --repair takes away a `ready_at` that is no time",
     ),
     Kind.HOST_LEASE_ENDLESS: Advice(
-        meaning="a host is held by a lease that has no end: nobody else would ever get it",
+        meaning="a host is held by a lease that has no end: no other worker would ever get it",
         todo="--repair lets the lease end in a minute",
     ),
     Kind.HOST_EPOCH_BEHIND: Advice(
@@ -214,7 +214,7 @@ ADVICE: Mapping[Kind, Advice] = {
     ),
     Kind.WORKER_DEAD: Advice(
         meaning="a worker is dead and still on the list of those at work",
-        todo="nothing: the next crawl takes back what it held; --repair does so at once",
+        todo="nothing: the next crawl takes back its tasks; --repair does so at once",
         note=True,
     ),
     Kind.LEASE_ORPHANED: Advice(
@@ -252,7 +252,7 @@ ADVICE: Mapping[Kind, Advice] = {
         note=True,
     ),
     Kind.STANDALONE: Advice(
-        meaning="the server is no replica set: killed, it may forget what it acknowledged",
+        meaning="the server is no replica set: killed, it may forget acknowledged writes",
         todo="make it a replica set, of one member if need be",
         note=True,
     ),
@@ -410,7 +410,7 @@ def _of_lease(found: Mapping[str, Any], status: Status, *, now: datetime) -> Ite
             if lock is None:
                 # No worker can hold it, for every write of a holder compares the
                 # lock: it becomes a lease that has run out.
-                mend |= {"lock": _NOBODY, "due": now if due is None else min(due, now)}
+                mend |= {"lock": _DOCTOR, "due": now if due is None else min(due, now)}
             elif due is None:
                 # Who holds it renews it, and may still commit.
                 mend["due"] = now + _RENEWED_WITHIN

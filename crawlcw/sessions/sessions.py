@@ -63,7 +63,7 @@ _CANDIDATES = 4
 _MOST_REFUSALS = 10
 _MOST_RETIREMENTS = 4
 #: It has no cookies, and keeps none.
-_NOBODY = Session(identity=Identity(name=""), jar=None)
+_LOGGED_OUT = Session(identity=Identity(name=""), jar=None)
 
 
 @dataclass(slots=True)
@@ -258,7 +258,7 @@ class Sessions:
             if refused is None:
                 continue
             # It was answered well after this login: a session that is logged out does not see it.
-            if refused or await self._is_refused(url, _NOBODY):
+            if refused or await self._is_refused(url, _LOGGED_OUT):
                 held.useful += 1
                 held.identity = replace(held.identity, login_probe=url)
                 return not refused

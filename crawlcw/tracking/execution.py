@@ -93,7 +93,7 @@ class Execution:
             await self._blobs.drop(data)
             session.held.end([self.lease])
             self.ended = True
-            raise LeaseLostError(f"somebody else holds task {self.key!r} now")
+            raise LeaseLostError(f"another worker holds task {self.key!r} now")
         await self._blobs.drop(self._stored_data)
         self._stored_data = data
 

@@ -253,7 +253,7 @@ class Session(WorkerSession):
         for waiting in group:
             task = waiting.settlement.lease.task
             if task.id in lost:
-                _tell(waiting, LeaseLostError(f"somebody else holds task {task.url!r} now"))
+                _tell(waiting, LeaseLostError(f"another worker holds task {task.url!r} now"))
             elif task.id in rejected:
                 said = f"the outcome of task {task.url!r} cannot be stored: {rejected[task.id]}"
                 _tell(waiting, LedgerError(said))

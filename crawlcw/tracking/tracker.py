@@ -229,7 +229,7 @@ class Tracker(Questions, Changes):
         finally:
             held.scopes.pop(lease.task.id, None)
         if scope.cancelled_caught:
-            raise LeaseLostError(f"somebody else holds task {lease.task.url!r} now")
+            raise LeaseLostError(f"another worker holds task {lease.task.url!r} now")
 
     async def _execution(self, lease: Lease) -> Execution:
         carried = lease.task.carried or Payload()

@@ -81,7 +81,7 @@ def test_what_is_found_is_told_with_what_to_do(damaged_ledger: str):
 
     assert (run.returncode, run.stderr) == (1, "")
     assert all(line.isprintable() for line in run.stdout.splitlines())
-    assert "VIOLATION lock-left (1): a task that nobody works on has a lock" in run.stdout
+    assert "VIOLATION lock-left (1): a task that no worker holds has a lock" in run.stdout
     assert "https://tea.example/1: finished, lock 'x:1', lock_time None, due None" in run.stdout
     assert "    what to do: --repair takes it away" in run.stdout
     assert "VIOLATION reason-missing (1)" in run.stdout

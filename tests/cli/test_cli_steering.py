@@ -120,7 +120,7 @@ def test_a_crawl_is_paused_fed_slowed_and_resumed_and_nothing_is_lost(
     wait_until(lambda: site.pages > 3)
 
     assert "pages is paused: 1 worker follows" in told("pause", "pages")
-    wait_until(lambda: "paused: what is under way" in crawl.log)
+    wait_until(lambda: "paused: requests under way" in crawl.log)
     wait_until(lambda: stats()["counts"]["processing"] == 0)
     asked = site.pages
     added = json.loads(told("add", "pages", "-", "--json", given=new_urls(site, number)))

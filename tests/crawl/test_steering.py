@@ -79,7 +79,7 @@ async def test_what_makes_no_sense_is_said_and_not_followed(
     report = await crawl_of(ledger).run()
 
     assert report.finish_reason is FinishReason.DRAINED
-    (warning,) = [each for each in caplog.messages if "what the ledger tells is wrong" in each]
+    (warning,) = [each for each in caplog.messages if "an order in the ledger is invalid" in each]
     assert said in warning
 
 
@@ -92,7 +92,7 @@ async def test_a_concurrency_that_this_machine_has_no_descriptors_for_is_not_fol
     report = await crawl_of(ledger).run()
 
     assert report.finish_reason is FinishReason.DRAINED
-    (warning,) = [each for each in caplog.messages if "what the ledger tells is wrong" in each]
+    (warning,) = [each for each in caplog.messages if "an order in the ledger is invalid" in each]
     assert "concurrency=1000000000000 needs 2,000,000,000,300 file descriptors" in warning
     assert not [each for each in caplog.messages if "settings from the ledger" in each]
 
@@ -143,7 +143,7 @@ async def test_each_order_is_told_once(ledger: Ledger, caplog: pytest.LogCapture
         "paused",
         "settings from the ledger",
         "resumed",
-        "what the ledger tells is wrong",
+        "an order in the ledger is invalid",
         "settings from the ledger",
     ]
     assert caplog.messages[1].endswith(r": delay=2s\n")

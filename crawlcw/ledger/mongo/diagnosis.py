@@ -83,11 +83,11 @@ async def _distrust(host: str, port: int) -> str:
 
 async def _speaks_tls(host: str, port: int) -> bool:
     # Nothing is sent on it, so it need not be trusted.
-    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    anybody.check_hostname = False
-    anybody.verify_mode = ssl.CERT_NONE
+    unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unverified.check_hostname = False
+    unverified.verify_mode = ssl.CERT_NONE
     with anyio.move_on_after(_LOOK), suppress(OSError):
-        _, writer = await asyncio.open_connection(host, port, ssl=anybody)
+        _, writer = await asyncio.open_connection(host, port, ssl=unverified)
         writer.transport.abort()
         with suppress(OSError):
             # A loop that is closed before would leave the socket to the collector.

@@ -106,7 +106,7 @@ def _index_violations(
             detail = f"index {name} of {collection} is missing"
             yield Violation(kind=Kind.STORE_INCOMPLETE, detail=detail)
         elif not is_as_designed(found[name], design):
-            detail = f"db[{collection!r}].dropIndex({name!r}) drops what is no index of crawlcw"
+            detail = f"db[{collection!r}].dropIndex({name!r}) drops an index that is not crawlcw's"
             yield Violation(kind=Kind.STORE_DIFFERENT, detail=detail)
 
 

@@ -69,13 +69,13 @@ class Leases:
             # The server may have been asked, and gives no answer to anyone.
             sent = [*alone, *((task, token) for task in together)]
             for task, own in [*sent, *((each.task, each.token) for each in adopted)]:
-                self._doubt(task, own)
+                self._note_unsure(task, own)
             raise
         leases = (*adopted, *(answer for answer in answers if isinstance(answer, Lease)))
         for answer in answers:
             if isinstance(answer, LedgerUnavailableError):
                 for each in leases:
-                    self._doubt(each.task, each.token)
+                    self._note_unsure(each.task, each.token)
                 raise answer
         return Claimed(
             leases=leases,
@@ -111,7 +111,7 @@ class Leases:
                     guard, _claim(change), projection=self._read({"_id": 1}), hint="_id_"
                 )
         except LedgerUnavailableError as error:
-            self._doubt(task, token)
+            self._note_unsure(task, token)
             return error
         if found is None:
             return None
@@ -165,11 +165,11 @@ class Leases:
                 got = {lease.task.id: lease for lease in await self._leases_of(claims)}
         except LedgerUnavailableError as error:
             for task in tasks:
-                self._doubt(task, token)
+                self._note_unsure(task, token)
             return [error]
         return [got.get(task.id) for task in tasks]
 
-    def _doubt(self, task: Task, token: str) -> None:
+    def _note_unsure(self, task: Task, token: str) -> None:
         # Two may claim a task at once, and either of them may have got it.
         self._unsure.setdefault(task.id, {})[token] = task
 
@@ -194,7 +194,7 @@ class Leases:
             # The next caller is to look.
             for tokens in unsure.values():
                 for token, task in tokens.items():
-                    self._doubt(task, token)
+                    self._note_unsure(task, token)
             raise
 
     async def _leases_of(self, claims: Mapping[bytes, Mapping[str, Task]]) -> list[Lease]:

@@ -53,8 +53,8 @@ class Leases:
         try:
             leases, others = await self._store.writer.run(self._claim, decided, milliseconds(now))
         except (LedgerUnavailableError, asyncio.CancelledError):
-            self._doubt(adopted)
-            self._doubt(
+            self._note_unsure(adopted)
+            self._note_unsure(
                 [
                     Lease(task=task, token=change.lock, fence=change.fence, expires=now + lease)
                     for task, change in decided
@@ -96,7 +96,7 @@ class Leases:
                 leases = self._with_payloads(db, leases)
         return leases, others
 
-    def _doubt(self, leases: Sequence[Lease]) -> None:
+    def _note_unsure(self, leases: Sequence[Lease]) -> None:
         # Two may claim a task at once, and either of them may have got it.
         for lease in leases:
             self._unsure.setdefault(lease.task.id, []).append(lease)
@@ -114,7 +114,7 @@ class Leases:
             return await self._store.writer.run(self._adopt, leases)
         except BaseException:
             # The next caller is to look.
-            self._doubt(unsure)
+            self._note_unsure(unsure)
             raise
 
     def _adopt(self, db: Database, leases: Sequence[Lease]) -> list[Lease]:

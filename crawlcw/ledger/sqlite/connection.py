@@ -205,8 +205,8 @@ class Connection(database.Connection):
                 "results. If it is gone, bring back a copy, or run the command again to begin anew."
             )
         return LedgerGoneError(
-            f"The ledger {self._path} was replaced by another file while it was in use, and what "
-            "was recorded since is gone: run the command again to go on from what that file holds."
+            f"The ledger {self._path} was replaced by another file while it was in use, and the "
+            "later records are gone: run the command again to go on from the tasks of that file."
         )
 
     async def close(self) -> None:
