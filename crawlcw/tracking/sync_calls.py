@@ -89,7 +89,7 @@ class LoopPortal:
         self._closed = False
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Return what the coroutine function returns; `LedgerError` after the end."""
+        """Return the coroutine function's result; `LedgerError` after the end."""
         with self.says_closed():
             return self.open().call(functools.partial(function, *args, **kwargs))
 
@@ -121,7 +121,7 @@ class LoopPortal:
 
     @contextmanager
     def says_closed(self, what: str = "") -> Iterator[None]:
-        """Raise a `LedgerError` for what a closed portal raises; *what* ended with it."""
+        """Raise a `LedgerError` for the error of a closed portal; *what* ended with it."""
         try:
             yield
         except (

@@ -1,4 +1,4 @@
-"""What crawlcw uses of aiohttp without a promise: the names that aiohttp keeps private."""
+"""The private names of aiohttp that crawlcw uses."""
 
 import ast
 import asyncio
