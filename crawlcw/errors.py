@@ -272,6 +272,10 @@ class LedgerKindError(LedgerConfigurationError):
     """The name is that of a spider, not of a use case, or the reverse."""
 
 
+class LedgerFormatError(LedgerConfigurationError):
+    """Another version of crawlcw wrote the data of this name, in another format."""
+
+
 class LeaseLostError(LedgerError):
     """The lease has ended or is held by another claim; nothing was written."""
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 #: The group of entry points of stores.
 STORES = "crawlcw.stores"
+_METHODS = "`open`, `look`, `recorded_names` and `discard`"
 #: The path of a temporary embedded ledger.
 _PASSING = Path(":memory:")
 _BUILT_IN = ("sqlite", "mongodb", "mongodb+srv")
@@ -51,6 +52,9 @@ class Opener(Protocol):
 
     async def recorded_names(self, url: str) -> list[str]:
         """See `recorded_names`."""
+
+    async def discard(self, url: str, name: str) -> None:
+        """See `discard`."""
 
 
 async def open_ledger(
@@ -152,6 +156,21 @@ async def recorded_names(url: str, *, settings: Settings | None = None) -> list[
     return await marker.recorded_names(path)
 
 
+async def discard(url: str, name: str, *, settings: Settings | None = None) -> None:
+    """Delete all data of *name* from the ledger at *url*, of whatever format."""
+    if (offered := _offered(url)) is not None:
+        return await offered.discard(url, name)
+    path = _path(url)
+    if path is None:
+        from crawlcw.ledger.mongo import MongoLedger
+
+        driver = (settings or Settings()).mongo_driver
+        return await MongoLedger.discard(url, name, driver=driver)
+    from crawlcw.ledger.sqlite import SqliteLedger
+
+    return await SqliteLedger.discard(path, name)
+
+
 async def open_for_inspection(url: str, name: str, *, settings: Settings | None = None) -> Ledger:
     """Return the ledger of the spider or use case named *name* at *url*, without creating it.
 
@@ -190,7 +209,7 @@ def _offered(url: str) -> Opener | None:
         except Exception as error:  # a package of others may raise anything
             raise LedgerConfigurationError(f"{said}: {describe_error(error)}") from error
         if not isinstance(opener, Opener):
-            raise LedgerConfigurationError(f"{said}: it needs `open`, `look` and `recorded_names`")
+            raise LedgerConfigurationError(f"{said}: it needs {_METHODS}")
         return opener
     return None
 

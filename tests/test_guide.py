@@ -298,15 +298,10 @@ def test_the_exit_codes_are_those_of_the_code_and_of_the_help():
     assert said == {int(code) for code in re.findall(r"^ +(\d+)  ", cli.epilog, re.MULTILINE)}
 
 
-def test_the_schema_versions_are_those_of_the_ledgers():
-    from crawlcw.ledger.mongo import schema as mongo
-    from crawlcw.ledger.sqlite import schema as sqlite
+def test_the_oldest_server_is_that_of_the_ledger():
+    from crawlcw.ledger.mongo import OLDEST_SERVER
 
-    said = guide("deploying")
-    assert f"{sqlite.SCHEMA_VERSION} on SQLite, {mongo.SCHEMA_VERSION} on MongoDB" in said
-    oldest = min(sqlite.Tables("any").upgrades)
-    assert f"(SQLite {oldest}, MongoDB {mongo._UPGRADED_VERSION}, or later)" in said
-    assert "MongoDB {}.{} or later".format(*mongo.OLDEST_SERVER) in said
+    assert "MongoDB {}.{} or later".format(*OLDEST_SERVER) in guide("deploying")
 
 
 def test_the_graces_are_those_of_the_defaults():

@@ -7,9 +7,9 @@ import click
 from crawlcw.api.settings import Settings
 from crawlcw.cli import confirming, kept_bodies
 from crawlcw.engine.workers import is_dead
-from crawlcw.errors import UsageError
+from crawlcw.errors import LedgerFormatError, UsageError
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.ledger_opening import open_ledger
+from crawlcw.ledger_opening import discard, open_ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 
@@ -33,9 +33,23 @@ async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
     return total
 
 
+async def drop_unread(name: str, ledger_url: str, *, settings: Settings, yes: bool) -> None:
+    """Delete all data of *name* that has another format, once the user confirms.
+
+    It does not check for workers, which only their own version could find.
+    """
+    confirming.confirm(
+        f"Drop everything of {name}, which another version of crawlcw wrote, for good?", yes=yes
+    )
+    await discard(ledger_url, name, settings=settings)
+
+
 async def begin_anew(name: str, ledger_url: str, *, settings: Settings, yes: bool) -> None:
     """Delete the recorded data of a spider, if there is any."""
-    ledger = await open_ledger(ledger_url, name, settings=settings)
+    try:
+        ledger = await open_ledger(ledger_url, name, settings=settings)
+    except LedgerFormatError:
+        return await drop_unread(name, ledger_url, settings=settings, yes=yes)
     try:
         if await ledger.queries.has(tuple(Status)):
             await drop(ledger, name, yes=yes)

@@ -107,7 +107,7 @@ Exit codes:
    69  the ledger is unavailable, its disk is full, or its file was removed or replaced
    70  an internal error of crawlcw: the log has the place; affected pages stay to do
    75  stop --wait: a worker is still at work after --timeout
-   78  the ledger is unusable as configured: access, a read-only file, schema, server too old
+   78  the ledger is unusable as configured: access, a read-only file, format, server too old
    124  a callback has blocked the event loop for longer than callback_timeout
    130  interrupted twice (or once, in a command other than a crawl)
    141  the reader of the output has closed the pipe

@@ -161,10 +161,7 @@ class Seeder:
         self.coordinator.seeded()
 
     async def _go_deeper(self, last: Mapping[str, Any] | None) -> None:
-        """Follow the links that only the *last* crawl was not to, and write this one's limit down.
-
-        Ledgers of older versions say nothing of it, and kept no such links.
-        """
+        """Follow the links that only the *last* crawl was not to, and write down this limit."""
         limit = self.adder.max_depth
         if last is not None and last["limit"] == limit:
             # No write delays `start`: its passwords are to be there before the first page is asked.

@@ -16,7 +16,7 @@ sqlite3. A host is
     origins      {scheme: {failures, unresolved, failing_since, not_before, good_at, resolved,
                  probe_page, given_up}}, without empty fields; absent: no request yet
     robots       {origin, body, sitemaps, expires}; absent: not fetched yet
-    counts       {finished, failed}; earlier versions counted failed attempts
+    finished     the number of its finished pages
 
 and a worker
 
@@ -345,7 +345,7 @@ def host_learned(host: Host, *, since: Host | None = None) -> Document:
         "failures": host.failures,
         "page_failures": host.page_failures,
         "given_up": str(host.given_up) if host.given_up is not None else None,
-        "counts": {"finished": host.finished, "failed": 0},
+        "finished": host.finished,
         "origins": {name: _origin_document(each) for name, each in host.origins.items()} or None,
     }
     if since is None or host.robots != since.robots:
@@ -379,7 +379,7 @@ def host(found: Mapping[str, Any]) -> Host:
         page_failures=found["page_failures"],
         given_up=Reason(given_up) if given_up is not None else None,
         robots=robots and RobotsRecord(**{**robots, "sitemaps": tuple(robots["sitemaps"])}),
-        finished=found["counts"]["finished"],
+        finished=found["finished"],
         origins={name: _origin(each) for name, each in (found.get("origins") or {}).items()},
     )
 
@@ -511,8 +511,7 @@ def counters(found: Mapping[str, Any]) -> Counters:
         "items_dropped": "items_dropped",
     }
     plain = {name: value for name, value in found.items() if name not in named}
-    # Workers of older versions have fewer of them.
-    by_name = {name: unescaped(found.get(stored) or {}) for stored, name in named.items()}
+    by_name = {name: unescaped(found[stored]) for stored, name in named.items()}
     return Counters(**plain, **by_name)
 
 

@@ -34,7 +34,7 @@ _LOOKED_AT = 100
 #: The fields of a host without its robots.txt, by far the largest one.
 _STATE = (
     *("_id", "ready_at", "owner", "epoch", "not_before", "delay", "failures", "page_failures"),
-    *("given_up", "counts", "origins"),
+    *("given_up", "finished", "origins"),
 )
 _AWAKE = {"failures": 0, "page_failures": 0, "given_up": None, "origins": None}
 

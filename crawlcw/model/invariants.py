@@ -326,7 +326,7 @@ _HOST_NEEDED: Mapping[str, tuple[_Check, str]] = {
     "delay": (_is_number, "a number"),
     "failures": (_is_whole, "a whole number"),
     "page_failures": (_is_whole, "a whole number"),
-    "counts": (lambda value: isinstance(value, Mapping), "a document"),
+    "finished": (_is_whole, "a whole number"),
 }
 _HOST_OPTIONAL: Mapping[str, tuple[_Check, str]] = {
     "owner": (_is_text, "text"),
@@ -545,8 +545,9 @@ def of_host(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
     if epoch < released + (owner is not None):
         detail = f"epoch {epoch}, released {released}, owner {owner}"
         yield Violation(kind=Kind.HOST_EPOCH_BEHIND, detail=detail)
-    numbers = {name: found[name] for name in ("epoch", "delay", "failures", "page_failures")}
-    numbers["counts.finished"] = found["counts"].get("finished")
+    numbers = {
+        name: found[name] for name in ("epoch", "delay", "failures", "page_failures", "finished")
+    }
     for name, number in numbers.items():
         if not _is_number(number) or number < 0:
             yield Violation(kind=Kind.HOST_MALFORMED, detail=f"{name} is {number!r}")

@@ -92,7 +92,7 @@ class RequestOptions:
 
     @classmethod
     def from_document(cls, found: Mapping[str, Any]) -> Self:
-        """Return what `to_document` was called on; names of a newer crawlcw are left out."""
+        """Return what `to_document` was called on."""
         named = {name: found.get(name) for name in _NAMES}
         values: dict[str, Any] = {name: _unchanging(value) for name, value in named.items()}
         return cls(**values)

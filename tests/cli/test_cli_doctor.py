@@ -178,17 +178,6 @@ def test_a_server_that_is_not_there_is_exit_code_69(monkeypatch: pytest.MonkeyPa
     assert run.stderr.startswith("crawlcw: the ledger cannot be reached:")
 
 
-async def test_a_ledger_of_another_version_is_exit_code_78(damaged_ledger: str, tmp_path: Path):
-    with closing(sqlite3.connect(tmp_path / "damaged_ledger.db")) as db, db:
-        db.execute('UPDATE "crawlcw.schema" SET version = 99')
-    db.close()
-
-    run = invoke("doctor", "teas", "--ledger", damaged_ledger)
-
-    assert run.returncode == 78
-    assert "schema version 99" in run.stderr
-
-
 async def test_a_ledger_that_takes_writes_is_ready(ledger_url: str):
     await crawl(ledger_url)
 

@@ -20,7 +20,7 @@ from bson import Binary
 from crawlcw import Request, Settings, Spider, doctor, run_spider
 from crawlcw.doctor import Report
 from crawlcw.engine.workers import this_worker
-from crawlcw.errors import LedgerConfigurationError, Reason
+from crawlcw.errors import Reason
 from crawlcw.ledger.mongo import MongoLedger, inspection, store
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -667,13 +667,6 @@ async def test_a_damaged_file_is_found(embedded: OnSqlite):
     assert Kind.STORE_DAMAGED in await embedded.found()
 
 
-async def test_a_file_of_another_version_is_not_examined(embedded: OnSqlite):
-    embedded.execute('UPDATE "crawlcw.schema" SET version = 99')
-
-    with pytest.raises(LedgerConfigurationError, match="version 99"):
-        await embedded.look()
-
-
 async def test_a_look_makes_nothing(tmp_path: Path):
     (tmp_path / "empty.db").touch()
 
@@ -764,13 +757,6 @@ async def test_an_index_of_another_make_is_found_on_the_server_and_left(served: 
     served.database["books"].create_index([("due", 1)], name="priority_due")
 
     assert await served.found(repair=True) == {Kind.STORE_DIFFERENT: (1, 0)}
-
-
-async def test_a_ledger_of_another_version_is_not_examined(served: OnMongodb):
-    served.database["crawlcw.schema"].update_one({}, {"$set": {"version": 99}})
-
-    with pytest.raises(LedgerConfigurationError, match="version 99"):
-        await served.look()
 
 
 async def test_writes_that_are_not_confirmed_are_found(

@@ -118,13 +118,6 @@ def test_a_worker_comes_back_from_its_document_with_its_first_heartbeat():
     assert document["counters"]["examples"] == {"%24where": ["$a"], "a%2Eb": ["x", "y"]}
 
 
-def test_counters_of_an_older_version_has_no_examples():
-    document = documents.counters_document(Counters(pages=1, links_dropped={"trap": 5}))
-    del document["examples"]
-
-    assert documents.counters(document) == Counters(pages=1, links_dropped={"trap": 5})
-
-
 def test_counters_are_added_field_by_field_and_reason_by_reason():
     one = Counters(pages=1, items=2, fetched=3, bytes=4, links_dropped={"depth": 5, "scope": 6})
     two = Counters(

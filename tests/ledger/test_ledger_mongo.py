@@ -19,7 +19,7 @@ from crawlcw.errors import (
 )
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger, changes, schema
-from crawlcw.ledger.mongo.indexes import BY_STATUS, OUTDATED
+from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Added, Cursor, TaskFilter
 from crawlcw.model.task import Payload, ResponseInfo, Status
@@ -63,54 +63,6 @@ async def test_what_was_said_of_tasks_that_somebody_has_dropped_is_void(
     assert await second.notes.state() == {}
     for ledger in (first, again, second):
         await ledger.close()
-
-
-# --- versions
-
-
-def make_it_version_2(database: Any, spider: str = "books") -> None:
-    database[spider].drop_index(BY_STATUS)
-    database[spider].create_index([("status", 1), ("update_time", -1)], name=OUTDATED)
-    database["crawlcw.schema"].update_one({"_id": spider}, {"$set": {"version": 2}})
-
-
-async def test_a_ledger_of_version_2_is_brought_up_to_date_by_all_that_open_it(
-    mongodb_uri: str, database_name: str, url: str
-):
-    first = await MongoLedger.open(url, "books")
-    await first.tasks.add(make_tasks(3))
-    with pymongo.MongoClient(mongodb_uri) as client:
-        make_it_version_2(client[database_name])
-
-        with pytest.raises(LedgerConfigurationError, match="date by `crawlcw stats books`"):
-            await MongoLedger.look(url, "books")
-        opened = await asyncio.gather(*(MongoLedger.open(url, "books") for _ in range(4)))
-
-        indexes = client[database_name]["books"].index_information()
-        assert BY_STATUS in indexes
-        assert OUTDATED not in indexes
-        assert client[database_name]["crawlcw.schema"].find_one() == {"_id": "books", "version": 3}
-    assert (await opened[0].queries.counts())[Status.TODO] == 3
-    looked = await MongoLedger.look(url, "books")
-    assert (await looked.inspection.health()).violations == ()
-    for each in (first, looked, *opened):
-        await each.close()
-
-
-async def test_what_another_crawlcw_or_another_kind_has_written_is_refused(
-    mongodb_uri: str, database_name: str, url: str
-):
-    first = await MongoLedger.open(url, "books", kind=LedgerKind.SPIDER)
-    await first.close()
-    with pytest.raises(LedgerConfigurationError, match="the database holds a spider named books"):
-        await MongoLedger.open(url, "books", kind=LedgerKind.USE_CASE)
-    with pymongo.MongoClient(mongodb_uri) as client:
-        markers = client[database_name]["crawlcw.schema"]
-        markers.update_one({"_id": "books"}, {"$set": {"version": 99}})
-
-    for create in (True, False):
-        with pytest.raises(LedgerConfigurationError, match="version 99, and this crawlcw knows"):
-            await MongoLedger.open(url, "books", create=create)
 
 
 async def test_a_ledger_that_is_just_being_made_has_no_tasks_yet(

@@ -842,6 +842,10 @@ class Store:
     async def recorded_names(url):
         return ["books"]
 
+    @staticmethod
+    async def discard(url, name):
+        await SqliteLedger.discard(url.partition("://")[2], name)
+
 class Empty:
     pass
 """

@@ -26,7 +26,6 @@ from crawlcw.errors import (
     Reason,
 )
 from crawlcw.ledger import documents
-from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import ItemRow, TaskFilter
 from crawlcw.ledger.sql import outcomes, rows, task_table
 from crawlcw.ledger.sql.database import once
@@ -167,97 +166,6 @@ async def test_spiders_that_differ_by_case_only_are_not_mixed(path: Path):
 
     with pytest.raises(LedgerConfigurationError, match="holds a spider books, which SQLite"):
         await SqliteLedger.open(path, "Books")
-
-
-@pytest.mark.parametrize(
-    ("version", "said"),
-    [
-        pytest.param(99, r"ledger\.db has schema version 99", id="a later one"),
-        # Its table of workers has other columns.
-        pytest.param(1, r"version 1 for books, .* knows version 8", id="the first one"),
-    ],
-)
-async def test_another_schema_version_is_refused(version: int, said: str, path: Path):
-    await (await SqliteLedger.open(path, "books")).close()
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute('UPDATE "crawlcw.schema" SET version = ?', (version,))
-    db.close()
-
-    with pytest.raises(LedgerConfigurationError, match=said):
-        await SqliteLedger.open(path, "books")
-
-
-VISITS = ("options", "visit", "revisit", "stored")
-#: Columns that each version did not have yet.
-NEWER = {
-    7: (),
-    6: ("stored",),
-    5: VISITS,
-    4: ("hops", *VISITS),
-    3: ("data", "results", "trace", "hops", *VISITS),
-    2: ("begun", "data", "results", "trace", "hops", *VISITS),
-}
-
-
-def made_older(path: Path, version: int) -> str:
-    """Turn the file into one of *version*; return the current SQL of the table of tasks."""
-    with closing(sqlite3.connect(path)) as db, db:
-        (new,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'books'").fetchone()
-        db.execute('ALTER TABLE "books.workers" DROP COLUMN vitals')
-        if version < 5:
-            db.execute('ALTER TABLE "books.hosts" DROP COLUMN origins')
-            db.execute('ALTER TABLE "crawlcw.schema" DROP COLUMN state')
-        if version < 6:
-            db.execute('DROP INDEX "books.revisit"')
-            db.execute('DROP TABLE "books.versions"')
-        for column in NEWER[version]:
-            db.execute(f'ALTER TABLE "books" DROP COLUMN {column}')
-        if version < 4:
-            db.execute('DROP TABLE "books.blobs"')
-            db.execute('DROP INDEX "books.status_update_time"')
-            db.execute('CREATE INDEX "books.status" ON "books" (status, update_time DESC)')
-            for column in ("tracked", "policy"):
-                db.execute(f'ALTER TABLE "crawlcw.schema" DROP COLUMN {column}')
-        db.execute('UPDATE "crawlcw.schema" SET version = ?', (version,))
-    db.close()
-    return new
-
-
-@pytest.mark.parametrize("version", [2, 3, 4, 5, 6, 7])
-async def test_a_file_of_an_older_schema_is_brought_up_to_date(path: Path, version: int):
-    await (await SqliteLedger.open(path, "books", kind=LedgerKind.SPIDER)).close()
-    new = made_older(path, version)
-
-    with pytest.raises(LedgerConfigurationError, match=r"up to date by `crawlcw stats books`"):
-        await SqliteLedger.look(path, "books")
-    with pytest.raises(LedgerConfigurationError, match="holds a spider named books"):
-        await SqliteLedger.open(path, "books", kind=LedgerKind.USE_CASE)
-    first, second = await asyncio.gather(*(SqliteLedger.open(path, "books") for _ in range(2)))
-    await first.tasks.add([make_task()])
-    lease = await claimed_one(second)
-    assert await first.leases.begin(lease)
-
-    assert (await second.inspection.health()).violations == ()
-    with closing(sqlite3.connect(path)) as db, db:
-        made = dict(db.execute("SELECT name, sql FROM sqlite_master"))
-    db.close()
-    assert made["books"].split() == new.split()
-    assert "books.status" not in made
-    await first.close()
-    await second.close()
-
-
-async def test_a_use_case_of_an_older_schema_stays_one(path: Path):
-    first = await SqliteLedger.open(path, "books", kind=LedgerKind.USE_CASE)
-    await first.notes.set_policy({"max_retry": 7})
-    await first.close()
-    made_older(path, 4)
-
-    second = await SqliteLedger.open(path, "books", kind=None)
-
-    assert second.kind is LedgerKind.USE_CASE
-    assert await second.notes.policy() == {"max_retry": 7}
-    await second.close()
 
 
 async def test_what_was_said_of_tasks_that_somebody_has_dropped_is_void(path: Path):

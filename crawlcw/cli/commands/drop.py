@@ -6,6 +6,7 @@ import click
 
 from crawlcw.cli import confirming, dropping, kept_bodies, ledger_option, loading, loop, options
 from crawlcw.cli.terminal import logs
+from crawlcw.errors import LedgerFormatError
 
 
 @click.command("drop")
@@ -26,11 +27,18 @@ def command(*, name: str, ledger_url: str, yes: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"name": name, "tasks": count}))
     else:
-        click.echo(f"{name} was deleted from the ledger, with {count:,} tasks")
+        tasks = "" if count is None else f", with {count:,} tasks"
+        click.echo(f"{name} was deleted from the ledger{tasks}")
     if (left := kept_bodies.left(name, ledger_option.own_settings())) is not None:
         click.echo(left, err=True)
 
 
-async def _drop(name: str, ledger_url: str, *, yes: bool) -> int:
-    async with ledger_option.opened(ledger_url, name) as ledger:
-        return await dropping.drop(ledger, name, yes=yes)
+async def _drop(name: str, ledger_url: str, *, yes: bool) -> int | None:
+    """Return how many tasks it had; None: they cannot be counted."""
+    try:
+        async with ledger_option.opened(ledger_url, name) as ledger:
+            return await dropping.drop(ledger, name, yes=yes)
+    except LedgerFormatError:
+        settings = ledger_option.own_settings()
+        await dropping.drop_unread(name, ledger_url, settings=settings, yes=yes)
+        return None

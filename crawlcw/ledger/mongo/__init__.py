@@ -9,6 +9,6 @@ that begins with `$` would be evaluated by the server.
 """
 
 from crawlcw.ledger.mongo.ledger import MongoLedger
-from crawlcw.ledger.mongo.schema import OLDEST_SERVER, SCHEMA_VERSION
+from crawlcw.ledger.mongo.schema import OLDEST_SERVER
 
-__all__ = ["OLDEST_SERVER", "SCHEMA_VERSION", "MongoLedger"]
+__all__ = ["OLDEST_SERVER", "MongoLedger"]

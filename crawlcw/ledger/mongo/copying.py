@@ -10,7 +10,7 @@ from crawlcw.ledger.copying import Part
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.items import Items, source_of
+from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import MongoStore, some
 from crawlcw.ledger.port import Unit
 from crawlcw.model.task import BlobRef
@@ -58,9 +58,9 @@ class Contents:
         task = {name: value for name, value in found.items() if name not in _OWN}
         if "items" in task:
             task["items"] = await self._items.whole(found)
-            task["items_from"] = source_of(found)
             # Where large items are is this store's own affair.
-            del task["items_from"]["fence"]
+            source = found["items_from"]
+            task["items_from"] = {name: source[name] for name in source if name != "fence"}
         if "versions" in task:
             task["versions"] = [
                 {**source, "items": await self._items.of_version(found["_id"], source["fence"])}

@@ -21,8 +21,6 @@ BY_HOST = "host_priority_due"
 BY_PRIORITY = "priority_due"
 #: With the id behind equal times, for `find` goes on where it has come to.
 BY_STATUS = "status_update_time_id"
-#: What version 2 had in place of the last one.
-OUTDATED = "status_update_time"
 BY_REVISIT = "revisit"
 #: Those that may be visited again: finished, or ignored. Not those that are again `todo`.
 MAY_BE_REVISITED = {"status": {"$gte": int(Status.FINISHED)}}

@@ -15,10 +15,11 @@ from pymongo.errors import (
 
 from crawlcw.ledger import examination
 from crawlcw.ledger.examination import Health
+from crawlcw.ledger.format import FORMAT
 from crawlcw.ledger.mongo.connection import ACCESS_CODES, FIRST_ANSWER, mapped, sentence
 from crawlcw.ledger.mongo.indexes import Indexes
 from crawlcw.ledger.mongo.privileges import WRITING, lacking_sentence
-from crawlcw.ledger.mongo.schema import SCHEMA_VERSION, Schema, is_as_designed
+from crawlcw.ledger.mongo.schema import Schema, is_as_designed
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.invariants import Kind, Violation
 
@@ -54,7 +55,7 @@ class Inspection(examination.Inspection):
             hello = await self._store.database.command("hello")
             marker = await self._store.schema.find_one({"_id": self._store.name})
             if marker is None:
-                detail = "the schema's version is missing"
+                detail = "the note of its format is missing"
                 violations.append(Violation(kind=Kind.STORE_INCOMPLETE, detail=detail))
             for collection, indexes in self._schema.indexes():
                 found = await collection.index_information()
@@ -75,7 +76,7 @@ class Inspection(examination.Inspection):
                 "store": f"MongoDB {info['version']}",
                 "topology": topology,
                 "w: majority, j: true": confirmed,
-                "schema version": str(SCHEMA_VERSION),
+                "format": str(FORMAT),
             },
             violations=(*violations, *lacks),
             clock_offset=offset,

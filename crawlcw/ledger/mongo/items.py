@@ -30,7 +30,7 @@ class Items:
 
     async def rows(self, found: Mapping[str, Any]) -> list[ItemRow]:
         """Return the items of a task's document."""
-        return _rows(found, source_of(found), await self.whole(found))
+        return _rows(found, found.get("items_from") or {}, await self.whole(found))
 
     async def versions(self, found: Mapping[str, Any]) -> list[ItemRow]:
         """Return the items of all visits of a task that are kept, the earliest visit first."""
@@ -51,7 +51,7 @@ class Items:
         items = []
         for number, item in enumerate(found.get("items") or ()):
             if item is None:
-                place = {"task": found["_id"], "fence": source_of(found)["fence"], "n": number}
+                place = {"task": found["_id"], "fence": found["items_from"]["fence"], "n": number}
                 item = (await self._store.items.find_one({"_id": place}))["item"]
             items.append(item)
         return items
@@ -95,12 +95,13 @@ class Items:
         again = [s.lease.task.id for s in settlements if _replaces(s)]
         if not again:
             return
-        kept = {"url": 1, "items_from": 1, "versions": 1, "settled": 1, "update_time": 1}
+        kept = {"items_from": 1, "versions": 1, "settled": 1}
         cursor = self._store.tasks.find({"_id": {"$in": again}}, kept).hint("_id_")
         old = []
         for found in await all_of(cursor, len(again)):
-            fences = [source["fence"] for source in found.get("versions") or ()]
-            first = min([source_of(found)["fence"], *fences])
+            sources = [*(found.get("versions") or ()), found.get("items_from") or {}]
+            fences = [source["fence"] for source in sources if source]
+            first = min(fences, default=found["settled"])
             # Later ones may belong to a worker that is about to record them.
             old.append(_of_visits(found["_id"], 0, first))
         if old:
@@ -128,14 +129,3 @@ def _of_visits(task_id: bytes, first: int, end: int) -> documents.Document:
     return {
         "_id": {"$gte": {"task": task_id, "fence": first}, "$lt": {"task": task_id, "fence": end}}
     }
-
-
-def source_of(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the visit that a task's items are from: fence, time, and its URL if it is another."""
-    source: Mapping[str, Any] | None = found.get("items_from")
-    if source is not None:
-        return dict(source)
-    # Written down by an older version: the last outcome of all.
-    last = {"fence": found["settled"], "time": found["update_time"]}
-    url = (found.get("response") or {}).get("final_url")
-    return last if url in (None, found["url"]) else {**last, "url": url}

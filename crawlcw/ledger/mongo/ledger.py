@@ -83,7 +83,7 @@ class MongoLedger:
         async with ledger._closed_on_error():
             marker = None
             if kind is None or not create:
-                marker = await ledger._schema.look(kind, upgrades=True)
+                marker = await ledger._schema.look(kind)
             if create or not await ledger._schema.is_complete(marker):
                 await ledger._schema.prepare()
         return ledger
@@ -126,6 +126,16 @@ class MongoLedger:
         except BaseException:
             await self.close()
             raise
+
+    @staticmethod
+    async def discard(url: str, spider: str, *, driver: str = "pymongo") -> None:
+        """Delete all data of a spider or a use case, of whatever format."""
+        # A use case has the collections of a spider as well.
+        store = _connected(url, spider, driver=driver, clock=None, kind=LedgerKind.USE_CASE)
+        try:
+            await store.drop()
+        finally:
+            await store.close()
 
     @staticmethod
     async def recorded_names(url: str, *, driver: str = "pymongo") -> list[str]:

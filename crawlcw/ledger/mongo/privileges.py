@@ -11,8 +11,7 @@ from pymongo.errors import OperationFailure
 
 #: What commands that only look do, to each collection of the ledger.
 READING = frozenset({"find", "listIndexes"})
-#: What all others do. Besides, `dropIndex` where an old ledger is brought up to
-#: date, and `changeStream`, by which workers on tracked tasks are woken.
+#: What all others do. Besides, `changeStream`, by which workers on tracked tasks are woken.
 WRITING = READING | {
     *("insert", "update", "remove"),
     *("createCollection", "createIndex", "listCollections"),
@@ -27,7 +26,6 @@ _OF_COMMANDS = {
     "createIndexes": "createIndex",
     "delete": "remove",
     "distinct": "find",
-    "dropIndexes": "dropIndex",
     "findAndModify": "update",
     "getMore": "find",
 }

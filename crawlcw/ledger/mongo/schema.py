@@ -12,19 +12,17 @@ from crawlcw.errors import (
     LedgerUnavailableError,
     UnknownNameError,
 )
+from crawlcw.ledger.format import FORMAT, check_format
 from crawlcw.ledger.kind import LedgerKind, check_kind
 from crawlcw.ledger.mongo.connection import FIRST_ANSWER, mapped
 from crawlcw.ledger.mongo.diagnosis import misconfiguration
-from crawlcw.ledger.mongo.indexes import OUTDATED, Index, Indexes
+from crawlcw.ledger.mongo.indexes import Index, Indexes
 from crawlcw.ledger.mongo.privileges import WRITING, lacking, lacking_sentence
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.task import Status
 
-SCHEMA_VERSION = 3
-#: The version that is upgraded at opening; it has another index of the statuses.
-_UPGRADED_VERSION = 2
 #: An index of many million tasks takes longer than any other command may.
-_UPGRADED_WITHIN = 3600.0
+_INDEXED_WITHIN = 3600.0
 OLDEST_SERVER = (5, 0)
 _UNDER_ANOTHER_NAME = 85  # IndexOptionsConflict
 #: The server itself refuses any other status.
@@ -41,13 +39,11 @@ class Schema:
         #: Whether it is yet to be said what this is.
         self._only_looks = False
 
-    async def look(
-        self, kind: LedgerKind | None, *, upgrades: bool = False
-    ) -> Mapping[str, Any] | None:
+    async def look(self, kind: LedgerKind | None) -> Mapping[str, Any] | None:
         """Return the document that notes the kind of the collections, if there is one.
 
-        Without a *kind* the ledger has the noted one, or is a spider's. Raises where the
-        collections are of another kind or version; *upgrades* as for `_check`.
+        Without a *kind* the ledger has the noted one, or is a spider's. Raises if the
+        collections are of another kind or format.
         """
         with mapped():
             marker: Mapping[str, Any] | None = await self._store.schema.find_one(
@@ -57,7 +53,7 @@ class Schema:
             self._store.kind = _kind_in(marker or {})
             self._only_looks = marker is None
         if marker is not None:
-            self._check(marker, upgrades=upgrades)
+            self._check(marker)
         return marker
 
     async def prepare(self) -> None:
@@ -69,7 +65,7 @@ class Schema:
         if refused := await self.lacking(WRITING):
             raise LedgerConfigurationError(lacking_sentence(refused, self._store.database.name))
         with mapped():
-            version = await self._check_schema()
+            await self._check_schema()
             try:
                 await self._store.database.create_collection(self._store.name, validator=_VALIDATOR)
                 # The tasks may have been dropped: the notes about them are void.
@@ -82,8 +78,6 @@ class Schema:
                 if error.code != 48:  # NamespaceExists: another process was faster
                     raise
             await self._prepare_indexes()
-            if version < SCHEMA_VERSION:
-                await self._finish_upgrade()
 
     async def lacking(self, actions: frozenset[str]) -> list[str]:
         """Return which of the *actions* the user may not do to the ledger's collections."""
@@ -116,7 +110,7 @@ class Schema:
                 if not await self._store.tasks.index_information():
                     raise UnknownNameError(self._store.name)
                 return True
-            if marker is None or marker["version"] != SCHEMA_VERSION:
+            if marker is None:
                 return False
             for collection, indexes in self.indexes():
                 found = await collection.index_information()
@@ -131,9 +125,9 @@ class Schema:
             if missing:
                 models = [_model(name, design) for name, design in missing.items()]
                 try:
-                    # One command, which reads the tasks once. An older crawlcw may have left many
-                    # million of them without an index.
-                    with pymongo.timeout(_UPGRADED_WITHIN):
+                    # One command, which reads the tasks once: the user may have dropped an index
+                    # of many million of them.
+                    with pymongo.timeout(_INDEXED_WITHIN):
                         await collection.create_indexes(models)
                 except OperationFailure as error:
                     if error.code != _UNDER_ANOTHER_NAME:
@@ -145,23 +139,13 @@ class Schema:
                 if not is_as_designed(there.get(name, {}), design):
                     raise _wrong_index(collection.name, name)
 
-    async def _finish_upgrade(self) -> None:
-        """Drop unused indexes, and write the version down; any number of processes may do so."""
-        try:
-            await self._store.tasks.drop_index(OUTDATED)
-        except OperationFailure as error:
-            if error.code != 27:  # IndexNotFound: another process was faster
-                raise
-        outdated = {"_id": self._store.name, "version": _UPGRADED_VERSION}
-        await self._store.schema.update_one(outdated, {"$set": {"version": SCHEMA_VERSION}})
-
     def indexes(self) -> list[tuple[Any, Indexes]]:
         """Return the collections that are to have indexes, with these."""
         return [(collection, indexes) for collection, indexes in self._store.parts() if indexes]
 
-    async def _check_schema(self) -> int:
-        """Write down what this is, unless something is; return the version that is there."""
-        new: dict[str, Any] = {"version": SCHEMA_VERSION}
+    async def _check_schema(self) -> None:
+        """Write down what this is, unless something is written down."""
+        new: dict[str, Any] = {"version": FORMAT}
         if not self._only_looks:
             new["tracked"] = self._store.kind.tracked
         marker = await self._store.schema.find_one_and_update(
@@ -176,26 +160,12 @@ class Schema:
             undecided = {"_id": self._store.name, "tracked": {"$exists": False}}
             await self._store.schema.update_one(undecided, {"$set": {"tracked": True}})
             marker = await self._store.schema.find_one({"_id": self._store.name})
-        self._check(marker, upgrades=True)
-        version: int = marker["version"]
-        return version
+        self._check(marker)
 
-    def _check(self, marker: Mapping[str, Any], *, upgrades: bool) -> None:
-        """Raise where the collections are of another version, or of a spider and not a use case.
-
-        *upgrades* says that a version which can be brought up to date will be.
-        """
-        name, version = self._store.name, marker["version"]
-        if version == _UPGRADED_VERSION and not upgrades:
-            raise LedgerConfigurationError(
-                f"the ledger of {name} has schema version {version}: bring it up to date by "
-                f"`crawlcw stats {name}`"
-            )
-        if version not in (SCHEMA_VERSION, _UPGRADED_VERSION):
-            raise LedgerConfigurationError(
-                f"the ledger of {name} has schema version {version!r}, and this crawlcw knows "
-                f"version {SCHEMA_VERSION}: use the crawlcw that wrote it, or another database"
-            )
+    def _check(self, marker: Mapping[str, Any]) -> None:
+        """Raise if the collections are of another format, or of a spider and not a use case."""
+        name = self._store.name
+        check_format(marker["version"], name)
         check_kind(_kind_in(marker), self._store.kind, name)
 
     async def check_server(self) -> None:

@@ -8,7 +8,6 @@ from crawlcw.errors import LedgerConfigurationError
 
 try:
     from crawlcw.ledger.postgres.ledger import PostgresLedger
-    from crawlcw.ledger.postgres.schema import SCHEMA_VERSION
 except ModuleNotFoundError as error:
     if error.name != "psycopg":
         raise
@@ -16,4 +15,4 @@ except ModuleNotFoundError as error:
         "a ledger on PostgreSQL needs psycopg: install it with `pip install 'crawlcw[postgres]'`"
     ) from error
 
-__all__ = ["SCHEMA_VERSION", "PostgresLedger"]
+__all__ = ["PostgresLedger"]

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 
 from crawlcw.ledger import examination
 from crawlcw.ledger.examination import Health
+from crawlcw.ledger.format import FORMAT
 from crawlcw.ledger.postgres.connection import Database
-from crawlcw.ledger.postgres.schema import SCHEMA_VERSION, Tables, has_tasks, marker_of
+from crawlcw.ledger.postgres.schema import Tables, has_tasks, marker_of
 from crawlcw.ledger.postgres.store import PostgresStore
 from crawlcw.model.invariants import Kind, Violation
 
@@ -37,7 +38,7 @@ class Inspection(examination.Inspection):
             facts={
                 "store": f"PostgreSQL {_setting(db, 'server_version')}",
                 "synchronous_commit": _setting(db, "synchronous_commit"),
-                "schema version": str(SCHEMA_VERSION),
+                "format": str(FORMAT),
             },
             violations=tuple(violations),
             clock_offset=offset,
@@ -45,7 +46,7 @@ class Inspection(examination.Inspection):
 
     def _violations(self, db: Database) -> Iterator[Violation]:
         if marker_of(db, self._store.name) is None:
-            yield Violation(kind=Kind.STORE_INCOMPLETE, detail="the schema's version is missing")
+            yield Violation(kind=Kind.STORE_INCOMPLETE, detail="the note of its format is missing")
         for name in self._store.tables.missing(db):
             yield Violation(kind=Kind.STORE_INCOMPLETE, detail=f"{name} is missing")
         for name in ("fsync", "full_page_writes"):

@@ -73,6 +73,15 @@ class PostgresLedger(Facets):
         """Return the names of the spiders and use cases with tasks, in order."""
         return await recorded_names(url)
 
+    @staticmethod
+    async def discard(url: str, name: str) -> None:
+        """Delete all data of *name*, of whatever format."""
+        store = PostgresStore(url, name)
+        try:
+            await store.drop()
+        finally:
+            await store.close()
+
     async def another(self) -> "PostgresLedger":
         """See `Ledger.another`."""
         store = PostgresStore(self.store.url, self.store.name, clock=self.store.now)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from crawlcw.errors import LedgerConfigurationError, UnknownNameError
+from crawlcw.ledger.format import FORMAT, check_format
 from crawlcw.ledger.kind import LedgerKind, check_kind
 from crawlcw.ledger.postgres.connection import Connection, Database
 from crawlcw.ledger.postgres.dialect import DIALECT, types
@@ -15,9 +16,8 @@ from crawlcw.ledger.sql.database import once
 from crawlcw.ledger.sql.schema import quoted
 from crawlcw.model.task import WAITING
 
-SCHEMA_VERSION = 1
 _SCHEMA = "crawlcw"
-_MARKER = f"{quoted(_SCHEMA)}.names"
+_MARKER = f"{quoted(_SCHEMA)}.ledgers"
 #: A name of PostgreSQL has at most 63 bytes, and a longer one is cut.
 _LONGEST = 63
 _RELATION = re.compile(r'IF NOT EXISTS (?:"(?:[^"]|"")*"\.)?"((?:[^"]|"")*)"')
@@ -87,6 +87,8 @@ def prepare(
     marker = marker_of(db, name)
     there = _checked(marker, name, kind=kind)
     missing = tables.missing(db)
+    if marker is None and "tasks" not in missing:
+        check_format(None, name)
     if not create and (marker is None or "tasks" in missing):
         raise UnknownNameError(name)
     is_decided = marker is not None and (kind is None or marker["tracked"] is not None)
@@ -98,7 +100,7 @@ def prepare(
             db.execute(statement)
         db.execute(
             f"INSERT INTO {_MARKER} (spider, version) VALUES (?, ?) ON CONFLICT DO NOTHING",
-            (name, SCHEMA_VERSION),
+            (name, FORMAT),
         )
         db.execute(
             f"UPDATE {_MARKER} SET tracked = ? WHERE spider = ? AND tracked IS NULL",
@@ -126,14 +128,10 @@ def found_kind(db: Database, name: str, *, kind: LedgerKind | None) -> LedgerKin
 
 
 def _checked(marker: Mapping[str, Any] | None, name: str, *, kind: LedgerKind | None) -> LedgerKind:
-    """Return the kind of the tables of *name*; raise where it or their version is another one."""
+    """Return the kind of the tables of *name*; raise if it or their format is another one."""
     if marker is None:
         return kind or LedgerKind.SPIDER
-    if marker["version"] != SCHEMA_VERSION:
-        raise LedgerConfigurationError(
-            f"the ledger of {name} has schema version {marker['version']!r}, and this crawlcw "
-            f"knows version {SCHEMA_VERSION}: use the crawlcw that wrote it, or another database"
-        )
+    check_format(marker["version"], name)
     if marker["tracked"] is None:
         return kind or LedgerKind.SPIDER
     there = LedgerKind.of(marker["tracked"])
@@ -157,7 +155,8 @@ def drop(db: Database, tables: Tables, name: str) -> None:
     """Take away everything of a name, in one transaction."""
     with db.transaction(durable=True):
         db.execute(f"DROP SCHEMA IF EXISTS {quoted(tables.schema)} CASCADE")
-        db.execute(f"DELETE FROM {_MARKER} WHERE spider = ?", (name,))
+        if _has_marker(db):
+            db.execute(f"DELETE FROM {_MARKER} WHERE spider = ?", (name,))
 
 
 async def recorded_names(url: str) -> list[str]:

@@ -13,7 +13,7 @@ from crawlcw.ledger.sql.statements import Statements
 from crawlcw.ledger.sql.task_table import ITEM_CHARACTERS, ITEM_ROWS
 
 _LARGE = frozenset({"body", "context", "data", "results"})
-_JSON = frozenset({"counts", "options", "context", "data", "results"})
+_JSON = frozenset({"options", "context", "data", "results"})
 #: The last millisecond of 9999.
 _LATEST = 253_402_300_799_999
 

@@ -39,7 +39,7 @@ _JSON = frozenset(
     {
         *("headers", "context", "options", "errors", "response", "visit", "stored"),
         *("data", "results", "trace"),
-        *("robots", "counts", "origins", "counters", "vitals"),
+        *("robots", "origins", "counters", "vitals"),
         *("state", "control", "policy"),
     }
 )

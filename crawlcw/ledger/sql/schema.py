@@ -57,7 +57,7 @@ COLUMNS = {
         "stored TEXT",
     )
 }
-#: A host's fields as columns; robots, counts and origins are JSON.
+#: A host's fields as columns; robots and origins are JSON.
 HOST_COLUMNS = {
     column.partition(" ")[0]: column
     for column in (
@@ -72,7 +72,7 @@ HOST_COLUMNS = {
         "page_failures INTEGER NOT NULL",
         "given_up TEXT",
         "robots TEXT",
-        "counts TEXT NOT NULL",
+        "finished INTEGER NOT NULL",
         "origins TEXT",
     )
 }

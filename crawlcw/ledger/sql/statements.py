@@ -149,7 +149,7 @@ class Statements:
         my_host = "id = :id AND owner = :token AND epoch = :held_epoch"
         learned = (
             "not_before = :not_before, delay = :delay, failures = :failures, "
-            "page_failures = :page_failures, given_up = :given_up, counts = :counts, "
+            "page_failures = :page_failures, given_up = :given_up, finished = :finished, "
             "origins = :origins, "
             "robots = CASE WHEN :new_robots = 1 THEN :robots ELSE robots END"
         )

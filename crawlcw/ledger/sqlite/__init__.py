@@ -9,6 +9,5 @@ because a claim that is lost in a power cut is a repeated fetch.
 """
 
 from crawlcw.ledger.sqlite.ledger import SqliteLedger
-from crawlcw.ledger.sqlite.schema import SCHEMA_VERSION
 
-__all__ = ["SCHEMA_VERSION", "SqliteLedger"]
+__all__ = ["SqliteLedger"]

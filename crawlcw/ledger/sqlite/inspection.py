@@ -7,10 +7,11 @@ from pathlib import Path
 
 from crawlcw.ledger import examination
 from crawlcw.ledger.examination import Health
+from crawlcw.ledger.format import FORMAT
 from crawlcw.ledger.sqlite.connection import Database
 from crawlcw.ledger.sqlite.file_modes import is_still
 from crawlcw.ledger.sqlite.marker import has_tasks, marker_of, names_in
-from crawlcw.ledger.sqlite.schema import MARKER, SCHEMA_VERSION, Tables
+from crawlcw.ledger.sqlite.schema import MARKER, Tables
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.invariants import Kind, Violation
 
@@ -69,7 +70,7 @@ class Inspection(examination.Inspection):
             facts={
                 "store": f"SQLite {sqlite3.sqlite_version}, {self._store.path}",
                 "journal mode": mode,
-                "schema version": str(SCHEMA_VERSION),
+                "format": str(FORMAT),
             },
             violations=tuple(violations),
         )
@@ -86,7 +87,7 @@ def _write_refusal(db: Database, path: Path) -> str | None:
 def _store_violations(db: sqlite3.Connection, tables: Tables, spider: str) -> Iterator[Violation]:
     """Yield which tables and indexes are not as `create` makes them."""
     if MARKER not in names_in(db) or marker_of(db, spider) is None:
-        yield Violation(kind=Kind.STORE_INCOMPLETE, detail="the schema's version is missing")
+        yield Violation(kind=Kind.STORE_INCOMPLETE, detail="the note of its format is missing")
     there = {row["name"]: row["sql"] for row in db.execute("SELECT name, sql FROM sqlite_master")}
     for statement in tables.create:
         # SQLite keeps the text of a statement, without this.

@@ -85,7 +85,7 @@ class SqliteLedger(Facets):
         """Return the ledger of *name* in the file at *path* unchanged, for inspection.
 
         Nothing is created or switched; *kind* as for `open`. Raises
-        `LedgerConfigurationError` for a file that is not a ledger, or one of another version
+        `LedgerConfigurationError` for a file that is not a ledger, or one of another format
         or kind.
         """
         machine = LedgerClock(time_of_day=partial(datetime.now, UTC))
@@ -93,14 +93,21 @@ class SqliteLedger(Facets):
         ledger = cls(store)
         try:
             await store.reader.run(restrict_to_reading)
-            store.kind = await store.reader.run(
-                check_marker, name, store.path, kind=kind, upgrades={}
-            )
+            store.kind = await store.reader.run(check_marker, name, store.path, kind=kind)
             await ledger._go_on_from_the_latest(machine)
         except BaseException:
             await ledger.close()
             raise
         return ledger
+
+    @staticmethod
+    async def discard(path: str | Path, name: str) -> None:
+        """Delete all data of *name* in the file at *path*, of whatever format."""
+        store = SqliteStore(Path(path), name, clock=partial(datetime.now, UTC))
+        try:
+            await store.drop()
+        finally:
+            await store.close()
 
     async def another(self) -> "SqliteLedger":
         """See `Ledger.another`."""

@@ -1,4 +1,4 @@
-"""Notes about the tables of each name: their version, their kind, their policy.
+"""Notes about the tables of each name: their format, their kind, their policy.
 
 One row for each spider or use case that the file holds. Until a process opens a
 name as the one or the other, a row says neither: a look at a name that is
@@ -14,28 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from crawlcw.errors import LedgerConfigurationError, UnknownNameError
+from crawlcw.ledger.format import FORMAT, check_format
 from crawlcw.ledger.kind import LedgerKind, check_kind
 from crawlcw.ledger.sql.database import once
 from crawlcw.ledger.sql.schema import quoted
 from crawlcw.ledger.sqlite.connection import MISCONFIGURED, Connection, Database, enter_wal_mode
-from crawlcw.ledger.sqlite.schema import MARKER, SCHEMA_VERSION, Tables
+from crawlcw.ledger.sqlite.schema import MARKER, Tables
 
 _TABLE = quoted(MARKER)
-#: Columns that the marker of an older version lacks.
-_NEWER = {
-    "tracked": "tracked INTEGER",
-    "policy": "policy TEXT",
-    "state": "state TEXT",
-    "control": "control TEXT",
-}
-#: Older versions knew no tracked tasks.
-_FIRST_WITH_KINDS = 4
 
 
 def prepare(
     db: Database, tables: Tables, name: str, path: Path, *, kind: LedgerKind | None, create: bool
 ) -> LedgerKind:
-    """Make or update the tables of *name*, or find out that the file is not one of ours.
+    """Make the tables of *name*, or find out that the file is not one of ours.
 
     *kind* is the expected kind of the tasks, None: any. Return the kind found. Without *create*
     a name without tables is an `UnknownNameError`.
@@ -45,7 +37,7 @@ def prepare(
             f"The ledger {path} {MISCONFIGURED[sqlite3.SQLITE_READONLY]}."
         )
     # Before anything is changed, for the mode is written into the file.
-    found = check_marker(db, name, path, kind=kind, upgrades=tables.upgrades)
+    found = check_marker(db, name, path, kind=kind)
     names = names_in(db)
     if not create and name not in names:
         raise UnknownNameError(name)
@@ -56,7 +48,7 @@ def prepare(
     # file of its own otherwise.
     db.execute("PRAGMA temp_store = MEMORY")
     marker = None if create else marker_of(db, name)
-    if marker is not None and marker["version"] == SCHEMA_VERSION and tables.names <= names:
+    if marker is not None and tables.names <= names:
         # A transaction would wait for other processes that write, and readers need none.
         return found
     with db.transaction(durable=True):
@@ -64,16 +56,12 @@ def prepare(
         db.execute(
             f"CREATE TABLE IF NOT EXISTS {_TABLE} "
             "(spider TEXT PRIMARY KEY NOT NULL COLLATE NOCASE, version INTEGER NOT NULL, "
-            f"{', '.join(_NEWER.values())})"
+            "tracked INTEGER, policy TEXT, state TEXT, control TEXT)"
         )
-        there = {row["name"] for row in db.execute(f"PRAGMA table_info({_TABLE})")}
-        for column in _NEWER.keys() - there:
-            db.execute(f"ALTER TABLE {_TABLE} ADD COLUMN {_NEWER[column]}")
-        written = {"name": name, "version": SCHEMA_VERSION, "tracked": kind and kind.tracked}
+        written = {"name": name, "version": FORMAT, "tracked": kind and kind.tracked}
         db.execute(
             f"INSERT OR IGNORE INTO {_TABLE} (spider, version) VALUES (:name, :version)", written
         )
-        _upgrade(db, tables, name)
         db.execute(
             f"UPDATE {_TABLE} SET tracked = :tracked WHERE spider = :name AND tracked IS NULL",
             written,
@@ -86,20 +74,7 @@ def prepare(
         for statement in tables.create:
             db.execute(statement)
         # Another process may have made them meanwhile; if they are not as wanted, all is undone.
-        return check_marker(db, name, path, kind=kind, upgrades={})
-
-
-def _upgrade(db: sqlite3.Connection, tables: Tables, name: str) -> None:
-    """Bring the tables up to date, where they are of an older version."""
-    (version,) = db.execute(f"SELECT version FROM {_TABLE} WHERE spider = ?", (name,)).fetchone()
-    for statement in tables.upgrades.get(version, ()):
-        db.execute(statement)
-    db.execute(
-        f"UPDATE {_TABLE} SET version = :version, "
-        "tracked = CASE WHEN version < :kinds THEN 0 ELSE tracked END "
-        "WHERE spider = :name AND version < :version",
-        {"name": name, "version": SCHEMA_VERSION, "kinds": _FIRST_WITH_KINDS},
-    )
+        return check_marker(db, name, path, kind=kind)
 
 
 def check_marker(
@@ -108,12 +83,10 @@ def check_marker(
     path: Path,
     *,
     kind: LedgerKind | None,
-    upgrades: Mapping[int, object],
 ) -> LedgerKind:
     """Raise where the file is another program's, or the tables of *name* are not as wanted.
 
-    That is of another version, but for those that *upgrades* will bring up to
-    date, or of another kind. Return which kind they are.
+    That is of another format or kind. Return which kind they are.
     """
     names = names_in(db)
     if names and MARKER not in names:
@@ -124,8 +97,7 @@ def check_marker(
     marker = marker_of(db, name) if names else None
     if marker is None:
         return kind or LedgerKind.SPIDER
-    if marker["version"] not in (SCHEMA_VERSION, *upgrades):
-        raise LedgerConfigurationError(_of_another_version(marker["version"], name, path))
+    check_format(marker["version"], name)
     if marker["spider"] != name:
         raise LedgerConfigurationError(
             f"The ledger {path} holds a spider {marker['spider']}, which SQLite cannot tell "
@@ -137,19 +109,6 @@ def check_marker(
     return there
 
 
-def _of_another_version(version: int, name: str, path: Path) -> str:
-    if version in Tables(name).upgrades:
-        return (
-            f"The ledger {path} has schema version {version} for {name}: bring it "
-            f"up to date by `crawlcw stats {name}`."
-        )
-    return (
-        f"The ledger {path} has schema version {version} for {name}, and this "
-        f"crawlcw knows version {SCHEMA_VERSION}: use the crawlcw that wrote it, or "
-        "another file."
-    )
-
-
 def names_in(db: sqlite3.Connection) -> set[str]:
     """Return what tables and indexes the file has, of all names."""
     return {row["name"] for row in db.execute("SELECT name FROM sqlite_master")}
@@ -158,11 +117,7 @@ def names_in(db: sqlite3.Connection) -> set[str]:
 def marker_of(db: sqlite3.Connection, name: str) -> Mapping[str, Any] | None:
     """Return the notes about the tables of *name*, if there are any."""
     row = db.execute(f"SELECT * FROM {_TABLE} WHERE spider = ?", (name,)).fetchone()
-    if row is None:
-        return None
-    # Of such an old version the row has no kind and is a spider's.
-    older = {"tracked": 0} if row["version"] < _FIRST_WITH_KINDS else {}
-    return {**dict(row), **older}
+    return None if row is None else dict(row)
 
 
 def forget(db: Database, name: str) -> None:

@@ -39,7 +39,7 @@ class SqliteStore(SqlStore):
     async def prepare(self, *, kind: LedgerKind | None, create: bool = True) -> None:
         """Create missing tables and indexes, and check existing ones; see `marker.prepare`.
 
-        Removes other users' access to a file of an older version.
+        Removes other users' access to the file.
         """
         self.kind = await self.writer.run(
             prepare, self.tables, self.name, self.path, kind=kind, create=create
