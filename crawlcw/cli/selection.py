@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import wraps
@@ -11,8 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from crawlcw.cli import ledger_option, loading, selecting
-from crawlcw.cli.held_tasks import said_at_work
+from crawlcw.cli import selecting
 from crawlcw.errors import FetchError, Reason, UsageError
 from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
 from crawlcw.model import urls
@@ -128,74 +126,6 @@ def selection_options(
     return add
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The tasks that a command changes: those of some keys, or those of a selection."""
-
-    name: str  #: of the spider or use case
-    ledger_url: str
-    keys: tuple[str, ...]
-    selection: Selection
-    everything: bool | None  #: whether `--all` was given; None: the command has no such option
-
-    @property
-    def is_given(self) -> bool:
-        """Whether tasks are chosen in any way."""
-        return bool(self.keys or self.selection or self.everything)
-
-    def check(self) -> None:
-        """Raise `UsageError` unless tasks are chosen in exactly one way."""
-        if sum([bool(self.keys), bool(self.selection), bool(self.everything)]) != 1:
-            raise UsageError(
-                "say which tasks: either KEYs, or --host, --url-prefix, --callback, --reason, "
-                f"--since and --status{'' if self.everything is None else ', or --all'}"
-            )
-
-    def opened(self) -> AbstractAsyncContextManager[Ledger]:
-        """Open the ledger, see `ledger_option.opened`."""
-        return ledger_option.opened(self.ledger_url, self.name)
-
-    def filter(self, ledger: Ledger, *, until: datetime | None = None) -> TaskFilter:
-        """Return the filter for the keys, or, without keys, for the selection."""
-        if self.keys:
-            return TaskFilter(
-                ids={selecting.task_of(ledger, key) for key in self.keys}, until=until
-            )
-        return self.selection.filter(ledger, until=until)
-
-
-def choice_options(
-    *, statuses: Collection[Status] = UNHELD, everything: str | None = None
-) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Return a decorator that adds NAME, KEYs, `--ledger` and the options which choose tasks.
-
-    The command gets them as `choice`. *everything* is the help of `--all`; None: no such option.
-    """
-
-    def add(command: Callable[..., R]) -> Callable[..., R]:
-        @wraps(command)
-        def chosen(
-            name: str, keys: tuple[str, ...], ledger_url: str, selection: Selection, **given: Any
-        ) -> R:
-            choice = Choice(
-                name=loading.name_of(name),
-                ledger_url=ledger_url,
-                keys=keys,
-                selection=selection,
-                everything=given.pop("everything", None),
-            )
-            return command(choice=choice, **given)
-
-        added = selection_options(statuses=statuses)(chosen)
-        if everything is not None:
-            added = click.option("--all", "everything", is_flag=True, help=everything)(added)
-        added = ledger_option.ledger_option(added)
-        added = click.argument("keys", nargs=-1, metavar="[KEY...]")(added)
-        return click.argument("name")(added)
-
-    return add
-
-
 def dry_run_option(command: Callable[..., R]) -> Callable[..., R]:
     """Add `--dry-run` and `--json` to a command."""
     command = click.option("--json", "as_json", is_flag=True, help=_JSON)(command)
@@ -216,22 +146,13 @@ def tell_count(
         numbers["at_least"] = True
     if at_work is not None:
         numbers["at_work"] = at_work
-    click.echo(json.dumps(numbers) if as_json else said + said_at_work(at_work or 0))
+    click.echo(json.dumps(numbers) if as_json else said + _said_at_work(at_work or 0))
 
 
-def tell_changed(
-    count: Count,
-    at_work: int,
-    keys: Sequence[str],
-    what: str,
-    *,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    """Print the number of changed tasks, out of *keys* if given; *what*: `withdrawn`."""
-    of = f" of {len(set(keys)):,}" if keys else ""
-    said = f"{count}{of} {'would be ' if dry_run else ''}{what}"
-    tell_count(count, said, dry_run=dry_run, as_json=as_json, at_work=at_work)
+def _said_at_work(count: int) -> str:
+    if not count:
+        return ""
+    return f"; {count:,} left alone: workers are at work on {'it' if count == 1 else 'them'}"
 
 
 def from_now(ledger: Ledger) -> datetime:

@@ -1,9 +1,12 @@
 """Changes of tasks that no worker holds: again, anew, never, gone."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from crawlcw.errors import Reason, UsageError
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.task import Status
 from crawlcw.tracking import choices, keys
 from crawlcw.tracking.base import Base
@@ -14,11 +17,11 @@ A_MILLISECOND = timedelta(milliseconds=1)
 
 
 class Changes(Base):
-    """Retries, withdraws, resets, opens once more, deletes.
+    """Retry, withdraw, reset, reopen or delete tasks.
 
-    Each is about the tasks of some keys, about those that are as asked, or, by
-    `all=True`, about every one. Each raises `UsageError` where it is said of
-    none of these, as of a list of keys that is empty.
+    Each method changes the tasks of some keys, those that match the filters, or, with
+    `all=True`, every one, and returns their number. Each raises `UsageError` if none of these
+    is given, as for an empty list of keys.
     """
 
     async def retry(
@@ -29,16 +32,11 @@ class Changes(Base):
         since: datetime | None = None,
         all: bool = False,  # noqa: A002  # the word for it
     ) -> int:
-        """Bring back failures: those of the keys, or all that are as asked; return how many.
-
-        Withdrawn tasks have not failed: `reset` brings them back.
-        """
+        """Bring back failures. Withdrawn tasks have not failed: `reset` brings them back."""
         filters = {"reason": reason, "stage": stage, "since": since}
-        ids = choices.ids(chosen_keys, everything=all, filters=filters)
-        chosen = choices.chosen(reason=reason, since=since, ids=ids)
         count = 0
-        for place in choices.places(self.use_case, stage):
-            count += await self.ledger.admin.retry_failed(replace(chosen, host=place))
+        for chosen in self._chosen(chosen_keys, all, **filters):
+            count += await self.ledger.admin.retry_failed(chosen)
         self.added.set()
         return count
 
@@ -51,14 +49,11 @@ class Changes(Base):
         until: datetime | None = None,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
-        """Withdraw tasks that no worker holds; return how many. `reset` brings them back."""
+        """Withdraw tasks that no worker holds. `reset` brings them back."""
         filters = {"reason": reason, "stage": stage, "since": since, "until": until}
-        ids = choices.ids(chosen_keys, everything=all, filters=filters)
-        chosen = choices.chosen(reason=reason, since=since, until=until, ids=ids)
         count = 0
-        for place in choices.places(self.use_case, stage):
-            one_place = replace(chosen, host=place)
-            count += await self.ledger.admin.withdraw(one_place, reason=Reason.WITHDRAWN)
+        for chosen in self._chosen(chosen_keys, all, **filters):
+            count += await self.ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
         return count
 
     async def reset(
@@ -67,17 +62,14 @@ class Changes(Base):
         stage: str | None = None,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
-        """Let tasks begin anew, however they ended, but those that are held.
+        """Start tasks again, whatever their status, except those that a worker holds.
 
-        In *stage*, by default the use case's first; their results are forgotten,
-        their data and their context are as they are. Return how many.
+        In *stage*, by default the use case's first. Their results are deleted; data and
+        context stay.
         """
-        ids = choices.ids(chosen_keys, everything=all, filters={})
-        chosen = choices.chosen(ids=ids, until=self._a_moment_later())
+        (chosen,) = self._chosen(chosen_keys, all)
         first = keys.stage(self.use_case.first if stage is None else stage)
-        count = await self.ledger.admin.reopen(chosen, stage=first, anew=True)
-        self.added.set()
-        return count
+        return await self._reopen(chosen, stage=first, anew=True)
 
     async def enter(
         self,
@@ -88,21 +80,15 @@ class Changes(Base):
         until: datetime | None = None,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
-        """Make a second pass: queue tasks of a status for *stage*; return how many.
+        """Make a second pass: queue tasks of a status for *stage*.
 
         *enter_from* is by default `Status.FINISHED`.
         """
         filters = {"enter_from": enter_from, "since": since, "until": until}
-        chosen = choices.chosen(
-            status=Status.FINISHED if enter_from is None else enter_from,
-            since=since,
-            until=until or self._a_moment_later(),
-            ids=choices.ids(chosen_keys, everything=all, filters=filters),
-        )
-        entered = keys.stage(stage)
-        count = await self.ledger.admin.reopen(chosen, stage=entered)
-        self.added.set()
-        return count
+        (chosen,) = self._chosen(chosen_keys, all, **filters)
+        if enter_from is None:
+            chosen = chosen.among((Status.FINISHED,))
+        return await self._reopen(chosen, stage=keys.stage(stage))
 
     async def purge(
         self,
@@ -113,17 +99,28 @@ class Changes(Base):
         force: bool = False,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
-        """Delete tasks; return how many. Those that are held only with *force*."""
-        meant = choices.statuses(status)
-        if Status.PROCESSING in meant and not force:
-            if status is not None:
-                raise UsageError("tasks that are processing are deleted by force=True only")
-            meant = tuple(each for each in meant if each is not Status.PROCESSING)
+        """Delete tasks. Those that a worker holds only with *force*."""
         filters = {"status": status, "since": since, "until": until}
-        ids = choices.ids(chosen_keys, everything=all, filters=filters)
-        chosen = choices.chosen(status=meant, since=since, until=until, ids=ids)
+        (chosen,) = self._chosen(chosen_keys, all, **filters)
+        if not force:
+            if status is not None and Status.PROCESSING in chosen.statuses:
+                raise UsageError("tasks that are processing are deleted by force=True only")
+            chosen = chosen.among([each for each in Status if each is not Status.PROCESSING])
         return await self.ledger.admin.purge(chosen)
 
-    def _a_moment_later(self) -> datetime:
+    def _chosen(
+        self, chosen_keys: Collection[str], everything: bool, **filters: Any
+    ) -> list[TaskFilter]:
+        """Return the filter, one for each name of a stage; raises `UsageError`."""
+        ids = choices.ids(chosen_keys, everything=everything, filters=filters)
+        stage = filters.pop("stage", None)
+        filters["status"] = filters.pop("enter_from", filters.get("status"))
+        chosen = choices.chosen(ids=ids, **filters)
+        return [replace(chosen, host=place) for place in choices.places(self.use_case, stage)]
+
+    async def _reopen(self, chosen: TaskFilter, *, stage: str, anew: bool = False) -> int:
         # What changes from now on is left alone, however often this is sent.
-        return self.ledger.now() + A_MILLISECOND
+        until = chosen.until or self.ledger.now() + A_MILLISECOND
+        count = await self.ledger.admin.reopen(replace(chosen, until=until), stage=stage, anew=anew)
+        self.added.set()
+        return count

@@ -3,13 +3,10 @@
 import click
 
 from crawlcw.cli import confirming, loop
-from crawlcw.cli.held_tasks import held_number, to_be_changed
+from crawlcw.cli.changing import Choice, choice_options
 from crawlcw.cli.numbers import counted
-from crawlcw.cli.selection import Choice, choice_options, dry_run_option, from_now, tell_changed
-from crawlcw.cli.terminal import logs
-from crawlcw.engine.workers import reap_dead_workers
 from crawlcw.errors import UsageError
-from crawlcw.ledger.protocol import Count
+from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.transitions import REOPEN
 from crawlcw.tracking import keys as tracking_keys
 
@@ -19,19 +16,7 @@ from crawlcw.tracking import keys as tracking_keys
 @click.option("--sessions", is_flag=True, help="Forget the sessions of a spider: log in again.")
 @click.option("--state", is_flag=True, help="Forget the `self.state` of a spider.")
 @click.option("--stage", metavar="S", help="Start again in this stage of a use case.")
-@dry_run_option
-@confirming.yes_option
-@logs.log_option
-def command(
-    *,
-    choice: Choice,
-    sessions: bool,
-    state: bool,
-    stage: str | None,
-    dry_run: bool,
-    as_json: bool,
-    yes: bool,
-) -> None:
+def command(*, choice: Choice, sessions: bool, state: bool, stage: str | None) -> None:
     """Set tasks of NAME, a use case or a spider, to todo as if never tried, even finished ones.
 
     KEY is a task's key, or its URL in a crawl. The options choose the tasks that
@@ -42,26 +27,29 @@ def command(
     if stage is not None:
         tracking_keys.stage(stage)
     if sessions or state:
-        if choice.is_given or dry_run or stage is not None:
+        if choice.is_given or choice.dry_run or stage is not None:
             option = "--sessions" if sessions else "--state"
             raise UsageError(f"{option} does not select tasks: give it alone")
-        _forget(choice, sessions=sessions, state=state, yes=yes)
+        _forget(choice, sessions=sessions, state=state)
         return
     choice.check()
-    if not choice.keys and not dry_run:
-        which = f"{choice.name}{choice.selection.which}"
-        confirming.confirm(f"Make all tasks of {which} todo again?", yes=yes)
-    count, at_work = loop.run(_reset(choice, stage, dry_run=dry_run))
-    tell_changed(count, at_work, choice.keys, "todo again", dry_run=dry_run, as_json=as_json)
+    choice.confirm("Make all tasks of {} todo again?")
+    if stage is not None:
+        loop.run(_check_stages(choice))
+
+    async def reopen(ledger: Ledger, chosen: TaskFilter) -> int:
+        return await ledger.admin.reopen(chosen, stage=stage, anew=True)
+
+    choice.run(reopen, REOPEN.from_statuses, "todo again")
 
 
-def _forget(choice: Choice, *, sessions: bool, state: bool, yes: bool) -> None:
+def _forget(choice: Choice, *, sessions: bool, state: bool) -> None:
     if sessions:
-        confirming.confirm(f"Forget all sessions of {choice.name}?", yes=yes)
+        confirming.confirm(f"Forget all sessions of {choice.name}?", yes=choice.yes)
         count = loop.run(_forget_sessions(choice))
         click.echo(f"{counted(count, 'session')} forgotten")
     if state:
-        confirming.confirm(f"Forget the state of {choice.name}?", yes=yes)
+        confirming.confirm(f"Forget the state of {choice.name}?", yes=choice.yes)
         was_there = loop.run(_forget_state(choice))
         click.echo("the state is forgotten" if was_there else "there was no state")
 
@@ -76,16 +64,9 @@ async def _forget_state(choice: Choice) -> bool:
         return await ledger.spider_state.forget()
 
 
-async def _reset(choice: Choice, stage: str | None, *, dry_run: bool) -> tuple[Count, int]:
+async def _check_stages(choice: Choice) -> None:
     async with choice.opened() as ledger:
-        if stage is not None and not ledger.kind.tracked:
+        if not ledger.kind.tracked:
             raise UsageError(
                 f"{choice.name} is a spider: its tasks have no stages: leave out --stage"
             )
-        if not dry_run:
-            await reap_dead_workers(ledger)
-        chosen = choice.filter(ledger, until=None if dry_run else from_now(ledger))
-        if dry_run:
-            return await to_be_changed(ledger, chosen, REOPEN.from_statuses)
-        count = await ledger.admin.reopen(chosen, stage=stage, anew=True)
-        return Count(number=count), await held_number(ledger, chosen)
