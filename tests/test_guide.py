@@ -27,8 +27,7 @@ from crawlcw.model.retry import RETRY_STATUSES
 from crawlcw.model.task import Status
 from crawlcw.testing import ReplayDownloader
 from crawlcw.tracking import Policy, Tracker, UseCase, Worker
-from tests.support import api_reference, breaker_diagram, needed, pages
-from tests.support.breaker_diagram import DrivenUplink, Event, State, observed, origins, proxies
+from tests.support import api_reference, needed, pages
 from tests.support.commands import invoke
 from tests.support.pages import GUIDE, ROOT, WRITTEN, guide
 from tests.support.state_diagram import diagram
@@ -214,27 +213,6 @@ def test_every_setting_that_is_set_exists(page):
 
 def test_the_state_diagram_is_drawn_from_the_table():
     assert pages.block(guide("guarantees"), "mermaid", "stateDiagram") == diagram() + "\n"
-
-
-def test_the_diagram_of_the_circuit_breakers_is_drawn_from_what_they_do():
-    drawn = pages.block(guide("politeness"), "mermaid", "stateDiagram")
-    assert drawn == breaker_diagram.diagram() + "\n"
-
-
-def test_what_a_circuit_breaker_becomes_differs_in_two_cases_alone():
-    found = observed(*origins(), *proxies(), DrivenUplink())
-
-    assert {case: afters for case, afters in found.items() if len(afters) > 1} == {
-        # If a 429 has made it half-open, the 429 of another page waits for the same answer.
-        (State.HALF_OPEN, Event.REFUSED): {State.HALF_OPEN, State.OPEN},
-        # No failure of a proxy counts while it rests.
-        (State.OPEN, Event.LAST_STRIKE): {State.OPEN, State.DEAD},
-    }
-
-
-def test_the_uplink_alone_is_ever_checking():
-    assert State.CHECKING not in {state for state, _ in observed(*origins(), *proxies())}
-    assert State.CHECKING in {state for state, _ in observed(DrivenUplink())}
 
 
 def test_the_table_of_settings_has_every_setting_as_it_is():

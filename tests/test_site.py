@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import breaker_diagram, needed, pictures, state_diagram, state_drawing
+from tests.support import needed, pages, pictures, state_drawing
 from tests.support.pages import ROOT
 
 if TYPE_CHECKING:
@@ -86,8 +86,9 @@ def test_a_picture_is_small_and_loads_nothing():
             assert re.findall(r"@import|url\((?!#)|href|src=", text) == [], file.name
 
 
-@pytest.mark.parametrize("diagram", [state_diagram.diagram(), breaker_diagram.diagram()])
-def test_a_drawing_has_every_state_and_transition_of_its_diagram(diagram: str):
+@pytest.mark.parametrize("page", ["guarantees", "politeness"])
+def test_a_drawing_has_every_state_and_transition_of_its_diagram(page: str):
+    diagram = pages.block(pages.guide(page), "mermaid", "stateDiagram")
     drawing = ET.fromstring(state_drawing.svg(diagram, title="a title"))
 
     texts = Counter(each.text for each in drawing.iter("text"))
