@@ -1,12 +1,14 @@
 """A site with endless pages, in a thread; it counts requests and can hold back answers."""
 
 import asyncio
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
-_HEAD = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: "
+from aiohttp import web
+
+from tests.support import loopback
+from tests.support.site_threads import in_thread
 
 
 class EndlessSite:
@@ -15,10 +17,8 @@ class EndlessSite:
     def __init__(self, *, links: int) -> None:
         self.hits: Counter[str] = Counter()
         self.url = ""
-        self._start = "".join(f'<a href="/first/{n}">{n}</a>' for n in range(links)).encode()
+        self._start = "".join(f'<a href="/first/{n}">{n}</a>' for n in range(links))
         self._released = asyncio.Event()
-        self._loop = asyncio.new_event_loop()
-        self._writers: set[asyncio.StreamWriter] = set()
 
     @property
     def pages(self) -> int:
@@ -28,52 +28,26 @@ class EndlessSite:
     def release(self) -> None:
         self._loop.call_soon_threadsafe(self._released.set)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                path = head.split(b" ", 2)[1].decode()
-                self.hits[path] += 1
-                if path.startswith("/held/"):
-                    await self._released.wait()
-                body = self._start if path == "/" else b"" if path == "/robots.txt" else b"<p>page"
-                writer.write(f"{_HEAD}{len(body)}\r\n\r\n".encode() + body)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-            self._writers.discard(writer)
+    async def _answer(self, request: web.Request) -> web.Response:
+        self.hits[request.path] += 1
+        if request.path.startswith("/held/"):
+            await self._released.wait()
+        body = {"/": self._start, "/robots.txt": ""}.get(request.path, "<p>page")
+        return web.Response(text=body, content_type="text/html")
 
-    def run(self, ready: threading.Event) -> None:
-        self._loop.run_until_complete(self._run(ready))
-        self._loop.close()
-
-    async def _run(self, ready: threading.Event) -> None:
-        self._ended = asyncio.Event()
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1024)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        ready.set()
-        await self._ended.wait()
-        server.close()
-        self._released.set()
-        for writer in list(self._writers):
-            writer.close()
-        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
-
-    def end(self) -> None:
-        self._loop.call_soon_threadsafe(self._ended.set)
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[None]:
+        self._loop = asyncio.get_running_loop()
+        app = web.Application()
+        app.router.add_get("/{path:.*}", self._answer)
+        async with loopback.served(app) as address:
+            self.url = f"{address}/"
+            yield
+            self._released.set()
 
 
 @contextmanager
 def running(*, links: int) -> Iterator[EndlessSite]:
     site = EndlessSite(links=links)
-    ready = threading.Event()
-    thread = threading.Thread(target=site.run, args=[ready])
-    thread.start()
-    ready.wait()
-    try:
+    with in_thread(site.served()):
         yield site
-    finally:
-        site.end()
-        thread.join()

@@ -1,13 +1,12 @@
 """Pictures of the site's gallery: screens of real commands, and the real dashboard.
 
-    python -m tests.support.pictures            # the terminal, in seconds
-    python -m tests.support.pictures dashboard  # two minutes, with Playwright and Chromium
+    python -m tests.support.pictures
 
+takes those of the terminal, in seconds. Those of the dashboard are screenshots, taken by hand.
 They are kept in `examples/pictures/`, so that the site is built without running anything.
 `tests/test_site.py` compares the texts of the terminal's pictures with the commands' output.
 """
 
-import base64
 import io
 import os
 import re
@@ -21,13 +20,12 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from tests.support import needed, pages, terminals
+from tests.support import pages, terminals
 from tests.support.examples import QUICK
 
 FOLDER = pages.ROOT / "examples" / "pictures"
@@ -235,57 +233,9 @@ def texts(svg: str) -> str:
     )
 
 
-# The dashboard
-
-
-def dashboards(folder: Path) -> dict[str, bytes]:
-    """Take pictures of the dashboard of a crawl that runs, light and dark."""
-    api = needed.module("playwright.sync_api", extra="browser")
-    crawl = [sys.executable, "-m", "crawlcw", "run", "books", "--quiet", "-s", "delay=400ms"]
-    serve = [sys.executable, "-m", "crawlcw", "dashboard", "--port", "0"]
-    taken = {}
-    with (
-        _bookshop(folder),
-        subprocess.Popen(crawl, cwd=folder) as crawling,
-        subprocess.Popen(serve, cwd=folder, stdout=subprocess.PIPE, text=True) as serving,
-        api.sync_playwright() as playwright,
-    ):
-        assert serving.stdout is not None
-        address = re.findall(r"http://\S+", serving.stdout.readline())[0].rstrip("/")
-        browser = playwright.chromium.launch(
-            executable_path=needed.chromium(), args=["--no-sandbox"]
-        )
-        for scheme in ("light", "dark"):
-            page = browser.new_page(color_scheme=scheme, device_scale_factor=2)
-            page.goto(f"{address}/#/books")
-            finished = page.locator(".counts li").filter(has_text="finished").locator(".number")
-            api.expect(finished).to_have_text(re.compile(r"1[5-9]\d"), timeout=300_000)
-            taken[f"overview-{scheme}.webp"] = _photograph(page, height=860)
-            page.goto(f"{address}/#/books/tasks?text=/book/volume-zero/")
-            page.locator("a.url").click()
-            api.expect(page.get_by_role("heading", name="Found on")).to_be_visible(timeout=60_000)
-            taken[f"task-{scheme}.webp"] = _photograph(page, height=600)
-        browser.close()
-        serving.terminate()
-        crawling.terminate()
-    return taken
-
-
-def _photograph(page: Any, *, height: int) -> bytes:
-    page.set_viewport_size({"width": 960, "height": height})
-    session = page.context.new_cdp_session(page)
-    # Playwright itself writes PNG and JPEG only.
-    shot = session.send("Page.captureScreenshot", {"format": "webp", "quality": 80})
-    return base64.b64decode(shot["data"])
-
-
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     with TemporaryDirectory() as folder:
-        if sys.argv[1:] == ["dashboard"]:
-            for name, data in dashboards(Path(folder)).items():
-                (FOLDER / name).write_bytes(data)
-            return
         titles = {picture.files[0]: picture.alt for picture in PICTURES}
         for name, screen in screens(Path(folder)).items():
             file = f"{name}.svg"
