@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crawlcw.errors import Reason, UsageError
-from crawlcw.model.task import Status, key_id
+from crawlcw.model.task import Status
 from crawlcw.tracking import (
     Advance,
     Assigned,
@@ -21,10 +21,7 @@ from crawlcw.tracking import (
     Release,
     Tracker,
 )
-from crawlcw.tracking.lease_broker import LeaseBroker
 from crawlcw.tracking.rebuilding import Rebuilt
-from crawlcw.tracking.settling import Settler
-from crawlcw.tracking.use_case import NO_STAGE
 from tests.support.dispensers import TTL, dispenser_on, tracker_on
 from tests.support.ledgers import FakeClock, LedgerFactory, on_backend
 
@@ -103,16 +100,6 @@ async def test_a_worker_gets_its_own_unfinished_ones_first_and_is_topped_up_to_t
     assert {each.until for each in again} == {clock.time + TTL}
 
 
-async def test_large_data_is_read_for_the_worker(tracker: Tracker, dispenser: Dispenser):
-    await tracker.add("a", {"text": BIG}, context={"more": BIG})
-
-    (first,) = await dispenser.assign("ann", 1)
-    (again,) = await dispenser.assign("ann", 1)
-
-    assert first.data == again.data == {"text": BIG}
-    assert first.context == again.context == {"more": BIG}
-
-
 async def test_asking_for_less_gives_the_surplus_to_others_at_once(
     store: LedgerFactory, tracker: Tracker, dispenser: Dispenser, clock: FakeClock
 ):
@@ -177,29 +164,6 @@ async def test_what_is_not_touched_for_its_time_goes_back_to_the_pool(
     assert await other.assign("eve", 2) == []
 
 
-async def test_a_ttl_of_its_own_is_kept_to(tracker: Tracker, clock: FakeClock):
-    dispenser = Dispenser(tracker, ttl=timedelta(seconds=5))
-    await tracker.add("a")
-
-    (assigned,) = await dispenser.assign("ann", 1)
-
-    assert assigned.until == clock.time + timedelta(seconds=5)
-    clock.advance(seconds=5)
-    assert keys(await dispenser.assign("bob", 1)) == ["a"]
-
-
-async def test_settings_that_somebody_changes_are_followed(
-    store: LedgerFactory, tracker: Tracker, dispenser: Dispenser, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("crawlcw.tracking.lease_broker._POLICY_CHECK", -1.0)
-    await (await tracker_on(store)).configure(lease="7s")
-    await tracker.add("a")
-
-    await dispenser.assign("ann", 1)
-
-    assert dispenser.ttl == timedelta(seconds=7)
-
-
 async def test_a_task_that_loses_its_workers_is_given_up(
     tracker: Tracker, dispenser: Dispenser, clock: FakeClock
 ):
@@ -231,82 +195,6 @@ async def test_nobody_gets_what_another_one_has_when_all_ask_at_once(
     assert max(len(share) for share in shares) == 4
 
 
-async def test_those_who_ask_one_dispenser_at_once_do_not_look_at_the_same_tasks(
-    tracker: Tracker, dispenser: Dispenser
-):
-    asked = tracker.session.stats.ledger_operations
-    await tracker.add_many(str(n) for n in range(60))
-
-    shares = await asyncio.gather(*(dispenser.assign(f"w{n}", 3) for n in range(20)))
-
-    assert [len(share) for share in shares] == [3] * 20
-    assert len({key for share in shares for key in keys(share)}) == 60
-    # One claim for each worker: no claim missed a task that another worker got.
-    assert asked["leases.claim"] == 20
-
-
-async def test_simultaneous_workers_get_tasks_of_their_own_stages(
-    tracker: Tracker, dispenser: Dispenser
-):
-    # Enough tasks of the stage "send" for both workers that accept it, in any order.
-    await tracker.add_many([*(NewTask(f"s{n}", stage="send") for n in range(4)), "a", "b"])
-
-    send, nothing, whatever = await asyncio.gather(
-        dispenser.assign("ann", 2, stages=["send"]),
-        dispenser.assign("bob", 2, stages=["pack"]),
-        dispenser.assign("cid", 2),
-    )
-
-    assert {task.stage for task in send} == {"send"}
-    assert (len(send), nothing, len(whatever)) == (2, [], 2)
-    assert not {task.key for task in send} & {task.key for task in whatever}
-
-
-async def test_a_worker_that_asks_twice_at_once_is_cut_back_by_the_next_time(
-    tracker: Tracker, dispenser: Dispenser
-):
-    await tracker.add_many(str(n) for n in range(10))
-
-    await asyncio.gather(dispenser.assign("ann", 3), dispenser.assign("ann", 3))
-    held = keys(await dispenser.assign("ann", 3))
-
-    assert len(held) == 3
-    assert await dispenser.check("ann", [str(n) for n in range(10)]) == set(held)
-
-
-async def test_a_claim_whose_reply_was_lost_is_not_told_to_another_worker(
-    tracker: Tracker, dispenser: Dispenser, monkeypatch: pytest.MonkeyPatch
-):
-    ledger = tracker.ledger
-    claim = ledger.leases.claim
-    taken: list[Any] = []
-
-    async def of_somebody_else(tasks, **options):
-        taken.append(await claim(tasks, **options | {"worker": "@bob:0"}))
-        monkeypatch.setattr(ledger.leases, "claim", claim)
-        return taken[0]
-
-    await add(tracker, "a", "b")
-    monkeypatch.setattr(ledger.leases, "claim", of_somebody_else)
-
-    assert keys(await dispenser.assign("ann", 1)) == ["b"]
-    assert keys(await dispenser.assign("bob", 1)) == ["a"]
-
-
-async def test_leases_that_ran_out_while_the_ledger_was_away_are_spared(
-    tracker: Tracker, dispenser: Dispenser, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-):
-    await tracker.add("a", priority=5)
-    await dispenser.assign("ann", 1)
-    await tracker.add("b")
-    clock.advance(seconds=60)
-    # Otherwise the grace after an outage would last some seconds of real time.
-    monkeypatch.setattr(tracker.session.retry, "grace_since", lambda now: now)
-
-    assert keys(await dispenser.assign("bob", 2)) == ["b"]
-    assert keys(await dispenser.assign("ann", 2)) == ["a"]
-
-
 async def test_workers_known_by_name_are_not_on_the_list_of_workers(
     tracker: Tracker, dispenser: Dispenser
 ):
@@ -323,23 +211,6 @@ async def test_a_name_is_letters_digits_and_little_else(dispenser: Dispenser, na
         await dispenser.assign(name, 1)
     with pytest.raises(UsageError, match="is no"):
         await dispenser.assign("ann", 1, request=name or "")
-
-
-@pytest.mark.parametrize("limit", [-1, True, 1.5, "3"])
-async def test_a_limit_is_a_whole_number(dispenser: Dispenser, limit: Any):
-    with pytest.raises(UsageError, match="a limit is a whole number"):
-        await dispenser.assign("ann", limit)
-
-
-async def test_the_name_of_one_worker_does_not_begin_that_of_another(
-    tracker: Tracker, dispenser: Dispenser
-):
-    await add(tracker, "a", "b")
-    await dispenser.assign("w1", 1)
-
-    assert await dispenser.check("w", ["a"]) == frozenset()
-    assert keys(await dispenser.assign("w", 2)) == ["b"]
-    assert await dispenser.check("w.", ["a", "b"]) == frozenset()
 
 
 # --- endings
@@ -394,25 +265,6 @@ async def test_a_late_done_is_refused_once_somebody_else_holds_the_task(
     assert (task.data, task.results) == ({"text": BIG}, {"todo": "good"})
 
 
-async def test_a_done_that_is_overtaken_on_its_way_to_the_ledger_is_refused(
-    tracker: Tracker, dispenser: Dispenser, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-):
-    await tracker.add("a")
-    await dispenser.assign("ann", 1)
-    commit = tracker.ledger.outcomes.commit
-
-    async def overtaken(settlements):
-        monkeypatch.setattr(tracker.ledger.outcomes, "commit", commit)
-        clock.advance(seconds=60)
-        assert keys(await dispenser.assign("bob", 1)) == ["a"]
-        return await commit(settlements)
-
-    monkeypatch.setattr(tracker.ledger.outcomes, "commit", overtaken)
-
-    assert (await dispenser.done("ann", ["a"])).refused == {"a": Refusal.NOT_HELD}
-    assert await dispenser.check("bob", ["a"]) == {"a"}
-
-
 async def test_endings_that_come_at_once_are_recorded_together_and_one_refused_alone(
     tracker: Tracker, dispenser: Dispenser, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ):
@@ -438,43 +290,6 @@ async def test_endings_that_come_at_once_are_recorded_together_and_one_refused_a
     # The first one alone, and the others together.
     assert sum(groups) == 20
     assert len(groups) <= 3
-
-
-async def test_who_lost_a_task_may_end_it_together_with_the_one_who_has_it_now(
-    tracker: Tracker, clock: FakeClock
-):
-    await add(tracker, "other", "a")
-    broker, settler = LeaseBroker(tracker), Settler(tracker)
-    others = await broker.claim("cid", 1, None)
-    late = await broker.claim("ann", 1, None)
-    clock.advance(seconds=60)
-    [task] = [each for each in await tracker.ledger.tasks.page(limit=9) if each.url == "a"]
-    claimed = await tracker.ledger.leases.claim([task], worker="bob", lease=TTL, max_lost=9)
-
-    refused = await asyncio.gather(
-        # The first one is written alone, the next ones together.
-        settler.commit([(others[0], Ignore(why="no"))], "cid"),
-        settler.commit([(late[0], Finish(data={"text": f"late {BIG}"}))], "ann"),
-        settler.commit([(claimed.leases[0], Finish(data={"text": BIG}))], "bob"),
-    )
-
-    assert refused[1:] == [{"a": Refusal.NOT_HELD}, {}]
-    assert (await tracker.get("a")).data == {"text": BIG}
-
-
-async def test_an_ending_of_an_earlier_claim_is_refused_while_somebody_else_is_at_the_task(
-    tracker: Tracker, dispenser: Dispenser, clock: FakeClock
-):
-    await tracker.add("a")
-    await dispenser.assign("ann", 1)
-    await dispenser.fail("ann", ["a"], "no")
-    clock.advance(seconds=4)
-    await dispenser.assign("bob", 1)
-
-    assert (await dispenser.fail("ann", ["a"], "no")).refused == {"a": Refusal.NOT_HELD}
-    # With its fence, the ending names its claim, which is recorded already.
-    assert (await dispenser.fail("ann", ["a"], "no", fences={"a": 1})).accepted == {"a"}
-    assert await dispenser.check("bob", ["a"]) == {"a"}
 
 
 async def test_with_a_fence_an_ending_is_of_that_claim_and_of_no_later_one(
@@ -515,23 +330,6 @@ async def test_a_stage_is_ended_and_the_next_one_queued_in_one_write(
     assert (assigned.stage, assigned.data) == ("print", {"text": BIG + "!"})
     assert assigned.context == {"pages": BIG}
     assert (await tracker.get("a")).results == {"scan": BIG}
-
-
-async def test_a_task_that_was_added_without_a_stage_is_in_the_first_of_the_chain(
-    store: LedgerFactory,
-):
-    tracker = await tracker_on(store, chain=("scan", "print"))
-    dispenser = Dispenser(tracker)
-    await tracker.add("a", stage=NO_STAGE)  # as a producer that does not know the chain
-
-    assert await dispenser.assign("w1", 1, stages=["print"]) == []
-    (assigned,) = await dispenser.assign("w1", 1, stages=["scan"])
-    assert assigned.stage == "scan"
-    assert (await dispenser.done("w1", ["a"], {"a": "scanned"})).accepted == {"a"}
-
-    task = await tracker.get("a")
-    assert (task.status, task.stage, task.results) == (Status.TODO, "print", {"scan": "scanned"})
-    assert [each.stage for each in task.trace] == ["scan"]
 
 
 async def test_done_goes_on_to_the_next_stage_of_a_chain(store: LedgerFactory):
@@ -622,18 +420,6 @@ async def test_a_rebuild_makes_exactly_the_mapping_wait(
     assert await dispenser.check("ann", ["assigned"]) == {"assigned"}
 
 
-async def test_a_withdrawn_task_is_reopened_by_the_rebuild_that_has_it_again(
-    tracker: Tracker, dispenser: Dispenser, clock: FakeClock
-):
-    await add(tracker, "a", "b")
-    await dispenser.rebuild({"b": 1})
-    clock.advance(seconds=1)
-
-    assert await dispenser.rebuild({"a": 3, "b": 1}) == Rebuilt(reopened=1, prioritised=1)
-    assert await dispenser.rebuild({"a": 3, "b": 1}) == Rebuilt()
-    assert keys(await dispenser.assign("ann", 5)) == ["a", "b"]
-
-
 async def test_a_rebuild_goes_on_from_batch_to_batch(
     tracker: Tracker, dispenser: Dispenser, monkeypatch: pytest.MonkeyPatch
 ):
@@ -670,40 +456,3 @@ async def test_two_rebuilds_at_once_beside_workers_keep_what_both_have_and_lose_
     waiting = {key for key in found if found[key] is Status.TODO}
     assert waiting >= {str(n) for n in range(20, 40)} - set(done)
     assert waiting.isdisjoint({str(n) for n in range(10)})
-
-
-async def test_what_is_added_while_a_rebuild_runs_is_left_alone(
-    tracker: Tracker, dispenser: Dispenser, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-):
-    await tracker.add("old")
-    find = tracker.ledger.queries.find
-
-    async def meanwhile(*asked: Any, **more: Any):
-        clock.advance(seconds=1)
-        await tracker.add("young")
-        monkeypatch.setattr(tracker.ledger.queries, "find", find)
-        return await find(*asked, **more)
-
-    monkeypatch.setattr(tracker.ledger.queries, "find", meanwhile)
-
-    assert await dispenser.rebuild({}) == Rebuilt(withdrawn=1)
-    assert await status(tracker, "young") is Status.TODO
-
-
-async def test_a_wrong_mapping_changes_nothing(tracker: Tracker, dispenser: Dispenser):
-    with pytest.raises(UsageError, match="a priority is a whole number"):
-        await dispenser.rebuild({"a": 1, "b": 1_001})
-
-    assert await tracker.ledger.tasks.get(key_id("a")) is None
-
-
-async def test_an_ending_with_a_bad_delay_is_refused_before_anything_is_ended(
-    tracker: Tracker, dispenser: Dispenser
-):
-    await add(tracker, "a", "b")
-    await dispenser.assign("w1", 2)
-    late: Any = 5
-    with pytest.raises(UsageError, match="a delay is a timedelta, not 5"):
-        await dispenser.end("w1", {"a": Release(), "b": Advance(stage="ship", delay=late)})
-
-    assert await dispenser.check("w1", ["a", "b"]) == {"a", "b"}

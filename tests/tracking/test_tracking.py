@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
 
 import anyio
 import pytest
@@ -21,9 +20,8 @@ from crawlcw.errors import (
     TaskNotFoundError,
     UsageError,
 )
-from crawlcw.model.task import BlobRef, Lease, Status, key_id
-from crawlcw.model.transitions import Failed, Outcome, Settlement
-from crawlcw.tracking import NewTask, SyncTracker, Tracker, UseCase, session
+from crawlcw.model.task import BlobRef, Status, key_id
+from crawlcw.tracking import NewTask, SyncTracker, Tracker, UseCase
 from crawlcw.tracking.sync_calls import SyncCalls
 
 LEASE = timedelta(seconds=30)
@@ -170,17 +168,6 @@ async def test_a_start_that_is_cancelled_on_its_way_leaves_no_lock(
     assert record.task.fence == 1  # it was claimed and released
 
 
-async def test_an_interrupt_releases_the_task_unspent(tracker: Tracker):
-    await tracker.add("order-1")
-
-    with pytest.raises(KeyboardInterrupt):
-        async with tracker.start("order-1"):
-            raise KeyboardInterrupt
-
-    task = await tracker.get("order-1")
-    assert (task.status, task.retry, task.holder) == (Status.TODO, 0, None)
-
-
 async def test_a_miss_says_why(tracker: Tracker, ledger_url: str):
     with pytest.raises(TaskNotFoundError, match="'order-0' does not exist"):
         async with tracker.start("order-0"):
@@ -234,21 +221,6 @@ async def test_what_was_taken_over_is_neither_saved_nor_finished(tracker: Tracke
     assert task.status is Status.FINISHED
     assert task.data == {"by": "the second"}
     assert (task.trace[-1].fence, task.lost) == (2, 0)
-
-
-async def test_a_late_success_of_a_superseded_execution_is_refused(
-    tracker: Tracker, ledger_url: str
-):
-    await tracker.add("order-1")
-    async with Tracker.open(ledger_url, "orders") as other:
-        with pytest.raises(LeaseLostError):
-            async with tracker.start("order-1") as execution:
-                await expire(tracker, "order-1")
-                async with other.start("order-1") as second:
-                    second.result = "the second"
-                execution.result = "the first"
-
-    assert (await tracker.get("order-1")).results == {"todo": "the second"}
 
 
 async def test_a_lost_lease_stops_the_block(tracker: Tracker):
@@ -413,78 +385,11 @@ async def test_what_is_configured_holds_for_all_and_stays(tracker: Tracker, ledg
         assert tracker.policy.max_retry == 1
 
 
-@pytest.mark.parametrize(("before", "after"), [("1h", "30m"), ("30m", "1h")])
-async def test_what_is_held_is_renewed_at_once_when_the_lease_changes(
-    tracker: Tracker, monkeypatch: pytest.MonkeyPatch, before: str, after: str
-):
-    await tracker.configure(lease=before)
-    await tracker.add("order-1")
-    renewed: asyncio.Queue[tuple[int, timedelta]] = asyncio.Queue()
-    leases = tracker.session.raw_ledger.leases
-    renew = leases.renew
-
-    async def noted(held, *, lease):
-        lost = await renew(held, lease=lease)
-        renewed.put_nowait((len(held), lease))
-        return lost
-
-    monkeypatch.setattr(leases, "renew", noted)
-    async with tracker.start("order-1"):
-        await asyncio.sleep(0)
-        await tracker.configure(lease=after)
-        with anyio.fail_after(30):
-            assert await renewed.get() == (1, tracker.policy.lease)
-
-
 async def test_a_setting_that_does_not_exist_is_named(tracker: Tracker, ledger_url: str):
     with pytest.raises(SettingsError, match="'max_retries': did you mean max_retry"):
         await tracker.configure(max_retries=1)
     with pytest.raises(SettingsError, match="lease"):
         await Tracker.open(ledger_url, "orders", lease="soon")
-
-
-@pytest.mark.parametrize(
-    ("former", "now"), [("backoff", "backoff_base"), ("longest_backoff", "backoff_max")]
-)
-async def test_a_setting_that_was_renamed_names_its_new_name(
-    tracker: Tracker, ledger_url: str, former: str, now: str
-):
-    said = f"^the setting {former!r} of a use case is called {now!r} now$"
-
-    with pytest.raises(SettingsError, match=said):
-        await tracker.configure(**{former: "3s"})
-    with pytest.raises(SettingsError, match=said):
-        await Tracker.open(ledger_url, "orders", **{former: "3s"})
-    with pytest.raises(SettingsError, match=said):
-        UseCase("orders", **{former: "3s"})
-
-
-async def test_a_ledger_with_the_former_names_of_settings_is_opened(
-    tracker: Tracker, ledger_url: str
-):
-    # The names of version 0.1.
-    await tracker.ledger.notes.set_policy({"backoff": 7.0, "longest_backoff": 9.0, "max_retry": 4})
-    async with Tracker.open(ledger_url, "refunds") as refunds:
-        await refunds.ledger.notes.set_policy(
-            {"backoff": 7.0, "longest_backoff": 9.0, "max_retry": 4}
-        )
-
-    async with Tracker.open(ledger_url, "refunds") as refunds:
-        policy = refunds.policy
-        assert (policy.backoff_base, policy.backoff_max) == (
-            timedelta(seconds=7),
-            timedelta(seconds=9),
-        )
-        assert policy.max_retry == 4
-        await refunds.configure(backoff_base=1)
-
-    async with Tracker.open(ledger_url, "refunds") as refunds:
-        assert refunds.policy.backoff_base == timedelta(seconds=1)
-        assert refunds.policy.backoff_max == timedelta(seconds=9)
-    # A running process follows such a ledger too; settings from its code are kept.
-    await tracker.session.refresh()
-    assert tracker.policy.backoff_base == timedelta(0)
-    assert tracker.policy.backoff_max == timedelta(seconds=9)
 
 
 @pytest.mark.parametrize("key", ["", "x" * 1025, 7, "\ud800", None])
@@ -520,17 +425,6 @@ async def test_a_second_pass_takes_up_what_is_finished(tracker: Tracker):
     async with tracker.start("v0") as execution:
         assert (execution.stage, execution.results) == ("thumbnail", {"todo": 0})
     assert (await tracker.get("v2")).stage == "todo"
-
-
-async def test_start_may_enter_from_finished(tracker: Tracker):
-    await tracker.add("v0")
-    async with tracker.start("v0"):
-        pass
-
-    async with tracker.start("v0", enter_from=Status.FINISHED, stage="again") as execution:
-        assert execution.stage == "again"
-
-    assert (await tracker.get("v0")).status is Status.FINISHED
 
 
 async def test_reset_begins_anew_and_ignore_withdraws(tracker: Tracker):
@@ -600,56 +494,6 @@ async def test_questions_are_answered_in_one_order_over_all_statuses(tracker: Tr
         await tracker.find(after="not one of ours")
 
 
-async def test_data_that_is_no_mapping_at_the_end_is_a_failure(tracker: Tracker):
-    await tracker.add("order-1", stage="charge")
-
-    with pytest.raises(UsageError, match="data is a mapping"):
-        async with tracker.start("order-1") as execution:
-            execution.data = None  # type: ignore[assignment]
-
-    assert (await tracker.get("order-1")).status is Status.FAILED
-
-
-BAD_DELAYS: list[Any] = [5, None, timedelta.max, timedelta.min]
-
-
-@pytest.mark.parametrize("delay", BAD_DELAYS)
-async def test_a_bad_delay_is_refused_and_the_attempt_fails(tracker: Tracker, delay: Any):
-    with pytest.raises(UsageError, match="a delay is"):
-        await tracker.add("order-1", delay=delay)
-    with pytest.raises(UsageError, match="a delay is"):
-        await tracker.add_many([NewTask("order-1", delay=delay)])
-    await tracker.add("order-1")
-    with pytest.raises(UsageError, match="a delay is"):
-        async with tracker.start("order-1") as execution:
-            await execution.advance("ship", delay=delay)
-
-    task = await tracker.get("order-1")
-    assert (task.status, task.stage, task.retry) == (Status.FAILED, "todo", 1)
-    assert tracker.session.held.all() == []
-
-
-async def test_an_ending_that_cannot_be_decided_leaves_the_task_to_the_next_one(
-    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
-):
-    await tracker.add("order-1")
-    decide = session.settle
-
-    def decide_failures_only(lease: Lease, outcome: Outcome, **given: Any) -> Settlement:
-        if not isinstance(outcome, Failed):
-            raise OverflowError("date value out of range")
-        return decide(lease, outcome, **given)
-
-    monkeypatch.setattr(session, "settle", decide_failures_only)
-    with pytest.raises(OverflowError):
-        async with tracker.start("order-1"):
-            pass
-
-    task = await tracker.get("order-1")
-    assert (task.status, task.retry) == (Status.FAILED, 1)
-    assert tracker.session.held.all() == []
-
-
 async def test_a_decorated_function_works_on_the_task_of_its_key(tracker: Tracker):
     @tracker.task
     async def charge(execution):
@@ -694,20 +538,6 @@ async def test_closing_gives_back_what_is_held(tracker: Tracker, ledger_url: str
     task = await tracker.get("order-1")
     assert (task.status, task.retry, task.lost) == (Status.TODO, 0, 0)
     assert await tracker.ledger.workers.all() == []
-
-
-async def test_many_at_once_are_recorded_in_groups(tracker: Tracker):
-    await tracker.add_many(f"t{n}" for n in range(300))
-
-    async def work(key: str) -> None:
-        async with tracker.start(key) as execution:
-            execution.result = key
-
-    async with anyio.create_task_group() as working:
-        for n in range(300):
-            working.start_soon(work, f"t{n}")
-
-    assert (await tracker.counts())[Status.FINISHED] == 300
 
 
 def test_a_script_needs_no_await(ledger_url: str):
@@ -916,23 +746,6 @@ async def test_a_status_and_a_reason_may_be_named(tracker: Tracker):
     assert await tracker.enter("again", enter_from=["finished", Status.IGNORED]) == 1
 
 
-async def test_what_brings_an_ignored_task_back_is_named(tracker: Tracker):
-    await tracker.add_many(["withdrawn", "failed"])
-    await tracker.ignore("withdrawn")
-    async with tracker.start("failed") as execution:
-        await execution.fail("no", again=False)
-
-    with pytest.raises(TaskIgnoredError, match="`reset`"):
-        async with tracker.start("withdrawn"):
-            pass
-    with pytest.raises(TaskIgnoredError, match="`retry`"):
-        async with tracker.start("failed"):
-            pass
-
-    assert await tracker.retry("withdrawn", "failed") == 1
-    assert await tracker.reset("withdrawn") == 1
-
-
 async def test_adding_a_known_task_leaves_no_large_value_behind(tracker: Tracker):
     await tracker.configure(inline_limit="1KiB")
     large = {"v": "x" * 2000}
@@ -948,21 +761,3 @@ async def test_adding_a_known_task_leaves_no_large_value_behind(tracker: Tracker
     assert [each async for each in left] == []
     assert (await tracker.get("one")).data["v"] == (await tracker.get("three")).data["v"]
     assert (await tracker.get("two")).data == {}
-
-
-@pytest.mark.parametrize("given", ["order-1", b"order-1", {"order-1": {}}, None, 5])
-async def test_only_several_tasks_are_many(tracker: Tracker, given: object):
-    with pytest.raises(UsageError, match="iterable"):
-        await tracker.add_many(given)  # type: ignore[arg-type]
-
-    assert not (await tracker.counts()).total
-
-
-@pytest.mark.parametrize("given", [{"key": "x"}, ("x", {}), NewTask("x", delay=5)], ids=str)  # type: ignore[arg-type]
-async def test_what_can_be_no_task_is_named(tracker: Tracker, given: object):
-    with pytest.raises(UsageError, match=r"not (dict|tuple|5)"):
-        await tracker.add_many([given])  # type: ignore[list-item]
-    with pytest.raises(UsageError, match="delay"):
-        await tracker.add("x", delay=timedelta.max)
-
-    assert not (await tracker.counts()).total
