@@ -15,8 +15,6 @@ from crawlcw.errors import SettingsError
 from crawlcw.model.retry import KEPT_ERRORS, RetryPolicy
 
 _SHORTEST_LEASE = timedelta(milliseconds=100)
-#: What settings were called before: ledgers may have them written down so.
-_RENAMED = {"backoff": "backoff_base", "longest_backoff": "backoff_max"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +37,7 @@ class Policy:
     @classmethod
     def of(cls, written: Mapping[str, Any]) -> Self:
         """Return the policy that a ledger has written down, with the defaults for the rest."""
-        former = {_RENAMED[name]: value for name, value in written.items() if name in _RENAMED}
-        named = {name: value for name, value in written.items() if name not in _RENAMED}
-        return replace(cls(), **checked({**former, **named}))
+        return replace(cls(), **checked(written))
 
     @cached_property
     def retries(self) -> RetryPolicy:
@@ -59,10 +55,6 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
     known = {field.name for field in fields(Policy)}
     given = {name: value for name, value in values.items() if value is not None}
     for name in given:
-        if name in _RENAMED:
-            raise SettingsError(
-                f"the setting {name!r} of a use case is called {_RENAMED[name]!r} now"
-            )
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"

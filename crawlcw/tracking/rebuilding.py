@@ -1,7 +1,6 @@
 """Saying anew which keys wait, while workers are at it."""
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,7 +9,7 @@ from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
 from crawlcw.model.task import WAITING, Status, key_id
 from crawlcw.tracking import keys as names
 from crawlcw.tracking.changes import A_MILLISECOND
-from crawlcw.tracking.new_task import NewTask
+from crawlcw.tracking.new_task import NewTask, in_chunks
 from crawlcw.tracking.tracker import Tracker
 
 #: So many tasks are looked at, or changed, at once.
@@ -33,10 +32,10 @@ async def rebuild(tracker: Tracker, mapping: Mapping[str, int]) -> Rebuilt:
     began = ledger.now() + A_MILLISECOND
     priorities = {names.key(key): names.priority(each) for key, each in mapping.items()}
     added = reopened = prioritised = 0
-    for some in _batches(priorities):
-        new = [NewTask(key, priority=priority) for key, priority in some.items()]
+    for keys in in_chunks(priorities, size=_AT_ONCE):
+        new = [NewTask(key, priority=priorities[key]) for key in keys]
         added += (await tracker.add_many(new)).new
-        by_id = {key_id(key): priority for key, priority in some.items()}
+        by_id = {key_id(key): priorities[key] for key in keys}
         withdrawn = TaskFilter(
             statuses=(Status.IGNORED,), reason=Reason.WITHDRAWN, until=began, ids=list(by_id)
         )
@@ -62,9 +61,3 @@ async def _withdraw_others(ledger: Ledger, wanted: set[bytes], began: datetime) 
             return count
         last = found[-1].task
         after = Cursor(update_time=last.update_time, id=last.id)
-
-
-def _batches(priorities: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    items = iter(priorities.items())
-    while some := dict(itertools.islice(items, _AT_ONCE)):
-        yield some

@@ -120,8 +120,6 @@ def test_one_task_is_shown_with_all_about_it(run: Run):
         (["policy", "orders", "max_retry"], "write NAME=VALUE"),
         (["policy", "orders", "max_rety=2"], "did you mean max_retry?"),
         (["policy", "orders", "lease=soon"], "not a duration"),
-        (["policy", "orders", "backoff=3s"], "is called 'backoff_base' now"),
-        (["policy", "orders", "longest_backoff=3s"], "is called 'backoff_max' now"),
         (["policy", "a b"], "no name of a use case"),
         (["export", "orders", "-o", "-"], "`crawlcw tasks orders --json --limit 0` prints them"),
     ],
