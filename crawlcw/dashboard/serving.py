@@ -24,6 +24,7 @@ from crawlcw.server.connections import Connections, Deadlines, places
 from crawlcw.server.listening import application, check_reach, listening
 from crawlcw.server.metrics import answer_of
 from crawlcw.server.reading import read_body, read_query
+from crawlcw.server.refusals import told
 from crawlcw.server.refused import RefusedError
 
 _MOST_CONNECTIONS = 256
@@ -47,7 +48,7 @@ async def serving(
     gate = Gate(token=token, hosts=[host, *allowed_hosts])
     dashboard = _Dashboard(crawls, gate)
     connections = Connections(most=places(_MOST_CONNECTIONS), deadlines=Deadlines())
-    served = application(connections, gate.check)
+    served = application(connections, gate.check, around=[told])
     dashboard.add_routes(served.router)
     async with listening(served, host=host, port=port, stop=dashboard.streams.stop) as address:
         yield address

@@ -15,7 +15,7 @@ from crawlcw.errors import LedgerError
 from crawlcw.feeds.escaping import escape_json
 from crawlcw.model.sanitize import printable
 from crawlcw.model.values import to_json
-from crawlcw.server.reading import CONNECTIONS
+from crawlcw.server.connections import CONNECTIONS
 from crawlcw.server.refused import RefusedError
 
 logger = logging.getLogger(__name__)

@@ -156,6 +156,10 @@ class Connections:
         )
 
 
+#: The application's key for its connections.
+CONNECTIONS = web.AppKey("connections", Connections)
+
+
 class _Connection(asyncio.Protocol):
     """One connection, in front of the protocol that serves it."""
 

@@ -1,7 +1,9 @@
 """Serve a web application on a socket, with bounded connections and a graceful shutdown."""
 
 import asyncio
+import errno
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -11,13 +13,11 @@ from aiohttp.typedefs import Middleware
 
 from crawlcw.errors import UsageError
 from crawlcw.server.access import is_loopback
-from crawlcw.server.connections import Connections
-from crawlcw.server.reading import CONNECTIONS, LARGEST_BODY
-from crawlcw.server.refusals import told
-from crawlcw.server.sockets import address_of, why_not
+from crawlcw.server.connections import CONNECTIONS, Connections
 
 logger = logging.getLogger(__name__)
 
+LARGEST_BODY = 8 << 20
 #: The URL of the longest key has about 12 KiB.
 _LONGEST_LINE = 64 << 10
 #: Seconds for requests under way to end at shutdown.
@@ -32,12 +32,11 @@ def application(
     connections: Connections,
     check: Callable[[web.Request], None],
     *,
-    counting: Sequence[Middleware] = (),
+    around: Sequence[Middleware],
 ) -> web.Application:
     """Return an application without routes; *check* raises if it refuses a request.
 
-    An exception becomes a refusal of one sentence, see `refusals`; the *counting*
-    middlewares see the response after that.
+    The middlewares *around* that turn its exceptions into responses.
     """
 
     @web.middleware
@@ -47,7 +46,7 @@ def application(
 
     under_way = _UnderWay(connections)
     made = web.Application(
-        client_max_size=LARGEST_BODY, middlewares=[under_way.counted, *counting, told, guarded]
+        client_max_size=LARGEST_BODY, middlewares=[under_way.counted, *around, guarded]
     )
     made[CONNECTIONS] = connections
     made[_UNDER_WAY] = under_way
@@ -58,12 +57,17 @@ def application(
 
 @asynccontextmanager
 async def listening(
-    served: web.Application, *, host: str, port: int, stop: Callable[[], None]
+    served: web.Application,
+    *,
+    host: str,
+    port: int,
+    stop: Callable[[], None] = lambda: None,
+    subject: str = "",
 ) -> AsyncIterator[str]:
     """Serve an `application` within the block, and yield the address.
 
     At its end the socket closes, *stop* is called, and requests under way are answered.
-    Raises `UsageError` if the server cannot listen at the address.
+    Raises `UsageError`, which begins with *subject*, if the server cannot listen at the address.
     """
     runner = web.AppRunner(
         served,
@@ -82,9 +86,9 @@ async def listening(
         try:
             sockets = await asyncio.get_running_loop().create_server(protocols, host, port)
         except (OSError, UnicodeError) as error:
-            raise UsageError(why_not(host, port, error)) from error
+            raise UsageError(subject + _why_not(host, port, error)) from error
         try:
-            yield address_of(sockets)
+            yield _address_of(sockets)
         finally:
             sockets.close()
         stop()
@@ -101,6 +105,23 @@ def check_reach(host: str, token: str | None) -> None:
             f"other machines can reach {host}: give a token by --token-file or CRAWLCW_TOKEN, "
             "or serve on 127.0.0.1"
         )
+
+
+def _address_of(listening: asyncio.Server) -> str:
+    host, port = listening.sockets[0].getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _why_not(host: str, port: int, error: Exception) -> str:
+    """Return the reason why the server cannot listen at *port* of *host*, as a sentence."""
+    place = f"port {port} of {host}"
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return f"{place} is in use: choose another port, or stop the server that uses it"
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return f"there is no host {host!r}"
+    if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is not an address of this machine"
+    return f"cannot listen at {place}: {error}"
 
 
 class _UnderWay:

@@ -6,13 +6,9 @@ from typing import Any, NoReturn
 from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
-from crawlcw.server.connections import Connections
+from crawlcw.server.connections import CONNECTIONS
 from crawlcw.server.refusals import wrong_shape
 from crawlcw.server.refused import RefusedError
-
-LARGEST_BODY = 8 << 20
-#: The application's key for its `Connections`.
-CONNECTIONS = web.AppKey("connections", Connections)
 
 
 async def read_body(request: web.Request, declared: TypeAdapter[Any]) -> Any:

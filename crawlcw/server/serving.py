@@ -13,7 +13,7 @@ from crawlcw.server.listening import application, check_reach, listening
 from crawlcw.server.metrics import answer_of
 from crawlcw.server.openapi import document
 from crawlcw.server.operations import OPERATIONS, Operation
-from crawlcw.server.refusals import answered
+from crawlcw.server.refusals import answered, told
 from crawlcw.server.request_metrics import RequestMetrics
 from crawlcw.tracking import Tracker
 
@@ -58,7 +58,7 @@ def _application(api: Api, access: Access, connections: Connections) -> web.Appl
     async def openapi(_request: web.Request) -> web.Response:
         return web.Response(body=described, content_type="application/json")
 
-    served = application(connections, access.check, counting=[requests.counted])
+    served = application(connections, access.check, around=[requests.counted, told])
     for each in OPERATIONS:
         # A key may contain slashes and line ends.
         path = each.path.replace("{key}", r"{key:[\s\S]+}")
