@@ -9,7 +9,6 @@ that decode plain ASCII to control characters.
 
 import codecs
 import re
-from encodings import aliases, normalize_encoding
 from functools import cache, lru_cache
 
 import webencodings
@@ -25,20 +24,6 @@ _LATEST = 1 << 20
 _LARGER = {"gbk": "gb18030"}
 #: In these no page is written: one has no codec, the other makes U+FFFD of a whole page.
 _UNUSED = frozenset({"x-user-defined", "replacement"})
-#: Encodings of Python that browsers take for larger ones.
-_PYTHONS = {
-    "ascii": "cp1252",
-    "latin_1": "cp1252",
-    "iso8859_9": "cp1254",
-    "iso8859_11": "cp874",
-    "tis_620": "cp874",
-    "utf_16": "utf-16-le",
-    "gb2312": "gb18030",
-    "gbk": "gb18030",
-    "big5": "big5hkscs",
-    "shift_jis": "cp932",
-    "euc_kr": "cp949",
-}
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -98,15 +83,14 @@ _SHORT_META = 200
 def named(label: str) -> str | None:
     """Return the name of the encoding that the web means by *label*, None where it knows none.
 
-    Beside the labels of the web, Python's own of the same encodings are known.
+    Beside the labels of the web, the names that it returns are known.
     """
     if not label.isascii() or len(label) > _LONGEST_LABEL:
         return None
     found = webencodings.lookup(label)
     if found is None:
-        # Not `codecs.lookup`, which looks for a module and keeps each name that there is none of.
-        name = normalize_encoding(label.strip()).lower()
-        return _pythons().get(aliases.aliases.get(name, name))
+        name = label.strip().lower()
+        return name if name in _names() else None
     return None if found.name in _UNUSED else _LARGER.get(found.name, found.codec_info.name)
 
 
@@ -117,10 +101,8 @@ def decode(body: bytes, encoding: str) -> str:
 
 
 @cache
-def _pythons() -> dict[str, str]:
-    """Return the encodings of the web by the names of Python's modules."""
-    names = {named(each) for each in set(webencodings.LABELS.values())} - {None}
-    return {normalize_encoding(each): each for each in names if each} | _PYTHONS
+def _names() -> frozenset[str]:
+    return frozenset(filter(None, map(named, set(webencodings.LABELS.values()))))
 
 
 @lru_cache(64)  # the pages of a site have the same one

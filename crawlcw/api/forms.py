@@ -30,7 +30,8 @@ _SUBMIT_INPUTS = frozenset({"submit", "image"})
 _NOT_ONE_LINE = frozenset({"hidden", "checkbox", "radio", "submit", "image"})
 _LINE_END = re.compile(r"\r\n?|\n")
 _FIRST_LINE_END = re.compile(r"\A(?:\r\n|\n)")
-_PLAIN = "text/plain"
+#: Encodings of a form that only the spider itself can make.
+_UNSENT = frozenset({"multipart/form-data", "text/plain"})
 _ENCODED = "application/x-www-form-urlencoded"
 
 
@@ -87,17 +88,17 @@ class Form:
             return str(of_button or root.get(name, ""))
 
         method, kind = said("method").lower(), said("enctype").lower()
-        if method == "dialog" or (method == "post" and kind == "multipart/form-data"):
-            raise ValueError("the form sends files, or is a dialog: make its request by hand")
+        if method == "dialog" or (method == "post" and kind in _UNSENT):
+            raise ValueError(
+                "the form sends files or plain text, or is a dialog: make its request by hand"
+            )
         encoding = _encoding_of(root) or self._encoding
         sent = _sent(controls, button, given={**(fields or {}), **named})
         action = said("action").strip()
         options = self._options
         if method == "post":
-            kind = _PLAIN if kind == _PLAIN else _ENCODED
-            body = (_plain if kind == _PLAIN else _encoded)(sent, encoding)
-            options = {"headers": [("Content-Type", kind)], **options}
-            options |= {"method": "POST", "body": body}
+            options = {"headers": [("Content-Type", _ENCODED)], **options}
+            options |= {"method": "POST", "body": _encoded(sent, encoding)}
         try:
             # Without an action it leads to its page, whatever a <base> says.
             url = urls.resolve(self._base_url if action else self._page_url, action)
@@ -254,10 +255,6 @@ def _encoded(entries: list[_Entry], encoding: str) -> bytes:
         return quote_plus(_in(encoding, text), safe="*").replace("~", "%7E")
 
     return "&".join(f"{escaped(name)}={escaped(value)}" for name, value in entries).encode()
-
-
-def _plain(entries: list[_Entry], encoding: str) -> bytes:
-    return b"".join(_in(encoding, f"{name}={value}\r\n") for name, value in entries)
 
 
 def _in(encoding: str, text: str) -> bytes:

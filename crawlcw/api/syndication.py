@@ -5,7 +5,8 @@ of the whole feed, needs a library without a maintainer (sgmllib3k),
 and would be a second parser of XML beside the bounded one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
@@ -37,16 +38,6 @@ class FeedEntry:
     summary: str = ""  #: its text, which may be HTML
 
 
-def entries(body: bytes, *, content_type: str | None = None) -> Iterator[FeedEntry]:
-    """Yield the entries of a feed, in its order.
-
-    Raises `XmlError` where it cannot be read to its end; the records before that were yielded.
-    """
-    pieces = text_pieces(body, content_type=content_type)
-    for record in records(pieces, of=RECORDS, what="feed"):
-        yield entry_of(record)
-
-
 class Page(Protocol):
     """The source of a feed: a response."""
 
@@ -62,20 +53,18 @@ def feed_of(page: Page) -> list[FeedEntry]:
     no such feed, has no whole entry, or is built to do harm.
     """
     found: list[FeedEntry] = []
-    said = entries(page.body, content_type=page.headers.get("content-type"))
+    pieces = text_pieces(page.body, content_type=page.headers.get("content-type"))
     try:
-        found.extend(_linked(entry, page.url) for entry in said)
+        for record in records(pieces, of=RECORDS, what="feed"):
+            entry = entry_of(record)
+            with suppress(FetchError):  # `follow` drops and counts such a link
+                link = urls.resolve(page.url, entry.link) if entry.link else ""
+                entry = replace(entry, link=link)
+            found.append(entry)
     except XmlError as error:
         if not found or error.reason is Reason.XML_UNSAFE:
             raise
     return found
-
-
-def _linked(entry: FeedEntry, base: str) -> FeedEntry:
-    try:
-        return replace(entry, link=urls.resolve(base, entry.link)) if entry.link else entry
-    except FetchError:
-        return entry  # `follow` drops and counts it
 
 
 def entry_of(record: Record) -> FeedEntry:

@@ -49,9 +49,8 @@ LABELS = {
     "x-mac-ukrainian": "mac-cyrillic",
     "unicode-1-1-utf-8": "utf-8",
     "latin5": "cp1254",
-    # Python's own labels, which the web does not have, for common encodings.
+    # Names that `named` returns itself.
     "cp932": "cp932",
-    "latin-1": "cp1252",
     "big5hkscs": "big5hkscs",
 }
 

@@ -200,15 +200,6 @@ def test_text_is_sent_in_the_encoding_of_its_page():
     assert in_cyrillic(" accept-charset='x, utf-8'").form().submit().body == b"q=%D0%B4%D0%B0"
 
 
-def test_a_form_may_be_sent_as_plain_text():
-    plain = page("<form method=post enctype=text/plain><input name=a value='1 2'><input name=b>")
-
-    request = plain.form().submit()
-
-    assert request.body == b"a=1 2\r\nb=\r\n"
-    assert ("Content-Type", "text/plain") in request.headers
-
-
 @pytest.mark.parametrize("early", ["<p>x</p></html>\n", "</HTML >", "<head></head></html><body>"])
 def test_a_form_behind_an_early_end_of_the_page_is_found(early: str):
     script = "<script>document.write('</html><b>')</script><!-- </html> -->"
