@@ -674,14 +674,6 @@ def test_a_group_of_processes_that_has_just_ended_is_not_suspended(crawl):
     assert crawl.run(obedient, orders=orders) == 0
 
 
-class Counting(Spider):
-    name = "counting"
-    seen = 0
-
-    def parse(self, response):
-        self.seen += 1
-
-
 async def is_ended_before_its_first_state(worker):
     await worker.order()
     return -signal.SIGTERM
@@ -720,7 +712,7 @@ def test_after_a_crawl_its_items_are_exported_unless_it_was_stopped_at_once(
         for second in range(signals):
             asyncio.get_running_loop().call_later(1 + second, signal.raise_signal, signal.SIGINT)
         return await supervisor.crawl(
-            Counting(),
+            Pages(),
             f"sqlite:///{crawl.folder}/ledger.db",
             settings=Settings(webhook="http://127.0.0.1:9/"),
             output=Output(quiet=True),
@@ -732,4 +724,3 @@ def test_after_a_crawl_its_items_are_exported_unless_it_was_stopped_at_once(
     assert len(exported) == is_exported
     assert posted == [(told, code, has_report)]
     assert [each.name for each in crawl.folder.iterdir()] == ["ledger.db"], "it is closed"
-    assert "state_in_attributes" in crawl.events

@@ -1,6 +1,5 @@
 """Crawls by several worker processes, on a real site: crashed, stopped and killed."""
 
-import asyncio
 import json
 import os
 import signal
@@ -13,12 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
-from crawlcw import open_ledger
 from crawlcw.model.task import Status
 from tests.crawl.test_kill import asked, assert_complete, assert_nothing_held
 from tests.support import docs, needed, terminals
@@ -26,7 +23,6 @@ from tests.support.crawl_process import Store, wait_until
 from tests.support.docs import Site
 from tests.support.mongod import with_database
 from tests.support.programs import Program, children_of, environment, run_to_end
-from tests.support.work_process import crawlcw
 
 pytestmark = pytest.mark.thorough
 
@@ -212,24 +208,6 @@ def test_sigterm_lets_all_workers_finish_what_is_under_way(to, serve, start, sto
     assert len(crawl.pids) == 2
 
 
-def test_sigint_twice_releases_everything_at_once(serve, start, store, tmp_path):
-    site = serve(stall_after=200)
-    waits = ["grace=60s", "read_timeout=60s", "timeout=60s"]
-    crawl = start(site, "-o", "items.jsonl", *(f"-s{setting}" for setting in waits))
-    wait_until(asked(site, for_pages=210))
-
-    crawl.send(signal.SIGINT)
-    wait_until(lambda: crawl.events("stop"))
-    crawl.send(signal.SIGINT)
-    code, report = crawl.end()
-
-    assert (code, report["finish_reason"]) == (130, "stopped-at-once")
-    assert report["released"] > 0
-    assert_nothing_held(store.rows())
-    assert [row for row in store.rows() if row.retry or row.lost] == []
-    assert not (tmp_path / "items.jsonl").exists()
-
-
 def test_the_third_sigint_kills_workers_that_do_not_end(serve, start, tmp_path):
     hangs = """
     async def closed(self, report):
@@ -280,43 +258,6 @@ def test_when_the_supervisor_is_killed_its_workers_end_softly(freezes, serve, st
     assert {row.path for row in rows if row.status == Status.FINISHED} == site.hits().keys()
 
 
-def test_what_a_worker_prints_when_its_supervisor_is_gone_fails_nothing():
-    prints = "from crawlcw.cli.processes import worker; import sys; worker.prepare()\n"
-    prints += "sys.stdin.readline(); print('é' * 100_000); print('x', file=sys.stderr)\n"
-    prints += "open(sys.argv[1], 'w').close()"
-    with TemporaryDirectory() as folder:
-        went_on = Path(folder) / "went on"
-        with subprocess.Popen(
-            [sys.executable, "-c", prints, went_on],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(),
-        ) as process:
-            for stream in (process.stdout, process.stderr):
-                stream.close()
-            process.stdin.write(b"go on\n")
-            process.stdin.close()
-            assert process.wait(ENOUGH) == 0
-        assert went_on.exists()
-
-
-def test_a_slot_whose_workers_crash_five_times_stays_down_and_the_others_finish(
-    serve, start, store
-):
-    crashes = NOT_THE_FIRST + "            os._exit(1)\n"
-    crawl = start(serve(), spider=crashes)
-    code, report = crawl.end()
-
-    assert_complete(store)
-    assert (code, report["finish_reason"]) == (70, "drained")
-    (down,) = crawl.events("worker_down")
-    assert "has crashed 5 times without progress and stays down: exit code 1" in down["message"]
-    waits = [record["message"].rpartition(" in ")[2] for record in crawl.events("worker_crashed")]
-    assert waits == ["1.0 s", "2.0 s", "4.0 s", "8.0 s"]
-    assert len(crawl.pids) == 6
-
-
 def test_a_worker_that_ends_with_a_mistake_is_not_started_again(serve, start, store):
     raises = NOT_THE_FIRST + "            raise OSError('no luck')\n"
     crawl = start(serve(), spider=raises)
@@ -326,21 +267,6 @@ def test_a_worker_that_ends_with_a_mistake_is_not_started_again(serve, start, st
     assert (code, report["finish_reason"]) == (2, "drained")
     assert crawl.log.count("crawlcw: the spider's opened() raised OSError: no luck\n") == 1
     assert len(crawl.pids) == 2
-
-
-def test_a_spider_that_exits_in_the_middle_has_crashed(serve, start, store):
-    exits = """
-    async def opened(self):
-        if not os.path.exists("first"):
-            open("first", "w").close()
-            os._exit(0)
-"""
-    crawl = start(serve(), processes=2, spider=exits)
-    code, report = crawl.end()
-
-    assert_complete(store)
-    assert (code, report["finish_reason"]) == (0, "drained")
-    assert crawl.events("worker_crashed")
 
 
 @pytest.mark.parametrize("code", [0, 2, 69, 70, 78, 130])
@@ -362,69 +288,6 @@ def test_a_worker_that_does_not_say_that_it_ends_has_crashed_whatever_its_exit_c
     assert f"has crashed: exit code {code}; it is started again in 1.0 s" in crash["message"]
 
 
-#: This code of the spider's file runs in the supervisor alone, which loads it as well.
-IN_SUPERVISOR = """
-from crawlcw.cli.processes import supervisor, worker_process
-if os.getpid() != os.getsid(0):
-"""
-
-
-def test_a_stop_that_comes_while_a_worker_is_started_reaches_it(serve, start):
-    stops = """
-    import signal
-    start = worker_process.WorkerProcess.start
-    def stopped(self, **given):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return start(self, **given)
-    worker_process.WorkerProcess.start = stopped
-"""
-    crawl = start(serve(latency=200), processes=1, spider=IN_SUPERVISOR + stops)
-    code, report = crawl.end()
-
-    assert (code, report["finish_reason"]) == (0, "stopped")
-
-
-def test_a_stop_that_comes_while_a_crashed_worker_waits_ends_it_at_once(serve, start, store):
-    waits = "    import datetime; supervisor._FIRST_WAIT = datetime.timedelta(days=1)\n"
-    waits += "    supervisor._LONGEST_WAIT = supervisor._FIRST_WAIT\n"
-    crawl = start(serve(latency=200), processes=1, spider=IN_SUPERVISOR + waits)
-    wait_until(store.held_by)
-    os.kill(children_of(crawl.pid)[0], signal.SIGKILL)
-    wait_until(lambda: crawl.events("worker_crashed"))
-    crawl.send(signal.SIGTERM)
-
-    assert crawl.end()[0] == 0
-
-
-def test_an_order_to_stop_that_a_crashed_worker_has_not_read_is_followed(serve, start, store):
-    crawl = start(serve(latency=200), processes=1)
-    wait_until(store.held_by)
-    (worker,) = children_of(crawl.pid)
-    os.kill(worker, signal.SIGSTOP)
-    assert crawlcw("stop", "docs", "--ledger", store.url).returncode == 0
-    os.kill(worker, signal.SIGKILL)
-
-    assert crawl.end()[0] == 70
-    (crash,) = crawl.events("worker_crashed")
-    assert crash["message"].endswith("signal 9, Killed"), "it is not started again"
-
-
-def test_a_worker_that_a_shutdown_ends_while_it_starts_has_not_crashed(serve, start, tmp_path):
-    loads = """
-if os.getpid() == os.getsid(0):
-    open("loading", "w").close()
-    time.sleep(1000)
-"""
-    crawl = start(serve(), processes=1, spider=loads)
-    wait_until((tmp_path / "loading").exists)
-    crawl.send(signal.SIGTERM)
-    wait_until(lambda: crawl.events("stop"))
-    for worker in children_of(crawl.pid):
-        os.kill(worker, signal.SIGTERM)
-
-    assert crawl.end() == (0, {}), "it has counted nothing"
-
-
 def test_a_blocked_worker_that_a_shutdown_ends_has_not_crashed(serve, start, store):
     blocks = """
     def parse(self, response):
@@ -442,40 +305,6 @@ def test_a_blocked_worker_that_a_shutdown_ends_has_not_crashed(serve, start, sto
 
     assert crawl.end()[0] == 0
     assert_nothing_held(store.rows())
-
-
-def test_a_worker_that_crashes_while_it_is_stopped_has_crashed(serve, start, store):
-    crashes = "\n    async def closed(self, report):\n        os._exit(1)\n"
-    crawl = start(serve(latency=200), processes=1, spider=crashes)
-    wait_until(store.held_by)
-    crawl.send(signal.SIGTERM)
-
-    assert crawl.end()[0] == 70
-    (crash,) = crawl.events("worker_crashed")
-    assert crash["message"].endswith("has crashed: exit code 1")
-
-
-def test_a_crashed_worker_is_replaced_whatever_is_in_the_ledger(serve, start, store):
-    away = """
-    from crawlcw.errors import LedgerUnavailableError
-    async def away(ledger):
-        raise LedgerUnavailableError("away")
-    supervisor.dead_workers = away
-"""
-
-    async def set_wrongly() -> None:
-        ledger = await open_ledger(store.url, store.spider)
-        await ledger.notes.set_control({"concurrency": "many"})
-        await ledger.close()
-
-    asyncio.run(set_wrongly())
-    crawl = start(serve(latency=200), processes=1, spider=IN_SUPERVISOR + away)
-    wait_until(store.held_by)
-    os.kill(children_of(crawl.pid)[0], signal.SIGKILL)
-    wait_until(lambda: crawl.events("worker_crashed"))
-    crawl.send(signal.SIGTERM)
-
-    assert crawl.end()[0] == 0
 
 
 def test_by_default_one_worker_does_it_and_without_processes_this_process(
@@ -549,14 +378,6 @@ def test_a_limit_of_pages_or_items_is_that_of_all_workers_together(
     assert report["pages"] == finished(store) == most
     assert len(crawl.pids) == workers
     assert_nothing_held(store.rows())
-
-
-def test_quiet_says_nothing(serve, start, store):
-    crawl = start(serve(), "--quiet")
-    code, report = crawl.end()
-
-    assert (code, report, crawl.output, crawl.log) == (0, {}, "", "")
-    assert_complete(store)
 
 
 @pytest.mark.representative("colour")
@@ -686,15 +507,3 @@ def test_ctrl_z_stops_all_workers_and_in_the_foreground_they_go_on(
     assert_nothing_held(rows)
     assert {(row.retry, row.lost) for row in rows} == {(0, 0)}
     assert set(site.hits().values()) == {1}
-
-
-def test_workers_that_ctrl_z_has_stopped_end_after_their_supervisor(shell, serve, store, tmp_path):
-    pids = begun_on(shell, serve(latency=200), store, tmp_path)
-
-    shell.type("\x1a")
-    wait_until(lambda: stopped(pids))
-    os.kill(pids[0], signal.SIGKILL)
-    wait_until(lambda: not any(map(is_running, pids)))
-
-    assert_nothing_held(store.rows())
-    assert {(row.retry, row.lost) for row in store.rows()} == {(0, 0)}
