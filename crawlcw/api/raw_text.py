@@ -1,4 +1,4 @@
-"""Patterns of the parts that browsers read as text: comments, and the content of scripts and styles.
+"""Patterns of the parts that browsers read as text: comments, contents of scripts and styles.
 
 They follow browsers, for uses in which a mistake does no harm. Every repetition is possessive, so
 that no part is read twice and the time is linear.
