@@ -1,11 +1,9 @@
 """S0: tasks are added at any time, in batches, without changing existing ones."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from crawlcw.model.task import Status
-from crawlcw.tracking import NewTask, Tracker
+from crawlcw.tracking import Tracker
 from tests.capabilities.use_cases import UseCases, fail, finish
 
 
@@ -35,18 +33,3 @@ async def test_adding_a_task_again_changes_nothing_whatever_became_of_it(
 
     assert before[0]["status"] == status
     assert use_cases.documents(tracker.name) == before
-
-
-@pytest.mark.seed("0.20")
-async def test_many_are_added_from_a_stream_and_those_that_are_known_are_counted(
-    tracker: Tracker, other: Tracker
-):
-    async def orders() -> AsyncIterator[NewTask]:
-        for n in range(1200):
-            yield NewTask(f"order-{n % 1100}", {"n": n})
-
-    await tracker.add_many(["order-7"])
-    added = await other.add_many(orders())
-
-    assert (added.new, added.known, added.rejected) == (1099, 101, ())
-    assert (await tracker.counts())[Status.TODO] == 1100

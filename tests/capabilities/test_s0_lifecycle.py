@@ -1,8 +1,6 @@
 """S0: one task from the claim to its end, with all of its writes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
@@ -10,7 +8,7 @@ from crawlcw.errors import LeaseLostError, TaskIgnoredError, TaskLockedError
 from crawlcw.model.task import Status, key_id
 from crawlcw.tracking import Tracker
 from tests.capabilities.journal import Journal
-from tests.capabilities.use_cases import DeclinedError, UseCases, due_keys, fail, finish, task_of
+from tests.capabilities.use_cases import UseCases, due_keys, fail, finish, task_of
 from tests.support.ledgers import FakeClock
 
 KEYS = [f"order-{n}" for n in range(10)]
@@ -32,20 +30,6 @@ async def test_at_every_moment_a_task_is_locked_exactly_while_it_is_processing(
     assert len(writes) == 5 * len(KEYS)
     assert {w.lock is not None for w in writes if w.status is Status.PROCESSING} == {True}
     assert {w.lock for w in writes if w.status is not Status.PROCESSING} == {None}
-
-
-@pytest.mark.seed("0.12")
-async def test_who_finds_a_task_locked_is_told_at_once_by_whom(
-    tracker: Tracker, other: Tracker, clock: FakeClock
-):
-    await tracker.add("order-1")
-    async with tracker.start("order-1"):
-        with pytest.raises(TaskLockedError) as missed:
-            async with other.start("order-1"):
-                pytest.fail("it is locked")
-
-    assert missed.value.holder == tracker.session.worker
-    assert missed.value.until == clock.time + tracker.policy.lease
 
 
 @pytest.mark.seed("0.12")
@@ -119,23 +103,6 @@ async def test_what_always_fails_is_tried_so_often_and_then_left_with_all_its_er
 
 
 @pytest.mark.seed("0.17")
-@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
-async def test_a_block_that_is_interrupted_leaves_no_lock_and_no_attempt(
-    tracker: Tracker, other: Tracker, end: type[BaseException]
-):
-    await tracker.add("order-1", {"amount": 3})
-    with pytest.raises(end):
-        async with tracker.start("order-1") as execution:
-            execution.data["amount"] = 4
-            raise end
-
-    task = await tracker.get("order-1")
-    assert (task.status, task.holder, task.retry) == (Status.TODO, None, 0)
-    assert task.data == {"amount": 3}
-    await finish(other, "order-1")
-
-
-@pytest.mark.seed("0.17")
 async def test_a_task_of_asyncio_that_is_cancelled_in_the_block_leaves_no_lock(
     tracker: Tracker, other: Tracker
 ):
@@ -155,87 +122,6 @@ async def test_a_task_of_asyncio_that_is_cancelled_in_the_block_leaves_no_lock(
 
     assert (await task_of(tracker, "order-1")).lock is None
     await finish(other, "order-1")
-
-
-class Slow:
-    """An operation of a ledger that returns only after `go` is set."""
-
-    def __init__(self, operation: Callable[..., Awaitable[Any]]) -> None:
-        self._operation = operation
-        self.done, self.go = asyncio.Event(), asyncio.Event()
-
-    async def __call__(self, *arguments: Any, **options: Any) -> Any:
-        answer = await self._operation(*arguments, **options)
-        self.done.set()
-        await self.go.wait()
-        return answer
-
-
-@pytest.mark.seed("0.17")
-@pytest.mark.parametrize("slow", ["claim", "begin", "release"])
-async def test_who_is_cancelled_on_the_way_into_the_block_or_out_of_it_leaves_no_lock(
-    tracker: Tracker,
-    other: Tracker,
-    clock: FakeClock,
-    monkeypatch: pytest.MonkeyPatch,
-    slow: str,
-):
-    await tracker.add("order-1")
-    for _ in range(
-        2 if slow == "begin" else 0
-    ):  # `begin` is called only after two workers crashed with the task
-        await other.session.claim([await task_of(other, "order-1")])
-        clock.advance(seconds=61)
-    facet = tracker.ledger.outcomes if slow == "release" else tracker.ledger.leases
-    operation = Slow(getattr(facet, slow))
-    monkeypatch.setattr(facet, slow, operation)
-
-    async def work() -> None:
-        async with tracker.start("order-1") as execution:
-            await execution.release()
-
-    working = asyncio.create_task(work())
-    await operation.done.wait()
-    working.cancel()
-    asyncio.get_running_loop().call_soon(operation.go.set)
-    with pytest.raises(asyncio.CancelledError):
-        await working
-
-    task = await task_of(tracker, "order-1")
-    assert (task.status, task.lock, len(tracker.session.held)) == (Status.TODO, None, 0)
-
-
-@pytest.mark.seed("0.17")
-async def test_a_release_that_is_cancelled_before_it_was_sent_is_sent_all_the_same(
-    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
-):
-    await tracker.add("order-1")
-    release = tracker.ledger.outcomes.release
-    waiting = asyncio.Event()
-
-    async def later(leases: Any) -> int:
-        waiting.set()
-        await asyncio.sleep(0)
-        return await release(leases)
-
-    monkeypatch.setattr(tracker.ledger.outcomes, "release", later)
-    async with tracker.start("order-1") as execution:
-        releasing = asyncio.create_task(execution.release())
-        await waiting.wait()
-        releasing.cancel()
-        await asyncio.wait([releasing])
-
-    assert (await task_of(tracker, "order-1")).lock is None
-
-
-@pytest.mark.seed("0.17")
-async def test_an_exception_in_the_block_leaves_no_lock(tracker: Tracker):
-    await tracker.add("order-1")
-    with pytest.raises(DeclinedError):
-        async with tracker.start("order-1"):
-            raise DeclinedError
-
-    assert (await task_of(tracker, "order-1")).lock is None
 
 
 @pytest.mark.seed("0.28")

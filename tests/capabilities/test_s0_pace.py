@@ -100,19 +100,3 @@ def test_a_worker_that_is_stopped_finishes_what_is_under_way_and_leaves_no_lock(
     assert 30 in {document["status"] for document in during}
     assert code == 0
     assert statuses == [0] * 6 + [50] * 2
-
-
-@pytest.mark.seed("0.24")
-def test_a_worker_that_is_stopped_twice_gives_everything_back_at_once(
-    commands: Commands, use_cases: UseCases
-):
-    with at_work_on_two_of_eight(commands) as working:
-        working.send_signal(signal.SIGTERM)
-        assert working.stderr is not None
-        assert "SIGTERM: claiming nothing more" in working.stderr.readline()
-        working.send_signal(signal.SIGINT)
-        code = working.wait(timeout=60)
-
-    documents = use_cases.documents(commands.use_case)
-    assert code == 130
-    assert {(each["status"], each["lock"], each["retry"]) for each in documents} == {(0, None, 0)}

@@ -12,17 +12,12 @@ import pymongo
 import pytest
 
 from crawlcw.errors import LeaseLostError, Reason
-from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.mongo.indexes import BY_PRIORITY
-from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Status, Task
 from crawlcw.tracking import Tracker
 from tests.capabilities.use_cases import UseCases, due_keys, fail, finish
-from tests.ledger.test_ledger_plans import check_plans
-from tests.support.command_log import CommandLog
 from tests.support.ledgers import START, make_task
 from tests.support.programs import run_to_end
 
@@ -56,32 +51,6 @@ def crowd() -> list[Task]:
 
 def oldest_first(number: int) -> list[str]:
     return [f"TODO-{n}" for n in range(READY)][::-1][:number]
-
-
-@pytest.mark.thorough
-@pytest.mark.seed("0.19")
-@pytest.mark.parametrize("hosts", [None, ["todo"]], ids=["all", "by stage"])
-async def test_a_page_reads_what_it_returns_oldest_first_and_sorts_nothing_on_mongodb(
-    on_mongodb: UseCases, hosts: Any
-):
-    command_log = CommandLog()
-    name = on_mongodb.named("crowd")
-    async with pymongo.AsyncMongoClient(
-        on_mongodb.url, tz_aware=True, event_listeners=[command_log]
-    ) as client:
-        database = client.get_default_database()
-        ledger = MongoLedger(
-            MongoStore(database, name, clock=on_mongodb.clock, kind=LedgerKind.USE_CASE)
-        )
-        await ledger.inspection.prepare()
-        found = [documents.document(task) for task in crowd()]
-        await client.get_default_database()[name].insert_many(found)
-        command_log.commands.clear()
-        page = await ledger.tasks.page(limit=100, hosts=hosts)
-
-    assert [task.url for task in page] == oldest_first(100)
-    with pymongo.MongoClient(on_mongodb.url, tz_aware=True) as client:
-        assert check_plans(client.get_default_database(), command_log, "find") == [100]
 
 
 def explained(db: sqlite3.Connection, statement: str) -> list[sqlite3.Row]:

@@ -99,21 +99,6 @@ async def test_the_task_of_a_process_that_was_killed_runs_again(use_cases: UseCa
     assert task.retry == 0
 
 
-@pytest.mark.seed("0.9")
-async def test_without_any_sign_of_its_holder_a_lock_lapses_at_the_end_of_its_lease(
-    use_cases: UseCases, tracker: Tracker, other: Tracker
-):
-    await tracker.add("order-1")
-    await tracker.session.claim([await task_of(tracker, "order-1")])
-    use_cases.clock.advance(seconds=59)
-    with pytest.raises(TaskLockedError):
-        await finish(other, "order-1")
-    use_cases.clock.advance(seconds=1)
-
-    assert await due_keys(other) == ["order-1"]
-    await finish(other, "order-1")
-
-
 @pytest.mark.seed("0.18")
 async def test_a_lock_that_could_not_be_released_lapses(on_mongodb: UseCases):
     other = await on_mongodb.open()

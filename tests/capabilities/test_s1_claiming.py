@@ -10,7 +10,7 @@ import pytest
 from crawlcw.errors import Reason, TaskLockedError
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import Advanced, Failed, Outcome, Progress, Succeeded, settle
-from crawlcw.tracking import SyncTracker, Tracker
+from crawlcw.tracking import Tracker
 from tests.capabilities.use_cases import UseCases, due_keys, fail, finish, task_of
 from tests.support.ledgers import START, FakeClock
 
@@ -65,19 +65,6 @@ async def test_a_report_that_is_sent_twice_counts_once(
     assert use_cases.documents(tracker.name) == once
     task = await tracker.get("order-1")
     assert (task.status, task.stage, task.retry) == (status, stage, status is Status.FAILED)
-
-
-@pytest.mark.seed("1.11")
-async def test_a_release_that_is_sent_twice_changes_nothing_more(
-    use_cases: UseCases, tracker: Tracker, other: Tracker
-):
-    await tracker.add("order-1")
-    leases = await claimed(tracker, "order-1")
-    await tracker.session.release(leases)
-    async with other.start("order-1"):
-        held = use_cases.documents(tracker.name)
-        assert await tracker.ledger.outcomes.release(leases) == 0
-        assert use_cases.documents(tracker.name) == held
 
 
 @pytest.mark.seed("1.12")
@@ -153,37 +140,6 @@ async def test_a_task_of_five_leases_is_renewed_and_runs_once(use_cases: UseCase
 
     assert tries > 5
     assert (task.status, task.lost, len(task.trace)) == (Status.FINISHED, 0, 1)
-
-
-@pytest.mark.thorough
-@pytest.mark.seed("1.15")
-async def test_an_event_loop_that_stands_still_for_five_leases_keeps_its_task(use_cases: UseCases):
-    name = use_cases.named("orders")
-
-    def elsewhere() -> int:
-        tries = 0
-        with SyncTracker.open(use_cases.url, name) as other:
-            ends = time.monotonic() + 5 * 2.0
-            while time.monotonic() < ends:
-                with pytest.raises(TaskLockedError), other.start("order-1"):
-                    pass
-                tries += 1
-                time.sleep(0.02)
-        return tries
-
-    async with Tracker.open(use_cases.url, name, lease=2) as tracker:
-        await tracker.add("order-1")
-        async with tracker.start("order-1") as execution:
-            tries = elsewhere()  # blocks this event loop
-            execution.data["by"] = "the one that stood still"
-        task = await tracker.get("order-1")
-
-    assert tries > 5
-    assert (task.data, task.trace[-1].fence, task.lost) == (
-        {"by": "the one that stood still"},
-        1,
-        0,
-    )
 
 
 @pytest.mark.seed("1.19")

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from crawlcw.assembly import run_spider
-from crawlcw.model.task import Status
 from crawlcw.testing import ReplayDownloader
-from crawlcw.tracking import Execution, NewTask, Tracker, Worker
-from tests.capabilities.use_cases import UseCases, due_keys, fail, finish, task_of
+from crawlcw.tracking import NewTask, Tracker
+from tests.capabilities.use_cases import UseCases, due_keys, finish, task_of
 from tests.support.ledgers import FakeClock
 
 ALPHABET = string.ascii_letters + "$.%\0é\N{SNOWMAN} \n'\""
@@ -62,17 +61,6 @@ async def test_after_a_crash_between_stages_a_task_goes_on_with_the_stage_it_was
         ("download", "advance"),
         ("encode", "finish"),
     ]
-
-
-@pytest.mark.seed("1.1")
-async def test_each_stage_has_attempts_of_its_own(tracker: Tracker):
-    await tracker.add("video-1", stage="download")
-    await fail(tracker, "video-1", times=2)
-    async with tracker.start("video-1") as execution:
-        await execution.advance("encode")
-    await fail(tracker, "video-1", times=2)
-
-    assert (await tracker.get("video-1")).status is Status.FAILED
 
 
 @pytest.mark.seed("1.2")
@@ -169,18 +157,6 @@ async def test_a_spider_of_fifteen_lines_crawls(use_cases: UseCases):
 
     assert len(SPIDER.strip().splitlines()) <= 15
     assert (report.finish_reason, report.pages, report.items) == ("drained", 3, 2)
-
-
-@pytest.mark.seed("1.6")
-async def test_of_a_stage_its_function_is_all_there_is_to_write(tracker: Tracker):
-    @tracker.use_case.stage
-    async def pay(execution: Execution) -> int:
-        return execution.data["amount"] * 2
-
-    await tracker.add("order-1", {"amount": 3})
-    await Worker(tracker, drain=True).run()
-
-    assert (await tracker.get("order-1")).results == {"pay": 6}
 
 
 @pytest.mark.seed("1.22")

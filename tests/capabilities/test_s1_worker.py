@@ -169,24 +169,6 @@ async def test_an_idle_worker_hardly_asks_and_begins_at_once_with_what_is_added_
 
 
 @pytest.mark.seed("1.18")
-async def test_a_notice_from_the_server_wakes_a_worker_that_never_looks_by_itself(
-    on_mongodb: UseCases, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("crawlcw.tracking.worker._SHORTEST_IDLE", NEVER)
-    tracker, other = await on_mongodb.open(), await on_mongodb.open()
-    asked = counted(tracker, monkeypatch)
-    door = Door(tracker)
-    async with Running(Worker(tracker, concurrency=2)):
-        # The first look is that of the start, the second that of the opened change stream.
-        await until(lambda: asked.count("horizon") >= 2)
-        for n in range(3):
-            await other.add(f"order-{n}")
-            await until(lambda n=n: f"order-{n}" in door.begun)
-
-    assert door.begun == ["order-0", "order-1", "order-2"]
-
-
-@pytest.mark.seed("1.18")
 async def test_nothing_is_lost_where_the_notices_break_off(
     on_mongodb: UseCases, monkeypatch: pytest.MonkeyPatch
 ):

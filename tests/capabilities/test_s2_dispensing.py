@@ -9,7 +9,7 @@ from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.task import Status, key_id
 from crawlcw.tracking import Dispenser, NewTask, Tracker
-from tests.capabilities.use_cases import UseCases, finish, task_of
+from tests.capabilities.use_cases import UseCases, task_of
 from tests.support.ledgers import START, FakeClock
 
 
@@ -187,24 +187,6 @@ async def test_a_worker_sees_what_it_holds_and_everybody_sees_who_holds_what(
     assert await dispenser.check("w1", pool) == set(first)
     assert await dispenser.check("w2", pool) == set(last)
     assert held == dict.fromkeys(first, "@w1") | dict.fromkeys(last, "@w2")
-
-
-@pytest.mark.seed("2.12")
-async def test_the_pool_is_made_anew_and_what_is_assigned_stays_as_it_is(
-    tracker: Tracker, dispenser: Dispenser, second: Dispenser, pool: list[str]
-):
-    held = await given(dispenser, "w1", 2)
-    await finish(tracker, pool[2])
-    mapping = {pool[0]: 0, pool[2]: 0, pool[5]: 9, "new": 10}
-    rebuilt = await second.rebuild(mapping)
-    again = await second.rebuild(mapping)
-
-    assert (rebuilt.added, rebuilt.prioritised, rebuilt.withdrawn) == (1, 1, 6)
-    assert (again.added, again.reopened, again.prioritised, again.withdrawn) == (0, 0, 0, 0)
-    assert await given(second, "w2", 10) == ["new", pool[5]]
-    assert (await dispenser.done("w1", held)).accepted == set(held)
-    assert (await tracker.get(pool[2])).status is Status.FINISHED
-    assert (await tracker.counts()).total == 11
 
 
 @pytest.mark.seed("2.12")

@@ -171,19 +171,6 @@ async def test_a_block_that_fails_changes_nothing_but_errors_and_attempts(tracke
 
 
 @pytest.mark.seed("3.9")
-async def test_what_was_saved_in_the_middle_stays_though_the_block_fails(tracker: Tracker):
-    await tracker.add("order-1")
-    with pytest.raises(DeclinedError):
-        async with tracker.start("order-1") as execution:
-            execution.data["part"] = 1
-            await execution.checkpoint()
-            execution.data["part"] = 2
-            raise DeclinedError
-
-    assert (await tracker.get("order-1")).data == {"part": 1}
-
-
-@pytest.mark.seed("3.9")
 async def test_who_has_lost_the_task_saves_nothing(
     tracker: Tracker, other: Tracker, clock: FakeClock
 ):

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from crawlcw.errors import LedgerUnavailableError, Reason, TaskIgnoredError
+from crawlcw.errors import Reason, TaskIgnoredError
 from crawlcw.model.task import Status
 from crawlcw.tracking import Tracker
 from tests.capabilities.journal import Journal
@@ -16,7 +16,6 @@ from tests.capabilities.use_cases import (
     fail,
     finish,
     task_of,
-    that_may_be_cut_off,
 )
 from tests.capabilities.worker_process import line, process
 from tests.faults.proxy import At, End, Fault, Loss, proxied
@@ -175,15 +174,3 @@ async def test_a_reply_that_is_lost_is_asked_for_until_it_is_known_what_was_done
     assert struck
     assert (task.status, task.data, task.retry) == (Status.FINISHED, {"paid": 1}, 0)
     assert [trace.event for trace in task.trace] == ["finish"]
-
-
-@pytest.mark.seed("4.11")
-async def test_what_cannot_be_known_to_be_recorded_is_no_success(on_mongodb: UseCases):
-    other = await on_mongodb.open()
-    await other.add("order-1")
-    async with that_may_be_cut_off(on_mongodb) as (network, tracker):
-        with pytest.raises(LedgerUnavailableError):
-            async with tracker.start("order-1"):
-                network.cut()
-
-    assert (await other.get("order-1")).status is not Status.FINISHED

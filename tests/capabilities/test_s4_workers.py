@@ -46,21 +46,6 @@ def test_any_script_adds_while_workers_run(commands: Commands, use_cases: UseCas
 
 
 @pytest.mark.seed("4.9")
-def test_a_worker_that_is_to_drain_ends_when_nothing_is_left(
-    commands: Commands, use_cases: UseCases
-):
-    commands.add('"order-1"', '{"key": "order-2", "data": {"fails": true}}')
-    with commands.work("--drain") as working:
-        said, _ = working.communicate(timeout=60)
-
-    statuses = sorted(document["status"] for document in use_cases.documents(commands.use_case))
-    assert working.returncode == 0
-    assert said.startswith("drained: 1 done, 3 failed attempts")
-    assert statuses == [50, 70]
-    assert sorted(commands.worked()) == ["order-1 1", *(f"order-2 {n}" for n in (1, 2, 3))]
-
-
-@pytest.mark.seed("4.9")
 async def test_drained_means_that_everything_is_finished_or_ignored(tracker: Tracker):
     async def drained() -> bool:
         return await tracker.ledger.queries.horizon() is None

@@ -3,28 +3,22 @@
 import asyncio
 import types
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 from typing import Any
 
 import attrs
 import pydantic
 import pytest
-from selectolax.lexbor import LexborHTMLParser
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import TOO_MANY_LINKS, Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, url_list
-from crawlcw.api.user_code import Called, Raised
+from crawlcw.api.user_code import Raised
 from crawlcw.crawl.callbacks import SLICE, Produced, Scope, Turns
-from crawlcw.engine.stats import Stats
-from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
-from crawlcw.model import urls
 from crawlcw.model.task import Task
 from crawlcw.model.transitions import Failed
-from tests.blame import virtual
 from tests.support.callbacks import run_callback
 from tests.support.ledgers import START, make_task
 
@@ -119,35 +113,9 @@ async def test_a_callback_may_be_any_kind_of_function(callback: Callable[..., An
     assert [task.url for task in produced.tasks] == ["http://a.example/1"]
 
 
-async def _nothing() -> None:
-    return None
-
-
-@pytest.mark.parametrize("callback", [lambda: None, list, lambda: iter(()), _nothing])
-async def test_a_callback_may_yield_nothing(callback: Callable[..., Any]):
-    produced = await ran(callback)
-
-    assert (produced.items, produced.tasks) == ([], [])
-
-
 async def test_a_callback_may_return_one_thing():
     assert (await ran(lambda: {"n": 1})).items == [{"n": 1}]
     assert len((await ran(lambda: Request("http://a.example/1"))).tasks) == 1
-
-
-async def test_a_callback_gets_its_arguments():
-    produced = await run(lambda a, b: {"a": a, "b": b}, 1, 2)
-
-    assert isinstance(produced, Produced)
-    assert produced.items == [{"a": 1, "b": 2}]
-
-
-async def test_the_watchdog_is_told_of_the_callback_before_it_runs():
-    watch, begun = Watchdog(Stats(), limit=timedelta(0)), []
-
-    await ran(lambda: begun.append(watch.begun), watch=watch)
-
-    assert begun == [Called(name="parse", subject=PAGE.url)]
 
 
 @dataclass
@@ -187,23 +155,6 @@ async def test_what_is_no_item_is_a_failure_that_says_what_to_do(thing: object):
     assert len(lines) == 4, "frames of crawlcw do not help the author of a spider"
 
 
-async def test_the_line_of_an_asynchronous_callback_is_told_as_well():
-    async def parse() -> AsyncIterator[object]:
-        yield 7
-
-    result = await failed(parse)
-
-    assert isinstance(result, Raised)
-    assert result.where == f"{__file__}:{parse.__code__.co_firstlineno + 1}"
-
-
-@pytest.mark.parametrize("thing", [7, "", b"x"])
-async def test_one_thing_returned_that_is_no_item_is_a_failure_too(thing: object):
-    result = await failed(lambda: thing)
-
-    assert result.message.startswith(f"InvalidItemError: {type(thing).__name__} is not an item")
-
-
 def yields_and_returns() -> Iterator[Any]:
     yield {"n": 1}
     return [{"n": 2}]
@@ -222,28 +173,6 @@ async def test_what_a_generator_returns_is_not_lost_without_a_word(callback: Cal
         "SpiderError: a callback that yields cannot return something as well"
     )
     assert "of type list, by `yield from`" in result.message
-
-
-async def test_what_returned_too_much_is_named_by_its_first_line():
-    result = await run(yields_and_returns)
-
-    assert isinstance(result, Raised)
-    assert result.where == f"{__file__}:{yields_and_returns.__code__.co_firstlineno}"
-
-
-def asks_for_what_cannot_be() -> Iterator[Any]:
-    yield Request("http://a.example/1", headers="X-A: 1")  # type: ignore[arg-type]
-
-
-async def test_of_a_mistake_that_is_told_only_the_users_frames_are():
-    result = await failed(asks_for_what_cannot_be)
-
-    lines = (result.traceback or "").splitlines()
-    line = asks_for_what_cannot_be.__code__.co_firstlineno + 1
-    assert lines[0] == "Traceback (most recent call last):"
-    assert lines[1] == f'  File "{__file__}", line {line}, in asks_for_what_cannot_be'
-    assert lines[-1].startswith("crawlcw.errors.SpiderError: Request(headers=...) takes a mapping")
-    assert [each for each in lines if each.startswith("  File")] == [lines[1]]
 
 
 def helper_of_the_user() -> None:
@@ -266,19 +195,6 @@ async def raises_in_an_async_generator() -> AsyncIterator[Any]:
 
 async def raises_in_a_coroutine() -> None:
     helper_of_the_user()
-
-
-async def test_a_callback_that_takes_lexbors_nodes_for_parsels_selectors_is_given_the_way_out():
-    page = LexborHTMLParser("<h1>a</h1>")
-
-    of_list = await failed(lambda: page.css("h1").getall())  # type: ignore[attr-defined]
-    of_node = await failed(lambda: page.css("h1")[0].attrib)  # type: ignore[attr-defined]
-    other = await failed(lambda: [].missing)  # type: ignore[attr-defined]
-
-    for result, member in ((of_list, "getall"), (of_node, "attrib")):
-        assert f".{member} is of parsel's selectors, which response.selector" in result.message
-        assert "`crawlcw check`" in result.message
-    assert "parsel" not in other.message
 
 
 @pytest.mark.parametrize(
@@ -308,35 +224,6 @@ async def test_a_callback_that_awaits_for_too_long_is_told_with_its_line():
     assert isinstance(result, Raised)
     assert result.message == "TimeoutError: parse did not end within 0.01 s"
     assert result.where == f"{__file__}:{parse.__code__.co_firstlineno + 1}"
-
-
-async def test_a_callback_that_is_cancelled_from_outside_has_not_failed():
-    begun = asyncio.Event()
-
-    async def parse() -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    running = asyncio.create_task(run(parse))
-    await begun.wait()
-    running.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await running
-
-
-async def test_an_error_of_the_text_of_an_error_is_a_failure_too():
-    class MuteError(Exception):
-        def __str__(self) -> str:
-            raise ValueError("no text either")
-
-    def parse() -> None:
-        raise MuteError
-
-    result = await failed(parse)
-
-    assert result.reason is Reason.PARSE_ERROR
-    assert "MuteError" in result.message
 
 
 async def test_a_page_that_would_hang_the_parser_is_not_the_spiders_fault():
@@ -391,16 +278,6 @@ async def test_links_are_followed_down_to_the_depth_allowed(depth: int, followed
     assert produced.items == [{"n": 1}], "the page's own items are recorded"
 
 
-async def test_a_depth_of_its_own_counts_before_that_of_the_page():
-    page = replace(PAGE, options=replace(PAGE.options, max_depth=2))
-    requests = Request("http://a.example/1", max_depth=3), Request("http://a.example/2")
-
-    produced = await yielding(*requests, task=page)
-
-    assert [(task.url[-1], task.options.max_depth) for task in produced.tasks] == [("1", 3)]
-    assert (produced.dropped.counts, produced.too_deep) == ({"refused-depth": 1}, [])
-
-
 async def test_no_more_links_of_a_page_are_followed_than_allowed():
     """HOSTILE 3.20, 8.4."""
     things = [Request(f"http://a.example/{n}") for n in range(10)]
@@ -410,31 +287,6 @@ async def test_no_more_links_of_a_page_are_followed_than_allowed():
     assert [task.url[-1] for task in produced.tasks] == ["0", "1", "2", "3"]
     assert produced.dropped.counts == {TOO_MANY_LINKS: 6}
     assert produced.items == [{"n": 1}]
-
-
-async def test_links_beyond_those_allowed_are_counted_and_not_even_resolved(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    """HOSTILE 3.20, 8.4: a page may have hundreds of thousands of links."""
-    resolved = []
-    resolve = urls.resolver(PAGE.url)
-    monkeypatch.setattr(
-        urls, "resolver", lambda _base, **_: lambda link: resolved.append(link) or resolve(link)
-    )
-    body = b"".join(b"<a href=/%d>x</a>" % n for n in [*range(10), 9])
-    response = Response(PAGE.url, request=Request(PAGE.url), body=body)
-
-    produced = await run(
-        lambda page: page.follow_all("a"),
-        response,
-        scope=scope(max_links_per_page=4),
-    )
-
-    assert isinstance(produced, Produced)
-    assert [task.url[-1] for task in produced.tasks] == ["0", "1", "2", "3"]
-    # A repeated link counts twice: links beyond the limit are not compared.
-    assert produced.dropped.counts == {TOO_MANY_LINKS: 7}
-    assert len(resolved) == 4
 
 
 @pytest.mark.parametrize("kind", [iter, list])
@@ -505,40 +357,6 @@ async def test_what_yields_for_long_waits_for_its_turn_and_ends_in_time(
     assert ticks >= 1
 
 
-@pytest.mark.parametrize("limit", [1.2, 0.0], ids=["limit", "none"])
-def test_a_step_in_which_the_loop_stood_still_counts_as_a_second(
-    limit: float, monkeypatch: pytest.MonkeyPatch
-):
-    def asleep() -> Iterator[Any]:
-        yield {"n": 1}
-        clock.now += 3600  # as on a machine that is suspended
-        yield {"n": 2}
-
-    with virtual.virtual(monkeypatch) as clock:
-        produced = virtual.run(clock, run(asleep, within=limit), within=timedelta(hours=2))
-
-    assert isinstance(produced, Produced)
-
-
-def test_a_callback_that_waits_for_its_turn_does_not_spend_its_time(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    class Busy(Turns):
-        async def take(self) -> None:
-            await asyncio.sleep(10)
-
-    def parse() -> Iterator[Any]:
-        yield {"n": 1}
-        clock.now += 0.1
-        yield {"n": 2}
-
-    with virtual.virtual(monkeypatch) as clock:
-        made = run(parse, within=1.2, turns=Busy())
-        produced = virtual.run(clock, made, within=timedelta(minutes=1))
-
-    assert isinstance(produced, Produced)
-
-
 async def test_links_that_are_none_to_fetch_are_counted_by_reason():
     produced = await yielding(
         Request("mailto:me@a.example"),
@@ -554,41 +372,6 @@ async def test_links_that_are_none_to_fetch_are_counted_by_reason():
         "refused-scheme": ["mailto:me@a.example"],
         "url-invalid": ["http://[", "no link"],
         "url-too-long": ["http://a.example/" + "x" * 182 + "…"],
-    }
-
-
-async def test_a_dropped_link_counts_each_time_that_it_is_yielded():
-    response = Response("http://a.example/", request=Request("http://a.example/"))
-
-    produced = await yielding(*(response.follow("http://b.example/") for _ in range(3)))
-
-    assert produced.dropped.counts == {"refused-scope": 3}
-
-
-async def test_three_different_links_are_kept_of_each_reason():
-    hosts = ("b", "b", "c", "d", "e")
-
-    produced = await yielding(*(Request(f"http://{host}.example/") for host in hosts))
-
-    assert produced.dropped.counts == {"refused-scope": 5}
-    assert produced.dropped.examples == {
-        "refused-scope": [f"http://{host}.example/" for host in "bcd"]
-    }
-
-
-async def test_what_a_response_left_out_counts_with_the_rest():
-    page = Response("http://a.example/", request=Request("http://a.example/"))
-
-    def parse(response: Response) -> Iterator[Any]:
-        yield from response.follow_all(["mailto:me@a.example", "tel:1"])
-        yield response.follow("javascript:void(0)")
-
-    result = await run(parse, page)
-
-    assert isinstance(result, Produced)
-    assert result.dropped.counts == {"refused-scheme": 3}
-    assert result.dropped.examples == {
-        "refused-scheme": ["javascript:void(0)", "mailto:me@a.example", "tel:1"]
     }
 
 
@@ -613,28 +396,6 @@ async def test_links_that_look_like_traps_are_counted_by_reason(dont_filter: boo
     }
 
 
-async def test_a_trap_is_where_the_settings_say_it_is():
-    free = scope(
-        max_url_length=None,
-        max_path_segments=None,
-        max_segment_repeats=None,
-        max_query_parameters=None,
-    )
-    strict = scope(max_path_segments=1)
-
-    assert len((await yielding(*map(Request, TRAPS), within=free)).tasks) == len(TRAPS)
-    produced = await yielding(Request("http://a.example/a/"), within=strict)
-    assert produced.dropped.counts == {"trap-path-segments": 1}
-
-
-async def test_a_start_url_that_looks_like_a_trap_is_none_when_pages_link_to_it():
-    seen = {make_task(url).id for url in TRAPS}
-
-    produced = await yielding(*map(Request, TRAPS), seen=seen)
-
-    assert (produced.tasks, produced.dropped.counts) == ([], {})
-
-
 @pytest.mark.parametrize(
     ("url", "reason"), [*TRAPS.items(), ("http://b.example/", "refused-scope")]
 )
@@ -643,20 +404,6 @@ def test_a_redirect_into_a_trap_or_out_of_scope_is_refused(url: str, reason: str
         scope().admit_url(url)
 
     assert caught.value.reason == reason
-
-
-def test_any_other_redirect_is_admitted():
-    scope().admit_url("HTTP://www.A.example:80/a/b/a/b/a/b?q=1#part")
-
-
-async def test_a_link_counts_once_however_it_is_written():
-    produced = await yielding(
-        Request("http://a.example/1"),
-        Request("http://A.example:80/1#part"),
-        Request("http://a.example/1", "parse_book"),
-    )
-
-    assert [task.callback for task in produced.tasks] == ["parse"]
 
 
 async def test_links_that_the_ledger_has_are_left_out():
@@ -672,18 +419,6 @@ async def test_links_that_the_ledger_has_are_left_out():
     assert len(changed.tasks) == 1, "the ledger decides whether its copy is older"
 
 
-async def test_links_to_a_host_with_as_many_pages_as_allowed_are_dropped():
-    full = scope("a.example", "b.example")
-    full.full.add("a.example")
-
-    produced = await yielding(
-        Request("http://a.example/1"), Request("http://b.example/2"), within=full
-    )
-
-    assert [task.url[-1] for task in produced.tasks] == ["2"]
-    assert produced.dropped.counts == {"max-pages-per-host": 1}
-
-
 async def test_unfiltered_links_are_tasks_of_their_own_and_the_same_when_parsed_again():
     def parse() -> Iterator[Any]:
         yield Request("http://a.example/1")
@@ -697,16 +432,3 @@ async def test_unfiltered_links_are_tasks_of_their_own_and_the_same_when_parsed_
     assert len(set(ids)) == 3
     assert [task.id for task in again.tasks] == ids
     assert len({task.id for task in elsewhere.tasks} & set(ids)) == 1, "that of the filtered one"
-
-
-async def test_unfiltered_links_are_still_kept_in_scope():
-    produced = await yielding(Request("http://b.example/", dont_filter=True))
-
-    assert produced.tasks == []
-    assert produced.dropped.counts == {"refused-scope": 1}
-
-
-async def test_items_are_cleaned_before_they_are_handed_on():
-    produced = await yielding({"n": 1 << 70, 2: "\ud800", "inf": float("inf")})
-
-    assert produced.items == [{"n": str(1 << 70), "2": "\ufffd", "inf": None}]

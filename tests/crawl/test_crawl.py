@@ -1,7 +1,6 @@
 """Whole crawls in one process: answers from memory, a ledger in a file, no network."""
 
 import asyncio
-import gc
 import itertools
 import time
 from collections import Counter
@@ -14,18 +13,13 @@ from typing import Any
 
 import anyio
 import pytest
-import uvloop
 
-from crawlcw.api.attempt import Attempt, Next, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, url_list
+from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble, run_spider
-from crawlcw.crawl import seeder
-from crawlcw.crawl.callbacks import SLICE
-from crawlcw.crawl.causes import PageAttempt
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.engine import batching
 from crawlcw.errors import (
@@ -36,13 +30,12 @@ from crawlcw.errors import (
     SpiderError,
     StopCrawl,
 )
-from crawlcw.ledger.protocol import Added, Committed, Counts, TaskFilter
+from crawlcw.ledger.protocol import Added, Committed, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model import hosts as host_model
 from crawlcw.model.counters import FinishReason, Report
-from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.standstill import Standstill
-from crawlcw.model.task import Lease, Record, Status, Task
+from crawlcw.model.task import Record, Status, Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.blame.virtual import run, virtual
@@ -257,27 +250,6 @@ async def test_run_spider_does_it_all_in_one_call(path: Path):
     assert list(path.parent.iterdir()) == [path], "the ledger is closed"
 
 
-def test_attempts_are_not_left_to_the_garbage_collector(path: Path):
-    async def left_of_a_crawl() -> int:
-        await run_spider(
-            Books(),
-            ledger=f"sqlite:///{path}",
-            downloader=ReplayDownloader(site(50)),
-            settings=Settings(concurrency=4),
-        )
-        return sum(type(each) is PageAttempt for each in gc.get_objects())
-
-    gc.collect()
-    gc.disable()
-    try:
-        # asyncio's own loop keeps cancelled timers, with the attempts in their contexts.
-        left = uvloop.run(left_of_a_crawl())
-    finally:
-        gc.enable()
-
-    assert left < 25, "the last ones of each fetcher"
-
-
 async def test_what_is_recorded_of_a_page(ledger: SqliteLedger):
     answer = Replay(
         headers={"Content-Type": "text/html;\x1b", "ETag": '"x\x1b"', "Last-Modified": "\x1bnow"},
@@ -300,21 +272,6 @@ async def test_what_is_recorded_of_a_page(ledger: SqliteLedger):
     assert child.response is not None
     named = (child.response.content_type, child.response.etag, child.response.last_modified)
     assert named == (None, None, None)
-
-
-async def test_answers_are_counted_by_size_and_status(ledger: SqliteLedger):
-    cut = Replay(body="12345", truncated="bytes")
-    crawl = crawl_of(
-        Books(start_urls=[f"{HOME}cut", f"{HOME}none"]),
-        Web({f"{HOME}cut": cut, f"{HOME}none": Replay(status=404, body="123")}),
-        ledger,
-        obey_robots=False,
-    )
-
-    await crawl.run()
-
-    assert (crawl.stats.fetched, crawl.stats.bytes, crawl.stats.truncated) == (2, 8, 1)
-    assert crawl.stats.statuses == {200: 1, 404: 1}
 
 
 @pytest.mark.parametrize(
@@ -342,98 +299,6 @@ async def test_a_host_that_answers_slowly_is_asked_less_often(
 
     host = (await ledger.hosts.get(["a.example"]))["a.example"]
     assert (host.delay > 0) is is_slow
-
-
-async def test_without_a_proxy_or_session_no_answer_is_a_ban(ledger: SqliteLedger):
-    class Suspicious(Books):
-        def banned_when(self, response: Response) -> bool:
-            return True
-
-    report = await crawled(Suspicious(), Web({HOME: "a page"}), ledger, obey_robots=False)
-
-    assert (report.pages, report.failures) == (1, {})
-
-
-async def test_a_session_without_a_proxy_may_be_banned_as_well(ledger: SqliteLedger):
-    web = Web({HOME: [Replay(status=403), "a page"]})
-    own = {"sessions": 2, "proxy_ban_statuses": [403], "obey_robots": False}
-
-    report = await crawled(Books(), web, ledger, **own)
-
-    assert (report.pages, report.failures) == (1, {})
-
-
-async def test_an_errback_is_given_the_page_that_stands_for_a_ban(ledger: SqliteLedger):
-    class Suspicious(Books):
-        def banned_when(self, response: Response) -> bool:
-            return "captcha" in response.text
-
-        def on_error(self, request: Request, error: FetchError) -> Iterator[Any]:
-            assert error.response is not None
-            yield {"reason": str(error.reason), "text": error.response.text}
-
-    own = {"sessions": 2, "max_retry": 1, "obey_robots": False}
-    await crawled(Suspicious(), Web({HOME: "a captcha"}), ledger, **own)
-
-    assert await items(ledger) == [{"reason": "banned", "text": "a captcha"}]
-
-
-async def test_a_ban_of_a_session_is_none_of_its_proxy(
-    ledger: SqliteLedger, caplog: pytest.LogCaptureFixture
-):
-    class ThroughItsProxy:
-        wire = True
-
-        async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-            assert attempt.session is not None
-            return replaced(await call_next(attempt, request), proxy=attempt.session.proxy)
-
-    web, spider = Web({HOME: [Replay(status=403)] * 3 + ["a page"]}), Books()
-    spider.layers = [ThroughItsProxy()]
-    own = {"sessions": 2, "proxies": ["http://one:1", "http://two:1"], "proxy_ban_statuses": [403]}
-
-    report = await crawled(spider, web, ledger, obey_robots=False, **own)
-
-    assert (report.pages, report.failures) == (1, {})
-    assert "proxy_banned" not in [getattr(each, "event", "") for each in caplog.records]
-
-
-async def test_a_request_has_the_session_that_it_names_where_others_have_none(
-    ledger: SqliteLedger,
-):
-    class Named(Books):
-        async def start(self) -> AsyncIterator[Request]:
-            yield Request(HOME, session="alice")
-            yield Request(f"{HOME}other")
-
-        def parse(self, response: Response) -> dict[str, Any]:
-            return {"url": response.session and response.session.name}
-
-    await crawled(Named(), Web({HOME: "", f"{HOME}other": ""}), ledger, obey_robots=False)
-
-    assert await urls_of_items(ledger) == ["", "alice"]
-
-
-@in_virtual_time
-async def test_links_of_a_list_are_requested_while_its_callback_runs(ledger: SqliteLedger):
-    requested = asyncio.Event()
-
-    class Listing(Books):
-        @url_list
-        async def parse(self, response: Response) -> AsyncIterator[Any]:
-            await asyncio.sleep(20)  # the coordinator has nothing to do
-            for number in range(SLICE + 1):
-                yield Request(f"{HOME}{number}", callback=self.page)
-            async with asyncio.timeout(0.05):
-                await requested.wait()
-
-        def page(self, response: Response) -> None:
-            requested.set()
-
-    answers = dict.fromkeys([HOME, *numbered(SLICE + 1)], "")
-    report = await crawled(Listing(), Web(answers), ledger, obey_robots=False, max_pages=2)
-
-    assert (report.pages, report.failures) == (2, {})
 
 
 async def test_no_more_is_under_way_than_allowed(ledger: SqliteLedger):
@@ -692,57 +557,6 @@ async def test_on_error_is_called_for_each_page_of_a_host_that_is_given_up(ledge
     assert 2 <= sum(url in pages for url in web.pages) <= 2 + 8, "no requests after that"
 
 
-async def test_a_host_is_asked_on_while_the_errback_for_its_lost_origin_takes_its_time(
-    ledger: SqliteLedger,
-):
-    lost, first, last = HOME, "https://a.example/1", "https://a.example/2"
-
-    class Waiting(Books):
-        start_urls = [lost, first]
-        all_parsed = asyncio.Event()
-
-        def parse(self, response: Response) -> Iterator[Any]:
-            yield from super().parse(response)
-            if response.url == last:
-                self.all_parsed.set()
-
-        async def on_error(self, request: Request, error: FetchError) -> None:
-            web.go.set()
-            await self.all_parsed.wait()
-            super().on_error(request, error)
-
-    refused = FetchError(Reason.CONNECT, "refused")
-    web, spider = Web({lost: refused, first: links(last), last: ""}, held=[first]), Waiting()
-    own = {"per_host_concurrency": 1, "host_max_failures": 1, "callback_timeout": "1s"}
-
-    report = await crawled(spider, web, ledger, obey_robots=False, **own)
-
-    assert spider.given_up == [(lost, Reason.HOST_UNREACHABLE)]
-    assert (report.pages, web.pages) == (2, [lost, first, last])
-
-
-async def test_no_session_is_logged_in_for_pages_of_a_host_that_is_given_up(
-    ledger: SqliteLedger,
-):
-    class Members(Books):
-        async def start(self) -> AsyncIterator[Request]:
-            for url in pages:
-                yield Request(url, session=f"user{url[-1]}")
-
-        async def login(self, session: LoginSession) -> None:
-            logins.append(session.name)
-
-    logins: list[str] = []
-    pages = numbered(10)
-    web = Web(dict.fromkeys(pages, FetchError(Reason.CONNECT, "refused")))
-    spider = Members()
-
-    await crawled(spider, web, ledger, host_max_failures=1, obey_robots=False)
-
-    assert sorted(url for url, _ in spider.given_up) == pages
-    assert logins == [f"user{web.pages[0][-1]}"]
-
-
 async def test_an_errback_is_called_and_what_has_none_is_given_up_at_once(ledger: SqliteLedger):
     class Some(Spider):
         name = "books"
@@ -770,29 +584,6 @@ async def test_an_errback_is_called_and_what_has_none_is_given_up_at_once(ledger
     # After that, only pages that a caller waits for are claimed.
     assert report.failures == {"host-unreachable": 4}
     assert await ledger.queries.reasons() == {"host-unreachable": 14}
-
-
-async def test_a_page_that_waits_for_a_retry_is_given_up_with_its_host(
-    ledger: SqliteLedger,
-):
-    """Its host is given up during the wait: the crawl does not continue for this page alone."""
-    late = f"{HOME}late"
-    answers = {late: down(500), f"{HOME}1": FetchError(Reason.CONNECT, "refused")}
-    web = Web(answers, held=[f"{HOME}1"])
-    spider = Books(start_urls=[late, f"{HOME}1"])
-    crawl = crawl_of(spider, web, ledger, backoff_base="1h", host_max_failures=1, obey_robots=False)
-
-    async with anyio.create_task_group() as running:
-        running.start_soon(crawl.run)
-        await web.reached.wait()
-        while (await record(ledger, late)).task.status is not Status.FAILED:
-            await asyncio.sleep(0.01)
-        web.go.set()
-
-    assert sorted(spider.given_up) == [
-        (f"{HOME}1", Reason.HOST_UNREACHABLE),
-        (late, Reason.HOST_UNREACHABLE),
-    ]
 
 
 @in_virtual_time
@@ -845,46 +636,6 @@ async def test_a_server_that_names_a_time_is_asked_no_earlier(ledger: SqliteLedg
     assert host.ready_at >= host.not_before
 
 
-@pytest.mark.parametrize(("named", "wait"), [("100", 100), ("86400", 300)])
-@in_virtual_time
-async def test_a_page_that_fails_waits_as_its_server_says_and_no_longer_than_a_host_may_rest(
-    ledger: SqliteLedger, named: str, wait: int
-):
-    web = Web({HOME: [down(500, **{"Retry-After": named}), "there"]})
-    began = ledger.now()
-
-    report = await crawled(Books(), web, ledger, host_backoff_max=300)
-
-    assert report.pages == 1
-    assert wait <= (ledger.now() - began).total_seconds() < wait + 60
-
-
-@pytest.mark.parametrize(
-    ("options", "home"),
-    [
-        ({"headers": {"Api-Key": "k"}}, Replay(body=links("/busy"))),
-        ({"method": "POST"}, Replay(body=links("/busy"))),
-        ({"accept_statuses": [404]}, Replay(status=404, body=links("/busy"))),
-        ({"dont_filter": True}, to("/there")),
-    ],
-    ids=["its own headers", "another method", "no good status", "a redirect"],
-)
-@in_virtual_time
-async def test_a_page_that_would_not_be_answered_well_again_is_no_probe(
-    ledger: SqliteLedger, options: dict[str, Any], home: Replay
-):
-    class Own(Books):
-        async def start(self) -> AsyncIterator[Request]:
-            yield Request(HOME, **options)
-
-    busy = [down(503, **{"Retry-After": "0"}), "there"]
-    web = Web({HOME: home, f"{HOME}there": links("/busy"), f"{HOME}busy": busy})
-
-    report = await crawled(Own(), web, ledger, concurrency=1)
-
-    assert (report.pages, web.pages.count(HOME), web.pages.count(f"{HOME}busy")) == (2, 1, 2)
-
-
 @in_virtual_time
 async def test_pages_of_a_session_do_not_wait_for_the_login_of_another_one(ledger: SqliteLedger):
     """Those that wait for a login would hold all fetchers, and all slots of their host."""
@@ -915,26 +666,6 @@ async def test_pages_of_a_session_do_not_wait_for_the_login_of_another_one(ledge
     assert all(90 <= ended[page] < 100 for page in pages[1:])
 
 
-async def test_a_page_that_was_asked_for_with_its_own_headers_is_no_probe_of_a_login(
-    ledger: SqliteLedger,
-):
-    class Keyed(Books):
-        async def start(self) -> AsyncIterator[Request]:
-            yield Request(HOME, headers={"Api-Key": "k"})
-
-        async def login(self, session: LoginSession) -> None:
-            pass
-
-        def login_when(self, response: Response) -> bool:
-            return response.url != HOME
-
-    web = Web({HOME: links("/gone"), f"{HOME}gone": ""})
-
-    report = await crawled(Keyed(), web, ledger, concurrency=1, max_retry=1, obey_robots=False)
-
-    assert (report.pages, web.pages.count(HOME)) == (1, 1)
-
-
 async def test_a_connection_that_broke_while_the_loop_stood_still_costs_no_page_an_attempt(
     ledger: SqliteLedger,
 ):
@@ -949,43 +680,6 @@ async def test_a_connection_that_broke_while_the_loop_stood_still_costs_no_page_
     report = await crawled(Books(), web, ledger, max_retry=1, obey_robots=False)
 
     assert (report.pages, report.failures) == (1, {})
-
-
-@pytest.mark.parametrize(
-    ("second", "failures"),
-    [
-        (down(500), 2),
-        (FetchError(Reason.CONTENT_TYPE), 1),
-        (down(404), 0),
-        (to("ftp://a.example/"), 0),
-        (FetchError(Reason.BODY_TOO_LARGE), 0),
-    ],
-    ids=["failed", "unwanted", "missing", "leads nowhere", "too large"],
-)
-async def test_pages_that_fail_in_a_row_are_counted_until_the_host_answers_well(
-    second: Any, failures: int, ledger: SqliteLedger
-):
-    first, then = numbered(2)
-    web = Web({first: down(500), then: second})
-
-    await crawled(
-        Books(start_urls=[first, then]), web, ledger, concurrency=1, max_retry=1, obey_robots=False
-    )
-
-    host = (await ledger.hosts.get(["a.example"]))["a.example"]
-    assert (web.pages, host.page_failures) == ([first, then], failures)
-
-
-@in_virtual_time
-async def test_a_page_that_alone_is_refused_ends_no_row_of_failures(ledger: SqliteLedger):
-    busy, broken = numbered(2)
-    web = Web({HOME: "", busy: down(429), broken: down(500)})
-
-    await crawled(Books(start_urls=[HOME, busy, broken]), web, ledger, concurrency=1, max_retry=1)
-
-    host = (await ledger.hosts.get(["a.example"]))["a.example"]
-    assert web.pages == [HOME, busy, HOME, broken, busy]
-    assert host.page_failures == 1
 
 
 async def test_a_body_of_another_length_than_promised_is_tried_again(ledger: SqliteLedger):
@@ -1027,22 +721,6 @@ async def test_an_error_of_crawlcw_itself_ends_no_page(error: Exception, ledger:
     assert "keeps 1 page from being done" in report.detail
     assert "a downloader may not do this" in report.detail
     assert report.host_failures == {}
-
-
-@in_virtual_time
-async def test_a_crawl_waits_for_start_after_an_error_of_crawlcw_itself(ledger: SqliteLedger):
-    class Slow(Books):
-        async def start(self) -> AsyncIterator[Request]:
-            yield Request(HOME)
-            await asyncio.sleep(60)
-            yield Request(f"{HOME}1")
-
-    web = Web({HOME: [RuntimeError("it passes"), ""], f"{HOME}1": ""})
-
-    report = await crawled(Slow(), web, ledger)
-
-    assert (report.finish_reason, report.internal_errors) == (FinishReason.DRAINED, 1)
-    assert report.pages == 2
 
 
 @pytest.mark.parametrize(
@@ -1107,28 +785,6 @@ async def test_a_callback_that_raises_costs_its_own_page_only(ledger: SqliteLedg
     assert web.pages.count(f"{HOME}1") == 1
 
 
-async def test_pages_that_a_broken_callback_has_under_way_wait_for_the_mended_one(
-    ledger: SqliteLedger,
-):
-    class Broken(Books):
-        start_urls = [f"http://h{n}.example/" for n in range(30)]
-        reached = 0
-        all_there = asyncio.Event()
-
-        async def parse(self, response: Response) -> None:
-            self.reached += 1
-            if self.reached == 30:
-                self.all_there.set()
-            await self.all_there.wait()
-            raise KeyError("title")
-
-    web = Web(dict.fromkeys(Broken.start_urls, ""))
-    report = await crawled(Broken(), web, ledger, concurrency=30, obey_robots=False)
-
-    assert report.finish_reason is FinishReason.CALLBACK_BROKEN
-    assert report.counts.by_status == {Status.IGNORED: 20, Status.TODO: 10}
-
-
 async def test_a_callback_that_has_read_a_page_is_not_broken(ledger: SqliteLedger):
     class Mostly(Books):
         start_urls = [HOME, *(f"{HOME}{n}" for n in range(30))]
@@ -1162,21 +818,6 @@ async def test_an_error_of_a_callback_is_logged_once_and_no_more_than_100_of_the
     assert len(told) == len(set(told)) == 100
     assert len([each for each in told if "Error10:" in each]) == 1
     assert "Error10: why at " in told[0]
-
-
-async def test_pages_that_retire_the_session_that_they_have_not_break_no_callback(
-    ledger: SqliteLedger,
-):
-    class Retiring(Books):
-        start_urls = [f"{HOME}{n}" for n in range(21)]
-
-        def parse(self, response: Response) -> None:
-            response.session.retire()
-
-    web = Web(dict.fromkeys(Retiring.start_urls, ""))
-    report = await crawled(Retiring(), web, ledger, concurrency=1, max_retry=1)
-
-    assert (report.finish_reason, report.failures) == (FinishReason.DRAINED, {"logged-out": 21})
 
 
 async def test_a_callback_that_is_gone_fails_its_page_with_its_name(ledger: SqliteLedger):
@@ -1323,63 +964,6 @@ B = "http://b.example/"
 SECRET = {"Authorization": "Basic c2VjcmV0", "Accept-Language": "de"}
 
 
-def cancel_own_task() -> None:
-    me = asyncio.current_task()
-    assert me is not None
-    me.cancel()
-
-
-class CancellingSync(Books):
-    def parse(self, response: Response) -> Iterator[Any]:
-        yield from super().parse(response)
-        if response.url.endswith("/1"):
-            cancel_own_task()
-
-
-class CancellingAwaiting(Books):
-    async def parse(self, response: Response) -> AsyncIterator[Any]:
-        for each in super().parse(response):
-            yield each
-        if response.url.endswith("/1"):
-            cancel_own_task()
-            await asyncio.sleep(25)
-
-
-class CancellingRaising(Books):
-    def parse(self, response: Response) -> Iterator[Any]:
-        yield from super().parse(response)
-        if response.url.endswith("/1"):
-            cancel_own_task()
-            raise LookupError("no price")
-
-
-class CancellingHook(Books):
-    async def before_request(self, request: Request) -> None:
-        if request.url.endswith("/1"):
-            cancel_own_task()
-
-
-@pytest.mark.parametrize(
-    ("kind", "told"),
-    [
-        (CancellingSync, "CancelledError"),
-        (CancellingAwaiting, "CancelledError"),
-        (CancellingRaising, "LookupError: no price"),
-        (CancellingHook, "CancelledError"),
-    ],
-)
-async def test_code_that_cancels_its_own_task_costs_its_own_page_only(
-    kind: type[Books], told: str, ledger: SqliteLedger
-):
-    report = await crawled(kind(), Web(site(4)), ledger)
-
-    assert (report.finish_reason, report.failures) == ("drained", {"parse-error": 1})
-    assert report.pages == 4
-    bad = await record(ledger, f"{HOME}1")
-    assert (bad.task.status, bad.task.reason) == (Status.IGNORED, Reason.PARSE_ERROR)
-    assert told in bad.errors[0].message
-
-
 class Careful(Books):
     """Sends a secret to its first host; both hosts are its own."""
 
@@ -1421,50 +1005,12 @@ async def test_a_redirect_on_a_host_with_a_delay_waits_for_its_turn(ledger: Sqli
     assert [dict(request.headers) for request in web.sent] == [SECRET] * 2
 
 
-async def test_hosts_that_lead_to_one_another_for_ever_end_at_the_greatest_depth(
-    ledger: SqliteLedger,
-):
-    web = Web({f"http://{n}.b.example/": to(f"http://{n + 1}.b.example/") for n in range(99)})
-
-    report = await crawled(Careful(start_urls=[]), web, ledger, max_depth=5)
-    assert report.counts.total == 1
-    spider = Books(start_urls=["http://0.b.example/"])
-    spider.allowed_hosts = ("b.example",)
-    await crawled(spider, web, ledger, max_depth=5)
-
-    assert len(web.pages) == 7
-    assert await ledger.queries.reasons() == {"http-status": 1, "refused-depth": 1}
-
-
-async def test_a_redirect_out_of_scope_to_another_host_is_refused(ledger: SqliteLedger):
-    web = Web({HOME: links("/away"), f"{HOME}away": to("http://c.example/")})
-
-    await crawled(Books(), web, ledger)
-
-    away = await record(ledger, f"{HOME}away")
-    assert (away.task.status, away.task.reason) == (Status.IGNORED, Reason.REFUSED_SCOPE)
-
-
 async def test_with_cookies_a_redirect_leads_through_another_host_and_back(ledger: SqliteLedger):
     web = Web({HOME: [to(B), "the page"], B: to(HOME)})
 
     await crawled(Careful(), web, ledger, cookies=True)
 
     assert await items(ledger) == [{"url": HOME, "n": 7}]
-
-
-async def test_a_page_that_many_redirects_lead_to_at_once_is_asked_for_once(ledger: SqliteLedger):
-    ways = [f"/old/{n}" for n in range(8)]
-    answers = {HOME: links(*ways), f"{HOME}new": "the page"}
-    answers |= {HOME + way[1:]: to("/new") for way in ways}
-    web = Web(answers)
-
-    report = await crawled(Books(), web, ledger, per_host_concurrency=0)
-
-    assert web.pages.count(f"{HOME}new") == 1
-    assert web.most["all"] > 2, "no two requests at once"
-    assert report.counts.by_status == {Status.FINISHED: 10}
-    assert await urls_of_items(ledger) == [HOME, f"{HOME}new"]
 
 
 @in_virtual_time
@@ -1490,14 +1036,6 @@ async def test_a_redirect_within_a_host_is_no_link_further(ledger: SqliteLedger)
     assert (await record(ledger, f"{HOME}far")).task.reason is Reason.REFUSED_DEPTH
 
 
-async def test_a_redirect_to_what_is_known_is_no_link_further(ledger: SqliteLedger):
-    web = Web({HOME: links("/new", "/old"), f"{HOME}old": to("/new"), f"{HOME}new": ""})
-
-    report = await crawled(Books(), web, ledger, max_depth=1)
-
-    assert report.counts.by_status == {Status.FINISHED: 3}
-
-
 async def test_a_redirect_to_what_lay_too_deep_is_followed(ledger: SqliteLedger):
     answers = {HOME: links("/a"), f"{HOME}a": links("/new")}
     await crawled(Books(), Web({**answers, f"{HOME}new": ""}), ledger, max_depth=1)
@@ -1508,34 +1046,6 @@ async def test_a_redirect_to_what_lay_too_deep_is_followed(ledger: SqliteLedger)
 
     assert (await record(ledger, f"{HOME}new")).task.status is Status.FINISHED
     assert web.pages == [f"{HOME}b", f"{HOME}new"]
-
-
-async def test_linked_pages_that_lead_to_one_another_at_once_end(ledger: SqliteLedger):
-    ways = [f"/{n}" for n in range(3)]
-    answers = {HOME + ways[n - 1][1:]: to(ways[n]) for n in range(3)}
-    web = Web({HOME: links(*ways), **answers}, held=[*answers])
-
-    async def let_go() -> None:
-        while web.under_way["a.example"] < len(ways):
-            await asyncio.sleep(0.001)
-        web.go.set()
-
-    await asyncio.gather(let_go(), crawled(Books(), web, ledger, per_host_concurrency=0))
-
-    # The last page sees the loop only if the other results have been written.
-    reasons = [(await record(ledger, url)).task.reason for url in answers]
-    assert set(reasons) <= {Reason.REDIRECT, Reason.REDIRECT_LOOP}
-    assert reasons.count(Reason.REDIRECT) >= 2
-    assert (await ledger.queries.counts()).pages == 1
-
-
-async def test_a_redirect_loop_is_given_up(ledger: SqliteLedger):
-    await crawled(Books(), Web({HOME: to("/1"), f"{HOME}1": to("/")}), ledger)
-
-    last = await record(ledger, f"{HOME}1")
-    assert last.task.reason is Reason.REDIRECT_LOOP
-    assert "perhaps the site needs cookies" in last.errors[-1].message
-    assert (await record(ledger, HOME)).task.reason is Reason.REDIRECT
 
 
 # Pages that are not fetched
@@ -1730,19 +1240,6 @@ async def test_as_many_items_are_recorded_as_asked_for_and_the_rest_of_the_last_
     assert report.counts[Status.TODO] > 0, "the next run does the rest"
 
 
-async def test_a_redirected_page_counts_as_one_of_those_asked_for(ledger: SqliteLedger):
-    web = Web(
-        {HOME: links(*(f"/old{n}" for n in range(20)))}
-        | {f"{HOME}old{n}": to(f"/new{n}") for n in range(20)}
-        | {f"{HOME}new{n}": "" for n in range(20)}
-    )
-
-    report = await crawled(Books(), web, ledger, max_pages=5, concurrency=4)
-
-    assert len(await items(ledger)) == report.pages == 5
-    assert report.finish_reason == "max-pages"
-
-
 async def test_a_site_smaller_than_the_number_of_pages_asked_for_is_drained(
     ledger: SqliteLedger,
 ):
@@ -1878,55 +1375,6 @@ async def test_a_page_does_not_wait_for_the_seeds_after_it(ledger: SqliteLedger)
     assert (report.pages, report.drained) == (2, True)
 
 
-@in_virtual_time
-async def test_a_late_seed_of_a_busy_host_is_asked_for_at_once(ledger: SqliteLedger):
-    asked: dict[str, float] = {}
-
-    class Slow(Web):
-        async def fetch(self, request: Request, *, url: str) -> Response:
-            asked[url] = asyncio.get_running_loop().time()
-            if url.endswith("/slow"):
-                await asyncio.sleep(20)
-            return await super().fetch(request, url=url)
-
-    class Late(Books):
-        seed_at = 0.0
-
-        async def start(self) -> AsyncIterator[Request]:
-            for url in numbered(30):  # the host may be asked for two pages at once
-                yield Request(url)
-            await asyncio.sleep(3)
-            yield Request(f"{HOME}slow")
-            await asyncio.sleep(5.3)
-            Late.seed_at = asyncio.get_running_loop().time()
-            yield Request(f"{HOME}late")
-
-    web = Slow(dict.fromkeys([*numbered(30), f"{HOME}slow", f"{HOME}late"], ""))
-    await crawled(Late(), web, ledger)
-
-    assert asked[f"{HOME}late"] - Late.seed_at < 0.5
-
-
-@in_virtual_time
-async def test_a_host_is_kept_for_as_long_as_its_page_takes(ledger: SqliteLedger):
-    leased: list[Any] = []
-
-    class Slow(Web):
-        async def fetch(self, request: Request, *, url: str) -> Response:
-            for _ in range(40):
-                await asyncio.sleep(1)
-                leased.extend(
-                    await ledger.host_leases.lease(worker="b", limit=9, lease=timedelta(minutes=1))
-                )
-            return await super().fetch(request, url=url)
-
-    report = await crawled(
-        Books(), Slow({HOME: ""}), ledger, lease="20s", timeout="1m", obey_robots=False
-    )
-
-    assert (report.pages, leased) == (1, [])
-
-
 async def test_what_another_process_added_and_did_not_announce_is_found_while_start_waits(
     ledger: SqliteLedger,
 ):
@@ -1973,45 +1421,6 @@ async def test_a_crawl_that_waits_for_start_alone_says_so(ledger: SqliteLedger):
             assert (await crawl.run()).drained
 
 
-async def test_an_unfiltered_request_has_its_own_page_where_a_redirect_leads(ledger: SqliteLedger):
-    class Twice(Books):
-        async def start(self) -> AsyncIterator[Request]:
-            for _ in range(2):
-                yield Request(f"{HOME}old", dont_filter=True)
-
-    await crawled(Twice(), Web({f"{HOME}old": to("/new"), f"{HOME}new": ""}), ledger)
-
-    assert await urls_of_items(ledger) == [f"{HOME}new"] * 2
-
-
-@pytest.mark.parametrize("seeds", [1, 100_000])
-async def test_start_has_closed_what_it_has_open_before_the_spider_is_closed(
-    ledger: SqliteLedger, seeds: int, caplog: pytest.LogCaptureFixture
-):
-    ends: list[str] = []
-
-    class Ending(Books):
-        async def start(self) -> AsyncIterator[Request]:
-            try:
-                for url in numbered(seeds):
-                    yield Request(url)
-                await asyncio.Event().wait()
-            finally:
-                await asyncio.sleep(0)
-                ends.append("start")
-
-        def parse(self, response: Response) -> Iterator[Any]:
-            raise StopCrawl("enough")
-
-        async def closed(self, report: Report) -> None:
-            ends.append("spider")
-
-    await crawled(Ending(), Web({numbered(1)[0]: ""}), ledger)
-
-    assert ends == ["start", "spider"]
-    assert "asynchronous generator" not in caplog.text
-
-
 async def test_a_crawl_that_ends_writes_the_seeds_that_it_has_read(
     ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
 ):
@@ -2038,20 +1447,6 @@ async def test_a_crawl_that_ends_writes_the_seeds_that_it_has_read(
 
     assert (report.finish_reason, report.detail) == (FinishReason.STOPPED_BY_SPIDER, "enough")
     assert last in [record.task.url for record in await ledger.queries.find(TaskFilter(), limit=9)]
-
-
-async def test_more_seeds_than_one_batch(ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(seeder, "_FIRST_BATCH", 5)
-    monkeypatch.setattr(seeder, "_BATCH", 5)
-
-    class Many(Books):
-        async def start(self) -> AsyncIterator[Request]:
-            for url in numbered(11):
-                yield Request(url)
-
-    report = await crawled(Many(), Web(dict.fromkeys(numbered(11), "")), ledger, concurrency=50)
-
-    assert report.pages == 11
 
 
 # When pages are begun
@@ -2086,88 +1481,6 @@ async def test_links_are_begun_at_once_at_hosts_that_are_asked_already_and_at_ot
     assert web.began[same] - ended < 0.2
     assert web.began[other] - ended < 0.5
     assert now() - web.began[slow] - 20 < 0.2, "it ends with its last page"
-
-
-@in_virtual_time
-async def test_a_fetcher_goes_from_the_page_of_one_host_to_that_of_another_at_once(
-    ledger: SqliteLedger,
-):
-    pages = [f"http://{name}.example/" for name in "abcd"]
-    web = Slowly(dict.fromkeys(pages, ""), seconds=5)
-
-    await crawled(Books(start_urls=pages), web, ledger, concurrency=1)
-
-    waits = [later - earlier - 5 for earlier, later in itertools.pairwise(web.began.values())]
-    assert max(waits) < 0.05
-
-
-@in_virtual_time
-async def test_a_host_without_limits_keeps_all_fetchers_busy(ledger: SqliteLedger):
-    pages = numbered(80)
-    web = Slowly(dict.fromkeys(pages, ""), seconds=0.1)
-
-    await crawled(Books(start_urls=pages), web, ledger, concurrency=4, per_host_concurrency=0)
-
-    began = list(web.began.values())
-    assert began[-1] - began[0] < 1.5 * 0.1 * (80 / 4 - 1)
-
-
-@in_virtual_time
-async def test_a_page_that_is_tried_again_does_not_wait_for_one_under_way(ledger: SqliteLedger):
-    flaky, slow = f"{HOME}flaky", f"{HOME}slow"
-    breaks = Replay(truncated="reset")
-    web = Slowly({flaky: [breaks] * 3 + [""], slow: ""}, seconds=5, those={slow: 25})
-
-    report = await crawled(Books(start_urls=[flaky, slow]), web, ledger, per_host_concurrency=0)
-
-    assert report.pages == 2
-    assert web.began[flaky] - web.began[slow] - 3 * 5 < 0.5
-
-
-@in_virtual_time
-async def test_no_page_is_claimed_before_the_robots_txt_of_its_host_is_known(
-    ledger: SqliteLedger,
-):
-    web = Web({HOME: ""}, held=[ROBOTS])
-    crawl = crawl_of(Books(), web, ledger)
-    running = asyncio.create_task(crawl.run())
-
-    await asyncio.sleep(10)
-    counts = await ledger.queries.counts()
-    web.go.set()
-
-    assert counts.by_status == {Status.TODO: 1}, "its lease could run out"
-    assert (await running).pages == crawl.stats.claims == 1
-
-
-@in_virtual_time
-async def test_a_host_that_answers_again_is_asked_at_once(ledger: SqliteLedger):
-    urls = numbered(6)
-    web = Slowly(dict.fromkeys(urls, "") | {urls[0]: [down(503), ""]}, seconds=1)
-    began = now()
-
-    report = await crawled(Books(start_urls=urls), web, ledger, per_host_concurrency=1)
-
-    assert report.pages == 6
-    assert now() - began < 8
-
-
-@in_virtual_time
-async def test_a_seed_is_begun_when_start_yields_it(ledger: SqliteLedger):
-    other = "http://b.example/"
-
-    class Waiting(Books):
-        async def start(self) -> AsyncIterator[Request]:
-            yield Request(HOME)
-            await asyncio.sleep(60)
-            yield Request(other)
-            await asyncio.sleep(60)
-
-    web = Slowly({HOME: "", other: ""}, seconds=1)
-
-    await crawled(Waiting(), web, ledger)
-
-    assert web.began[other] - web.began[HOME] - 60 < 0.5
 
 
 @pytest.mark.parametrize("pages", [None, 3])
@@ -2368,78 +1681,6 @@ async def test_after_the_grace_everything_is_given_back(ledger: SqliteLedger):
     assert await ledger.workers.all() == []
 
 
-async def claimed_are(number: int, ledger: SqliteLedger) -> None:
-    async with asyncio.timeout(10):
-        while (await ledger.queries.counts())[Status.PROCESSING] < number:
-            await asyncio.sleep(0)
-
-
-@pytest.mark.parametrize(("concurrency", "grace"), [(40, "20ms"), (16, "1h")])
-async def test_who_stops_wakes_the_hosts_of_others_whose_tasks_it_gives_back(
-    ledger: SqliteLedger, path: Path, concurrency: int, grace: str
-):
-    neighbour = await SqliteLedger.open(path, "books")
-    await neighbour.tasks.add([make_task(url) for url in numbered(30)])
-    host = make_task(HOME).host
-    await neighbour.hosts.wake({host: neighbour.now()})
-    hour = timedelta(hours=1)
-    (owned,) = await neighbour.host_leases.lease(worker="neighbour", limit=1, lease=hour)
-    web = Web(site(30), held=[HOME, *numbered(30)])
-    chosen = {"concurrency": concurrency, "lease": "1h", "grace": grace}
-    shared = {"per_host_concurrency": 0, "obey_robots": False}
-    crawl = crawl_of(Books(), web, ledger, **chosen, **shared)
-    running = asyncio.create_task(crawl.run())
-    await web.reached.wait()
-    await claimed_are(31, neighbour)
-    # The owner only waits for the tasks that the crawl has leased. It is woken once more if
-    # the crawl reports its first page after the claim.
-    async with asyncio.timeout(10):
-        leased = [owned]
-        while leased:
-            await neighbour.host_leases.release([(each, each.host) for each in leased])
-            leased = await neighbour.host_leases.lease(worker="neighbour", limit=1, lease=hour)
-
-    crawl.stop()
-
-    # Hosts of running pages are released at the end, the other hosts at once.
-    async with asyncio.timeout(10):
-        while not await neighbour.host_leases.lease(worker="neighbour", limit=1, lease=hour):
-            await asyncio.sleep(0)
-    assert grace == "20ms" or not running.done()
-    web.go.set()
-    await running
-    await neighbour.close()
-
-
-class HostKeeping(PatchedLedger):
-    """Ledger that is unavailable for the release of hosts."""
-
-    patched = ("host_leases.release",)
-
-    async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        raise LedgerUnavailableError("away")
-
-
-async def test_what_was_given_back_counts_where_the_ledger_is_away_afterwards(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("crawlcw.crawl.crawl.LAST_WORDS", timedelta(seconds=0.1))
-    ledger = await HostKeeping.open(path, "books")
-    web = Web(site(6), held=numbered(6))
-    crawl = crawl_of(Books(), web, ledger, concurrency=40, grace="20ms")
-    running = asyncio.create_task(crawl.run())
-    await web.reached.wait()
-    await claimed_are(6, ledger)
-
-    crawl.stop()
-    report = await running
-
-    assert report.counts.by_status == {Status.FINISHED: 1, Status.TODO: 6}
-    assert web.cancelled, "some tasks are released before the end, the others at the end"
-    assert report.released == 6
-    await ledger.close()
-
-
 async def test_stopping_at_once_does_not_wait_for_the_spider_to_be_opened(ledger: SqliteLedger):
     class Waiting(Books):
         async def opened(self) -> None:
@@ -2493,30 +1734,6 @@ async def test_a_stop_bounds_the_wait_for_an_unavailable_ledger(
     assert least <= loop.time() - began <= most
 
 
-async def test_the_first_reason_of_a_crawl_to_end_itself_is_the_one_that_counts(
-    ledger: SqliteLedger, caplog: pytest.LogCaptureFixture
-):
-    class Stopping(Books):
-        first_said = asyncio.Event()
-
-        async def parse(self, response: Response) -> None:  # type: ignore[override]  # any kind will do
-            if response.url != HOME:
-                await self.first_said.wait()
-                raise StopCrawl("second")
-            self.first_said.set()
-            raise StopCrawl("first")
-
-    spider = Stopping(start_urls=[f"{HOME}0", HOME])
-    web = Web(dict.fromkeys(spider.start_urls, ""))
-
-    report = await crawled(spider, web, ledger, per_host_concurrency=0)
-
-    assert (report.pages, report.detail) == (2, "first")
-    assert [each for each in caplog.messages if "stopped-by-spider" in each] == [
-        "stopped-by-spider: first"
-    ]
-
-
 async def test_a_crawl_that_was_stopped_is_completed_by_the_next(ledger: SqliteLedger):
     _, crawl, running = await begun(ledger)
     crawl.stop_now()
@@ -2553,45 +1770,6 @@ async def test_a_crawl_that_is_cancelled_gives_everything_back(ledger: SqliteLed
 
     assert (await ledger.queries.counts()).by_status == {Status.FINISHED: 1, Status.TODO: 30}
     assert await ledger.workers.all() == []
-
-
-@pytest.mark.parametrize(("answers", "told"), [(True, ["leases not given back"]), (False, [])])
-@in_virtual_time
-async def test_a_crawl_that_is_cancelled_waits_a_few_seconds_for_its_ledger(
-    ledger: SqliteLedger, answers: bool, told: list[str], caplog: pytest.LogCaptureFixture
-):
-    async def release(leases: Sequence[Lease]) -> int:
-        if not answers:
-            await asyncio.Event().wait()
-        raise LedgerUnavailableError("away")
-
-    _, _, running = await begun(ledger)
-    ledger.outcomes.release = release  # type: ignore[method-assign]  # as Away does, in virtual time
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-
-    assert loop.time() - began <= 5
-    assert [each.split(",")[0] for each in caplog.messages if "not given back" in each] == told
-
-
-@pytest.mark.parametrize("stop", [Crawl.stop, Crawl.stop_now])
-async def test_a_crawl_that_is_stopped_waits_for_no_robots_txt(
-    ledger: SqliteLedger, stop: Callable[[Crawl], None]
-):
-    web = Web({HOME: ""}, held=[ROBOTS])
-    crawl = crawl_of(Books(), web, ledger, grace="1h")
-    running = asyncio.create_task(crawl.run())
-    await web.reached.wait()
-
-    stop(crawl)
-    async with asyncio.timeout(10):
-        await running
-
-    assert web.cancelled == [ROBOTS], "nothing outlives the crawl"
 
 
 async def test_a_crawl_whose_loop_stands_still_gives_its_pages_back_from_another_thread(
@@ -2646,96 +1824,6 @@ async def test_a_lost_lease_stops_its_page_and_drops_its_result(ledger: SqliteLe
     assert web.cancelled == [HOME]
     assert (report.leases_lost, report.pages, report.items) == (1, 0, 0)
     assert await urls_of_items(ledger) == ["the thief's"]
-
-
-async def test_a_page_that_loses_its_lease_while_it_runs_alone_lets_the_others_begin(
-    ledger: SqliteLedger, path: Path
-):
-    await ledger.tasks.add([make_task(HOME)])
-    for worker in ("dead", "dead too"):
-        await ledger.leases.claim(
-            [(await record(ledger, HOME)).task], worker=worker, lease=timedelta(0), max_lost=3
-        )
-    web = Web({HOME: "", f"{HOME}other": ""}, held=[HOME])
-    spider = Books(start_urls=[HOME, f"{HOME}other"])
-    running = asyncio.create_task(crawl_of(spider, web, ledger, lease="1s").run())
-    await web.reached.wait()
-    thief = await later(path, by=timedelta(hours=1))
-
-    # Another process gives it up, as one that crashes its worker.
-    await thief.leases.claim(
-        [(await record(ledger, HOME)).task], worker="thief", lease=timedelta(hours=1), max_lost=1
-    )
-    report = await asyncio.wait_for(running, timeout=10)
-
-    await thief.close()
-    assert web.cancelled == [HOME]
-    assert (report.drained, report.leases_lost, report.pages) == (True, 1, 1)
-    assert await urls_of_items(ledger) == [f"{HOME}other"]
-
-
-async def test_a_lease_lost_in_the_middle_of_a_redirected_page_leaves_nothing_behind(
-    ledger: SqliteLedger, path: Path, caplog: pytest.LogCaptureFixture
-):
-    """Otherwise the process would hold the target's lease without working on it."""
-    parsing = asyncio.Event()
-    never = asyncio.Event()
-
-    class Thoughtful(Books):
-        times = 0
-
-        async def parse(self, response: Response) -> dict[str, str]:  # type: ignore[override]  # any kind will do
-            self.times += 1
-            self.state.add("parsed")
-            if self.times == 1:
-                parsing.set()
-                await never.wait()
-            return {"url": response.url}
-
-    web = Web({HOME: to("/new"), f"{HOME}new": ""})
-    # With a session a redirect is followed in place.
-    settings = {"lease": "1s", "cookies": True}
-    running = asyncio.create_task(crawl_of(Thoughtful(), web, ledger, **settings).run())
-    await parsing.wait()
-    thief = await later(path, by=timedelta(milliseconds=1500))
-    stolen = next(
-        lease
-        for lease in (
-            await thief.leases.claim(
-                [(await record(ledger, HOME)).task],
-                worker="thief",
-                lease=timedelta(minutes=1),
-                max_lost=3,
-            )
-        ).leases
-    )
-
-    await thief.outcomes.commit([success(thief, stolen)])
-    report = await asyncio.wait_for(running, timeout=20)
-
-    await thief.close()
-    assert report.drained
-    assert await urls_of_items(ledger) == [f"{HOME}new"]
-    state = await ledger.spider_state.read()
-    assert state is not None
-    assert state.values == {"parsed": 1}
-    assert "crawlcw itself" not in caplog.text
-
-
-@in_virtual_time
-async def test_the_lease_of_a_page_behind_a_redirect_is_renewed_as_well(ledger: SqliteLedger):
-    class Thoughtful(Books):
-        async def parse(self, response: Response) -> dict[str, Any]:  # type: ignore[override]  # any kind will do
-            await asyncio.sleep(25)
-            due = (await record(ledger, f"{HOME}new")).task.due
-            return {"is_leased": due is not None and due > ledger.now()}
-
-    web = Web({HOME: to("/new"), f"{HOME}new": ""})
-    # With a session a redirect is followed in place.
-    report = await crawled(Thoughtful(), web, ledger, lease="10s", cookies=True)
-
-    assert report.failures == {}
-    assert await items(ledger) == [{"is_leased": True}]
 
 
 async def test_leases_are_renewed_for_as_long_as_a_page_takes(ledger: SqliteLedger):
@@ -2834,68 +1922,6 @@ async def test_a_ledger_that_stays_away_ends_the_crawl(path: Path, operation: st
     assert (await ledger.queries.counts())[Status.PROCESSING] == 0, "what could be given back was"
     await crawled(Books(), Web(site(5)), ledger)
     assert await urls_of_items(ledger) == sorted(site(5))
-    await ledger.close()
-
-
-class Unreadable(PatchedLedger):
-    """Ledger that finds no single task."""
-
-    patched = ("tasks.get",)
-
-    async def get(self, task_id: bytes) -> Record | None:
-        raise LedgerUnavailableError("get was not answered")
-
-
-async def test_a_ledger_that_stays_away_from_a_page_under_way_ends_the_crawl(path: Path):
-    """It is no internal error, which would be tried again."""
-    ledger = await Unreadable.open(path, "books")
-
-    with pytest.raises(LedgerUnavailableError, match="get was not answered"):
-        await crawled(Books(), Web({HOME: to("/new")}), ledger, ledger_give_up="50ms")
-
-    await ledger.close()
-
-
-@pytest.mark.parametrize("figure", ["counts", "reasons"])
-async def test_a_crawl_that_could_not_be_counted_has_ended_well(path: Path, figure: str):
-    ledger = await Away.open(path, "books")
-    ledger.fails, ledger.calls = figure, float("inf")
-
-    report = await crawled(Books(), Web(site(5)), ledger, ledger_give_up="50ms")
-
-    assert (report.finish_reason, report.pages, report.failed_before) == ("drained", 6, 0)
-    assert (report.counts is None) == (figure == "counts")
-    assert report.any_finished
-    await ledger.close()
-
-
-class Countless(PatchedLedger):
-    """Ledger whose counts never end."""
-
-    patched = ("queries.counts",)
-
-    async def counts(self) -> Counts:
-        await asyncio.sleep(3600)
-        return Counts()
-
-
-async def test_counting_that_takes_too_long_is_left(path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("crawlcw.engine.ledger_retry._LAST_LOOK", 0.1)
-    ledger = await Countless.open(path, "books")
-
-    report = await crawled(Books(), Web(site(5)), ledger)
-
-    assert (report.finish_reason, report.pages, report.counts) == ("drained", 6, None)
-    await ledger.close()
-
-
-async def test_a_second_crawl_that_finds_nothing_to_do_knows_what_was_finished(path: Path):
-    ledger = await SqliteLedger.open(path, "books")
-    assert (await crawled(Books(), Web(site(5)), ledger)).any_finished
-
-    again = await crawled(Books(), Web(site(5)), ledger)
-
-    assert (again.pages, again.any_finished, again.given_up) == (0, True, 0)
     await ledger.close()
 
 

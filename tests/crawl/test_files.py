@@ -1,6 +1,5 @@
 """Crawls that save files: each content once, on both ledgers, whatever interrupts them."""
 
-import asyncio
 import json
 import shutil
 import signal
@@ -26,12 +25,9 @@ from crawlcw import (
     Status,
     run_spider,
 )
-from crawlcw.errors import SpiderError
-from crawlcw.files.saving import SaveFile
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import media_site
-from tests.support.attempts import Layered, attempt
 from tests.support.examples import output_of
 from tests.support.media_site import BLOCK, Media, MediaSite
 
@@ -139,28 +135,6 @@ async def test_the_next_attempt_goes_on_where_the_last_one_ended(
     assert (item["status"], item["file"]["sha256"]) == (200, FILM.sha256)
 
 
-async def test_a_download_that_another_node_goes_on_with_is_of_one_version(
-    site: MediaSite, ledger_url: str, tmp_path: Path
-) -> None:
-    site.cuts.append(3 * BLOCK)
-    other = Media(size=FILM.size, version=2, etag=None, changed=1.5e9, checks=False)
-    impatient = replace(SETTINGS, read_timeout="200ms")
-    crawling = asyncio.create_task(
-        run_spider(spider(site, tmp_path), ledger=ledger_url, settings=impatient)
-    )
-    while len(site.asked) < 2:
-        await asyncio.sleep(0)
-    site.files["/film.mp4"] = other
-
-    report = await crawling
-
-    assert report.failures == {Reason.TIMEOUT_READ: 1}
-    assert site.ranges() == [None, None, f"bytes={3 * BLOCK}-", None]
-    (item,) = await items_in(ledger_url)
-    assert item["file"]["sha256"] == other.sha256
-    assert Path(item["file"]["path"]).read_bytes() == other.piece(0, other.size)
-
-
 async def test_a_file_behind_a_redirect_is_saved(
     site: MediaSite, ledger_url: str, tmp_path: Path
 ) -> None:
@@ -172,21 +146,6 @@ async def test_a_file_behind_a_redirect_is_saved(
     (item,) = await items_in(ledger_url)
     assert item["url"] == site.url("/film.mp4")
     assert Path(item["file"]["path"]).name == f"{FILM.sha256}-film.mp4"
-
-
-async def test_what_is_to_be_saved_is_known_behind_a_redirect_that_drops_headers(
-    tmp_path: Path,
-) -> None:
-    moved = Replay(status=302, headers={"Location": "http://b.example/film.mp4"})
-    web = ReplayDownloader({"http://a.example/": moved, "http://b.example/film.mp4": b"a film"})
-    request = Request("http://a.example/", headers={"X-Key": "secret"}, save_to=tmp_path)
-
-    response = await attempt(
-        request, downloader=Layered(SaveFile(SETTINGS), over=web), settings=SETTINGS
-    )
-
-    assert response.file is not None
-    assert whole_files(tmp_path) == [Path(response.file.path)]
 
 
 Usage = namedtuple("Usage", "total used free")
@@ -229,20 +188,6 @@ async def test_no_name_of_a_file_ends_a_crawl(
 
     assert (report.finish_reason, report.items) == (FinishReason.DRAINED, 2)
     assert f"{FILM.sha256}-b.mp4" in {path.name for path in whole_files(tmp_path)}
-
-
-async def test_a_file_that_says_to_be_larger_than_the_room_on_the_disk_fails_alone(
-    site: MediaSite, ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 0, 1 << 39))
-    site.files["/film.mp4"] = Media(size=3 << 38)
-    site.files["/other.mp4"] = Media(size=17)
-    site.pages["/"] = '<a href="/film.mp4"><a href="/other.mp4">'
-
-    report = await run_spider(spider(site, tmp_path), ledger=ledger_url)
-
-    assert (report.finish_reason, report.items) == (FinishReason.DRAINED, 1)
-    assert report.failures == {Reason.BODY_TOO_LARGE: 1}
 
 
 async def test_a_spider_is_tried_without_a_network(tmp_path: Path) -> None:
@@ -303,27 +248,6 @@ async def test_bodies_are_not_cut_where_that_is_refused(
 
     assert (report.pages, report.given_up) == (1, 2)
     assert report.failures == {Reason.BODY_TOO_LARGE: 2}
-
-
-async def test_one_request_may_be_cut_where_the_others_may_not(tmp_path: Path) -> None:
-    report = await cut_pages(tmp_path, asked=True, settings=Settings(truncate=False))
-
-    assert (report.pages, report.truncated) == (3, 2)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"save_to": ""},
-        {"save_to": "a\nb"},
-        {"save_to": b"films"},
-        {"save_to": "films", "method": "HEAD"},
-        {"save_to": "films", "headers": {"range": "bytes=0-1"}},
-    ],
-)
-def test_a_request_says_where_nothing_can_be_saved(arguments: dict[str, Any]) -> None:
-    with pytest.raises(SpiderError, match="save_to"):
-        Request("http://a.example/", **arguments)
 
 
 def test_the_example_runs(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl
 from crawlcw.errors import FetchError, Reason, SpiderError, StopCrawl
-from crawlcw.fetch.user_layers import OwnDownloader
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import FinishReason, Report
@@ -85,33 +84,6 @@ async def test_a_hook_changes_each_hop_and_neither_robots_nor_the_task(place: st
     tasks = await ledger.queries.find(TaskFilter(), limit=9)
     await ledger.close()
     assert {each.task.headers for each in tasks} == {()}
-
-
-@pytest.mark.parametrize(
-    ("settings", "asked"), [({"cookies": True}, {}), ({}, {"cookies": {"a": "1"}})]
-)
-async def test_pages_of_a_session_and_with_cookies_of_their_own_pass_the_hooks(
-    place: str, settings: dict[str, Any], asked: dict[str, Any]
-):
-    class Keyed(Pages):
-        async def start(self):
-            yield Request(HOME, **asked)
-
-        def before_request(self, request):
-            request.set_header("x-key", "1")
-
-        def after_response(self, response):
-            response.headers["x-seen"] = "1"
-
-        def parse(self, response):
-            yield dict(response.headers)
-
-    Keyed.settings = Settings(backoff_base=0, **settings)
-    web = Web({HOME: "home"})
-    _, items = await crawled(Keyed(), web, place)
-
-    assert dict(web.sent[HOME].headers) == {"x-key": "1"}
-    assert [item["x-seen"] for item in items] == ["1"]
 
 
 async def test_a_signature_in_the_url_is_for_the_server_alone(place: str):
@@ -212,28 +184,6 @@ async def test_a_hook_that_raises_on_all_first_pages_ends_the_crawl(place: str):
 
     assert report.finish_reason is FinishReason.CALLBACK_BROKEN
     assert "after_response raised on each of its first 20 pages" in report.detail
-
-
-async def test_a_host_is_asked_on_while_the_errback_of_a_hooks_fault_takes_its_time(place: str):
-    class Waiting(Pages):
-        start_urls = [f"{HOME}bad", f"{HOME}good"]
-        settings = Settings(per_host_concurrency=1, callback_timeout="1s")
-        parsed = asyncio.Event()
-
-        def before_request(self, request):
-            if request.url.endswith("bad"):
-                raise KeyError("x")
-
-        def parse(self, response):
-            self.parsed.set()
-
-        async def on_error(self, request, error):
-            await self.parsed.wait()
-            yield {"after": "the other page"}
-
-    _, items = await crawled(Waiting(), Web({f"{HOME}good": "good"}), place)
-
-    assert items == [{"after": "the other page"}]
 
 
 async def test_a_hook_may_answer_itself(place: str):
@@ -342,37 +292,6 @@ async def test_a_spider_wraps_its_downloader_and_both_are_closed(place: str):
     assert [item["text"] for item in items] == ["there"]
 
 
-async def test_an_own_downloader_that_raises_when_it_is_closed_costs_the_crawl_nothing(
-    place: str, caplog: pytest.LogCaptureFixture
-):
-    class Odd(Counting):
-        async def close(self) -> None:
-            raise KeyError("x")
-
-    class Wrong(Pages):
-        def downloader(self, default):
-            return Odd(default)
-
-    web = Web({HOME: "there"})
-    report, _ = await crawled(Wrong(), web, place)
-
-    assert (report.finish_reason, web.closed) == (FinishReason.DRAINED, 1)
-    assert "the spider's downloader raised when it was closed: KeyError: 'x'" in caplog.text
-
-
-async def test_a_downloader_may_be_cancelled_while_it_is_closed():
-    class Slow:
-        async def close(self) -> None:
-            await asyncio.Event().wait()
-
-    closing = asyncio.create_task(OwnDownloader(Slow()).close())
-    await asyncio.sleep(0)
-    closing.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-
-
 async def test_a_spider_replaces_its_downloader(place: str):
     class Replaced(Pages):
         def downloader(self, default):
@@ -383,25 +302,6 @@ async def test_a_spider_replaces_its_downloader(place: str):
 
     assert [item["text"] for item in items] == ["another's"]
     assert (web.requested, web.closed) == ([], 1)
-
-
-async def test_an_answer_of_an_own_downloader_is_one_to_the_request_of_the_crawl(place: str):
-    class Odd(Counting):
-        async def fetch(self, request, *, url):
-            return Response(url, request=Request("http://b.example/"))
-
-    class Replaced(Pages):
-        asked: list[str] = []
-
-        def downloader(self, default):
-            return Odd(default)
-
-        def after_response(self, response):
-            self.asked.append(response.request.url)
-
-    await crawled(Replaced(), Web({}), place)
-
-    assert Replaced.asked == [HOME]
 
 
 @pytest.mark.parametrize(
@@ -424,15 +324,6 @@ async def test_what_is_no_downloader_is_the_spiders_mistake(place: str, made: An
     with pytest.raises(SpiderError, match=said):
         await crawled(Wrong(), web, place)
     assert web.closed == 1
-
-
-async def test_a_downloader_is_made_by_a_plain_function(place: str):
-    class Wrong(Pages):
-        async def downloader(self, default):
-            return default
-
-    with pytest.raises(SpiderError, match="must be a plain function, not `async def`"):
-        await crawled(Wrong(), Web({}), place)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ from crawlcw import DropItem, Request, Response, Settings, Spider, run_spider
 from crawlcw.api.spider import check
 from crawlcw.api.user_code import Raised
 from crawlcw.crawl.callbacks import (
-    MOST_REASONS,
-    OTHER_REASONS,
     Produced,
     Scope,
 )
@@ -111,17 +109,6 @@ async def test_it_may_split_an_item_and_none_that_come_of_it_are_counted(item: C
     assert produced.items_dropped == {"item() yielded nothing": 1}
 
 
-async def test_what_a_hook_that_yields_returns_besides_is_not_lost_without_a_word():
-    def both(self: Spider, item: Any, response: Response) -> Any:
-        yield item
-        return {"lost": True}
-
-    failed = await ran(spider_with(both))
-
-    assert isinstance(failed, Failed)
-    assert "cannot return something as well" in failed.message
-
-
 def drop(self: Spider, item: Any, response: Response) -> Any:
     if item["n"] > 1:
         raise DropItem("too many\x1b[31m")
@@ -142,31 +129,6 @@ async def test_it_may_drop_an_item_for_a_reason_that_is_counted(item: Callable[.
 
     assert produced.items == [{"n": 1}]
     assert produced.items_dropped == {"too many\\x1b[31m": 2}
-
-
-@pytest.mark.parametrize(
-    ("told", "counted"), [("", "no reason given"), ("x" * 500, "x" * 119 + "…")]
-)
-async def test_a_reason_is_short_and_not_empty(told: str, counted: str):
-    def item(self: Spider, item: Any, response: Response) -> Any:
-        raise DropItem(told)
-
-    assert [*(await produced_by(spider_with(item))).items_dropped] == [counted]
-
-
-async def test_any_number_of_reasons_takes_a_bounded_space():
-    class Many(Teas):
-        def parse(self, response: Response) -> Any:
-            yield from ({"n": n} for n in (*range(10_000), 0))
-
-        def item(self, item: Any, response: Response | None) -> Any:
-            raise DropItem(f"number {item['n']}")
-
-    produced = await produced_by(Many())
-
-    assert len(produced.items_dropped) == MOST_REASONS + 1
-    assert produced.items_dropped[OTHER_REASONS] == 10_000 - MOST_REASONS
-    assert produced.items_dropped["number 0"] == 2
 
 
 async def hang_later(self: Spider, item: Any, response: Response) -> Any:
@@ -209,13 +171,6 @@ async def test_what_it_raises_fails_the_page_with_its_place():
     assert 'return item["price"]' in (failed.traceback or "")
 
 
-async def test_a_request_is_for_the_callback_to_yield():
-    failed = await ran(spider_with(lambda self, item, response: Request(HOME)))
-
-    assert isinstance(failed, Raised)
-    assert "item() gave a Request: yield it in the callback" in failed.message
-
-
 def test_a_callback_that_is_called_item_is_refused_before_the_crawl():
     def item(self: Spider, response: Response) -> Any:
         yield {}
@@ -247,11 +202,6 @@ async def test_an_invalid_item_costs_itself_alone_where_the_spider_says_so():
 
     assert produced.items == [{"n": 1}, {"n": 3}]
     assert produced.items_dropped == {"'t' is a LexborNode: did you mean .text()?": 1}
-
-
-def test_what_an_invalid_item_costs_is_one_of_two_words():
-    with pytest.raises(SpiderError, match='invalid_items is \'row\': "page" or "item"'):
-        check(type("Odd", (Teas,), {"invalid_items": "row"})())
 
 
 class Shop(Spider):

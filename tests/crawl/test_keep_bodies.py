@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from warcio.archiveiterator import ArchiveIterator
 
-from crawlcw import FinishReason, Reason, Report, Request, Response, Settings, Spider, run_spider
+from crawlcw import FinishReason, Report, Request, Response, Settings, Spider, run_spider
 from crawlcw.archive.bodies import read_stored
 from crawlcw.archive.records import Answer
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.spider_state import seen
-from crawlcw.model.task import Record, Status, StoredPage
+from crawlcw.model.task import Record, Status
 from crawlcw.testing import Replay, ReplayDownloader
 
 #: MongoDB runs with the thorough tests: the contract suite of ledgers covers the store.
@@ -116,17 +116,6 @@ async def test_nothing_is_kept_by_default(ledger_url: str, folder: Path, setting
     assert not folder.exists()
 
 
-async def test_robots_txt_and_errors_are_no_pages(
-    ledger_url: str, folder: Path, settings: Settings
-):
-    answers = {f"{HOME}robots.txt": "", HOME: "<a href=/1>", f"{HOME}1": Replay(status=404)}
-
-    await crawled(answers, ledger_url, replace(settings, obey_robots=True))
-
-    assert sorted(records(folder)) == [("request", ""), ("response", "")]
-    assert (await found(ledger_url, f"{HOME}1")).task.stored is None
-
-
 async def test_redirects_are_records_and_the_page_behind_them_is_named(
     ledger_url: str, folder: Path, settings: Settings
 ):
@@ -144,105 +133,10 @@ async def test_redirects_are_records_and_the_page_behind_them_is_named(
     assert (await found(ledger_url)).task.stored is None
 
 
-@pytest.mark.parametrize("status", [302, 200], ids=["302", "refresh"])
-async def test_a_redirect_that_is_a_task_of_its_own_is_a_record_as_well(
-    status: int, ledger_url: str, folder: Path, settings: Settings
-):
-    other = "http://b.example/"
-    leading = {"Location": other} if status == 302 else {"Refresh": f"0; url={other}"}
-    answers = {HOME: Replay(status=status, headers=leading), other: "other"}
-    spider = Pages()
-    spider.allowed_hosts = ["*"]
-
-    await crawled(answers, ledger_url, settings, spider)
-
-    assert [url for kind, url in records(folder) if kind == "response"] == ["", other]
-    assert (await stored(ledger_url, folder, other)).body == b"other"
-
-
-async def test_a_page_that_a_redirect_in_place_leads_to_again_is_one_record(
-    ledger_url: str, folder: Path, settings: Settings
-):
-    answers = {HOME: "<a href=/1>", f"{HOME}1": Replay(status=302, headers={"Location": HOME})}
-
-    await crawled(answers, ledger_url, replace(settings, cookies=True))
-
-    assert [url for kind, url in records(folder) if kind == "response"] == ["", "1"]
-
-
 async def test_a_body_that_is_cut_says_so(ledger_url: str, folder: Path, settings: Settings):
     await crawled({HOME: Replay(body=b"abc", truncated="bytes")}, ledger_url, settings)
 
     assert (await stored(ledger_url, folder)).is_cut
-
-
-class Raising(Pages):
-    def parse(self, response: Response) -> None:
-        raise LookupError("no price")
-
-
-async def test_a_page_whose_callback_raises_is_kept(
-    ledger_url: str, folder: Path, settings: Settings
-):
-    await crawled({HOME: "a page"}, ledger_url, settings, Raising())
-
-    record = await found(ledger_url)
-    assert (record.task.status, record.task.reason) == (Status.IGNORED, Reason.PARSE_ERROR)
-    assert (await stored(ledger_url, folder)).body == b"a page"
-
-
-class Hooked(Pages):
-    """Signs its requests, and unwraps the answers."""
-
-    def before_request(self, request: Request) -> Request:
-        signed = Request(f"{request.url}?signature=s3cret", headers=request.headers)
-        signed.set_header("X-Key", "s3cret")
-        return signed
-
-    def after_response(self, response: Response) -> None:
-        response.body = response.body.removeprefix(b"wrapped: ")
-
-
-async def test_what_was_fetched_is_kept_and_nothing_that_a_hook_adds(
-    ledger_url: str, folder: Path, settings: Settings
-):
-    answers = {f"{HOME}?signature=s3cret": "wrapped: a page"}
-
-    await crawled(answers, ledger_url, settings, Hooked())
-
-    assert (await stored(ledger_url, folder)).body == b"wrapped: a page"
-    assert sorted(records(folder)) == [("request", ""), ("response", "")]
-    (path,) = folder.iterdir()
-    with path.open("rb") as stream:
-        heads = [str(record.http_headers) for record in ArchiveIterator(stream)]
-    assert "s3cret" not in "".join(heads)
-
-
-class MadeUp(Pages):
-    def before_request(self, request: Request) -> Response:
-        return Response(request.url, request=request, body=b"nobody was asked")
-
-
-async def test_what_a_hook_makes_up_is_not_kept(ledger_url: str, folder: Path, settings: Settings):
-    report = await crawled({}, ledger_url, settings, MadeUp())
-
-    assert report.pages == 1
-    assert (await found(ledger_url)).task.stored is None
-
-
-async def test_what_is_saved_to_a_file_is_not_kept_twice(
-    ledger_url: str, folder: Path, settings: Settings, tmp_path: Path
-):
-    class Films(Pages):
-        async def start(self) -> Any:
-            yield Request(HOME, save_to=tmp_path / "films")
-
-        def parse(self, response: Response) -> Iterator[Any]:
-            yield {"file": response.file}
-
-    await crawled({HOME: "a film"}, ledger_url, settings, Films())
-
-    assert (await found(ledger_url)).task.stored is None
 
 
 # Further visits ----------------------------------------------------------------------
@@ -310,28 +204,6 @@ async def test_a_page_without_a_body_is_asked_for_as_a_whole(
     report = await run_spider(Pages(), ledger=ledger_url, settings=settings, downloader=web)
 
     assert (report.unchanged, web.validators) == (1, [])
-    assert (await stored(ledger_url, folder)).body == b"a page"
-
-
-async def test_a_visit_that_fails_leaves_the_body_that_is_there(
-    ledger_url: str, folder: Path, settings: Settings
-):
-    await crawled({HOME: "a page"}, ledger_url, settings)
-
-    await visited_again({HOME: Replay(status=404)}, ledger_url, settings)
-
-    assert (await stored(ledger_url, folder)).body == b"a page"
-
-
-async def test_a_crawl_that_keeps_no_bodies_leaves_the_one_that_is_there(
-    ledger_url: str, folder: Path, settings: Settings
-):
-    page = {HOME: "a page"}
-    await crawled(page, ledger_url, settings)
-
-    report = await visited_again(page, ledger_url, replace(settings, keep_bodies=False))
-
-    assert (report.unchanged, report.internal_errors) == (1, 0)
     assert (await stored(ledger_url, folder)).body == b"a page"
 
 
@@ -428,12 +300,3 @@ async def test_what_a_crashed_process_has_left_is_mended_by_the_next_crawl(
 
     assert len(records(folder)) == 4
     assert path.exists()
-
-
-async def test_a_place_is_a_plain_value_of_the_task(ledger_url: str, settings: Settings):
-    await crawled({HOME: "a page"}, ledger_url, settings)
-
-    place = (await found(ledger_url)).task.stored
-
-    assert place is not None
-    assert StoredPage.from_document(place.to_document()) == place

@@ -28,9 +28,7 @@ from crawlcw import (
     run_spider,
 )
 from crawlcw.api import spider as spiders
-from crawlcw.api.attempt import Attempt, Purpose
 from crawlcw.browser.layer import Render
-from crawlcw.crawl.outcomes import BROKEN_FROM
 from crawlcw.dev_cache import DevCache
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
@@ -39,9 +37,7 @@ from crawlcw.fetch.body import MemoryBudget
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.proxies import Proxies, ProxyPool
 from crawlcw.fetch.user_layers import OwnDownloader, UserLayer
-from crawlcw.model.counters import FinishReason
 from crawlcw.testing import LayerContract, Replay, ReplayDownloader
-from tests.support.attempts import FakeAdmission
 
 HOME = "http://a.example/"
 
@@ -106,63 +102,6 @@ async def test_a_layer_sees_pages_and_one_on_the_wire_all_and_the_secrets(tmp_pa
     assert (plain.headers.get("X-Key"), wire.headers.get("X-Key")) == (None, "secret")
 
 
-async def test_a_layer_on_the_wire_sees_the_requests_of_a_downloader_around_the_crawls(
-    tmp_path: Path,
-):
-    class Around:
-        def __init__(self, default: Any) -> None:
-            self.fetch = default.fetch
-
-        async def close(self) -> None:
-            """Close nothing."""
-
-    class Own(Spider):
-        name = "own"
-        start_urls = (HOME,)
-        layers = (wire := Seen(wire=True),)
-
-        def downloader(self, default: Any) -> Any:
-            return Around(default)
-
-        def parse(self, response: Response) -> Any:
-            yield {"text": response.text}
-
-    web = ReplayDownloader({HOME: "page"})
-    report = await crawled(Own(), web, tmp_path, obey_robots=True)
-
-    assert report.items == 1
-    assert Own.wire.passed == [("robots", f"{HOME}robots.txt"), ("page", HOME)]
-
-
-async def test_a_layer_on_the_wire_sees_no_request_that_the_cache_answers(tmp_path: Path):
-    wire, web = Seen(wire=True), ReplayDownloader({HOME: "page"})
-    cache = DevCache(Settings(cache="dev"), MemoryBudget(1 << 20), folder=tmp_path / "cache")
-
-    for run in ("1", "2"):
-        (folder := tmp_path / run).mkdir()
-        report = await crawled(crawler(wire), pipeline.DefaultDownloader(web, cache=cache), folder)
-        assert report.items == 1
-
-    assert wire.passed == [("page", HOME)]
-
-
-async def test_the_crawls_downloader_may_be_asked_outside_of_an_attempt():
-    default = pipeline.DefaultDownloader(ReplayDownloader({f"{HOME}there": "page"}))
-    request = Request(HOME)
-
-    response = await default.fetch(request, url=f"{HOME}there")
-
-    assert (response.text, response.request) == ("page", request)
-
-
-async def test_a_401_is_the_pages_failure_where_no_session_logs_in(tmp_path: Path):
-    web = ReplayDownloader({HOME: Replay(status=401)})
-
-    report = await crawled(crawler(), web, tmp_path, sessions=1)
-
-    assert (report.failures, web.requested) == ({"http-status": 1}, [HOME])
-
-
 async def test_each_hop_passes_with_its_own_url_and_the_page_keeps_its_own(tmp_path: Path):
     class Signing(Seen):
         async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
@@ -223,26 +162,6 @@ async def test_the_time_of_a_layer_is_not_the_pages(tmp_path: Path):
     assert (report.items, report.failures) == (1, {})
 
 
-@pytest.mark.parametrize("hops", [1, 2])
-async def test_the_time_of_the_server_is_part_of_a_pages_timeout(hops: int, tmp_path: Path):
-    asked: list[str] = []
-    # As a server sends a visitor back that has got a cookie.
-    again = Replay(status=302, headers={"Location": "/"})
-
-    class Silent(ReplayDownloader):
-        async def fetch(self, request: Any, *, url: str) -> Response:
-            asked.append(url)
-            if len(asked) == hops:
-                await asyncio.sleep(30)
-            return await super().fetch(request, url=url)
-
-    chosen = {"timeout": "100ms", "max_retry": 1, "cookies": True}
-    report = await crawled(crawler(Seen()), Silent({HOME: [again, "page"]}), tmp_path, **chosen)
-
-    assert report.failures == {"timeout-total": 1}
-    assert asked == [HOME] * hops
-
-
 @pytest.mark.parametrize(
     ("result", "said"),
     [
@@ -285,24 +204,6 @@ async def test_any_other_error_fails_the_page_and_names_the_layer(
     assert f"Broken raised {said}" in errors[0].message
 
 
-async def test_a_layer_that_fails_on_some_pages_keeps_the_crawl_from_no_other(tmp_path: Path):
-    class Odd:
-        async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
-            if request.url.endswith("1"):
-                raise KeyError("key")
-            return await call_next(attempt, request)  # type: ignore[no-any-return]
-
-    spider = crawler(Odd(), errors=[])
-    spider.start_urls = [f"{HOME}{page:b}" for page in range(2 * BROKEN_FROM)]
-
-    report = await crawled(
-        spider, ReplayDownloader(dict.fromkeys(spider.start_urls, "page")), tmp_path
-    )
-
-    assert report.finish_reason is FinishReason.DRAINED
-    assert (report.items, report.failures) == (BROKEN_FROM, {"parse-error": BROKEN_FROM})
-
-
 async def test_a_page_that_is_put_back_is_tried_later_and_pays_nothing(tmp_path: Path):
     class Later:
         asked = 0
@@ -319,58 +220,6 @@ async def test_a_page_that_is_put_back_is_tried_later_and_pays_nothing(tmp_path:
 
     assert (report.items, report.failures, layer.asked) == (1, {}, 3)
     assert web.requested == [HOME]
-
-
-class Turns(FakeAdmission):
-    def __init__(self) -> None:
-        super().__init__()
-        self.taken: list[str] = []
-
-    async def turn(self, url: str) -> None:
-        self.taken.append(url)
-
-
-async def asked_by(layer: Any, purpose: Purpose = Purpose.PAGE) -> Turns:
-    """Pass a request through *layer* alone, without a limit of its time."""
-
-    async def answer(_: Attempt, request: Request, /) -> Response:
-        return Response(request.url, request=request)
-
-    admission, request = Turns(), Request(HOME)
-    user_layer = UserLayer(layer, Watchdog(Stats(), limit=timedelta(0)), admission)
-    await user_layer(Attempt(request=request, purpose=purpose), request, answer)
-    return admission
-
-
-@pytest.mark.parametrize("until", [None, timedelta(seconds=5)])
-async def test_a_page_that_is_put_back_without_a_time_is_not_tried_again_at_once(
-    until: timedelta | None,
-):
-    async def later(attempt: Any, request: Any, call_next: Any) -> Response:
-        raise Defer("not yet", until=until)
-
-    with pytest.raises(Defer) as caught:
-        await asked_by(later)
-
-    assert caught.value.until == (until or timedelta(seconds=1))
-
-
-async def test_a_request_that_is_no_page_cannot_be_put_back():
-    async def later(attempt: Any, request: Any, call_next: Any) -> Response:
-        raise Defer("not yet")
-
-    with pytest.raises(FetchError, match="later raised Defer: not yet"):
-        await asked_by(later, Purpose.ROBOTS)
-
-
-async def test_a_layer_takes_a_turn_of_the_host_for_each_repetition_alone():
-    async def thrice(attempt: Any, request: Any, call_next: Any) -> Response:
-        await asyncio.sleep(0)
-        for _ in range(2):
-            await call_next(attempt, request)
-        return await call_next(attempt, request)  # type: ignore[no-any-return]
-
-    assert (await asked_by(thrice)).taken == [HOME, HOME]
 
 
 async def test_a_layer_may_answer_by_itself(tmp_path: Path):
@@ -485,26 +334,6 @@ async def test_the_browser_is_loaded_for_the_first_page_that_is_rendered(
         await crawled(crawler(name="rendered"), web, tmp_path, browser=True)
 
     assert report.items == 1
-
-
-async def test_a_missing_browser_is_no_fault_of_the_layers_and_hooks_above_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    class Hooked(Spider):
-        name = "hooked"
-        start_urls = (HOME,)
-        layers = (Seen(),)
-
-        def before_request(self, request: Any) -> None:
-            """Change nothing."""
-
-        def after_response(self, response: Any) -> None:
-            """Change nothing."""
-
-    monkeypatch.setitem(sys.modules, "crawlcw.browser.rendering", None)
-
-    with pytest.raises(UsageError, match=r"install `pip install 'crawlcw\[browser\]'`"):
-        await crawled(Hooked(), ReplayDownloader({HOME: "page"}), tmp_path, browser=True)
 
 
 async def test_a_rendered_page_passes_the_layers_of_pages_and_no_other_page_the_browser(

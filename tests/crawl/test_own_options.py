@@ -52,10 +52,6 @@ def missing(status: int = 404, body: str = "<p>gone</p>", **headers: str) -> Rep
     return Replay(status=status, body=body, headers={"Content-Type": "text/html", **headers})
 
 
-def to(location: str) -> Replay:
-    return Replay(status=302, headers={"Location": location})
-
-
 async def crawled(
     ledger: Ledger, answers: dict[str, Any], *, spider: Spider | None = None, **settings: Any
 ) -> tuple[Report, list[str]]:
@@ -119,22 +115,6 @@ async def test_a_callback_may_be_given_a_404(ledger: Ledger, options: dict, sett
     assert (await record(ledger, HOME)).task.status is Status.FINISHED
 
 
-async def test_a_request_accepts_less_than_the_settings(ledger: Ledger):
-    spider = asking(accept_statuses=[])
-    await crawled(ledger, {HOME: missing()}, spider=spider, accept_statuses=[404])
-
-    assert (await record(ledger, HOME)).task.reason is Reason.HTTP_STATUS
-
-
-async def test_a_redirect_that_is_accepted_is_a_page_and_not_followed(ledger: Ledger):
-    _, asked = await crawled(
-        ledger, {HOME: to("/there"), f"{HOME}there": "there"}, accept_statuses=[302]
-    )
-
-    assert asked == [HOME]
-    assert await items(ledger) == [{"url": HOME, "status": 302, "text": ""}]
-
-
 @pytest.mark.parametrize(
     ("options", "settings"),
     [({"retry_statuses": [403]}, {}), ({}, {"retry_statuses": "403"})],
@@ -164,16 +144,6 @@ async def test_the_depth_of_a_request_holds_for_all_that_its_page_leads_to(ledge
     assert asked == []
 
 
-async def test_a_redirect_leads_no_deeper_than_its_request_may(ledger: Ledger):
-    answers = {HOME: to("http://b.example/"), "http://b.example/": "there"}
-    spider = asking(max_depth=0)
-    spider.allowed_hosts = "*"  # type: ignore[misc]
-    _, asked = await crawled(ledger, answers, spider=spider)
-
-    assert asked == [HOME]
-    assert (await record(ledger, HOME)).task.reason is Reason.REFUSED_DEPTH
-
-
 async def test_an_errback_is_told_the_answer_that_failed(ledger: Ledger):
     answers = {
         HOME: missing(410, "<p>sold out</p><a href=/similar><a href=tel:1>", **{"X-Why": "sold"}),
@@ -185,47 +155,6 @@ async def test_an_errback_is_told_the_answer_that_failed(ledger: Ledger):
     assert found["answer"] == [410, "sold", "sold out"]
     assert asked == [HOME, f"{HOME}similar"], "and its links are followed"
     assert report.links_dropped == {"refused-scheme": 1}
-
-
-class Broken(Pages):
-    def parse(self, response: Response) -> Iterator[Any]:
-        raise LookupError("no price")
-
-
-async def test_an_errback_is_told_the_page_that_its_callback_raised_on(ledger: Ledger):
-    await crawled(ledger, {HOME: missing(200, "<p>no price</p>")}, spider=Broken())
-
-    (found,) = await items(ledger)
-    assert (found["reason"], found["answer"]) == ("parse-error", [200, None, "no price"])
-
-
-async def test_an_error_without_an_answer_has_none(ledger: Ledger):
-    await crawled(ledger, {HOME: FetchError(Reason.PROTOCOL, "nonsense")})
-
-    (found,) = await items(ledger)
-    assert found["answer"] is None
-
-
-async def test_a_redirect_that_leads_nowhere_is_the_answer(ledger: Ledger):
-    class Told(Pages):
-        def on_error(self, request: Request, error: FetchError) -> Any:
-            return {"status": None if error.response is None else error.response.status}
-
-    await crawled(ledger, {HOME: Replay(status=302)}, spider=Told())
-
-    assert await items(ledger) == [{"status": 302}]
-
-
-async def test_what_is_a_page_to_a_spider_is_none_for_robots_txt(ledger: Ledger):
-    answers = {
-        f"{HOME}robots.txt": to("/rules.txt"),
-        f"{HOME}rules.txt": "User-agent: *\nDisallow: /1",
-        HOME: "<a href=/1>",
-    }
-    _, asked = await crawled(ledger, answers, accept_statuses="300-599", obey_robots=True)
-
-    assert asked == [f"{HOME}robots.txt", f"{HOME}rules.txt", HOME]
-    assert (await record(ledger, f"{HOME}1")).task.reason is Reason.REFUSED_ROBOTS
 
 
 @pytest.fixture

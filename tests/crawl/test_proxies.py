@@ -10,7 +10,6 @@ import pytest
 
 from crawlcw import FinishReason, Request, Settings, Status
 from crawlcw.assembly import run_spider
-from crawlcw.errors import SpiderError
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
 from tests.support import exit_site
@@ -90,20 +89,6 @@ async def test_the_spider_may_say_which_answers_are_bans(
 
 
 @pytest.mark.representative("sqlite")
-async def test_a_banned_when_that_raises_fails_its_page(
-    three: list[ProxyServer], crawl: Callable[..., Any]
-):
-    class Broken(ExitSpider):
-        def banned_when(self, response: Any) -> bool:
-            raise KeyError("no such field")
-
-    report = await crawl(three, Broken(), max_retry=1)
-
-    assert report.finish_reason is FinishReason.DRAINED
-    assert set(report.failures) == {"parse-error"}
-
-
-@pytest.mark.representative("sqlite")
 async def test_a_page_that_is_refused_to_every_proxy_fails_by_itself(
     site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
 ):
@@ -116,18 +101,6 @@ async def test_a_page_that_is_refused_to_every_proxy_fails_by_itself(
     assert report.failures == {"http-status": 2}
     # The second attempt begins with all of them.
     assert Counter(each.path for each in site.visits)["/p/5"] == 2 * 3
-
-
-@pytest.mark.representative("sqlite")
-async def test_a_proxy_that_hangs_is_found_out_by_the_others(
-    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
-):
-    three[1].hangs = True
-
-    report = await crawl(three, read_timeout="200ms")
-
-    assert report.counts[Status.FINISHED] == 15
-    assert (report.failures, report.host_failures) == ({}, {})
 
 
 @pytest.mark.representative("sqlite")
@@ -195,17 +168,6 @@ async def test_a_host_that_is_down_is_given_up_and_no_proxy_is_blamed(
     assert list(report.hosts_given_up) == ["https://gone.test"]
 
 
-async def test_the_delay_is_the_hosts_whatever_the_proxy(
-    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
-):
-    await crawl(three, delay="50ms", max_pages=6)
-
-    times = [each.at for each in site.visits]
-    # The proxies may take longer for one request than for another.
-    assert times[-1] - times[0] >= (len(times) - 2) * 0.05
-    assert len(site.exits) == 3
-
-
 async def test_a_request_keeps_its_own_proxy_in_the_ledger_and_nobody_is_shown_the_password(
     site: ExitSite, three: list[ProxyServer], ledger_url: str, crawl: Callable[..., Any]
 ):
@@ -250,14 +212,6 @@ async def test_the_proxy_of_the_environment_is_used_unless_the_settings_say_no(
     assert [each.path for each in site.visits] == ["/p/14"]
 
 
-@pytest.mark.parametrize("proxy", ["ftp://ann:s3cret@gate:1", "http://ann:s3cret@gate/x", ""])
-def test_a_request_with_what_is_no_proxy_is_refused_without_its_password(proxy: str):
-    with pytest.raises(SpiderError, match="direct") as caught:
-        Request("http://example.com/", proxy=proxy)
-
-    assert "s3cret" not in str(caught.value)
-
-
 CERTIFICATE = Path(__file__).parents[1] / "hostile" / "certificates" / "trusted.pem"
 #: Settings of crawls through proxies that never answer.
 BRIEF: dict[str, Any] = {"connect_timeout": "200ms", "read_timeout": "200ms"}
@@ -293,47 +247,6 @@ async def test_a_page_whose_own_proxy_says_nothing_fails_by_it_and_its_host_is_c
     assert "takes connections and does not answer" in given_up.errors[-1].message or kind == "https"
 
 
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("kind", ["http", "https", "socks5", "socks5h"])
-@pytest.mark.representative("sqlite-socks5h-1")
-async def test_where_all_proxies_say_nothing_the_crawl_says_so_and_the_host_is_innocent(
-    kind: str, count: int, site: ExitSite, ledger_url: str
-):
-    spider = ExitSpider()
-    spider.start_urls = [f"{site.url}/p/0"]
-    servers = [silent_proxy(kind, f"127.0.0.{n + 2}") for n in range(count)]
-    with proxies(*servers):
-        chosen = {"proxies": [each.url for each in servers], "host_max_failures": 2}
-        report = await run_spider(
-            spider, ledger=ledger_url, settings=Settings(**{**QUICK, **BRIEF, **chosen})
-        )
-
-    assert report.finish_reason is FinishReason.PROXIES_FAILED
-    assert "do" in report.detail
-    assert "not work" in report.detail
-    assert (report.failures, report.host_failures, report.hosts_given_up) == ({}, {}, {})
-    (waiting,) = await tasks(ledger_url)
-    assert (waiting.task.status, waiting.task.retry) == (Status.TODO, 0)
-
-
-@pytest.mark.parametrize("kind", ["http", "socks5h"])
-@pytest.mark.representative("sqlite-socks5h")
-async def test_a_silent_proxy_among_others_costs_nobody_an_attempt(
-    kind: str, site: ExitSite, three: list[ProxyServer], ledger_url: str
-):
-    spider = ExitSpider()
-    spider.start_urls = [f"{site.url}/p/0"]
-    silent = silent_proxy(kind)
-    with proxies(silent):
-        urls = [each.url for each in (*three, silent)]
-        settings = Settings(**{**QUICK, **BRIEF, "proxies": urls})
-        report = await run_spider(spider, ledger=ledger_url, settings=settings)
-
-    assert report.counts[Status.FINISHED] == 15
-    assert (report.failures, report.host_failures) == ({}, {})
-    assert [record.task.retry for record in await tasks(ledger_url)] == [0] * 15
-
-
 BAD_GATEWAY = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbad"
 GARBAGE = b"no HTTP at all\r\n\r\n"
 
@@ -358,31 +271,3 @@ async def test_proxies_that_answer_themselves_cost_no_page_an_attempt(
     assert {record.task.retry for record in await tasks(ledger_url)} == {0}
     # Each proxy has one strike or a few, and rests then.
     assert sum(len(each.heads) for each in servers[:bad]) < 100 * bad
-
-
-async def test_a_page_that_is_broken_through_every_proxy_fails_by_itself(
-    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
-):
-    site.broken = {5}
-
-    report = await crawl(three)
-
-    assert report.counts[Status.FINISHED] == 15 - 3
-    assert report.failures == {"http-status": 3}
-    assert Counter(each.path for each in site.visits)["/p/5"] == 2 * 3
-    assert min(site.exits.values()) >= 3
-
-
-async def test_a_proxy_that_fails_behind_a_redirect_costs_no_page_an_attempt(
-    site: ExitSite, ledger_url: str
-):
-    servers = [ProxyServer("http", f"127.0.0.{n}") for n in (2, 3)]
-    servers[0].answers, servers[0].answers_at = GARBAGE, "/p/"
-    spider = ExitSpider(start_urls=[f"{site.url}/m/{n}" for n in range(8)])
-    with proxies(*servers):
-        settings = Settings(**{**QUICK, "auto_throttle": False}, proxies=[s.url for s in servers])
-        report = await run_spider(spider, ledger=ledger_url, settings=settings)
-
-    assert report.counts[Status.IGNORED] == 0
-    assert (report.failures, report.host_failures) == ({}, {})
-    assert {each.exit for each in site.visits} == {"127.0.0.3"}

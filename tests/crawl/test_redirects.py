@@ -12,10 +12,9 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.redirects import is_page, throttles
-from crawlcw.model.proxies import parse
 from crawlcw.model.urls import MAX_LENGTH
 from crawlcw.testing.replay import Replay, ReplayDownloader
-from tests.support.attempts import Layered, attempt, way
+from tests.support.attempts import attempt, way
 
 pytestmark = pytest.mark.quick
 
@@ -54,21 +53,6 @@ async def reason_of(answers: dict[str, Any], **settings: Any) -> Reason:
     return caught.value.reason
 
 
-async def test_a_page_is_returned_as_it_is() -> None:
-    downloader = ReplayDownloader({START: "page"})
-    request = Request(START)
-
-    response = await attempt(request, downloader=downloader, settings=Settings())
-
-    assert (response.url, response.body, response.request) == (START, b"page", request)
-
-
-async def test_an_error_page_is_returned_too() -> None:
-    response = await attempt(Request(START), downloader=ReplayDownloader(), settings=Settings())
-
-    assert response.status == 404
-
-
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_is_followed_to_its_end(status: int) -> None:
     downloader = ReplayDownloader(
@@ -86,15 +70,6 @@ async def test_a_redirect_is_followed_to_its_end(status: int) -> None:
     assert response.body == b"end"
     assert response.request is request
     assert response.elapsed == timedelta(seconds=3)
-
-
-@pytest.mark.parametrize("status", [300, 304, 305, 306])
-async def test_other_answers_of_the_300s_are_not(status: int) -> None:
-    downloader = ReplayDownloader({START: to("/next", status=status)})
-
-    response = await attempt(Request(START), downloader=downloader, settings=Settings())
-
-    assert response.status == status
 
 
 @pytest.mark.parametrize(
@@ -119,23 +94,6 @@ async def test_other_answers_of_the_300s_are_not(status: int) -> None:
 )
 async def test_a_location_that_leads_nowhere_is_named(location: str | None, reason: Reason) -> None:
     assert await reason_of({START: to(location)}) is reason
-
-
-async def test_an_at_sign_in_a_path_is_no_user() -> None:
-    downloader = ReplayDownloader({START: to("/@name"), "http://a.example/@name": "page"})
-
-    response = await attempt(Request(START), downloader=downloader, settings=Settings())
-
-    assert response.body == b"page"
-
-
-async def test_a_password_of_the_start_url_is_none_of_the_location() -> None:
-    start = "http://user:password@a.example/start"
-    downloader = ReplayDownloader({start: to("/next"), "http://a.example/next": "page"})
-
-    response = await attempt(Request(start), downloader=downloader, settings=Settings())
-
-    assert response.body == b"page"
 
 
 async def test_a_loop_is_seen_at_the_second_visit() -> None:
@@ -164,14 +122,6 @@ async def test_with_cookies_a_page_may_send_its_visitor_back_once() -> None:
         )
 
 
-async def test_a_session_keeps_cookies_so_its_visitor_may_be_sent_back_too() -> None:
-    gate = ReplayDownloader({START: [to("/set"), "inside"], "http://a.example/set": to(START)})
-
-    response = await attempt(Request(START), downloader=gate, settings=Settings(), cookies=True)
-
-    assert response.body == b"inside"
-
-
 @pytest.mark.parametrize(
     ("purpose", "most", "hops"),
     [
@@ -197,15 +147,6 @@ async def test_the_purpose_of_a_request_bounds_its_redirects(
             await ask(trying, request)
 
     assert len(downloader.requested) == hops + 1
-
-
-async def test_a_redirect_that_is_accepted_as_a_page_is_not_followed() -> None:
-    downloader = ReplayDownloader({START: to("/next")})
-    request = Request(START, accept_statuses=[302])
-
-    response = await attempt(request, downloader=downloader, settings=Settings())
-
-    assert (response.status, response.url, downloader.requested) == (302, START, [START])
 
 
 @pytest.mark.parametrize(
@@ -252,57 +193,6 @@ async def test_a_failure_names_its_hop(answers: dict[str, Any], hop: int) -> Non
         )
 
     assert caught.value.hop == hop
-
-
-@pytest.mark.parametrize(
-    ("answer", "own", "message"),
-    [
-        (Replay(), {}, None),
-        (Replay(truncated="bytes"), {"truncate": True}, None),
-        (Replay(truncated="bytes", status=404), {}, None),
-        (Replay(truncated="bytes"), {}, "body-too-large: the body is larger than max_body=20,000"),
-        (Replay(truncated="bytes"), {"max_body": 10_000}, "larger than max_body=10,000"),
-        (Replay(truncated="coding"), {}, "payload-truncated: .* coding is cut off"),
-    ],
-)
-async def test_where_nothing_may_be_cut_a_cut_page_fails(
-    answer: Replay, own: dict[str, Any], message: str | None
-) -> None:
-    settings = Settings(truncate=False, max_body=20_000)
-    asked = attempt(
-        Request(START, **own), downloader=ReplayDownloader({START: answer}), settings=settings
-    )
-
-    if message is None:
-        assert (await asked).truncated == answer.truncated
-    else:
-        with pytest.raises(FetchError, match=message):
-            await asked
-
-
-async def test_a_response_is_the_answer_to_the_spiders_own_request() -> None:
-    async def signs(_attempt: Any, request: Request, call_next: Any) -> Any:
-        return await call_next(_attempt, request.elsewhere(f"{request.url}?signed"))
-
-    web = Layered(signs, over=ReplayDownloader({f"{START}?signed": "page"}))
-    request = Request(START)
-
-    response = await attempt(request, downloader=web, settings=Settings())
-
-    assert (response.body, response.request) == (b"page", request)
-
-
-@pytest.mark.parametrize("hops", [0, 1, 3])
-async def test_hops_are_counted(hops: int) -> None:
-    chain = {f"http://a.example/{n}": to(f"/{n + 1}") for n in range(hops + 1)}
-    chain[START] = chain.pop("http://a.example/0")
-    downloader = ReplayDownloader(chain)
-
-    with pytest.raises(FetchError) as caught:
-        await attempt(Request(START), downloader=downloader, settings=Settings(max_redirects=hops))
-
-    assert caught.value.reason is Reason.REDIRECT_LIMIT
-    assert len(downloader.requested) == hops + 1
 
 
 async def test_every_target_is_asked_about_before_it_is_requested() -> None:
@@ -352,16 +242,6 @@ async def test_the_method_after_a_redirect(method: str, status: int, then: str) 
     assert (("Content-Type", "text/x") in sent.headers) is (then == method)
 
 
-async def test_a_post_may_redirect_to_its_own_page() -> None:
-    downloader = ReplayDownloader({START: [to(START, status=303), "thanks"]})
-
-    response = await attempt(
-        Request(START, body=b"x", method="POST"), downloader=downloader, settings=Settings()
-    )
-
-    assert response.body == b"thanks"
-
-
 @pytest.mark.parametrize(
     "target", ["http://b.example/", "https://a.example/", "http://a.example:8080/"]
 )
@@ -400,60 +280,6 @@ async def test_a_deadline_of_its_own_counts_for_a_request() -> None:
     assert caught.value.deadline == 0.01
 
 
-async def test_a_late_answer_names_its_proxy() -> None:
-    proxy = parse("http://127.0.0.1:1")
-
-    async def chooses(trying: Attempt, request: Request, call_next: Any) -> Any:
-        trying.proxy = proxy
-        return await call_next(trying, request)
-
-    with pytest.raises(FetchError, match="timeout-total") as caught:
-        await attempt(
-            Request(START),
-            downloader=Layered(chooses, over=_Never()),
-            settings=Settings(timeout="10ms"),
-        )
-
-    assert caught.value.proxy is proxy
-
-
-async def test_a_time_out_of_something_else_is_not_the_deadlines() -> None:
-    class Broken(ReplayDownloader):
-        async def fetch(self, request: Request, *, url: str) -> Response:
-            raise TimeoutError("of a file system")
-
-    with pytest.raises(TimeoutError, match="of a file system"):
-        await attempt(Request(START), downloader=Broken(), settings=Settings())
-
-
-async def test_the_deadline_counts_what_admit_takes() -> None:
-    async def admit(url: str) -> None:
-        await asyncio.Future()
-
-    with pytest.raises(FetchError, match="timeout-total"):
-        await attempt(
-            Request(START),
-            downloader=ReplayDownloader({START: to("/next")}),
-            settings=Settings(timeout="10ms"),
-            admit=admit,
-        )
-
-
-async def test_an_attempt_that_has_ended_has_no_deadline() -> None:
-    """A task that a layer leaves behind may wait for a turn after that."""
-    seen: list[Attempt] = []
-
-    async def sees(trying: Attempt, request: Request, call_next: Any) -> Any:
-        seen.append(trying)
-        return await call_next(trying, request)
-
-    downloader = Layered(sees, over=ReplayDownloader({START: "page"}))
-    await attempt(Request(START), downloader=downloader, settings=Settings())
-
-    with seen[0].deadline:
-        await asyncio.sleep(0)
-
-
 async def test_cancellation_passes_through() -> None:
     task = asyncio.ensure_future(attempt(Request(START), downloader=_Never(), settings=Settings()))
     await asyncio.sleep(0)
@@ -461,15 +287,3 @@ async def test_cancellation_passes_through() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-async def test_prepared_answers_are_given_in_turn() -> None:
-    downloader = ReplayDownloader({START: [FetchError(Reason.CONNECT), b"one", Replay(body="two")]})
-
-    with pytest.raises(FetchError, match="connect"):
-        await downloader.fetch(Request(START), url=START)
-    bodies = [(await downloader.fetch(Request(START), url=START)).body for _ in range(3)]
-
-    assert bodies == [b"one", b"two", b"two"]
-    assert downloader.requested == [START] * 4
-    await downloader.close()

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from crawlcw.api.request import EACH_RUN, Request
+from crawlcw.api.request import Request
 from crawlcw.api.response import Response, SavedFile
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
-from crawlcw.crawl.fetcher import conditional
 from crawlcw.crawl.outcomes import Revisits
 from crawlcw.errors import SpiderError
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -21,11 +20,10 @@ from crawlcw.model.task import Record, Status
 from crawlcw.model.visits import RevisitPolicy
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support.examples import output_of
-from tests.support.ledgers import START, make_task, visit
+from tests.support.ledgers import START, make_task
 
 HOME = "http://a.example/"
 DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
-LATER = "Fri, 02 Jan 2026 00:00:00 GMT"
 
 
 class Pages(Spider):
@@ -156,25 +154,6 @@ async def test_the_same_body_counts_as_unchanged_where_a_server_knows_no_validat
     assert (report.unchanged, await items(ledger)) == (1, {"home", "b"})
 
 
-async def test_a_body_that_was_cut_off_is_parsed_again(ledger: SqliteLedger):
-    cut = Replay(headers={"Content-Type": "text/html"}, body="<h1>x</h1>", truncated="max-body")
-    await crawled(ledger, {HOME: cut})
-
-    report, _, parsed = await crawled(ledger, {HOME: cut})
-
-    assert (report.unchanged, parsed) == (0, [HOME])
-
-
-@pytest.mark.parametrize("visited", [False, True])
-async def test_a_304_that_nobody_asked_for_is_a_failure(visited: bool, ledger: SqliteLedger):
-    if visited:  # without a validator
-        await crawled(ledger, {HOME: page("home")})
-
-    report, _, parsed = await crawled(ledger, {HOME: Replay(status=304)})
-
-    assert (report.failures, report.unchanged, parsed) == ({"http-status": 1}, 0, [])
-
-
 async def test_the_validators_of_a_page_are_not_sent_to_where_it_redirects(
     ledger: SqliteLedger,
 ):
@@ -187,43 +166,6 @@ async def test_the_validators_of_a_page_are_not_sent_to_where_it_redirects(
     assert web.asked[HOME]["If-None-Match"] == '"1"'
     assert web.asked[HOME + "new"] == {}
     assert (parsed, report.unchanged) == ([HOME + "new"], 0)
-
-
-async def test_a_page_is_not_asked_for_with_the_validators_of_one_that_it_led_to(
-    ledger: SqliteLedger,
-):
-    class Unfiltered(Pages):
-        def parse(self, response: Response) -> Iterator[Any]:
-            yield from super().parse(response)
-            if response.url == HOME:
-                yield Request(HOME + "old", dont_filter=True)
-
-    moved = Replay(status=301, headers={"Location": "/new"})
-    first = {HOME: page("home"), HOME + "old": moved, HOME + "new": page("new", etag='"1"')}
-    await crawled(ledger, first, Unfiltered())
-
-    # The same ETag, of another page.
-    second = {HOME: page("home"), HOME + "old": page("old", etag='"1"')}
-    _, web, parsed = await crawled(ledger, second, Unfiltered())
-
-    assert web.asked[HOME + "old"] == {}
-    assert HOME + "old" in parsed
-
-
-async def test_a_304_behind_a_redirect_says_nothing_of_the_page_that_led_there(
-    ledger: SqliteLedger,
-):
-    await crawled(ledger, {HOME: page("home", etag='"1"')})
-    moved = {
-        HOME: Replay(status=301, headers={"Location": "/new"}),
-        HOME + "new": Replay(status=304),
-    }
-
-    # With cookies a redirect is followed in place.
-    report, web, _ = await crawled(ledger, moved, cookies=True)
-
-    assert web.asked[HOME]["If-None-Match"] == '"1"'
-    assert (report.failures, report.unchanged) == ({"http-status": 1}, 0)
 
 
 async def test_a_page_that_is_gone_keeps_its_items_and_is_asked_for_again(ledger: SqliteLedger):
@@ -239,41 +181,6 @@ async def test_a_page_that_is_gone_keeps_its_items_and_is_asked_for_again(ledger
     assert gone.items == ({"text": "a"},)
     assert set(parsed) == {HOME, HOME + "a"}
     assert (report.pages, await items(ledger)) == (2, {"home", "b"})
-
-
-class Changing(Pages):
-    """Reports a change of its pages, as a sitemap does."""
-
-    def parse(self, response: Response) -> Iterator[Any]:
-        self.parsed.append(response.url)
-        yield {"text": response.css_first("h1").text()}
-        if response.url == HOME:
-            yield Request(HOME + "a", changed=EACH_RUN)
-
-    async def start(self) -> AsyncIterator[Request]:
-        yield Request(HOME, each_run=True)
-
-
-@pytest.mark.parametrize("other", [None, "instead"])
-async def test_a_page_that_was_reopened_and_is_gone_keeps_its_items(
-    ledger: SqliteLedger, other: str | None
-):
-    class Falling(Changing):
-        start_again = True
-
-        def on_error(self, request: Request, error: Any) -> Any:
-            if other is not None:
-                yield {"text": other}
-
-    first = {HOME: page("home"), HOME + "a": page("a")}
-    await crawled(ledger, first, Falling(), revisit="never")
-
-    report, web, _ = await crawled(ledger, {HOME: page("home")}, Falling(), revisit="never")
-
-    gone = await record(ledger, HOME + "a")
-    assert web.requested == [HOME, HOME + "a"], "both pages are visited again"
-    assert (gone.task.status, report.failures) == (Status.IGNORED, {"http-status": 1})
-    assert gone.items == ({"text": other or "a"},)
 
 
 async def test_a_crawl_ends_though_pages_are_to_be_visited_later(ledger: SqliteLedger):
@@ -311,73 +218,6 @@ async def test_a_request_says_when_its_own_page_is_visited_again(ledger: SqliteL
 def test_a_wrong_revisit_is_the_requests_mistake():
     with pytest.raises(SpiderError, match=r"Request\(revisit=\.\.\.\): 'often' is neither"):
         Request(HOME, revisit="often")
-
-
-@pytest.mark.parametrize(
-    ("request_", "asks"),
-    [
-        (Request(HOME), True),
-        (Request(HOME, headers={"Accept": "*/*"}), True),
-        (Request(HOME, headers={"if-none-match": '"own"'}), False),
-        (Request(HOME, headers={"Range": "bytes=0-9"}), False),
-        (Request(HOME, data={"a": "1"}), False),
-        (Request(HOME, method="HEAD"), False),
-        (Request(HOME, method="GET", body=b"a"), False),
-    ],
-)
-def test_only_a_plain_get_is_made_conditional(request_: Request, asks: bool):
-    asked = conditional(request_, visit(etag='"1"'))
-
-    assert (asked is not request_) == asks
-    assert set(request_.headers) <= set(asked.headers)
-    assert (("If-None-Match", '"1"') in asked.headers) == asks
-
-
-@pytest.mark.parametrize("tag", ["", "a\tb", "ä", "x" * 600, "\udcff", " "])
-def test_a_validator_that_cannot_be_sent_as_it_came_is_not_kept(tag: str):
-    response = Response(HOME, request=Request(HOME), headers={"ETag": tag}, body=b"x")
-
-    seen, _ = Revisits(RevisitPolicy()).changed(make_task(HOME), response, now=START)
-
-    assert seen.etag is None
-
-
-@pytest.mark.parametrize(
-    ("named", "etag", "modified"),
-    [
-        ({}, '"1"', DATE),
-        ({"ETag": 'W/"1"'}, 'W/"1"', DATE),
-        ({"Last-Modified": LATER}, '"1"', LATER),
-    ],
-    ids=["none", "another ETag", "a later date"],
-)
-def test_an_unchanged_page_is_next_asked_for_with_the_newest_validators_that_were_named(
-    named: dict[str, str], etag: str, modified: str
-):
-    task = make_task(HOME, visit=visit(etag='"1"', last_modified=DATE))
-    response = Response(HOME, request=Request(HOME), status=304, headers=named)
-
-    seen, _ = Revisits(RevisitPolicy()).unchanged(task, response, now=START)
-
-    asked = conditional(Request(HOME), seen)
-    assert dict(asked.headers) == {"If-None-Match": etag, "If-Modified-Since": modified}
-
-
-def test_a_redirect_that_still_leads_to_its_page_has_not_changed():
-    earlier = START - timedelta(days=1)
-    task = make_task(HOME, visit=visit(changed=earlier))
-
-    seen, _ = Revisits(RevisitPolicy()).of_alias(task, now=START)
-
-    assert (seen.time, seen.changed) == (START, earlier)
-
-
-def test_a_page_that_is_visited_no_more_has_no_interval():
-    task = make_task(HOME, visit=visit(interval=60.0))
-
-    seen, due = Revisits(RevisitPolicy()).unchanged(task, now=START)
-
-    assert (seen.interval, due) == (None, None)
 
 
 def test_saved_files_are_the_same_where_their_bytes_are():

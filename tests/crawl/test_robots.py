@@ -14,9 +14,8 @@ from crawlcw.api.page_head import product_token
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.crawl import robots as module
 from crawlcw.crawl.robots import ALLOW_ALL, LARGEST, Robots, parse
-from crawlcw.errors import FetchError, ProxiesAwayError, Reason
+from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.testing.replay import Replay, ReplayDownloader
@@ -114,22 +113,6 @@ async def test_many_callers_at_once_make_one_request():
     assert not any(each.allows(PRIVATE) for each in rules)
 
 
-async def test_a_caller_that_is_cancelled_takes_nobodys_answer_away():
-    web = Held({ROBOTS: NO_PRIVATE})
-    robots, _ = robots_of(web)
-    first = asyncio.create_task(robots.rules(PAGE))
-    second = asyncio.create_task(robots.rules(PAGE))
-    await web.asked.wait()
-
-    first.cancel()
-    web.go.set()
-
-    assert not (await second).allows(PRIVATE)
-    assert web.requested == [ROBOTS]
-    with pytest.raises(asyncio.CancelledError):
-        await first
-
-
 async def test_every_origin_has_rules_of_its_own():
     robots, web = robots_of({ROBOTS: NO_PRIVATE})
 
@@ -181,51 +164,6 @@ async def test_while_nobody_knows_the_rules_nothing_is_fetched(answer: Any):
     assert web.requested == [ROBOTS, ROBOTS]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        FetchError(Reason.REFUSED_ADDRESS, "127.0.0.1"),
-        FetchError(Reason.REFUSED_PORT, "22"),
-        RuntimeError("a mistake of ours"),
-    ],
-)
-async def test_any_other_error_is_remembered_for_half_a_minute(error: Exception, time: FakeTime):
-    robots, web = robots_of({ROBOTS: [error, NO_PRIVATE]}, time)
-
-    for seconds in (0, 29):
-        time.seconds = seconds
-        with pytest.raises(type(error)) as caught:
-            await robots.admit(PAGE)
-        assert caught.value is error
-        assert robots.known(PAGE) is None
-    assert web.requested == [ROBOTS], "one request, not one a page"
-
-    time.seconds = 31
-    await robots.admit(PAGE)
-    assert web.requested == [ROBOTS, ROBOTS]
-
-
-async def test_where_all_proxies_were_away_the_next_caller_asks_again():
-    robots, _ = robots_of({ROBOTS: [ProxiesAwayError("all", wait=5.0), NO_PRIVATE]})
-
-    with pytest.raises(ProxiesAwayError):
-        await robots.admit(PAGE)
-
-    assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
-
-
-async def test_many_callers_at_once_share_an_error():
-    web = Held({ROBOTS: [Replay(status=503), NO_PRIVATE]})
-    robots, _ = robots_of(web)
-    callers = [asyncio.create_task(refused(robots, PAGE)) for _ in range(50)]
-    await web.asked.wait()
-
-    web.go.set()
-
-    assert set(await asyncio.gather(*callers)) == {Reason.ROBOTS_UNAVAILABLE}
-    assert web.requested == [ROBOTS]
-
-
 @pytest.mark.parametrize("status", [429, 500, 503])
 @pytest.mark.parametrize(
     ("header", "seconds"),
@@ -264,17 +202,6 @@ async def test_an_unavailable_robots_txt_says_why():
     assert (error.proxy, error.port_closed) == (failure.proxy, True)
 
 
-async def test_an_error_told_to_thousands_does_not_grow():
-    robots, _ = robots_of({ROBOTS: FetchError(Reason.REFUSED_ADDRESS)})
-    lengths = []
-    for _ in range(50):
-        with pytest.raises(FetchError) as caught:
-            await robots.admit(PAGE)
-        lengths.append(len(caught.traceback))
-
-    assert max(lengths[1:]) <= lengths[0] + 1, lengths
-
-
 async def test_the_rules_are_kept_for_a_day(time: FakeTime):
     robots, web = robots_of({ROBOTS: [NO_PRIVATE, Replay(status=404)]}, time)
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
@@ -285,41 +212,6 @@ async def test_the_rules_are_kept_for_a_day(time: FakeTime):
     await robots.admit(PRIVATE)
 
     assert web.requested == [ROBOTS, ROBOTS]
-
-
-async def test_rules_are_known_once_they_were_asked_for(time: FakeTime):
-    web = Held({ROBOTS: NO_PRIVATE})
-    robots, _ = robots_of(web, time)
-    assert robots.known(PAGE) is None
-    asking = asyncio.create_task(robots.rules(PAGE))
-    await web.asked.wait()
-    assert robots.known(PAGE) is None, "not yet"
-
-    web.go.set()
-    rules = await asking
-
-    assert robots.known(PRIVATE) is rules
-    assert robots.known("https://a.example/page") is None
-    time.seconds = 24 * 3600 + 1
-    assert robots.known(PAGE) is None
-
-
-async def test_an_origin_is_told_once_its_rules_are_known_and_not_when_the_crawl_ends():
-    told: list[str] = []
-    web = Held({ROBOTS: NO_PRIVATE})
-    web.go.set()
-    robots, _ = robots_of(web)
-    robots.learned = told.append
-
-    await robots.rules(PAGE)
-    await robots.rules(PRIVATE)
-    web.go.clear()
-    asking = asyncio.ensure_future(robots.rules("http://b.example/"))
-    await asyncio.sleep(0)
-    await robots.close()
-    await asyncio.wait([asking])
-
-    assert told == [ORIGIN]
 
 
 @pytest.mark.parametrize(("plain", "secure"), [(2, 5), (5, 2), (5, None), (None, 5)])
@@ -360,84 +252,6 @@ async def test_what_another_process_has_fetched_needs_no_request(time: FakeTime)
     assert web.requested == [ROBOTS]
 
 
-async def test_what_another_process_has_fetched_takes_the_place_of_an_error():
-    robots, web = robots_of({ROBOTS: FetchError(Reason.REFUSED_ADDRESS)})
-    assert await refused(robots, PAGE) is Reason.REFUSED_ADDRESS
-
-    assert robots.known(PAGE, record("")) is ALLOW_ALL
-
-    await robots.admit(PRIVATE)
-    assert web.requested == [ROBOTS]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"User-agent: *\nDisallow: /private/\nCrawl-delay: 2\nSitemap: http://a.example/s.xml\n",
-        b"Sitemap: http://a.example/s.xml\n",
-        b"\xef\xbb\xbfUser-agent: *\r\nDisallow: /private/\r\n",
-        b"User-agent: *\nDisallow: /\xff\x00\xc3/\nDisallow: /private/\n",
-        b"",
-    ],
-)
-async def test_the_body_that_others_are_given_has_the_same_rules(body: bytes):
-    robots, _ = robots_of({ROBOTS: Replay(body=body)})
-    other, _ = robots_of({})
-
-    rules = await robots.rules(PAGE)
-    theirs = other.known(PAGE, record(rules.body))
-    assert theirs is not None
-
-    assert theirs.allows(PRIVATE) == rules.allows(PRIVATE) == (b"Disallow" not in body)
-    assert theirs.crawl_delay == rules.crawl_delay
-    assert theirs.sitemaps == rules.sitemaps
-    assert theirs.body == rules.body
-
-
-@pytest.mark.parametrize("byte", [b"#", b"\xff", b"\xc3"])
-def test_the_body_that_is_kept_has_512_kib_at_most(byte: bytes):
-    body = b"User-agent: *\nDisallow: /private/\n" + byte * (2 * LARGEST)
-
-    rules = parse(body, agent="crawlcw")
-
-    assert len(rules.body.encode()) <= LARGEST
-    assert not rules.allows(PRIVATE)
-
-
-async def test_above_a_limit_the_least_recently_requested_rules_are_dropped(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(module, "_KEPT", 2)
-    robots, web = robots_of({})
-    for host in "abc":
-        await robots.admit(f"http://{host}.example/")
-
-    assert robots.known(PAGE) is None
-    assert robots.known("http://b.example/") is ALLOW_ALL
-    robots.known("http://d.example/", record("", origin="http://d.example"))
-    assert robots.known("http://b.example/") is None
-    assert len(web.requested) == 3
-
-
-async def test_above_that_limit_an_answer_under_way_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(module, "_KEPT", 2)
-    web = Held({ROBOTS: NO_PRIVATE})
-    robots, _ = robots_of(web)
-    first = asyncio.create_task(robots.rules(PAGE))
-    await web.asked.wait()
-    for host in "bcd":
-        robots.known(f"http://{host}.example/", record("", origin=f"http://{host}.example"))
-
-    second = asyncio.create_task(robots.rules(PAGE))
-    await asyncio.sleep(0)
-    web.go.set()
-
-    assert await first is await second
-    assert web.requested == [ROBOTS]
-
-
 async def test_robots_txt_is_not_asked_for_where_it_is_not_obeyed():
     robots, web = robots_of({ROBOTS: NO_PRIVATE}, obey_robots=False)
 
@@ -475,17 +289,6 @@ async def test_five_redirects_are_followed():
     assert len(web.requested) == 6
 
 
-@pytest.mark.parametrize(
-    "answers", [chain(6), {ROBOTS: Replay(status=302, headers={"Location": ROBOTS})}]
-)
-async def test_after_more_redirects_it_is_as_if_there_were_none(answers: dict[str, Any]):
-    robots, web = robots_of(answers)
-
-    await robots.admit(PRIVATE)
-
-    assert len(web.requested) <= 6
-
-
 async def test_it_is_for_the_first_word_of_the_user_agent():
     answer = Replay(body="User-agent: mybot\nDisallow: /\n\nUser-agent: *\nDisallow:\n")
 
@@ -493,28 +296,6 @@ async def test_it_is_for_the_first_word_of_the_user_agent():
     assert await refused(robots, PAGE) is Reason.REFUSED_ROBOTS
     robots, _ = robots_of({ROBOTS: answer})
     await robots.admit(PAGE)
-
-
-async def test_closing_ends_what_is_under_way(caplog: pytest.LogCaptureFixture):
-    web = Held({"http://b.example/robots.txt": RuntimeError("a mistake of ours")})
-    robots, _ = robots_of(web)
-    failed = asyncio.create_task(robots.rules("http://b.example/"))
-    await web.asked.wait()
-    web.go.set()
-    await asyncio.wait([failed])
-    web.go.clear()
-    web.asked.clear()
-    caller = asyncio.create_task(robots.rules(PAGE))
-    await web.asked.wait()
-
-    await robots.close()
-
-    assert asyncio.all_tasks() <= {caller, asyncio.current_task()}
-    assert caplog.messages == []
-    with pytest.raises(RuntimeError):
-        await failed
-    with pytest.raises(asyncio.CancelledError):
-        await caller
 
 
 @pytest.mark.parametrize(
@@ -542,30 +323,6 @@ async def test_rules_are_for_the_whole_product_token(named: str, is_ours: bool):
 
     assert rules.allows(PRIVATE) is not is_ours
     assert rules.allows("http://a.example/other/") is is_ours
-
-
-@pytest.mark.parametrize(
-    "between",
-    [
-        "Invalid: line", "download: 1", "no colon", "# a comment", "", "Noindex: /", "hostile: x",
-        "Sitemap: http://a.example/s.xml", "Host: a.example", "disallowed: /x",
-        "Content-Signal: a=b",
-    ],
-)  # fmt: skip
-def test_what_is_no_rule_does_not_part_two_names_of_a_group(between: str):
-    """RFC 9309, sections 2.2.1 and 2.2.4: an unknown line has no effect on other lines."""
-    for agents in ("crawlcw", "news"), ("news", "crawlcw"), ("*", "news"):
-        one, two = agents
-        body = f"User-agent: {one}\n{between}\nUser-agent: {two}\nDisallow: /private/\n"
-
-        assert not parse(body.encode(), agent="crawlcw").allows(PRIVATE)
-
-
-@pytest.mark.parametrize("rule", ["Allow: /", "Disallow: /x", "dissallow: /x", "Crawl-delay: 1"])
-def test_a_rule_parts_two_groups(rule: str):
-    body = f"User-agent: crawlcw\n{rule}\nUser-agent: news\nDisallow: /private/\n"
-
-    assert parse(body.encode(), agent="crawlcw").allows(PRIVATE)
 
 
 @pytest.mark.parametrize(
@@ -615,20 +372,6 @@ def test_garbage_has_no_rules(body: bytes):
 
     assert rules.allows(PRIVATE)
     assert rules.crawl_delay == 0
-
-
-def test_a_file_in_utf_16_is_read():
-    body = "User-agent: *\nDisallow: /private/\n".encode("utf-16")
-
-    assert not parse(body, agent="crawlcw").allows(PRIVATE)
-
-
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_byte_order_marks_and_line_ends_of_any_kind_are_read(mark: bytes, end: bytes):
-    body = mark + end.join([b"User-agent: *", b"Disallow: /private/", b""])
-
-    assert not parse(body, agent="crawlcw").allows(PRIVATE)
 
 
 def test_rules_full_of_wildcards_cost_little():

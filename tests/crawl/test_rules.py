@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from crawlcw import Request, Response, Rule, Settings, Spider, run_spider, url_list
+from crawlcw import Request, Response, Rule, Spider, run_spider, url_list
 from crawlcw.api.spider import check
 from crawlcw.errors import FetchError, SpiderError
 from crawlcw.ledger_opening import open_ledger
@@ -70,15 +70,6 @@ async def test_rules_hold_for_start_urls_and_for_pages_that_are_to_be_followed(l
     assert report.failures == {}, "no other requests"
 
 
-async def test_a_crawl_that_goes_on_in_another_process_follows_the_same(ledger_url: str):
-    downloader = ReplayDownloader(SITE)
-    for most in (1, 2, 3, 4, None):
-        settings = Settings(max_pages=most, concurrency=1)
-        await run_spider(Shop(), ledger=ledger_url, settings=settings, downloader=downloader)
-
-    assert await items(ledger_url) == EXPECTED
-
-
 async def test_rules_hold_beside_a_parse_of_the_spiders_own(tmp_path: Any):
     class Own(Shop):
         rules = [Rule(allow="/list/1"), Rule(allow="/item/", callback="parse_item")]
@@ -125,15 +116,6 @@ async def test_rules_hold_neither_for_lists_of_urls_nor_for_failures(tmp_path: A
 def test_rules_are_checked_before_the_crawl(rules: Any, told: str):
     with pytest.raises(SpiderError, match=told):
         check(type("Odd", (Shop,), {"rules": rules})())
-
-
-def test_a_rule_that_cannot_be_is_named_where_it_is_made():
-    with pytest.raises(SpiderError, match="allow='\\(' is no regular expression"):
-        Rule(allow="(")
-    with pytest.raises(SpiderError, match="takes the name of a method"):
-        Rule(callback=lambda response: None)  # type: ignore[arg-type]  # tested on purpose
-    with pytest.raises(SpiderError, match="formdata"):
-        Rule(formdata={})
 
 
 @pytest.mark.parametrize(

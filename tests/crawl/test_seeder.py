@@ -1,13 +1,10 @@
 """Start requests: recognition of unchanged ones, and of a crawl deeper than the last."""
 
 import asyncio
-import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import closing
+from collections.abc import AsyncIterator
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +15,9 @@ from crawlcw import Request, Response, Settings, Spider, StopCrawl
 from crawlcw.assembly import assemble
 from crawlcw.cli.loading import find, make
 from crawlcw.crawl import seeder
-from crawlcw.crawl.seeder import RunStart, StartNames, fingerprint, is_deeper
+from crawlcw.crawl.seeder import RunStart, fingerprint
 from crawlcw.engine.workers import this_worker
-from crawlcw.errors import LedgerUnavailableError
-from crawlcw.ledger.protocol import Added, Counters
+from crawlcw.ledger.protocol import Counters
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Task
 from crawlcw.testing import ReplayDownloader
@@ -142,38 +138,6 @@ def test_a_change_of_a_file_that_a_spider_comes_from_changes_its_fingerprint(
     assert after != before
 
 
-def test_a_spider_without_a_source_file_has_no_fingerprint(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delattr(sys.modules[__name__], "__file__")
-
-    assert fingerprint(Plain()) is None
-
-
-def test_an_argument_that_is_no_plain_value_has_no_fingerprint():
-    class Given(Plain):
-        def __init__(self, connection: Any) -> None:
-            super().__init__()
-
-    assert fingerprint(Given(connection=object())) is None
-    assert fingerprint(Given(connection="postgres://\udcff")) is not None
-    assert fingerprint(Given(connection={"a": [1, (2.5, None)], "b": {b"x"}})) is not None
-    assert fingerprint(Given(connection={"a": {object()}})) is None
-
-
-@pytest.mark.parametrize(
-    ("now", "before", "deeper"),
-    [
-        (3, 2, True),
-        (2, 2, False),
-        (1, 2, False),
-        (None, 2, True),
-        (None, None, False),
-        (2, None, False),
-    ],
-)
-def test_no_limit_is_deeper_than_any(now: int | None, before: int | None, deeper: bool):
-    assert is_deeper(now, than=before) == deeper
-
-
 # Crawls
 
 
@@ -252,45 +216,6 @@ async def test_start_runs_again_for_other_arguments_or_where_it_is_to(
     assert len(started) == starts
     assert "start_origins" not in state, "no secret is for them alone"
     assert "start requests could not be written" not in caplog.text
-
-
-@pytest.mark.parametrize("fails", [False, True])
-async def test_start_is_closed_where_the_crawl_ends_before_it(
-    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
-):
-    class Full(PatchedLedger):
-        patched = ("tasks.add",)
-        begun = 0
-
-        async def add(self, tasks: list[Task], **options: Any) -> Added:
-            self.begun += 1
-            if self.begun > 1:
-                await anyio.sleep_forever()
-            return await self.real.tasks.add(tasks, **options)
-
-    class Endless(Started):
-        async def start(self) -> AsyncIterator[Request]:
-            try:
-                for number in count():
-                    yield Request(f"http://a.example/{number}")
-            finally:
-                if fails:
-                    raise ValueError("a broken pipe")
-
-        def parse(self, response: Response) -> Any:
-            raise StopCrawl("enough")
-
-    monkeypatch.setattr(seeder, "_FIRST_BATCH", 1)
-    monkeypatch.setattr(seeder, "_BATCH", 1)
-    monkeypatch.setattr(seeder, "_LAST_WORDS", 0.01)
-    ledger = await Full.open(file, "started")
-    await crawled(ledger, Endless())
-    await ledger.close()
-
-    told = [text for text in caplog.messages if "clos" in text]
-    assert [text.partition(" raised ")[2] for text in told] == [
-        "SpiderError: the spider's start() raised ValueError: a broken pipe"
-    ] * fails
 
 
 async def test_a_secret_goes_to_an_origin_of_an_earlier_start_before_this_one_names_it(file: Path):
@@ -408,22 +333,6 @@ async def test_links_to_a_host_of_start_are_followed_unless_hosts_are_named(
     assert ("b.example/linked" in asked) == (allowed is None)
 
 
-async def test_seeds_whose_tasks_were_deleted_by_hand_are_added_again_all_of_them(file: Path):
-    spider = Started()
-    ledger = await SqliteLedger.open(file, spider.name)
-    await crawled(ledger, spider)
-    with closing(sqlite3.connect(file)) as other, other:
-        other.execute("DELETE FROM started")
-
-    spider.halt.set()
-    await crawled(ledger, spider)
-    spider.halt.clear()
-    asked = await crawled(ledger, spider)
-    await ledger.close()
-
-    assert "a.example/1" in asked
-
-
 async def test_a_crawl_does_not_wait_for_ever_for_its_last_seeds_and_tells_of_them(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -445,98 +354,3 @@ async def test_a_crawl_does_not_wait_for_ever_for_its_last_seeds_and_tells_of_th
     assert report.finish_reason == "stopped-at-once"
     (said,) = caplog.messages
     assert said.startswith("2 start requests could not be written: start() is asked")
-
-
-async def test_a_crawl_that_dies_while_it_lets_deeper_links_in_leaves_them_to_the_next(file: Path):
-    class Dying(PatchedLedger):
-        patched = ("admin.admit_to_depth",)
-
-        async def admit_to_depth(self, max_depth: int | None) -> int:
-            raise LedgerUnavailableError("killed")
-
-    ledger = await SqliteLedger.open(file, "started")
-    await crawled(ledger, Started(), max_depth=1)
-    dying = await Dying.open(file, "started")
-    with pytest.raises(LedgerUnavailableError):
-        await crawled(dying, Started(), max_depth=2, ledger_give_up=0.01)
-    await dying.close()
-
-    assert await crawled(ledger, Started(), max_depth=2) == ["a.example/deepest"]
-    await ledger.close()
-
-
-class Listed(Spider):
-    name = "started"
-    hosts = ()
-    start_urls = ["http://a.example/", "http://b.example/"]
-
-
-@pytest.mark.parametrize(
-    ("spider", "batch", "most", "noted"),
-    [
-        (Started(), 1, 9, ["a.example"]),
-        (TwoHosts(), 9, 9, ["a.example", "b.example"]),
-        (TwoHosts(), 9, 1, []),
-        (TwoHosts(), 1, 1, ["a.example"]),
-        (Listed(), 9, 9, []),
-    ],
-)
-async def test_the_hosts_of_start_are_noted_before_their_tasks_up_to_a_number(
-    file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    spider: Started | Listed,
-    batch: int,
-    most: int,
-    noted: list[str],
-):
-    class Looking(PatchedLedger):
-        patched = ("tasks.add", "notes.set_state")
-
-        async def set_state(self, state: Mapping[str, Any]) -> None:
-            written.append([*state])
-            await self.real.notes.set_state(state)
-
-        async def add(self, tasks: list[Task], **options: Any) -> Added:
-            states.append(await self.real.notes.state())
-            return await self.real.tasks.add(tasks, **options)
-
-    states, written = list[Mapping[str, Any]](), list[list[str]]()
-    monkeypatch.setattr(seeder, "MOST_START_NAMES", most)
-    monkeypatch.setattr(seeder, "MOST_HOSTS", most)
-    monkeypatch.setattr(seeder, "_FIRST_BATCH", batch)
-    monkeypatch.setattr(seeder, "_BATCH", batch)
-    ledger = await Looking.open(file, "started")
-    await crawled(ledger, spider, headers={"X-Key": "secret"})
-    states.append(await ledger.notes.state())
-    own, others = (StartNames(ledger.notes, has_own_start=own) for own in (True, False))
-    hosts = [await own.start_hosts(), await others.start_hosts()]
-    await ledger.close()
-
-    assert sorted(name for name in states[0] if name.startswith("start ")) == [
-        f"start {host}" for host in noted
-    ]
-    assert [sorted(each) for each in hosts] == [noted, []]
-    assert ("seeds" in states[-1]) == (most > 1)
-    origins = states[-1].get("start_origins", {}).get("origins", [])
-    assert len(origins) <= most
-    assert bool(origins) == bool(noted)
-    assert [] not in written
-    if spider.hosts == Started.hosts:
-        assert written.count(["start_origins"]) == written.count(["start a.example"]) == 1
-
-
-async def test_a_name_with_a_public_address_is_noted_once(file: Path):
-    class Counting(PatchedLedger):
-        patched = ("notes.set_state",)
-
-        async def set_state(self, state: Mapping[str, Any]) -> None:
-            written.append(state)
-
-    written: list[Mapping[str, Any]] = []
-    ledger = await Counting.open(file, "started")
-    names = StartNames(ledger.notes)
-    for name in ("a.example", "b.example", "a.example"):
-        await names.note_public(name)
-    await ledger.close()
-
-    assert written == [{"public a.example": True}, {"public b.example": True}]

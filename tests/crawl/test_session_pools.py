@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crawlcw import Request, Status
+from crawlcw import Status
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.identities import Identity
 from crawlcw.model.proxies import parse
@@ -76,13 +76,6 @@ async def test_a_session_keeps_its_proxy_and_its_cookies_in_the_next_run(
     assert len(exits_by_visitor(site)) == 3
 
 
-async def test_without_proxies_a_pool_has_cookies_alone(site: ExitSite, crawl: Callable[..., Any]):
-    report = await crawl([], sessions=4)
-
-    assert report.counts[Status.FINISHED] == 31
-    assert len(exits_by_visitor(site)) >= 4
-
-
 @pytest.mark.representative("sqlite")
 async def test_a_banned_session_is_replaced_by_a_new_one_with_another_proxy(
     site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
@@ -98,58 +91,6 @@ async def test_a_banned_session_is_replaced_by_a_new_one_with_another_proxy(
     assert any(each.reason.startswith("banned: HTTP 403") for each in known.values())
 
 
-class Retiring(ExitSpider):
-    """Retires the session of each third page, once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.retired: set[str] = set()
-
-    def parse(self, response: Any) -> Any:
-        number = int(response.url.rpartition("/")[2])
-        if number % 3 == 0 and response.url not in self.retired:
-            self.retired.add(response.url)
-            response.session.retire("it shows less")
-        yield from super().parse(response)
-
-
-async def test_a_callback_may_retire_a_session_as_often_as_it_likes(
-    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
-):
-    report = await crawl(three, Retiring(), sessions=2, max_logins=2)
-
-    assert report.counts[Status.FINISHED] == 31
-    assert report.failures == {}
-    assert {each.reason for each in (await sessions(ledger_url)).values()} == {"it shows less"}
-
-
-async def test_a_page_that_is_banned_whoever_asks_fails_by_itself(
-    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
-):
-    site.forbidden = {30}
-
-    report = await crawl(three, sessions=3, proxy_ban_statuses=403, max_retry=1)
-
-    assert report.counts[Status.FINISHED] == 30
-    assert report.failures == {"http-status": 1}
-
-
-async def test_a_session_whose_proxy_dies_for_good_goes_on_through_another(
-    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
-):
-    await crawl(three, cookies=True, max_pages=3)
-    (first,) = (await sessions(ledger_url)).values()
-    next(each for each in three if each.url == first.proxy).die()
-
-    report = await crawl(three, cookies=True, host_max_failures=2)
-
-    assert report.counts[Status.FINISHED] == 31
-    assert (report.failures, report.host_failures) == ({}, {})
-    (second,) = (await sessions(ledger_url)).values()
-    assert second.proxy not in (None, first.proxy)
-    assert second.cookies.keys() == first.cookies.keys()
-
-
 async def test_a_login_goes_through_the_proxy_of_its_session(
     site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
 ):
@@ -163,18 +104,6 @@ async def test_a_login_goes_through_the_proxy_of_its_session(
     logins = [each for each in site.visits if not each.visitor]
     assert {each.exit for each in logins} == {"127.0.0.2", "127.0.0.3", "127.0.0.4"}
     assert all(len(exits) == 1 for exits in exits_by_visitor(site).values())
-
-
-async def test_a_request_may_name_a_session_beside_the_pool(
-    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
-):
-    class Named(ExitSpider):
-        async def start(self) -> Any:
-            yield Request(f"{site.url}/p/30", session="alice")
-
-    await crawl(three, Named(), sessions=2)
-
-    assert (await sessions(ledger_url)).keys() == {"alice"}
 
 
 async def test_processes_that_are_killed_leave_each_session_with_its_proxy(

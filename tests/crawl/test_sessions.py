@@ -3,7 +3,7 @@
 import asyncio
 import stat
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,11 @@ from crawlcw.assembly import assemble, open_crawl, run_spider
 from crawlcw.fetch.pipeline import downloader_of, web
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Committed, Ledger
-from crawlcw.ledger.values import Added
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.identities import IdentityState
-from crawlcw.model.task import Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.sessions import sessions
 from crawlcw.sessions.sessions import Sessions
-from crawlcw.testing import ReplayDownloader
 from tests.support.commands import invoke
 from tests.support.crawl_process import Process, Store, wait_until
 from tests.support.ledgers import PatchedFacet
@@ -152,36 +149,6 @@ async def test_what_pages_set_is_kept_with_the_session(crawl: Callable[..., Any]
     assert 0 < int(values["last"]) < 15
 
 
-async def test_a_page_that_asks_for_a_login_is_not_saved_as_the_file(
-    site: MemberSite, crawl: Callable[..., Any], ledger_url: str, tmp_path: Path
-):
-    class Files(Members):
-        start_again = True
-
-        def login_when(self, response: Response) -> bool:
-            return "please log in" in response.text
-
-        async def start(self) -> AsyncIterator[Request]:
-            for url in self.start_urls:
-                yield Request(url, "parse_file", save_to=tmp_path / "files")
-
-        def parse_file(self, response: Response) -> Any:
-            assert response.file is not None
-            yield {"path": response.file.path, "size": response.file.size}
-
-    await crawl(Files(), start="/file/1")
-    site.log_everybody_out()
-
-    await crawl(Files(), start="/file/2")
-
-    saved = b"\xff\xd8default"
-    found = await items(ledger_url)
-    assert [Path(item["path"]).read_bytes() for item in found] == [saved] * 2
-    kept = [each for each in (tmp_path / "files").rglob("*") if each.is_file()]
-    assert [each.read_bytes() for each in kept if each.name != "lock"] == [saved]
-    assert (len(site.logins), site.refused["/file/2"]) == (2, 1)
-
-
 async def test_a_session_that_the_server_ends_is_logged_in_anew_and_no_page_is_lost(
     site: MemberSite, crawl: Callable[..., Any], ledger_url: str
 ):
@@ -236,22 +203,6 @@ async def test_a_page_that_nobody_may_see_fails_by_itself(
     assert len(site.logins) == 1
 
 
-async def test_pages_that_are_unchanged_show_that_a_login_holds(
-    crawl: Callable[..., Any], site: MemberSite
-):
-    class StartFirst(Members):
-        def parse(self, response: Any) -> Any:
-            yield from response.follow_all("a", priority=-1)
-
-    await crawl(StartFirst(), revisit="0s")
-    site.forbidden = frozenset({14})
-
-    report = await crawl(StartFirst(), revisit="0s", concurrency=1)
-
-    assert (report.unchanged, report.failures) == (14, {"http-status": 1})
-    assert len(site.logins) == 1
-
-
 async def test_a_login_that_always_fails_ends_the_crawl_with_a_reason(
     crawl: Callable[..., Any], site: MemberSite
 ):
@@ -295,39 +246,6 @@ async def test_a_login_that_is_of_no_use_ends_the_crawl_with_a_reason(
     assert report.counts[Status.TODO] == 1
 
 
-async def test_a_login_that_is_of_no_use_any_more_ends_the_crawl(
-    crawl: Callable[..., Any], site: MemberSite
-):
-    class Forgetting(Leaver):
-        async def login(self, session: LoginSession) -> None:
-            if self.leave is not None:
-                await super().login(session)
-
-    spider = Forgetting()
-    spider.leave = site.log_everybody_out
-
-    report = await crawl(spider, max_logins=3)
-
-    assert report.finish_reason is FinishReason.LOGIN_FAILED
-    assert report.failures == {}
-
-
-async def test_a_site_that_ends_sessions_often_is_crawled_to_its_end(
-    crawl: Callable[..., Any], site: MemberSite
-):
-    class Often(Members):
-        def parse(self, response: Any) -> Any:
-            if int(response.url.rsplit("/", 1)[1]) % 2:
-                site.log_everybody_out()
-            yield from super().parse(response)
-
-    report = await crawl(Often(), max_logins=2)
-
-    assert report.counts[Status.FINISHED] == 15
-    # More often than the limit of useless logins in a row.
-    assert len(site.logins) > 2
-
-
 async def test_a_later_run_tries_again_what_was_given_up(
     crawl: Callable[..., Any], site: MemberSite
 ):
@@ -336,18 +254,6 @@ async def test_a_later_run_tries_again_what_was_given_up(
     report = await crawl(Members())
 
     assert report.counts[Status.FINISHED] == 15
-
-
-async def test_pages_that_anybody_may_see_are_no_probes_of_a_login(
-    crawl: Callable[..., Any], site: MemberSite
-):
-    class Mixed(Members):
-        async def login(self, session: LoginSession) -> None:
-            await session.fetch(site.base + "/login")
-
-    report = await crawl(Mixed(), start="/open/0", max_logins=3)
-
-    assert report.finish_reason is FinishReason.LOGIN_FAILED
 
 
 class ByRequest(Members):
@@ -396,68 +302,6 @@ async def test_a_callback_that_retires_its_session_is_called_again_with_a_new_on
     assert (report.failures, len(site.logins)) == ({}, 2)
 
 
-async def test_a_login_when_that_raises_fails_its_page(crawl: Callable[..., Any]):
-    class Broken(Members):
-        def login_when(self, response: Any) -> bool:
-            raise KeyError("no such field")
-
-    report = await crawl(Broken(), max_retry=1)
-
-    assert set(report.failures) == {"parse-error"}
-
-
-async def test_a_callback_that_always_retires_its_session_fails_by_itself(
-    crawl: Callable[..., Any], site: MemberSite
-):
-    spider = Retiring()
-    spider.times = 1_000
-
-    report = await crawl(spider)
-
-    assert report.finish_reason is FinishReason.DRAINED
-    assert report.failures == {"logged-out": 1}
-
-
-async def test_a_page_of_no_session_that_retires_it_fails_by_itself(ledger_url: str):
-    class Visitor(Spider):
-        name = "visitor"
-        start_urls = ["http://a.example/"]
-
-        def parse(self, response: Response) -> None:
-            response.session.retire()
-
-    settings = Settings(obey_robots=False, max_retry=1)
-    pages = ReplayDownloader({"http://a.example/": "a page"})
-    report = await run_spider(Visitor(), ledger=ledger_url, settings=settings, downloader=pages)
-
-    assert (report.failures, report.internal_errors) == ({"logged-out": 1}, 0)
-
-
-@pytest.mark.quick
-async def test_an_answer_as_without_a_login_is_no_ban_of_its_session(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
-    class Denied(Members):
-        start_urls = ["http://a.example/"]
-
-        async def login(self, session: LoginSession) -> None:
-            pass
-
-        def login_when(self, response: Any) -> bool:
-            return response.text == "log in"
-
-        banned_when = login_when
-
-    caplog.set_level("INFO", logger="crawlcw")
-    pages = ReplayDownloader({"http://a.example/": ["log in", "a page"]})
-    settings = Settings(**{**vars(QUICK), "obey_robots": False, "sessions": 1})
-    ledger = f"sqlite:///{tmp_path}/ledger.db"
-    report = await run_spider(Denied(), ledger=ledger, settings=settings, downloader=pages)
-
-    assert (report.pages, report.failures) == (1, {})
-    assert "session pool-1 is logged out: HTTP 200 for http://a.example/" in caplog.messages
-
-
 async def test_what_a_login_leaves_is_there_for_every_page(
     crawl: Callable[..., Any], site: MemberSite, ledger_url: str
 ):
@@ -480,40 +324,6 @@ async def test_what_a_login_leaves_is_there_for_every_page(
     assert (known.state, known.headers) == (IdentityState.READY, (("X-Key", "k"),))
     assert known.origins == (site.base,)
     assert {"csrf", "sid"} <= {cookie.name for cookie in known.cookies.values()}
-
-
-async def test_a_callback_that_changes_the_data_of_its_session_is_told(
-    crawl: Callable[..., Any], site: MemberSite, ledger_url: str
-):
-    class Changing(Members):
-        async def login(self, session: LoginSession) -> None:
-            await super().login(session)
-            session.data.setdefault("teams", []).append("a")
-
-        def parse(self, response: Any) -> Any:
-            response.session.data["seen"] = True
-
-        def on_error(self, request: Request, error: Exception) -> Any:
-            yield {"why": str(error)}
-
-    report = await crawl(Changing(), max_retry=1)
-
-    assert report.failures == {"parse-error": 1}
-    (item,) = await items(ledger_url)
-    assert "this dict is read-only: change a copy" in item["why"]
-
-
-async def test_a_header_of_two_lines_fails_the_login(crawl: Callable[..., Any]):
-    class Wrong(Members):
-        async def login(self, session: LoginSession) -> None:
-            await super().login(session)
-            session.headers["X-Key"] = "k\r\nX-Other: hush"
-
-    report = await crawl(Wrong())
-
-    assert report.finish_reason is FinishReason.LOGIN_FAILED
-    assert "session.headers: the value of X-Key is not one line of text" in report.detail
-    assert "hush" not in report.detail
 
 
 async def test_a_login_whose_process_died_is_taken_over(
@@ -575,28 +385,6 @@ async def test_no_outcome_is_written_before_the_cookies_of_its_page(
 
     assert report.counts[Status.FINISHED] == 16
     assert behind == []
-
-
-async def test_the_page_of_a_redirect_is_added_after_the_cookies_of_the_redirect(
-    site: MemberSite, tmp_path: Path
-):
-    """Another process may ask for it as soon as it is there, and this one be killed."""
-    spider = Visitors(start_urls=[site.base + "/enter-at-once"])
-    settings = layered(QUICK, assignments=["cookies=true"])
-    ledger = await open_ledger(f"sqlite:///{tmp_path / 'crawl.db'}", "members")
-    tasks, kept = ledger.tasks, set[str]()
-
-    async def add(added: Sequence[Task]) -> Added:
-        if site.start in [each.url for each in added]:
-            known = await ledger.sessions.get("default")
-            kept.update(each.name for each in (known.cookies.values() if known else ()))
-        return await tasks.add(added)
-
-    ledger.tasks = PatchedFacet(tasks, add=add)
-    report = await crawled(spider, ledger, settings)
-
-    assert report.counts[Status.FINISHED] == 16
-    assert kept == {"sid", "last"}
 
 
 @pytest.mark.thorough

@@ -1,17 +1,13 @@
 """Crawls that begin with sitemaps: the pages found, and the pages visited again by the next run."""
 
-import asyncio
 import gzip
 import itertools
-import time
-import tracemalloc
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from crawlcw import (
-    DropItem,
     Request,
     Settings,
     SitemapSpider,
@@ -21,7 +17,6 @@ from crawlcw import (
     url_list,
 )
 from crawlcw.api import sitemap_spider
-from crawlcw.crawl import callbacks
 from crawlcw.crawl.callbacks import SLICE
 from crawlcw.crawl.committer import Committer
 from crawlcw.errors import SpiderError
@@ -123,19 +118,6 @@ async def test_a_page_that_failed_is_tried_again_when_it_has_changed(crawls: Cra
     assert await crawls.items(Docs()) == ["/1"]
 
 
-async def test_a_page_behind_a_redirect_is_taken_anew_with_what_leads_there(crawls: Crawls):
-    moved = Replay(status=301, headers={"Location": "/new.xml"})
-    pages = {
-        "/sitemap.xml": moved,
-        "/new.xml": urlset("/1", lastmod="2999-01-01"),
-        "/1": Replay(status=301, headers={"Location": "/2"}),
-        "/2": "two",
-    }
-    for _ in range(2):
-        # Either fetcher may claim the target of the redirect first.
-        assert {*await crawls.asked(Docs(), pages)} == {"/1", "/2", "/new.xml", "/sitemap.xml"}
-
-
 async def test_a_run_that_was_not_drained_goes_on_and_reads_no_sitemap_again(crawls: Crawls):
     class Few(Docs):
         settings = replace(Docs.settings, max_pages=2, concurrency=1)
@@ -166,20 +148,6 @@ async def test_without_sitemaps_those_of_robots_txt_are_read(crawls: Crawls):
 
     assert await crawls.asked(OfRobots(), pages) == ["/1", "/2", "/robots.txt", "/s.xml"]
     assert crawls.dropped == {"refused-scope": 1}
-
-
-async def test_the_robots_txt_itself_may_always_be_asked_for(crawls: Crawls):
-    """RFC 9309, section 2.2.2."""
-
-    class Obeying(OfRobots):
-        settings = Settings()
-
-    robots = "User-agent: *\nDisallow: /\nAllow: /sitemap.xml\nAllow: /2"
-    pages = {"/robots.txt": robots, "/sitemap.xml": urlset("/2"), "/2": "two"}
-
-    found = await crawls.asked(Obeying(), pages)
-
-    assert found == ["/2", "/robots.txt", "/robots.txt", "/sitemap.xml"]
 
 
 async def test_where_there_is_no_robots_txt_the_usual_sitemap_is_asked_for(crawls: Crawls):
@@ -254,18 +222,6 @@ async def test_of_a_broken_sitemap_the_links_before_the_fault_are_followed(crawl
     assert crawls.failures == {"xml-unsafe": 1, "parse-error": 2}
 
 
-async def test_broken_sitemaps_are_no_sign_of_a_broken_callback(crawls: Crawls):
-    paths = [f"/{n}.xml" for n in range(30)]
-    pages = {"/sitemap.xml": "\n".join(f"{SITE}{path}" for path in paths)}
-
-    class Only(Docs):
-        sitemap_rules = [(r"\.xml$", "parse_sitemap")]
-
-    await crawls.asked(Only(), pages | dict.fromkeys(paths, "<html/>"))
-
-    assert crawls.failures == {"parse-error": 30}
-
-
 class Lists(Spider):
     name = "lists"
     start_urls = [f"{SITE}/list"]
@@ -328,88 +284,6 @@ async def test_the_links_of_a_list_of_urls_are_not_bounded_and_written_in_slices
     assert depths == {0}
     assert counts[Status.IGNORED] >= (kind is Raising)
     assert report.links_dropped == {}
-
-
-async def test_a_long_list_takes_no_more_memory_than_a_short_one(
-    crawls: Crawls, monkeypatch: pytest.MonkeyPatch
-):
-    class Long(Lists):
-        @url_list
-        def parse_list(self, response):
-            for number in range(4 * SLICE):
-                yield response.follow(f"/{number}")
-
-    sizes = []
-
-    async def measured(*_):
-        ours = tracemalloc.Filter(inclusive=True, filename_pattern=callbacks.__file__)
-        traces = tracemalloc.take_snapshot().filter_traces([ours]).traces
-        sizes.append(sum(trace.size for trace in traces))
-
-    monkeypatch.setattr(Committer, "write_links", measured)
-    tracemalloc.start()
-    await run_spider(
-        Long(), ledger=crawls.ledger_url, downloader=ReplayDownloader({f"{SITE}/list": "list"})
-    )
-    tracemalloc.stop()
-
-    assert sizes[-1] < 1.5 * sizes[0]
-
-
-class Slow(Lists):
-    """Takes 0.5 s for each slice, and for all more than the time of a callback."""
-
-    settings = Settings(obey_robots=False, callback_timeout="2s", max_pages=1)
-    name = "slow"
-    number = 4 * SLICE + 5
-
-    @url_list
-    def parse_list(self, response):
-        for number, each in enumerate(Lists.parse_list(self, response)):
-            if number % SLICE < 5:
-                time.sleep(0.1)
-            yield each
-
-
-class AsyncSlow(Slow):
-    @url_list
-    async def parse_list(self, response):
-        for number, each in enumerate(Lists.parse_list(self, response)):
-            if number % SLICE < 5:
-                await asyncio.sleep(0.1)
-            yield each
-
-
-@pytest.mark.parametrize("kind", [Slow, AsyncSlow])
-async def test_each_slice_of_a_list_has_the_time_of_a_callback(kind: type[Slow], crawls: Crawls):
-    answers = {f"{SITE}/list": "list", f"{SITE}/0": "page"}
-
-    report = await run_spider(
-        kind(), ledger=crawls.ledger_url, downloader=ReplayDownloader(answers)
-    )
-
-    assert report.failures == {}
-    assert report.items == 1
-
-
-class Checked(Lists):
-    number = SLICE
-
-    def item(self, item, response):
-        if response.url.endswith("/list"):
-            raise DropItem("not from lists")
-        return item
-
-
-async def test_items_of_a_list_go_through_the_hook_with_their_page(crawls: Crawls):
-    answers = {f"{SITE}/list": "list"}
-
-    report = await run_spider(
-        Checked(), ledger=crawls.ledger_url, downloader=ReplayDownloader(answers)
-    )
-
-    assert report.items == 0
-    assert report.items_dropped == {"not from lists": 1}
 
 
 @pytest.mark.quick

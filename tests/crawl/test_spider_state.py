@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from crawlcw import Report, Request, Response, Settings, Spider, Status, url_list
-from crawlcw.api.sessions import LoginSession
 from crawlcw.assembly import assemble, run_spider
 from crawlcw.crawl import outcomes
 from crawlcw.crawl.callbacks import SLICE
@@ -343,28 +342,6 @@ async def test_a_page_whose_result_comes_too_late_counts_once(ledger_url: str):
 
     assert (report.leases_lost, report.pages) == (1, 1)
     assert await state_of(ledger_url, "counting") == {"parsed": 1}
-
-
-async def test_a_page_whose_session_is_retired_has_changed_nothing(
-    crawl: Callable[..., Any], ledger_url: str
-):
-    class Retiring(Spider):
-        name = "retiring"
-        start_urls = (BASE,)
-        times = 2
-
-        async def login(self, session: LoginSession) -> None:
-            session.data["a"] = 1
-
-        def parse(self, response: Response) -> Any:
-            self.state.add("parsed")
-            if self.times:
-                self.times -= 1
-                response.session.retire()
-
-    await crawl(Retiring(), {"": ""})
-
-    assert await state_of(ledger_url, "retiring") == {"parsed": 1}
 
 
 MOVED = Replay(status=302, headers={"Location": "/page"})

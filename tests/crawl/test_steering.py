@@ -83,20 +83,6 @@ async def test_what_makes_no_sense_is_said_and_not_followed(
     assert said in warning
 
 
-async def test_a_concurrency_that_this_machine_has_no_descriptors_for_is_not_followed(
-    ledger: Ledger, caplog: pytest.LogCaptureFixture
-):
-    caplog.set_level("INFO")
-    await ledger.notes.set_control({"concurrency": "1000000000000"})
-
-    report = await crawl_of(ledger).run()
-
-    assert report.finish_reason is FinishReason.DRAINED
-    (warning,) = [each for each in caplog.messages if "an order in the ledger is invalid" in each]
-    assert "concurrency=1000000000000 needs 2,000,000,000,300 file descriptors" in warning
-    assert not [each for each in caplog.messages if "settings from the ledger" in each]
-
-
 async def test_a_crawl_that_follows_more_concurrency_may_open_as_many_files(ledger: Ledger):
     before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
@@ -124,32 +110,6 @@ async def test_a_crawl_follows_the_settings_of_the_ledger_from_its_beginning(
     assert crawl.settings == Pages.settings
 
 
-async def test_each_order_is_told_once(ledger: Ledger, caplog: pytest.LogCaptureFixture):
-    caplog.set_level("INFO")
-    steering = crawl_of(ledger)._parts.steering
-    paused = written_moment(ledger.now())
-
-    for orders in (
-        {"paused": paused},
-        {"paused": None, "delay": "2s\n"},
-        {"delay": "long"},
-        {"delay": None},
-    ):
-        await ledger.notes.set_control(orders)
-        await steering.look()
-        await steering.look()
-
-    assert [each.partition(":")[0] for each in caplog.messages] == [
-        "paused",
-        "settings from the ledger",
-        "resumed",
-        "an order in the ledger is invalid",
-        "settings from the ledger",
-    ]
-    assert caplog.messages[1].endswith(r": delay=2s\n")
-    assert caplog.messages[-1].endswith(": the crawl's own again")
-
-
 @in_virtual_time
 async def test_a_crawl_that_runs_is_paused_and_resumed(ledger: Ledger):
     web = Slowly(dict.fromkeys(numbered(10), ""), seconds=4)
@@ -167,28 +127,6 @@ async def test_a_crawl_that_runs_is_paused_and_resumed(ledger: Ledger):
     assert begun == 2
     assert counts.by_status == {Status.FINISHED: 2, Status.TODO: 8}
     assert host.owner is None, "others may ask it"
-
-
-@in_virtual_time
-async def test_a_crawl_that_had_nothing_to_do_is_resumed_within_seconds(ledger: Ledger):
-    later, added = numbered(2)
-    await ledger.tasks.add([make_task(later, due=ledger.now() + timedelta(days=1))])
-    web = Slowly({added: ""}, seconds=1)
-    crawl = quick_crawl(Books(start_urls=[START]), web, ledger)
-    running = asyncio.create_task(crawl.run())
-    await asyncio.sleep(40)
-
-    await ledger.notes.set_control({"paused": written_moment(ledger.now())})
-    await asyncio.sleep(1)
-    await ledger.tasks.add([make_task(added)])
-    await ledger.hosts.wake({make_task(added).host: ledger.now()})
-    resumed = asyncio.get_running_loop().time()
-    await ledger.notes.set_control({"paused": None})
-    await asyncio.sleep(9)
-    crawl.stop()
-    await running
-
-    assert web.began[added] - resumed < 1
 
 
 @in_virtual_time
@@ -222,30 +160,3 @@ async def test_what_is_added_by_hand_is_begun_while_pages_of_its_host_are_under_
 
     assert (await running).pages == 2
     assert web.began[added] - began < 1
-
-
-@in_virtual_time
-async def test_while_there_is_no_new_order_the_ledger_is_asked_for_orders_alone(ledger: Ledger):
-    await ledger.notes.set_control({"delay": "1s", "fed": "once"})
-    web = Slowly({START: ""}, seconds=20)
-    crawl = quick_crawl(Books(start_urls=[START]), web, ledger)
-
-    report = await crawl.run()
-
-    asked = crawl.stats.ledger_operations
-    assert report.pages == 1
-    assert 35 <= asked["notes.control"] <= 45, "twice a second"
-    assert asked["tasks.page_each"] <= 30, "once a second for the host whose page is under way"
-    assert asked["host_leases.lease"] <= 30, "40 if each look wakes the coordinator"
-
-
-async def test_an_order_for_no_more_concurrency_is_followed_whatever_the_descriptors(
-    ledger: Ledger, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
-    caplog.set_level("INFO")
-    monkeypatch.setattr("crawlcw.crawl.descriptors._OTHERS", 10**12)
-    await ledger.notes.set_control({"concurrency": "2"})
-
-    await crawl_of(ledger).run()
-
-    assert "settings from the ledger: concurrency=2" in caplog.messages
