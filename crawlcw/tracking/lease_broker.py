@@ -10,14 +10,11 @@ import re
 import secrets
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from itertools import islice
 
 from crawlcw.errors import UsageError
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import ended_since, is_quarantined
-from crawlcw.tracking.coalescer import Coalescer
 from crawlcw.tracking.tracker import Tracker
 
 _WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -25,15 +22,6 @@ _WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _POLICY_CHECK = 15.0
 #: Tasks claimed by one write, and looked at beyond those while some have their grace.
 _AT_ONCE = 500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wish:
-    """The request of a holder."""
-
-    by: str
-    number: int
-    stages: frozenset[str] | None
 
 
 class LeaseBroker:
@@ -47,7 +35,7 @@ class LeaseBroker:
         # Several brokers count their claims each for itself.
         self._nonce = secrets.token_hex(6)
         self._policy_seen = time.monotonic()
-        self._claiming: Coalescer[_Wish, list[Lease]] = Coalescer(self._claim_each)
+        self._claiming = asyncio.Lock()
 
     @property
     def ttl(self) -> timedelta:
@@ -81,42 +69,15 @@ class LeaseBroker:
     async def claim(self, by: str, number: int, stages: Collection[str] | None) -> list[Lease]:
         """Claim for a holder by priority, of *stages* if given, until *number* or none is due.
 
-        Those who ask at the same time are served together: apart, all would look at the same
-        tasks, of which one of them would get each.
+        One request after the other: side by side, all would read the same tasks, and each task
+        can be claimed once.
         """
-        if number < 1:
-            return []
-        places = None if stages is None else frozenset(stages)
-        return await self._claiming(_Wish(by=by, number=number, stages=places))
-
-    async def _claim_each(self, wishes: Sequence[_Wish]) -> list[list[Lease]]:
-        got: list[list[Lease]] = [[] for _ in wishes]
-        # In the order in which they came.
-        for stages in dict.fromkeys(wish.stages for wish in wishes):
-            alike = [n for n, wish in enumerate(wishes) if wish.stages == stages]
-            while page := await self._page(self._lacking(wishes, got, alike), stages):
-                await self._hand_out(page, wishes, got, alike)
-                # Some missed are no end: others were faster, and there may be more.
-        return got
-
-    @staticmethod
-    def _lacking(wishes: Sequence[_Wish], got: Sequence[Sequence[Lease]], of: Sequence[int]) -> int:
-        return min(sum(wishes[n].number - len(got[n]) for n in of), _AT_ONCE)
-
-    async def _hand_out(
-        self,
-        page: Sequence[Task],
-        wishes: Sequence[_Wish],
-        got: Sequence[list[Lease]],
-        of: Sequence[int],
-    ) -> None:
-        """Claim the tasks of a page, one stretch of it for each who lacks some."""
-        rest = iter(page)
-        shares = [(n, list(islice(rest, wishes[n].number - len(got[n])))) for n in of]
-        asked = [(n, share) for n, share in shares if share]
-        claimed = await asyncio.gather(*(self._leased(share, wishes[n].by) for n, share in asked))
-        for (n, _), leases in zip(asked, claimed, strict=True):
-            got[n] += leases
+        leases: list[Lease] = []
+        async with self._claiming:
+            # Missed tasks are no end: others were faster, and there may be more.
+            while page := await self._page(min(number - len(leases), _AT_ONCE), stages):
+                leases += await self._leased(page, by)
+        return leases
 
     async def _leased(self, tasks: Sequence[Task], by: str) -> list[Lease]:
         token = f"{by}:{self._nonce}"
@@ -137,7 +98,7 @@ class LeaseBroker:
 
     async def _page(self, limit: int, stages: Collection[str] | None) -> list[Task]:
         """Return tasks that are due, without those whose holders could not reach the ledger."""
-        if not limit:
+        if limit < 1:
             return []
         since = self._tracker.session.retry.grace_since(self._ledger.now())
         look_at = limit if since is None else limit + _AT_ONCE
