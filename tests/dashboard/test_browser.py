@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.blame.test_ends import Site
-from tests.crawl.test_redirect_loops import Crawled
-from tests.crawl.test_redirect_loops import Site as RedirectingSite
 from tests.support import needed
 from tests.support.odd_shop import ODD, PAGES, SPIDER
 from tests.support.servers import ServerProcess
@@ -218,31 +216,6 @@ def test_a_crawl_of_seconds_is_drawn_and_its_numbers_are_those_recorded(
 
 
 @pytest.mark.thorough
-def test_redirects_are_told_apart_and_lead_to_what_became_of_their_pages(
-    ledger_url: str, tmp_path: Path, processes: ExitStack, page: "Page"
-):
-    moved = {"A/old": "A/new", "A/1": "B/2", "B/2": "A/1"}
-    # A redirect loop without another entry is shown at its last page.
-    site = processes.enter_context(RedirectingSite(moved, linked=["A/old", "A/1"]))
-    Crawled(site, tmp_path, ledger_url)
-    server = ServerProcess(
-        processes, ledger_url, "--port", "0", use_case="pages", command="dashboard"
-    )
-    assert "the dashboard is at" in server.ready()
-
-    page.goto(f"{server.address}/#/pages")
-    expect(number(page, "finished")).to_have_text("3")
-    expect(page.locator(".figures")).to_contain_text("of 4 known, and 2 redirects")
-
-    page.goto(f"{server.address}/#/pages/tasks?text=/old")
-    expect(page.locator("a.url")).to_have_count(1)
-    page.locator("a.url").click()
-    ahead = page.locator("section").filter(has=page.get_by_role("heading", name="Leads to"))
-    expect(ahead).to_contain_text("/new")
-    expect(ahead.locator(".badge")).to_contain_text("finished")
-
-
-@pytest.mark.thorough
 def test_crawled_markup_does_nothing(crawl: Crawl, page: "Page"):
     page.goto(f"{crawl.address}/#/shop/tasks")
     search(page, "odd")
@@ -291,25 +264,6 @@ def test_many_are_chosen_and_the_crawl_is_paused(crawl: Crawl, page: "Page"):
     page.get_by_role("button", name="Resume").click()
     confirmed(page, re.compile("Resume"))
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
-
-
-@pytest.mark.thorough
-def test_the_keyboard_is_enough(crawl: Crawl, page: "Page"):
-    page.goto(f"{crawl.address}/#/shop")
-    expect(page.get_by_role("heading", name="shop")).to_be_visible()
-    page.keyboard.press("/")
-    expect(page.get_by_label("URL or key")).to_be_focused()
-    page.keyboard.type("/missing")
-    page.keyboard.press("Enter")
-    expect(page.locator("tbody tr")).to_have_count(1)
-    page.locator("tbody input").focus()
-    page.keyboard.press("Space")
-    page.get_by_role("button", name="Retry").focus()
-    page.keyboard.press("Enter")
-    expect(page.locator("dialog").get_by_role("button", name="Cancel")).to_be_focused()
-    page.keyboard.press("Escape")
-    expect(page.locator("dialog")).to_be_hidden()
-    expect(page.get_by_role("button", name="Retry")).to_be_focused()
 
 
 @pytest.mark.thorough

@@ -2,13 +2,10 @@
 
 import asyncio
 import json
-import sqlite3
-import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,7 +16,6 @@ from crawlcw.ledger.protocol import Counters, Ledger, Worker
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.rates import Point, Vitals
 from crawlcw.model.task import Status
-from crawlcw.server.connections import Deadlines
 from crawlcw.tracking import Tracker
 from tests.support.dashboards import Page, dashboard
 from tests.support.ledgers import claimed, failure, make_task, success
@@ -107,19 +103,6 @@ async def test_the_stream_says_how_the_crawl_is(ledger_url: str):
         assert (now["workers"], now["paused"]) == ([], None)
 
 
-async def test_the_stream_goes_on_and_the_counts_move(ledger_url: str):
-    async with books(ledger_url) as (ledger, page):
-        live = page.http.get(f"{page.address}/api/crawls/books/live")
-        async with live as response, asyncio.timeout(60):
-            async for line in response.content:
-                if not line.startswith(b"data: "):
-                    continue
-                total = json.loads(line[6:])["total"]
-                if total == 4:
-                    break
-                await ledger.tasks.add([make_task("http://example.com/new")])
-
-
 async def test_tasks_are_found_by_what_is_asked(ledger_url: str):
     async with books(ledger_url) as (_, page):
         assert await search(page, text="script>al") == [HOSTILE]
@@ -143,16 +126,6 @@ async def test_a_search_goes_on_page_by_page(ledger_url: str):
 
         assert sorted(urls) == sorted(await search(page))
         assert len(urls) == 3
-
-
-async def test_a_whole_url_is_found_however_old_it_is(ledger_url: str, monkeypatch):
-    monkeypatch.setattr("crawlcw.dashboard.searches.SCAN_LIMIT", 1)
-    async with books(ledger_url) as (_, page):
-        # One of them is the shown page.
-        for url in ("http://example.com/", BAD):
-            assert (await search(page, prefix=url))[0] == url
-            assert (await search(page, text=url, status="finished,failed"))[0] == url
-            assert url not in await search(page, text=url, status="ignored")
 
 
 @pytest.mark.parametrize(
@@ -316,63 +289,6 @@ async def test_the_dashboard_ends_though_pages_are_open(tmp_path):
         live.close()
 
 
-async def test_no_more_pages_are_followed_than_there_is_room_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("crawlcw.dashboard.streams._MOST_STREAMS", 1)
-    async with books(f"sqlite:///{tmp_path}/ledger.db") as (_, page):
-        first = await page.http.get(f"{page.address}/api/crawls/books/live")
-        await first.content.readline()
-
-        assert (await page.get("/api/crawls/books/live"))[0] == 503
-        first.close()
-        async with asyncio.timeout(60):
-            while (await _status(page, "/api/crawls/books/live")) != 200:
-                await page.get("/api/start")
-
-
-async def _status(page: Page, path: str) -> int:
-    async with page.http.get(page.address + path) as response:
-        return response.status
-
-
-async def test_a_stream_lasts_longer_than_a_connection_may_rest(tmp_path, monkeypatch):
-    monkeypatch.setattr("crawlcw.dashboard.serving.Deadlines", lambda: Deadlines(idle=0.1))
-    async with books(f"sqlite:///{tmp_path}/ledger.db") as (_, page):
-        live = await page.http.get(f"{page.address}/api/crawls/books/live")
-        for _ in range(3):
-            assert await live.content.readuntil(b"\n\n")
-        live.close()
-
-
-async def test_hosts_say_why_they_wait(ledger_url: str):
-    async with books(ledger_url) as (ledger, page):
-        (lease,) = await ledger.host_leases.lease(
-            worker="w", limit=1, lease=timedelta(seconds=60)
-        ) or await _woken(ledger)
-        rest = ledger.now() + timedelta(minutes=5)
-        state = replace(lease.host, failures=3, not_before=rest, ready_at=rest)
-        await ledger.host_leases.release([(lease, state)])
-
-        (host,) = (await event(page))["hosts"]
-
-        assert host["name"] == "example.com"
-        assert "3 failures" in host["why"]
-
-
-async def _woken(ledger: Ledger) -> list[Any]:
-    await ledger.hosts.wake({"example.com": ledger.now()})
-    return await ledger.host_leases.lease(worker="w", limit=1, lease=timedelta(seconds=60))
-
-
-async def test_the_stages_of_a_use_case_are_counted(ledger_url: str):
-    async with Tracker.open(ledger_url, "orders") as tracker:
-        await tracker.add("one", stage="pay")
-        await tracker.add("two", stage="ship")
-        async with dashboard(ledger_url) as page:
-            stages = (await event(page, "orders"))["stages"]
-
-            assert {stage["name"]: stage["open"] for stage in stages} == {"pay": 1, "ship": 1}
-
-
 async def test_a_ledger_that_is_away_is_said_to_be(tmp_path):
     async with books(f"sqlite:///{tmp_path}/ledger.db") as (_, page), asyncio.timeout(60):
         live = await page.http.get(f"{page.address}/api/crawls/books/live")
@@ -426,31 +342,3 @@ async def test_prometheus_is_told_what_the_page_shows_of_every_crawl(ledger_url:
     assert told <= set(text.splitlines())
     # Labels contain no crawled text.
     assert "example.com" not in text
-
-
-async def test_a_crawl_that_cannot_be_read_leaves_the_others_numbers(tmp_path: Path):
-    file = tmp_path / "ledger.db"
-    async with books(f"sqlite:///{file}"):
-        async with Tracker.open(f"sqlite:///{file}", "orders") as orders:
-            await orders.add("one")
-        with closing(sqlite3.connect(file)) as database, database:
-            database.execute("UPDATE \"crawlcw.schema\" SET version = 99 WHERE spider = 'orders'")
-        async with dashboard(f"sqlite:///{file}") as page:
-            text = await metrics(page)
-
-    assert 'crawlcw_ledger_read{name="orders"} 0.0' in text
-    assert 'crawlcw_ledger_read{name="books"} 1.0' in text
-
-
-async def test_without_prometheus_client_the_dashboard_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.delitem(sys.modules, "crawlcw.telemetry.exposition", raising=False)
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    async with books(f"sqlite:///{tmp_path}/ledger.db") as (_, page):
-        status, answer = await page.get("/metrics")
-
-    assert status == 501
-    assert answer["error"] == (
-        "metrics need prometheus-client: install it with `pip install 'crawlcw[metrics]'`"
-    )

@@ -13,13 +13,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from crawlcw.errors import LedgerError, LedgerUnavailableError
-from crawlcw.server import operations
-from crawlcw.server.access import is_loopback
-from crawlcw.server.openapi import document
-from crawlcw.server.operations import OPERATIONS
 from crawlcw.server.serving import serving
 from crawlcw.tracking import Tracker
 from tests.support.servers import TOKEN, Client, ServerProcess, error_of, served
@@ -104,15 +99,6 @@ async def test_each_ending_does_what_it_says(ledger_url: str):
         }
         _, held = await client.post("/hold_task", worker="bob", limit=9, stages=["print"])
         assert [(each["key"], each["context"]) for each in held["tasks"]] == [("next", {"c": 1})]
-
-
-async def test_a_key_with_line_breaks_has_an_address(ledger_url: str):
-    async with served(ledger_url) as (client, _):
-        await client.post("/create_task", key="a\n/b\n")
-
-        status, task = await client.get("/task/a%0A%2Fb%0A")
-
-    assert (status, task["key"]) == (200, "a\n/b\n")
 
 
 async def test_tasks_are_found_page_by_page_and_counted(ledger_url: str):
@@ -229,35 +215,6 @@ async def test_the_end_of_the_server_ends_the_waiting_and_not_the_request(sqlite
         assert asyncio.get_running_loop().time() - began < 10
         with pytest.raises(aiohttp.ClientConnectorError):
             await other.get("/stats")
-
-
-async def test_nothing_is_handed_to_a_client_that_has_gone(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-):
-    noticed = asyncio.Event()
-    is_gone = operations._is_gone
-
-    def looked(request: web.Request) -> bool:
-        gone = is_gone(request)
-        if gone:
-            noticed.set()
-        return gone
-
-    monkeypatch.setattr(operations, "_is_gone", looked)
-    async with served(sqlite_url) as (client, tracker):
-        asked = noted(tracker)
-        body = b'{"worker": "ann", "wait": 30}'
-        _, writer = await connected(client.address, body)
-        writer.write(body)
-        await asked.wait()
-        writer.close()
-        await writer.wait_closed()
-        # Before this, the task may still go to `ann`, until the end of her lease.
-        await noticed.wait()
-
-        await client.post("/create_task", key="a")
-
-        assert keys(await client.post("/hold_task", worker="bob")) == ["a"]
 
 
 async def connected(
@@ -477,22 +434,6 @@ async def test_what_goes_wrong_behind_the_server_is_told_in_one_sentence(
         assert "secret" not in error_of(answer)
 
 
-@pytest.mark.parametrize(("needs_token", "status"), [(True, "401"), (False, "403")])
-def test_the_document_says_of_each_operation_who_is_refused(needs_token: bool, status: str):
-    described = document("orders", needs_token=needs_token)
-
-    operations = [each for path in described["paths"].values() for each in path.values()]
-    assert len(operations) == len(OPERATIONS) + 1
-    for operation in operations:
-        assert {"401", "403"} & operation["responses"].keys() == {status}
-    assert ("security" in described) == needs_token
-
-
-def test_a_host_is_loopback_or_it_is_not():
-    assert all(map(is_loopback, ["localhost", "127.0.0.1", "127.9.9.9", "::1", "LocalHost"]))
-    assert not any(map(is_loopback, ["0.0.0.0", "::", "10.0.0.1", "example.com", "", "localhost."]))
-
-
 # --- the command
 
 
@@ -658,28 +599,3 @@ async def test_the_servers_metrics_tell_of_requests_and_tasks(sqlite_url: str):
     # Keys are data of tasks, and no labels.
     assert "nobody" not in text
     assert "no-such" not in text
-
-
-async def test_metrics_are_for_those_who_know_the_token(sqlite_url: str):
-    async with served(sqlite_url, token=TOKEN) as (client, _):
-        refused = await client.get("/metrics")
-        named = {"Authorization": f"Bearer {TOKEN}"}
-        async with client.http.get(f"{client.address}/metrics", headers=named) as answer:
-            text = await answer.text()
-
-    assert refused[0] == 401
-    assert 'crawlcw_http_requests_refused_total{code="401"} 1.0' in text
-
-
-async def test_without_prometheus_client_the_server_says_what_to_install(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.delitem(sys.modules, "crawlcw.telemetry.exposition", raising=False)
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    async with served(sqlite_url) as (client, _):
-        refused = await client.get("/metrics")
-
-    assert refused[0] == 501
-    assert error_of(refused) == (
-        "metrics need prometheus-client: install it with `pip install 'crawlcw[serve]'`"
-    )

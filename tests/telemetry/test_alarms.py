@@ -10,7 +10,7 @@ import pytest
 from crawlcw import Settings, StopCrawl
 from crawlcw.assembly import assemble
 from crawlcw.engine.stats import Stats
-from crawlcw.errors import FetchError, Reason, SettingsError
+from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.standstill import Standstill
@@ -70,40 +70,6 @@ async def test_the_spider_is_told_why_nothing_moves(caplog: pytest.LogCaptureFix
     assert record.standstill["hosts_resting"] == 2
 
 
-@pytest.mark.parametrize(
-    ("standstill", "stall_after", "later"),
-    [
-        pytest.param(Standstill(others=True), "1m", 600, id="others are waited for"),
-        pytest.param(Standstill(start=True), "0s", 1_000_000, id="no time is set"),
-    ],
-)
-async def test_no_standstill_is_told(standstill: Standstill, stall_after: str, later: float):
-    spider = Told()
-    crawl = FakeCrawl(spider, stall_after=stall_after)
-    crawl.standstill = standstill
-
-    await crawl.after(0)
-    await crawl.after(later)
-
-    assert spider.heard == []
-
-
-async def test_a_crawl_that_stands_still_is_told_of_once_until_it_moves(
-    caplog: pytest.LogCaptureFixture,
-):
-    crawl = FakeCrawl(Told(), stall_after="10s")
-    looks = [(True, 0), (True, 9), (True, 3), (True, 38), (False, 10), (True, 1), (True, 10)]
-
-    told = []
-    for stands, later in looks:
-        crawl.standstill = Standstill(start=True) if stands else None
-        caplog.clear()
-        await crawl.after(later)
-        told.append([record.seconds for record in caplog.records])
-
-    assert told == [[], [], [12], [], [], [], [10]]
-
-
 async def rates(share: float | None, *looks: tuple[int, int]) -> list[Any]:
     """Return the failure rate that the spider hears after each look.
 
@@ -124,19 +90,6 @@ async def test_a_rate_is_that_of_the_last_hundred_attempts_at_least():
     assert await rates(0.5, (60, 60), (99, 99), (100, 99)) == [None, None, 0.99]
     # A thousand good attempts are too old to count.
     assert await rates(0.5, (1_000, 0), (1_050, 50), (1_101, 100)) == [None, None, 100 / 101]
-
-
-async def test_it_is_told_once_and_again_after_it_was_half_of_that():
-    told = await rates(0.5, (100, 60), (200, 160), (300, 200), (400, 220), (500, 290))
-
-    assert told == [0.6, None, None, None, 0.7]
-
-
-async def test_without_attempts_or_a_share_nothing_is_told():
-    assert await rates(None, (100, 100)) == [None]
-    assert await rates(0.5, (100, 100), (100, 100)) == [1.0, None]
-    # A rate equal to the limit raises no alarm.
-    assert await rates(0.5, (100, 50)) == [None]
 
 
 async def test_the_spider_is_told_how_much_fails(caplog: pytest.LogCaptureFixture):
@@ -191,9 +144,3 @@ async def test_a_crawl_of_which_most_fails_is_ended_by_its_spider(
 
     assert report.finish_reason is FinishReason.STOPPED_BY_SPIDER
     assert report.detail.endswith("failed")
-
-
-@pytest.mark.parametrize("value", [5, "5", "-1%", "101%"])
-def test_the_alarm_is_a_share(value: Any):
-    with pytest.raises(SettingsError):
-        Settings(failure_alarm=value)

@@ -1,6 +1,5 @@
 """Metrics as numbers, and in Prometheus's text format."""
 
-import json
 import re
 from pathlib import Path
 
@@ -8,10 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import crawlcw
-from crawlcw.cli.processes.channel import WorkerState
 from crawlcw.engine.stats import Stats
-from crawlcw.engine.workers import resident_memory
-from crawlcw.model.histogram import BOUNDS, Histogram, added
 from crawlcw.model.transitions import Event
 from crawlcw.telemetry import metrics
 from crawlcw.telemetry.exposition import Snapshot, exposed
@@ -30,18 +26,6 @@ def samples(snapshot: Snapshot) -> dict[str, float]:
         for family in text_string_to_metric_families(text.decode())
         for sample in family.samples
     }
-
-
-def test_a_duration_is_counted_under_the_first_bound_that_it_does_not_exceed():
-    histogram = Histogram()
-    for seconds in (0.0005, 0.001, 0.002, 61.0):
-        histogram.observe(seconds)
-
-    assert histogram.counts[:2] == [2, 1]
-    assert histogram.counts[-1] == 1
-    assert histogram.seconds == pytest.approx(61.0035)
-    assert added([histogram.numbers(), histogram.numbers()])[:2] == [4, 2]
-    assert added([]) == [0] * (len(BOUNDS) + 2)
 
 
 def test_each_outcome_of_a_page_is_counted_once():
@@ -79,16 +63,6 @@ def test_the_measures_of_all_workers_are_added_up_whether_they_live_or_not():
     )
 
 
-def test_measures_travel_from_a_worker_to_its_supervisor():
-    measures = Meter().measures(Stats(pages=2), held=3, resting=1)
-
-    state = WorkerState.of(json.loads(WorkerState(measures=measures).line()))
-
-    assert state.measures == measures
-    # A worker without counters has not started, whatever its memory is.
-    assert state == WorkerState()
-
-
 def test_a_meter_times_each_step_and_counts_what_is_in_flight():
     meter = Meter()
     lease = make_lease()
@@ -112,10 +86,6 @@ def test_a_meter_times_each_step_and_counts_what_is_in_flight():
     assert measures.counters[metrics.CPU.name][""] > 0
 
 
-def test_resident_memory_is_in_bytes():
-    assert 10 << 20 < resident_memory() < 10 << 30
-
-
 def test_the_text_is_what_prometheus_client_itself_reads():
     stats = Stats(pages=2, items=5)
     stats.outcomes[Event.FINISH] = 2
@@ -132,29 +102,6 @@ def test_the_text_is_what_prometheus_client_itself_reads():
     assert found["crawlcw_fetch_duration_seconds_count"] == 0
 
 
-def test_a_bucket_holds_all_that_lies_below_its_bound():
-    histogram = Histogram()
-    for seconds in (0.001, 0.3, 0.4, 100.0):
-        histogram.observe(seconds)
-    totals = Measures(histograms={metrics.FETCH.name: histogram.numbers()})
-
-    found = samples(Snapshot(totals=totals))
-
-    named = {bound: f"crawlcw_fetch_duration_seconds_bucket{{le={bound}}}" for bound in BOUNDS}
-    assert [found[named[bound]] for bound in (0.001, 0.25, 0.5, 60.0)] == [1, 1, 3, 3]
-    assert found["crawlcw_fetch_duration_seconds_bucket{le=+Inf}"] == 4
-    assert found["crawlcw_fetch_duration_seconds_sum"] == pytest.approx(100.701)
-
-
-def test_a_reader_of_openmetrics_gets_that():
-    text, content_type = exposed(
-        Snapshot(totals=Measures()), accept="application/openmetrics-text;version=1.0.0"
-    )
-
-    assert content_type.startswith("application/openmetrics-text")
-    assert text.endswith(b"# EOF\n")
-
-
 @pytest.mark.parametrize("metric", metrics.METRICS.values(), ids=lambda each: each.name)
 def test_a_name_follows_the_conventions(metric: metrics.Metric):
     assert re.fullmatch(r"crawlcw(_[a-z]+)+", metric.name)
@@ -164,19 +111,6 @@ def test_a_name_follows_the_conventions(metric: metrics.Metric):
     assert metric.exposed.endswith("_total") == (metric.kind is metrics.Kind.COUNTER)
     assert metric.kind is not metrics.Kind.HISTOGRAM or metric.name.endswith("_seconds")
     assert metric.help.endswith(".")
-
-
-def test_measures_are_small_enough_to_be_sent_twice_a_second():
-    stats = Stats()
-    for n in range(80):
-        stats.failures[f"reason-{n}"] = stats.links_dropped[f"reason-{n}"] = 1_000_000
-
-    line = WorkerState(
-        counters=stats.counted(), measures=Meter().measures(stats, held=1, resting=1)
-    ).line()
-
-    assert len(line) < 20_000
-    assert json.loads(line)["measures"]["counters"]
 
 
 def test_the_guide_has_every_metric_as_it_is():

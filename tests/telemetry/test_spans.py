@@ -18,11 +18,9 @@ from crawlcw.assembly import assemble
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.telemetry.meter import Meter
-from crawlcw.telemetry.spans import Tracing
 from crawlcw.testing import Replay
 from tests.crawl.test_crawl import HOME, Books, Web, links
 from tests.support.gated_site import MISSING, PAGES, gated_site
-from tests.support.ledgers import make_lease, make_task
 from tests.support.programs import environment
 
 #: Settings without waits.
@@ -91,34 +89,6 @@ async def test_a_page_that_fails_says_why_and_nothing_of_what_was_raised(
     assert parse.status.status_code is StatusCode.ERROR
     assert parse.attributes["error.type"] == "parse-error"
     assert "hunter2" not in "".join(each.to_json() for each in exporter.get_finished_spans())
-
-
-def test_a_fetch_that_fails_has_its_reason(exporter: InMemorySpanExporter):
-    with pytest.raises(FetchError), Tracing().fetch(make_lease()):
-        raise FetchError(Reason.TIMEOUT_READ, "slow")
-
-    (fetch,) = named(exporter, "fetch")
-    assert fetch.attributes["error.type"] == "timeout-read"
-    assert fetch.status.status_code is StatusCode.ERROR
-    assert fetch.events == ()
-
-
-def test_pages_that_are_never_committed_are_not_kept_for_ever(
-    exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("crawlcw.telemetry.spans._MOST_PAGES", 2)
-    tracing = Tracing()
-    leases = [make_lease(make_task(f"http://a.example/{n}")) for n in range(4)]
-    for lease in leases:
-        with tracing.fetch(lease):
-            pass
-
-    with tracing.commit(leases):
-        pass
-
-    (commit,) = named(exporter, "commit")
-    assert len(commit.links) == 2
-    assert commit.attributes["crawlcw.tasks"] == 4
 
 
 _IMPORTED = """

@@ -207,17 +207,3 @@ def test_a_webhook_that_refuses_changes_no_exit_code(folder: Path, caplog: Any):
     assert len(bodies) == 1
     assert "the webhook at 127.0.0.1 was not told how the crawl has ended: HTTP 404" in done.stderr
     assert SECRET not in done.stdout + done.stderr
-
-
-def test_a_crawl_that_could_not_begin_is_told_of_as_well(folder: Path):
-    Path("ledger.db").write_text("no ledger at all, " * 100)
-    with hooked() as (url, bodies):
-        done = invoke(
-            "run", "pages.py", "-a", "start_url=http://127.0.0.1:9/", "-s", f"webhook={url}",
-            "--ledger", "sqlite:///ledger.db",
-        )  # fmt: skip
-
-    assert done.returncode == 78
-    (told,) = bodies
-    assert told["finish_reason"] == "failed"
-    assert told["error"] in done.stderr
