@@ -2,22 +2,20 @@
 
 import asyncio
 import os
-import resource
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from crawlcw import Request, Response, Settings, SettingsError, Spider, run_spider
+from crawlcw import Request, Response, Settings, SettingsError, run_spider
 from crawlcw.api.attempt import Session
 from crawlcw.api.settings import BUDGET_IN_BODIES
 from crawlcw.dev_cache import DevCache
-from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.body import MemoryBudget
 from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.model.counters import Report
 from crawlcw.testing import Replay, ReplayDownloader
-from tests.support import attempts, changing_site, media_site
+from tests.support import attempts, changing_site
 from tests.support.attempts import Layered
 from tests.support.changing_site import ChangingSite, ChangingSpider
 from tests.support.examples import output_of
@@ -88,14 +86,6 @@ async def test_what_has_cookies_is_neither_kept_nor_answered_from_the_cache(
     assert (await cached(web, tmp_path).fetch(Request(URL), url=URL)).body == b"anybody's"
 
 
-async def test_failures_are_not_kept(tmp_path: Path) -> None:
-    web = ReplayDownloader({URL: [FetchError(Reason.CONNECT), b"a"]})
-    with pytest.raises(FetchError):
-        await cached(web, tmp_path).fetch(Request(URL), url=URL)
-
-    assert (await cached(web, tmp_path).fetch(Request(URL), url=URL)).body == b"a"
-
-
 async def test_other_headers_are_another_request(tmp_path: Path) -> None:
     web = ReplayDownloader({URL: [b"theirs", b"mine"]})
 
@@ -104,16 +94,6 @@ async def test_other_headers_are_another_request(tmp_path: Path) -> None:
         await cached(web, tmp_path).fetch(request, url=URL)
 
     assert web.requested == [URL, URL]
-
-
-async def test_an_old_answer_is_asked_for_again(tmp_path: Path) -> None:
-    web = ReplayDownloader({URL: [b"old", b"new"]})
-    await cached(web, tmp_path).fetch(Request(URL), url=URL)
-    (kept,) = (path for path in tmp_path.rglob("*") if path.is_file())
-    os.utime(kept, (0, 0))
-
-    assert (await cached(web, tmp_path).fetch(Request(URL), url=URL)).body == b"new"
-    assert (await cached(web, tmp_path).fetch(Request(URL), url=URL)).body == b"new"
 
 
 @pytest.mark.parametrize(("cache_expires", "body"), [("3h", b"old"), ("1h", b"new")])
@@ -140,17 +120,6 @@ async def test_refresh_asks_for_all_again_and_keeps_that(tmp_path: Path) -> None
     assert len(web.requested) == 2
 
 
-@pytest.mark.parametrize("size", [0, 4, 8, 20, -1])
-async def test_half_of_what_was_kept_counts_for_nothing(tmp_path: Path, size: int) -> None:
-    web = ReplayDownloader({URL: [b"a page", b"a page"]})
-    await cached(web, tmp_path).fetch(Request(URL), url=URL)
-    (kept,) = (path for path in tmp_path.rglob("*") if path.is_file())
-    os.truncate(kept, size if size >= 0 else kept.stat().st_size - 1)
-
-    assert (await cached(web, tmp_path).fetch(Request(URL), url=URL)).body == b"a page"
-    assert len(web.requested) == 2
-
-
 async def test_what_is_kept_is_for_its_user_alone(tmp_path: Path) -> None:
     await cached(ReplayDownloader({URL: b"a"}), tmp_path / "cache").fetch(Request(URL), url=URL)
 
@@ -173,65 +142,13 @@ async def test_a_folder_that_takes_nothing_stops_no_crawl(
     ]
 
 
-async def test_a_write_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    web = cached(ReplayDownloader({URL: b"a" * 100_000}), tmp_path)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
-    try:
-        response = await web.fetch(Request(URL), url=URL)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-    assert response.size == 100_000
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-async def test_large_pages_are_all_answered_where_memory_has_room_for_one(tmp_path: Path) -> None:
-    page = bytes(1 << 20)
-    web = ReplayDownloader({URL: page})
-    # A quarter of the cache is for bodies: room for one.
-    downloader = cached(web, tmp_path, memory_budget="5 MiB", max_body="1200 KiB")
-    await downloader.fetch(Request(URL), url=URL)
-
-    pages = await asyncio.gather(*(downloader.fetch(Request(URL), url=URL) for _ in range(8)))
-
-    assert {each.body for each in pages} == {page}
-    assert web.requested == [URL]
-
-
 def test_cookies_and_the_cache_do_not_go_together() -> None:
     with pytest.raises(SettingsError, match="cache=dev does not know whose cookies"):
         Settings(cache="dev", cookies=True)
 
 
-class Pages(Spider):
-    name = "pages"
-    settings = Settings(cache="dev", auto_throttle=False)
-
-    def parse(self, response: Response) -> Any:
-        yield {"title": response.css_first("h1").text()}  # type: ignore[union-attr]  # it has one
-        yield from response.follow_all("a")
-
-
 def test_the_example_runs(tmp_path: Path) -> None:
     assert output_of("cache.py", tmp_path) == "20 items, 26 requests\n20 items, 0 requests\n"
-
-
-async def test_a_second_crawl_asks_for_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    async with media_site.running() as site:
-        site.pages["/"] = "<h1>Home</h1>" + "".join(f'<a href="/{n}">' for n in range(5))
-        for number in range(5):
-            site.pages[f"/{number}"] = f"<h1>{number}</h1>"
-
-        for _ in range(2):
-            pages = Pages(start_urls=[site.url("/")])
-            report = await run_spider(pages, ledger="sqlite:///:memory:")
-            assert report.items == 6
-
-        assert len(site.asked) == 6
 
 
 def visited(site: ChangingSite, ledger: str, cache: str) -> Report:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import crawlcw
-from crawlcw import Spider, tracking
+from crawlcw import tracking
 from crawlcw.tracking import Tracker
 
 PACKAGE = Path(crawlcw.__file__).parent
@@ -74,17 +74,6 @@ EXAMPLES = (
 )
 
 
-def test_no_example_has_lost_its_indentation():
-    lost = [
-        (each.module, line)
-        for each in docstrings()
-        for line in each.text.splitlines()
-        if CODE.match(line)
-    ]
-
-    assert lost == []
-
-
 def test_every_place_with_an_example_is_known():
     assert [each.place for each in docstrings() if each.examples] == list(EXAMPLES)
 
@@ -109,12 +98,3 @@ async def test_an_example_runs(place: str, tmp_path: Path, monkeypatch: pytest.M
         if (other := names["tracker"]) is not tracker:
             assert (await other.get("order-1")).data == {"amount": 3, "receipt": "charged 3"}
             await other.close()
-
-
-def test_the_spider_of_its_modules_docstring_is_a_spider():
-    (example,) = next(each for each in docstrings() if each.module == "crawlcw.api.spider").examples
-    names: dict[str, Any] = {"Spider": Spider}
-
-    exec(example, names)
-
-    crawlcw.api.spider.check(names["Books"]())

@@ -7,7 +7,7 @@ import pytest
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
-from crawlcw.api.spider import check, scope
+from crawlcw.api.spider import check
 from crawlcw.demo.bookshop import Bookshop
 from crawlcw.demo.spider import BookshopSpider
 from crawlcw.model.urls import locate
@@ -35,86 +35,6 @@ SHOP = "http://127.0.0.1:8000/"
 
 class TestBookshop:
     spider = BookshopSpider(start_url=SHOP)
-
-    def test_begins_at_the_address_it_is_given(self):
-        check(self.spider)
-
-        assert self.spider.start_urls == [SHOP]
-        assert scope(self.spider) == {"127.0.0.1:8000"}
-
-    @pytest.mark.parametrize(
-        ("callback", "path", "body", "found"),
-        [
-            pytest.param(
-                "parse",
-                "",
-                '<nav class="shelves"><a href="/category/fog/">Fog</a></nav>'
-                '<article class="book"><h2><a href="/book/gull/">Gull</a></h2></article>'
-                '<main><p>See <a href="/window/?week=1#top">the window</a>.</p></main>'
-                '<footer><a href="/about/">About</a> '
-                '<a href="mailto:a@b.example">Write</a></footer>',
-                {
-                    "category/fog/": "parse_category",
-                    "book/gull/": "parse_book",
-                    "window/?week=1": "parse",
-                    "about/": "parse",
-                },
-                id="home page",
-            ),
-            pytest.param(
-                "parse_category",
-                "category/fog/page-2/",
-                '<article class="book"><h2><a href="/book/gull/">Gull</a></h2></article>'
-                '<a rel="prev" href="/category/fog/">Previous</a>'
-                '<a rel="next" href="/category/fog/page-3/">Next</a>',
-                {"book/gull/": "parse_book", "category/fog/page-3/": "parse_category"},
-                id="category",
-            ),
-            pytest.param(
-                "parse_author",
-                "author/ada-hum/",
-                '<article class="book"><h2><a href="/book/gull/">Gull</a></h2></article>',
-                {"book/gull/": "parse_book"},
-                id="author",
-            ),
-        ],
-    )
-    def test_a_page_of_links(self, callback: str, path: str, body: str, found: dict[str, str]):
-        items, requests = parsed(getattr(self.spider, callback), SHOP + path, body)
-
-        assert items == []
-        assert requests == [(called, SHOP + url) for url, called in found.items()]
-
-    def test_book(self):
-        items, requests = parsed(
-            self.spider.parse_book,
-            SHOP + "book/gull/",
-            '<main><h1 itemprop="name">Gull &amp; Buoy</h1>'
-            '<a href="/author/ada-hum/" rel="author" itemprop="author">Ada Hum</a>'
-            '<a href="/category/fog/" itemprop="genre">Fog</a>'
-            '<data itemprop="priceCurrency" value="EUR">€</data>'
-            '<data itemprop="price" value="18.40">18.40</data>'
-            '<data itemprop="availability" value="SoldOut">Sold out</data>'
-            '<data itemprop="ratingValue" value="4">★★★★☆</data></main>'
-            '<section class="related"><a href="../heron/">Heron</a></section>',
-        )
-
-        assert items == [
-            {
-                "title": "Gull & Buoy",
-                "author": "Ada Hum",
-                "price": 18.4,
-                "currency": "EUR",
-                "rating": 4,
-                "in_stock": False,
-                "category": "Fog",
-                "url": SHOP + "book/gull/",
-            }
-        ]
-        assert requests == [
-            ("parse_author", SHOP + "author/ada-hum/"),
-            ("parse_book", SHOP + "book/heron/"),
-        ]
 
     def test_every_book_of_the_bookshop_is_reached_and_understood(self):
         pages = Bookshop().pages
@@ -259,22 +179,6 @@ def test_documentation_page():
         ("parse", "https://docs.python.org/3/library/"),
         ("parse", "https://docs.python.org/3/tutorial/appetite.html"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("start_url", "folder"),
-    [
-        ("http://127.0.0.1:8000/", "http://127.0.0.1:8000/"),
-        ("http://127.0.0.1:8000/docs/index.html", "http://127.0.0.1:8000/docs/"),
-    ],
-)
-def test_documentation_of_another_site(start_url, folder):
-    spider = load("python_docs").PythonDocs(start_url=start_url)
-
-    check(spider)
-
-    assert spider.start_urls == [start_url]
-    assert spider.folder == folder
 
 
 @pytest.mark.parametrize(
