@@ -320,8 +320,10 @@ class Coordinator:
         frontier = self.frontier
         if frontier.pending.returned:
             await self._give_back(frontier.pending.take_returned())
-        for host in frontier.reopen() if frontier.opening else ():
-            self._opening.probe(host, background)
+        for host in [*frontier.opening]:
+            # A good page of a host that is half-open is asked for before any other.
+            if not (host.is_busy or self._opening.probe(host, background)) and host.opened:
+                host.enter(Phase.SERVING)
         if await self.host_leaser.poll(background, hungry=self.pool.has_idle_workers()):
             self._idle = _SHORTEST_IDLE
         # Claims only where there is room: no other process can work on a task that waits here.

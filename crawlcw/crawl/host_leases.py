@@ -80,7 +80,7 @@ class HostLeaser:
         if frontier.pending.unsaved:
             await self._save(frontier.pending.take_unsaved())
         for host in frontier.pending.take_losing() if frontier.pending.losing else ():
-            host.work(background, partial(self._give_up, host, [*host.state.origins]))
+            host.work(background, partial(self._give_up, host))
         await self._give_back(background)
         leased = await self._lease_some(hungry=hungry)
         if time.monotonic() >= self._others_at:
@@ -178,7 +178,7 @@ class HostLeaser:
             if host.lease is None:
                 self._frontier.forget(host)
             elif host.state.given_up is not None:
-                host.work(background, partial(self._give_up, host, [None]))
+                host.work(background, partial(self._give_up, host))
             else:
                 going.append(host)
         if not going:
@@ -202,15 +202,14 @@ class HostLeaser:
         if states:
             await self._ledger.host_leases.release(states)
 
-    async def _give_up(self, host: HeldHost, schemes: Iterable[str | None]) -> None:
-        """Ignore what waits for origins that were given up, by scheme, or for a full host: None."""
-        stats, is_full = self._session.stats, False
-        for scheme in schemes:
-            is_full = scheme is None
+    async def _give_up(self, host: HeldHost) -> None:
+        """Ignore what waits for a full host, or for its origins that were given up."""
+        stats, is_full = self._session.stats, host.state.given_up is not None
+        for scheme in [None] if is_full else [*host.state.origins]:
             state = host.state if scheme is None else host.state.origins[scheme]
-            reason, calls = state.given_up, Calls.NONE if is_full else self._frontier.calls
-            if reason is None:
+            if (reason := state.given_up) is None:
                 continue
+            calls = Calls.NONE if is_full else self._frontier.calls
             ignored = await self._ledger.hosts.give_up(
                 host.name, reason=reason, scheme=scheme, calls=calls
             )
@@ -222,9 +221,7 @@ class HostLeaser:
                 name = host.name if is_full else f"{scheme}://{host.name}"
                 logger.warning(
                     "gave up host %s (%s): %d waiting tasks are ignored",
-                    printable(name),
-                    reason,
-                    ignored,
+                    *(printable(name), reason, ignored),
                     extra={"event": "host_given_up", "host": name, "reason": str(reason)},
                 )
         if is_full:

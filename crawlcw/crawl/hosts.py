@@ -194,10 +194,6 @@ class PageLimit:
         reached = self.most is not None and state.finished >= self.most
         return reached and state.name not in self.unlimited
 
-    def limits(self, name: str) -> bool:
-        """Return whether the pages of a host are to be counted."""
-        return self.most is not None and name not in self.unlimited
-
 
 class Pending:
     """Work on hosts and tasks that waits for the coordinator."""
@@ -390,8 +386,9 @@ class Frontier:
 
         Where its pages are limited its owner alone asks it, for it alone counts them.
         """
-        limit = limit_of(name, self._limits, self._settings)
-        is_limited = limit.concurrency or limit.delay or self.page_limit.limits(name)
+        limit, pages = limit_of(name, self._limits, self._settings), self.page_limit
+        counts_pages = pages.most is not None and name not in pages.unlimited
+        is_limited = limit.concurrency or limit.delay or counts_pages
         return not is_limited and self.avoided.get(name, float("-inf")) <= self.clock()
 
     def follow(self, settings: Settings) -> None:
@@ -490,16 +487,3 @@ class Frontier:
             for host in self._ended
             if host not in self.pending.losing and not self._held.of_host[host.name]
         ]
-
-    def reopen(self) -> list[HeldHost]:
-        """Serve the hosts that have answered meanwhile, or whose origin was given up.
-
-        Return those that are half-open: a known good page is to be asked before any other.
-        """
-        half_open = []
-        for host in [host for host in self.opening if not host.is_busy]:
-            if host.probe_url() is not None:
-                half_open.append(host)
-            elif host.opened:
-                host.enter(Phase.SERVING)
-        return half_open
