@@ -323,31 +323,6 @@ def test_what_waits_for_an_origin_that_is_given_up_takes_no_turn_from_the_hosts_
 # --- opening
 
 
-def stalling(web: Web, *, seconds: float) -> Answer:
-    """Keep the event loop for some seconds."""
-    web.clock.now += seconds
-    return WELL
-
-
-def test_a_probe_that_fails_for_a_stalled_loop_is_no_failure_of_its_host(crawled: Crawled):
-    def answers(web: Web, url: str) -> Answer:
-        if "//b." in url:
-            return stalling(web, seconds=9)
-        if len(web.times(url)) == 1:
-            return REFUSED if "/2" in url else WELL
-        return (10, Reason.TIMEOUT_READ) if len(probed(web)) == 1 and "/2" not in url else WELL
-
-    web = crawled(
-        [*pages("a", 3), 6, "http://b.example/"],
-        answers,
-        host_backoff_base="4s",
-        read_timeout="10s",
-    )
-
-    assert web.report.host_failures == {"connect": 1}
-    assert web.statuses == {Status.FINISHED: 4}
-
-
 class OneFails:
     """Layer that has each second probe, and the first, fail through the proxy `one`."""
 

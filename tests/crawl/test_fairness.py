@@ -8,8 +8,6 @@ Each test prints its measurements.
 import asyncio
 import itertools
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -24,7 +22,6 @@ import pytest
 from crawlcw import Request
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import open_ledger
-from crawlcw.model.task import Status
 from tests.support import many_hosts
 from tests.support.crawl_process import Process, Store, begin_together, wait_until
 from tests.support.many_hosts import Hit, Host, HostsSpider, Served, addresses
@@ -32,8 +29,6 @@ from tests.support.many_hosts import Hit, Host, HostsSpider, Served, addresses
 pytestmark = pytest.mark.thorough
 
 ROBOTS = "/robots.txt"
-#: A label of more than 63 characters: it fails without a DNS query.
-NO_SUCH_NAME = f"{'no-such-name' * 6}.invalid"
 #: Enough for a process to begin, on a busy machine.
 WELL_BELOW_A_LEASE = 150.0
 
@@ -47,12 +42,6 @@ Start = Callable[..., list[Process]]
 @pytest.fixture
 def store(ledger_url: str) -> Store:
     return Store(ledger_url, HostsSpider.name)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Store:
-    """A store for crawls of one process."""
-    return Store(f"sqlite:///{tmp_path}/ledger.db", HostsSpider.name)
 
 
 @pytest.fixture
@@ -191,12 +180,6 @@ async def put(store: Store, wanted: Iterable[Request]) -> None:
             await ledger.hosts.wake({task.host: ledger.now() for task in batch})
 
 
-def retry_failed(store: Store) -> str:
-    """Run `crawlcw retry-failed`; return its output."""
-    command = [sys.executable, "-m", "crawlcw", "retry-failed", store.spider, "--ledger", store.url]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
 # The crawl of the host with a request limit takes minutes, nearly all of them
 # waiting: it starts before all other tests.
 
@@ -317,40 +300,6 @@ def test_the_hosts_of_a_killed_process_are_asked_again_at_once(
     assert len(held) == 20
     assert waited < WELL_BELOW_A_LEASE
     assert smallest_gap(site.requests()) >= 0.18
-
-
-def test_a_crawl_with_dead_hosts_ends_and_they_can_be_brought_back(
-    file: Store, serve: Serve, start: Start
-):
-    site = serve(
-        Host(address="127.13.0.1", pages=15, mute=True),
-        Host(address="127.13.0.2", pages=15, resets=True),
-        Host(address="127.13.0.3", pages=15, refuses=True),
-        Host(address="127.10.0.1", pages=15),
-    )
-    urls = [f"http://{name}/{n}" for name in (*site.names, NO_SUCH_NAME) for n in range(15)]
-    quickly = {"host_backoff_base": "0.2s", "read_timeout": "0.5s", "connect_timeout": "1s"}
-
-    (crawl,) = start(1, file, urls, **quickly)
-    took = crawl.drained()["elapsed"]
-    given_up = file.rows()
-    site.heal()
-    brought_back = retry_failed(file)
-    (again,) = start(1, file, urls, **quickly)
-    again.drained()
-
-    ended = Counter((row.host, row.status, row.reason) for row in given_up)
-    print(f"the crawl ended after {took:.1f} s")
-    dead = dict.fromkeys(site.names[:3], "host-unreachable") | {NO_SUCH_NAME: "dns-nxdomain"}
-    assert ended == Counter(
-        {(name, Status.IGNORED, reason): 15 for name, reason in dead.items()}
-        | {(site.names[3], Status.FINISHED, None): 15}
-    )
-    assert {(row.retry, row.lost) for row in given_up} == {(0, 0)}
-    assert "60 tasks will be tried again" in brought_back
-    assert Counter((row.host, row.status) for row in file.rows()) == Counter(
-        {(name, Status.FINISHED): 15 for name in site.names} | {(NO_SUCH_NAME, Status.IGNORED): 15}
-    )
 
 
 def test_a_giant_host_does_not_hold_up_small_ones(store: Store, serve: Serve, start: Start):

@@ -59,30 +59,6 @@ def expected(*, versions: int) -> dict[str, str]:
     return {path: f"page {path or 0}, version {n}" for path, n in found.items()}
 
 
-async def test_a_second_crawl_asks_for_all_pages_and_parses_those_that_changed(
-    site: ChangingSite, start: Start, store: Store
-):
-    first = start(revisit="0s").drained()
-    assert (first["pages"], first["items"], first["unchanged"]) == (PAGES, PAGES, 0)
-    assert site.seen()["conditional"] == 0
-    site.change(every=EVERY)
-
-    second = start(revisit="1h").drained()
-
-    seen = site.seen()
-    assert seen["hits"] == {f"/{n or ''}": 1 for n in range(PAGES)}
-    assert (seen["conditional"], seen["not_modified"]) == (PAGES, PAGES - PAGES // EVERY)
-    # Each page that is parsed has one item.
-    assert (second["pages"], second["items"], second["unchanged"]) == (PAGES, 20, PAGES - 20)
-    assert await texts(store) == expected(versions=1)
-
-    # No page is due again before its hour is over.
-    third = start(revisit="1h").drained()
-
-    assert (third["pages"], site.seen()["hits"]) == (0, {})
-    assert await texts(store) == expected(versions=1)
-
-
 async def test_a_second_crawl_that_is_killed_loses_nothing(
     site: ChangingSite, start: Start, store: Store
 ):
