@@ -144,7 +144,7 @@ class Hosts(ABC):
         """Return the known hosts among *names*."""
         hosts: dict[str, Host] = {}
         for some in batches(names, BATCH):
-            found = await self._store.reading(_read, some)
+            found = await self._store.reading(lambda unit, names: unit.hosts.read(names), some)
             hosts |= {name: documents.host(each) for name, each in found.items()}
         return hosts
 
@@ -208,10 +208,6 @@ async def _busiest(unit: Unit, limit: int) -> tuple[Sequence[Document], Sequence
         await unit.hosts.scan({}, by=Path.OWNER, limit=limit, fields=_STATE),
         await unit.hosts.scan({}, by=Path.LAST_READY, limit=limit, fields=_STATE),
     )
-
-
-async def _read(unit: Unit, names: Sequence[str]) -> Mapping[str, Document]:
-    return await unit.hosts.read(names)
 
 
 async def _next_ready(unit: Unit) -> datetime | None:

@@ -132,15 +132,17 @@ class Queries:
 
     async def has(self, statuses: Collection[Status]) -> bool:
         """Return whether there is any task of one of these statuses. One seek."""
-        return await self._store.reading(_has, {"status": Among(tuple(map(int, statuses)))})
+        where = {"status": Among(tuple(map(int, statuses)))}
+        return bool(
+            await self._store.reading(lambda unit: unit.tasks.count(where, by=Path.STATUS, limit=1))
+        )
 
     async def counts(self) -> Counts:
         """Return how many tasks there are of each status, and how many redirects.
 
-        SQLite counts one moment. MongoDB counts some ten thousand at a time, or two million
-        of a status, so that no number of them blocks the ledger or runs into its time limit; so is
-        what `item_count` reads. Of more tasks than that what changes meanwhile may count twice, or
-        not at all.
+        SQLite counts one moment. MongoDB counts one status after the other, two million tasks at a
+        time, so that no number of them runs into its time limit. What changes meanwhile may count
+        twice, or not at all.
         """
         return await self._store.reading(lambda unit: unit.tasks.counts())
 
@@ -190,7 +192,9 @@ class Queries:
         ) as batches:
             async for ids in batches:
                 while ids:
-                    rows, number = await resumed(self._store, _items_of, ids)
+                    rows, number = await resumed(
+                        self._store, lambda unit, ids: unit.results.of(ids), ids
+                    )
                     for row in rows:
                         yield row
                     ids = ids[number:]
@@ -203,14 +207,6 @@ class Queries:
             rows, after = await resumed(self._store, read, after)
             for row in rows:
                 yield row
-
-
-async def _items_of(unit: Unit, ids: Sequence[bytes]) -> tuple[list[ItemRow], int]:
-    return await unit.results.of(ids)
-
-
-async def _has(unit: Unit, where: Where) -> bool:
-    return bool(await unit.tasks.count(where, by=Path.STATUS, limit=1))
 
 
 async def counted(

@@ -62,7 +62,7 @@ class Sessions:
 
     async def forget(self) -> int:
         """Delete all sessions; return how many. The next use of one makes it anew."""
-        return await self._store.writing(_forget)
+        return await self._store.writing(lambda unit: unit.sessions.delete({}))
 
 
 async def _get(unit: Unit, name: str) -> Identity | None:
@@ -93,10 +93,6 @@ async def _keep(unit: Unit, name: str, fence: int, left: Left) -> bool:
     )
     ready = {"fence": fence, "state": str(IdentityState.READY)}
     return await unit.sessions.change([Write(name, ready, edit)]) == 1
-
-
-async def _forget(unit: Unit) -> int:
-    return await unit.sessions.delete({})
 
 
 def _document(identity: Identity) -> Document:

@@ -1,6 +1,5 @@
 """The workers: the processes at work, their counters, and the end of a dead worker's leases."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 
@@ -33,7 +32,10 @@ class Workers:
 
     async def all(self) -> list[Worker]:
         """Return the workers that have joined and not left."""
-        return [documents.worker(each) for each in await self._store.reading(_at_work)]
+        found = await self._store.reading(
+            lambda unit: unit.workers.scan({"left": None}, by=Path.LEFT, limit=_EVERY)
+        )
+        return [documents.worker(each) for each in found]
 
     async def beat(
         self, name: str, counters: Counters, *, idle: bool = False, vitals: Vitals | None = None
@@ -54,7 +56,7 @@ class Workers:
 
         Of workers that left, the last 1,000 count.
         """
-        found = await self._store.reading(_every)
+        found = await self._store.reading(lambda unit: unit.workers.scan({}, limit=_EVERY))
         return sum((documents.counters(each["counters"]) for each in found), Counters())
 
     async def leave(self, name: str) -> int:
@@ -80,14 +82,6 @@ async def _join(unit: Unit, document: Document) -> None:
     gone = {"left": AtMost(document["started"])}
     fields = {name: value for name, value in document.items() if name != "_id"}
     await unit.workers.change([Write(document["_id"], gone, Edit(set=fields), new=document)])
-
-
-async def _at_work(unit: Unit) -> Sequence[Document]:
-    return await unit.workers.scan({"left": None}, by=Path.LEFT, limit=_EVERY)
-
-
-async def _every(unit: Unit) -> Sequence[Document]:
-    return await unit.workers.scan({}, limit=_EVERY)
 
 
 async def _beat(unit: Unit, name: str, news: Document) -> None:

@@ -196,7 +196,6 @@ async def test_the_horizon_is_one_look_for_each_priority(ledger, large_database,
 async def test_counting_reads_no_document_and_only_so_many_keys_at_once(
     ledger, large_database, command_log, monkeypatch
 ):
-    monkeypatch.setattr("crawlcw.ledger.mongo.task_table.COUNTED", TASKS // 5)
     monkeypatch.setattr("crawlcw.ledger.mongo.task_table.COUNTED_AT_ONCE", TASKS // 5)
     counts = await ledger.queries.counts()
 

@@ -58,8 +58,7 @@ _OF_TASKS = {
 }
 #: The fields of the index of statuses.
 _IN_INDEX = {"status", "update_time"}
-#: Tasks in one count, and tasks of one status in one command: a second on a slow server.
-COUNTED = 50_000
+#: Tasks of one status in one command: a second on a slow server.
 COUNTED_AT_ONCE = 2_000_000
 #: Tasks in one read for counting items, and for reading items; and bytes of items, offloaded ones
 #: included, that end a batch.
@@ -227,22 +226,11 @@ class TaskTable(Table):
 
     async def counts(self) -> Counts:
         """See `port.Tasks.counts`."""
-        # Their index has no order in which a second command could go on.
-        redirects = await self._store.count(IS_REDIRECT, hint=BY_REASON)
-        groups = await self._store.aggregate(
-            [
-                {"$match": {"status": {"$in": [int(status) for status in Status]}}},
-                {"$sort": {"status": 1, **dict(ORDER)}},
-                {"$limit": COUNTED},
-                {"$group": {"_id": "$status", "n": {"$sum": 1}}},
-            ]
-        )
-        counts = {Status(group["_id"]): int(group["n"]) for group in groups}
-        if sum(counts.values()) == COUNTED:
-            counts = {each: await self._of_status({"status": int(each)}) for each in Status}
+        counts = {each: await self._of_status({"status": int(each)}) for each in Status}
         return Counts(
             by_status={each: number for each, number in counts.items() if number},
-            redirects=redirects,
+            # Their index has no order in which a second command could go on.
+            redirects=await self._store.count(IS_REDIRECT, hint=BY_REASON),
         )
 
 
