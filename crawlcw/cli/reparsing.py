@@ -6,6 +6,7 @@ of pages. A page that cannot be read, or whose callback raises, keeps its items.
 
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -30,14 +31,12 @@ from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, StopCrawl
 from crawlcw.fetch.user_layers import UserLayer, after_response
-from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
+from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import DONE, Record, Task
 from crawlcw.model.tracebacks import text_of
 from crawlcw.model.transitions import Failed, Settlement, reparse
 
-#: Records in one query.
-_PAGE = 200
 #: Pages, and items, in one write.
 _GROUP = 100
 _GROUP_ITEMS = 1_000
@@ -49,11 +48,8 @@ async def stored(ledger: Ledger, *, ids: Collection[bytes] | None = None) -> Asy
     The last changed first; with *ids*, only these.
     """
     chosen = TaskFilter(statuses=DONE, ids=ids)
-    after: Cursor | None = None
-    while found := await ledger.queries.find(chosen, limit=_PAGE, after=after):
-        last = found[-1].task
-        after = Cursor(update_time=last.update_time, id=last.id)
-        for record in found:
+    async with aclosing(ledger.queries.walk(chosen)) as records:
+        async for record in records:
             if record.task.stored is not None:
                 yield record
 

@@ -10,15 +10,13 @@ from typing import BinaryIO
 
 from crawlcw.feeds.export import Wanted, fields_of
 from crawlcw.feeds.forms import JsonLines
-from crawlcw.ledger.protocol import Cursor, ItemRow, Ledger, TaskFilter
+from crawlcw.ledger.protocol import ItemRow, Ledger, TaskFilter
 from crawlcw.model.task import Record, Status
 
 #: Seconds between two polls of the ledger.
 _EVERY = 1.0
 #: How far back each poll looks: an outcome may be written later than its time.
 _LATE = timedelta(minutes=1)
-#: Tasks in one query.
-_PAGE = 200
 
 
 async def follow(ledger: Ledger, wanted: Wanted, *, stdout: BinaryIO, every: float = _EVERY) -> int:
@@ -50,7 +48,9 @@ async def _rows(
     while True:
         now = ledger.now()
         since = max(start, now - _LATE, wanted.since or start)
-        for found in await _newer(ledger, replace(finished, since=since)):
+        chosen = replace(finished, since=since)
+        # The oldest first.
+        for found in [record async for record in ledger.queries.walk(chosen)][::-1]:
             visit = (found.task.id, found.task.settled)
             if visit in known:
                 continue
@@ -67,16 +67,6 @@ async def _rows(
         drained = await ledger.queries.horizon() is None
         if not drained:
             await asyncio.sleep(every)
-
-
-async def _newer(ledger: Ledger, chosen: TaskFilter) -> list[Record]:
-    """Return the pages of the last minute, the oldest first."""
-    found: list[Record] = []
-    place: Cursor | None = None
-    while some := await ledger.queries.find(chosen, limit=_PAGE, after=place):
-        found += some
-        place = Cursor(update_time=some[-1].task.update_time, id=some[-1].task.id)
-    return found[::-1]
 
 
 async def _items(ledger: Ledger, found: Record) -> list[ItemRow]:

@@ -37,6 +37,8 @@ from crawlcw.model.task import Record, Status
 
 #: Tasks that a count examines if no index has all the tested fields.
 COUNT_LIMIT = 500_000
+#: Tasks of one page of a walk.
+_PAGE = 200
 #: The tasks of one read by ids, and of one read with items.
 _AT_ONCE = 5_000
 _WITH_ITEMS = 100
@@ -92,6 +94,20 @@ class Queries:
             if (after := page.after) is None:
                 break
         return found
+
+    async def walk(self, chosen: TaskFilter) -> AsyncGenerator[Record, None]:
+        """Yield the chosen tasks in the order of `find`, in flat memory, each as it is found.
+
+        A task that changes meanwhile may be missed: it is then among the first, which were
+        yielded before.
+        """
+        after: Cursor | None = None
+        while True:
+            page = await self.page(chosen, limit=_PAGE, scan_limit=SCAN_LIMIT, after=after)
+            for record in page.records:
+                yield record
+            if (after := page.after) is None:
+                return
 
     async def page(
         self,

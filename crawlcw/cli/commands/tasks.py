@@ -1,7 +1,7 @@
 """`crawlcw tasks`: list tasks by status, time or reason."""
 
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import replace
 
 import click
@@ -11,14 +11,13 @@ from crawlcw.cli.selection import Selection, selection_options
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.feeds import escaping
-from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import values
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Record, Status, Task
 
 #: Formats a task for output.
 Shown = Callable[[Ledger, Record], Awaitable[str]]
-_PAGE = 200
 _LONGEST_KEY = 70
 
 
@@ -62,25 +61,14 @@ async def _list(
         if key is not None:
             chosen = replace(chosen, ids=(selecting.task_of(ledger, key),))
         number = 0
-        async for record in _found(ledger, chosen, limit=limit):
-            click.echo(await shown(ledger, record), nl=False)
-            number += 1
+        async with aclosing(ledger.queries.walk(chosen)) as records:
+            async for record in records:
+                click.echo(await shown(ledger, record), nl=False)
+                number += 1
+                if number == limit:
+                    break
         if key is not None and not number:
             raise UsageError(f"{name} has no task {key!r} that matches the other options")
-
-
-async def _found(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> AsyncIterator[Record]:
-    after: Cursor | None = None
-    left = limit or sys.maxsize
-    while left:
-        records = await ledger.queries.find(chosen, limit=min(left, _PAGE), after=after)
-        for record in records:
-            yield record
-        if len(records) < min(left, _PAGE):
-            return
-        left -= len(records)
-        last = records[-1].task
-        after = Cursor(update_time=last.update_time, id=last.id)
 
 
 async def _object(_: Ledger, record: Record) -> str:
