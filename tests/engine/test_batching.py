@@ -111,16 +111,3 @@ async def test_of_a_slow_ledger_three_groups_are_waited_for_at_once(
 
     assert slow.groups == [[0], [1], [2], [3, 4, 5]]
     assert slow.most == 3
-
-
-async def test_a_group_has_its_most_and_all_is_done():
-    async with written() as slow:
-        for n in range(LARGEST_GROUP + 1):
-            slow.queue.put_nowait(n)
-        with anyio.fail_after(20):
-            while sum(map(len, slow.groups)) <= LARGEST_GROUP:
-                await slow.let_go()
-            await slow.let_go()
-            await slow.queue.join()
-
-    assert [len(group) for group in slow.groups] == [LARGEST_GROUP, 1]

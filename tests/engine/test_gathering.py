@@ -44,23 +44,6 @@ async def test_the_first_lot_is_smaller_and_the_next_gathers_while_it_is_written
     assert slow.lots == [[0, 1], [2, 3, 4, 5, 6], [7, 8, 9, 10]], "nor is the last one waited for"
 
 
-async def test_a_source_may_think_for_long_before_its_first_thing(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(batching, "_A_WHILE", 0.0)
-    slow, is_ready = Slow(), anyio.Event()
-    slow.is_open.set()
-
-    async def source() -> AsyncIterator[int]:
-        await is_ready.wait()
-        yield 1
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Gathering(slow.write, first=2, largest=5).run, source())
-        await anyio.wait_all_tasks_blocked()
-        is_ready.set()
-
-    assert slow.lots == [[1]]
-
-
 async def test_what_is_there_does_not_wait_for_more():
     written = anyio.Event()
     lots: list[list[int]] = []
@@ -80,49 +63,6 @@ async def test_what_is_there_does_not_wait_for_more():
         await Gathering(write, first=500, largest=5000).run(source())
 
     assert lots == [[1, 2], [3]]
-
-
-async def test_a_source_that_blocks_the_loop_does_not_keep_what_it_has_yielded(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(batching, "_A_WHILE", 0.0)
-    lots: list[list[int]] = []
-
-    async def write(lot: list[int]) -> None:
-        lots.append(lot)
-
-    async def source() -> AsyncIterator[int]:
-        number = 0
-        while not lots:
-            yield number
-            number += 1
-
-    with anyio.fail_after(30):
-        await Gathering(write, first=10**9, largest=10**9).run(source())
-
-    assert lots[0][0] == 0
-
-
-async def test_a_source_need_be_no_generator():
-    class Numbers:
-        def __aiter__(self) -> AsyncIterator[int]:
-            return numbers(3)
-
-    slow = Slow()
-    slow.is_open.set()
-    await Gathering(slow.write, first=3, largest=3).run(Numbers())
-
-    assert slow.lots == [[0, 1, 2]]
-
-
-async def test_a_source_without_anything():
-    slow = Slow()
-    gathered = Gathering(slow.write, first=1, largest=1)
-
-    await gathered.run(numbers(0))
-    await gathered.finish()
-
-    assert slow.lots == []
 
 
 @given(number=st.integers(0, 40), first=st.integers(1, 9), more=st.integers(0, 9))

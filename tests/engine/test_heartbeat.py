@@ -114,14 +114,6 @@ async def test_it_writes_down_what_was_counted(ledger: BeatenLedger, clock: Fake
     assert not worker.idle
 
 
-async def test_a_single_heartbeat_says_when_the_ledger_is_away(ledger: BeatenLedger):
-    me = await joined(ledger)
-    ledger.away = True
-
-    with pytest.raises(LedgerUnavailableError):
-        await me.beat()
-
-
 @pytest.mark.usefixtures("silent")
 async def test_it_beats_three_times_in_a_lease(ledger: BeatenLedger):
     me = await joined(ledger, lease=SHORT)
@@ -134,29 +126,6 @@ async def test_it_beats_three_times_in_a_lease(ledger: BeatenLedger):
         await ledger.written.get()
 
     assert (await the_worker(ledger)).counters.pages == 2
-
-
-async def test_it_beats_every_few_seconds_however_long_the_lease_is(
-    ledger: BeatenLedger, monkeypatch: pytest.MonkeyPatch
-):
-    assert session_module._LONGEST_PAUSE == 5
-    monkeypatch.setattr(session_module, "_LONGEST_PAUSE", 0.01)
-    me = await joined(ledger, lease=HOUR)
-
-    async with running(me):
-        for _ in range(3):
-            await ledger.written.get()
-
-
-async def test_a_beat_of_another_minute_leaves_a_point(ledger: BeatenLedger, clock: FakeClock):
-    me = await joined(ledger, lease=SHORT)
-    clock.advance(seconds=60)
-
-    async with running(me):
-        for _ in range(2):
-            await ledger.written.get()
-
-    assert len(await ledger.rates.between(START, START + HOUR)) == 1
 
 
 async def test_an_unavailable_ledger_does_not_end_it(ledger: BeatenLedger):
@@ -188,49 +157,6 @@ async def test_hunger_is_told_at_once_when_it_comes_and_when_it_goes(ledger: Bea
         assert not (await the_worker(ledger)).idle
 
 
-@pytest.mark.usefixtures("silent")
-async def test_hunger_that_stays_is_no_news(ledger: BeatenLedger):
-    me = await joined(ledger)
-    me.set_idle(True)
-
-    async with running(me):
-        assert await ledger.written.get()
-        me.set_idle(True)
-        # Enough time for an unwanted heartbeat.
-        assert (await the_worker(ledger)).idle
-
-        me.set_idle(False)
-        assert not await ledger.written.get()
-
-    assert ledger.asked.qsize() == 2
-
-
-@pytest.mark.usefixtures("silent")
-async def test_hunger_that_goes_during_a_heartbeat_is_told_in_the_next(ledger: BeatenLedger):
-    me = await joined(ledger)
-    ledger.go.clear()
-
-    async with running(me):
-        me.set_idle(True)
-        assert await ledger.asked.get()
-        me.set_idle(False)
-        ledger.go.set()
-
-        assert await ledger.written.get()
-        assert not await ledger.written.get()
-    assert not (await the_worker(ledger)).idle
-
-
-@pytest.mark.usefixtures("silent")
-async def test_the_next_heartbeat_tells_of_hunger_too(ledger: BeatenLedger):
-    me = await joined(ledger)
-    me.set_idle(True)
-
-    await me.beat()
-
-    assert (await the_worker(ledger)).idle
-
-
 # --- neighbours
 
 
@@ -240,12 +166,6 @@ async def idle(ledger: SqliteLedger, name: str) -> WorkerSession:
     worker.set_idle(True)
     await worker.beat()
     return worker
-
-
-async def test_who_is_alone_has_no_hungry_neighbour(ledger: BeatenLedger):
-    me = await idle(ledger, "me")
-
-    assert await me.neighbours() == (1, 0)
 
 
 async def test_hungry_are_those_others_that_say_so(ledger: BeatenLedger):
@@ -272,36 +192,6 @@ async def test_who_has_been_silent_for_three_beats_is_not_counted(
     assert await me.neighbours() == (3, 2)
 
     clock.advance(seconds=0.001)
-
-    assert await me.neighbours() == (1, 0)
-
-
-async def test_who_beats_again_or_has_just_joined_is_counted(
-    ledger: BeatenLedger, clock: FakeClock
-):
-    me = await joined(ledger)
-    late = await idle(ledger, "late")
-    clock.advance(seconds=20)
-    await me.beat()
-    await joined(ledger, "new")
-    assert await me.neighbours() == (1, 0)
-
-    await late.beat()
-
-    assert await me.neighbours() == (2, 1)
-
-
-async def test_neighbours_are_asked_for_again_where_the_ledger_is_away(ledger: BeatenLedger):
-    me = await joined(ledger)
-    ledger.away = True
-
-    assert await me.neighbours() == (1, 0)
-
-
-async def test_who_has_left_is_nobodys_neighbour(ledger: BeatenLedger):
-    me = await joined(ledger)
-    await idle(ledger, "gone")
-    await ledger.workers.leave("gone")
 
     assert await me.neighbours() == (1, 0)
 

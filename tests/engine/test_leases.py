@@ -18,7 +18,6 @@ from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.workers import reap_dead_workers, this_worker
 from crawlcw.errors import LedgerUnavailableError
-from crawlcw.ledger.protocol import Worker
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import HostLease
 from crawlcw.model.task import Lease, Status, Task
@@ -26,7 +25,6 @@ from tests.support.ledgers import (
     LEASE,
     START,
     FakeClock,
-    PatchedFacet,
     PatchedLedger,
     claimed,
     claimed_one,
@@ -125,19 +123,6 @@ async def test_what_is_held_is_renewed(
     assert caplog.messages == [], "no lease is lost"
 
 
-async def test_where_the_workers_cannot_be_looked_at_leases_are_renewed_all_the_same(
-    ledger: RenewingLedger, held: HeldLeases
-):
-    async def away() -> list[Worker]:
-        raise LedgerUnavailableError("away")
-
-    await ledger.tasks.add([make_task()])
-    held.add(await claimed(ledger))
-    ledger.workers = PatchedFacet(ledger.workers, all=away)
-
-    assert await renewed_once(ledger, held) == set()
-
-
 async def test_what_is_lost_is_forgotten_and_what_runs_under_it_is_cancelled(
     ledger: RenewingLedger, held: HeldLeases, clock: FakeClock
 ):
@@ -176,36 +161,6 @@ async def test_a_lease_whose_outcome_is_being_written_is_not_lost(
     assert await renewed_once(ledger, held) == {lease.task.id}, "nothing is written under this one"
 
 
-async def test_the_end_of_a_lease_that_was_lost_before_is_not_waited_for(ledger: RenewingLedger):
-    """A page that ran alone may be lost while its result waits for room."""
-    await ledger.tasks.add([make_task()])
-    lease = await claimed_one(ledger)
-    held = HeldLeases()
-    held.add([lease])
-    held.lose([lease.task.id])
-
-    with anyio.fail_after(5):
-        await held.ended(lease)
-
-
-async def test_a_lease_that_ended_while_it_was_renewed_is_not_lost(
-    ledger: RenewingLedger, held: HeldLeases
-):
-    await ledger.tasks.add([make_task()])
-    lease = await claimed_one(ledger)
-    held.add([lease])
-    await ledger.outcomes.commit([success(ledger, lease)])
-    original = ledger.leases.renew
-
-    async def ended_meanwhile(leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
-        held.end(leases)
-        return await original(leases, lease=lease)
-
-    ledger.leases.renew = ended_meanwhile  # type: ignore[method-assign]  # between the question and its answer
-
-    assert await renewed_once(ledger, held) == set()
-
-
 async def test_a_lease_that_was_claimed_anew_while_it_was_renewed_is_not_lost(
     ledger: RenewingLedger, held: HeldLeases
 ):
@@ -227,19 +182,6 @@ async def test_a_lease_that_was_claimed_anew_while_it_was_renewed_is_not_lost(
     assert len(held) == 1
 
 
-async def test_the_renewer_waits_for_a_ledger_that_is_away(
-    ledger: RenewingLedger, held: HeldLeases, clock: FakeClock
-):
-    await ledger.tasks.add([make_task()])
-    held.add(await claimed(ledger))
-    ledger.away = 1
-    clock.advance(seconds=30)
-
-    await renewed_once(ledger, held)
-
-    assert await ledger.queries.horizon() == clock.time + SHORT
-
-
 async def test_hosts_are_renewed_after_tasks_and_waited_for_as_well(
     ledger: RenewingLedger, held: HeldLeases
 ):
@@ -253,31 +195,6 @@ async def test_hosts_are_renewed_after_tasks_and_waited_for_as_well(
     await renewed_once(ledger, held, renew_hosts=renew_hosts)
 
     assert calls[:2] == [1, 1]
-
-
-async def test_after_an_outage_that_began_between_tasks_and_hosts_tasks_are_renewed_at_once(
-    ledger: RenewingLedger, held: HeldLeases
-):
-    times: list[float] = []
-    waited = 0.6
-
-    async def renew_hosts() -> None:
-        if not times:
-            # As long as an outage: its length is part of the test.
-            await asyncio.sleep(waited)
-        times.append(asyncio.get_running_loop().time())
-
-    lease = timedelta(seconds=3 * waited)
-    session = session_on(ledger, held, lease=lease, renew_hosts=renew_hosts)
-    async with anyio.create_task_group() as running:
-        running.start_soon(partial(session.keep_up, on_lost=lambda _: None))
-        while len(times) < 2:
-            ledger.renewed.clear()
-            await ledger.renewed.wait()
-            await asyncio.sleep(0)
-        running.cancel_scope.cancel()
-
-    assert times[1] - times[0] < waited / 2
 
 
 async def test_a_changed_lease_is_renewed_at_once_and_then_three_times_in_its_length(
@@ -323,39 +240,11 @@ async def test_orphans_are_released_by_the_renewer(
     assert held.orphans == []
 
 
-async def test_a_scope_is_cancelled_only_while_something_runs_in_it():
-    held, scope = HeldLeases(), anyio.CancelScope()
-    task = make_task()
-    lease = Lease(task=task, token="a:1", fence=1, expires=task.create_time)
-    held.add([lease])
-    held.scopes[lease.task.id] = scope
-    held.scopes.pop(lease.task.id, None)
-
-    held.lose([task.id])
-
-    assert not scope.cancel_called
-    assert len(held) == 0
-
-
 # --- counts by host
 
 
 def lease_of(url: str, *, fence: int = 1) -> Lease:
     return Lease(task=make_task(url), token=f"a:{fence}", fence=fence, expires=START)
-
-
-def test_a_task_that_is_claimed_anew_is_one_of_its_host():
-    held = HeldLeases()
-    before, now = (lease_of("http://a.example/1", fence=fence) for fence in (1, 2))
-
-    held.add([before])
-    held.add([now])
-
-    assert held.of_host["a.example"] == 1
-    assert held.all() == [now]
-    assert (held.holds(before), held.holds(now)) == (False, True)
-    held.end(held.all())
-    assert held.of_host["a.example"] == 0
 
 
 async def test_the_late_end_of_a_lost_lease_is_not_that_of_the_next_one():
@@ -372,17 +261,6 @@ async def test_the_late_end_of_a_lost_lease_is_not_that_of_the_next_one():
     held.end([lost])
 
     assert (held.all(), held.of_host) == ([again], {"a.example": 1})
-
-
-def test_what_is_not_held_ends_for_nobody():
-    held = HeldLeases()
-    one, other = lease_of("http://a.example/1"), lease_of("http://a.example/2")
-    held.add([one])
-
-    held.end([other, one, one])
-    held.lose([one.task.id, other.task.id])
-
-    assert held.of_host["a.example"] == 0
 
 
 LEASES = [lease_of(f"http://{host}.example/{n}") for host in "ab" for n in range(3)]

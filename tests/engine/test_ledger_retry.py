@@ -65,11 +65,6 @@ def patient(**give_up: float) -> LedgerRetry:
     return LedgerRetry(timedelta(**give_up))
 
 
-async def test_an_answer_is_returned_at_once(time: FakeTime):
-    assert await patient(seconds=1).ask("look", Away(0)) == "answer"
-    assert time.waits == []
-
-
 async def test_waits_double_up_to_five_seconds(time: FakeTime):
     answer = await patient(minutes=10).ask("look", Away(8))
 
@@ -90,13 +85,6 @@ async def test_patience_ends(time: FakeTime):
     assert grace_for(retry) is None, "nothing waits any more"
 
 
-async def test_every_outage_is_given_the_whole_time(time: FakeTime):
-    retry = patient(seconds=1)
-
-    for _ in range(5):
-        assert await retry.ask("look", Away(2)) == "answer"
-
-
 async def test_it_can_only_be_shortened(time: FakeTime):
     retry = patient(minutes=10)
     retry.shorten(timedelta(seconds=1))
@@ -104,21 +92,6 @@ async def test_it_can_only_be_shortened(time: FakeTime):
 
     with pytest.raises(LedgerUnavailableError, match=r"1\.0 s"):
         await retry.ask("look", Away(float("inf")))
-
-    assert time.seconds <= 1
-
-
-async def test_it_is_shortened_for_what_waits_already(time: FakeTime):
-    retry = patient(minutes=10)
-
-    class StoppedAtTheThirdCall(Away):
-        async def __call__(self) -> str:
-            if self.called == 2:
-                retry.shorten(timedelta(seconds=1))
-            return await super().__call__()
-
-    with pytest.raises(LedgerUnavailableError):
-        await retry.ask("look", StoppedAtTheThirdCall(float("inf")))
 
     assert time.seconds <= 1
 
@@ -146,14 +119,6 @@ def grace_for(retry: LedgerRetry) -> float | None:
     """Return the length of the grace period in seconds."""
     since = retry.grace_since(START)
     return None if since is None else (START - since).total_seconds()
-
-
-async def test_without_an_outage_no_lease_is_in_its_grace(time: FakeTime):
-    retry = patient(minutes=10)
-    time.seconds += 100
-    await retry.ask("look", Away(0))
-
-    assert grace_for(retry) is None
 
 
 async def test_what_ran_out_since_the_last_answer_is_in_its_grace_until_all_have_come_back(
@@ -192,56 +157,6 @@ async def test_a_later_outage_gives_no_grace_to_what_that_ran_out_before_it(time
         await retry.ask("look", Away(1))
 
     assert grace_for(retry) == pytest.approx(0.6)
-
-
-async def test_a_question_of_the_outage_that_fails_after_its_end_begins_no_other(time: FakeTime):
-    retry = patient(minutes=10)
-    time.seconds = 50
-
-    class HangsInAnOutage(Away):
-        async def __call__(self) -> str:
-            if not self.called:
-                await retry.ask("look", Away(3))
-                time.seconds += 9
-                await retry.ask("look", Away(0))
-            return await super().__call__()
-
-    await retry.ask("look", HangsInAnOutage(1))
-
-    assert grace_for(retry) == pytest.approx(time.seconds)
-
-
-async def test_a_slow_answer_does_not_lengthen_the_grace(time: FakeTime):
-    retry = patient(minutes=10)
-    time.seconds = 10
-
-    async def slow() -> None:
-        time.seconds += 4
-        await retry.ask("look", Away(0))
-
-    await retry.ask("look", slow)
-    time.seconds += 1
-    await retry.ask("look", Away(1))
-
-    assert grace_for(retry) == pytest.approx(1.1), "since the question that was asked last"
-
-
-async def test_a_later_question_of_an_outage_does_not_shorten_its_grace(time: FakeTime):
-    retry = patient(minutes=10)
-    time.seconds = 50
-
-    class Hangs(Away):
-        async def __call__(self) -> str:
-            if not self.called:
-                time.seconds += 1
-                await retry.ask("look", Away(0))
-            elif self.called == 1:
-                await retry.ask("look", Away(1))
-            return await super().__call__()
-
-    await retry.ask("look", Hangs(2))
-
-    assert grace_for(retry) == pytest.approx(time.seconds - 50)
 
 
 async def test_an_answer_that_takes_very_long_was_an_outage_too(time: FakeTime):
@@ -303,13 +218,6 @@ async def test_a_question_is_asked_again_until_it_is_answered(ledger: AwayLedger
 
     assert await retrying(ledger, LedgerRetry(timedelta(minutes=1))).queries.has([Status.TODO])
     assert ledger.away == 0
-
-
-async def test_when_patience_ends_the_question_fails(ledger: AwayLedger):
-    ledger.away = 1_000
-
-    with pytest.raises(LedgerUnavailableError, match="has not answered for"):
-        await retrying(ledger, LedgerRetry(timedelta(seconds=0.01))).queries.has([Status.TODO])
 
 
 async def test_what_is_no_question_is_the_ledgers_own(ledger: AwayLedger):

@@ -101,15 +101,6 @@ async def test_more_or_fewer_work_from_when_the_size_changes():
     assert work.pool.size == 2
 
 
-async def test_a_size_that_changes_before_or_after_the_work_begins_nothing():
-    work = Work(1)
-    work.pool.resize(2)
-    await work.run([], FinishReason.DRAINED, grace=60, then=lambda: None)
-    work.pool.resize(3)
-
-    assert work.pool.size == 3
-
-
 async def test_what_is_under_way_when_the_grace_is_over_is_cancelled():
     work, given = Work(2), leases(2)
 
@@ -133,14 +124,6 @@ async def test_what_is_not_begun_with_goes_back_before_the_rest_is_waited_for():
     work.go.set()
     await running
     assert (work.ended, work.given_back) == (given[:1], given[1:])
-
-
-async def test_a_source_that_is_drained_gives_nothing_back():
-    work = Work(2)
-
-    assert await work.run([], FinishReason.DRAINED, grace=60, then=lambda: None) == "drained"
-
-    assert work.begun == work.given_back == []
 
 
 async def test_a_worker_that_fails_ends_all_of_it():

@@ -90,20 +90,6 @@ async def test_a_task_that_no_worker_was_lost_on_costs_nothing(
     assert ledger.begins == 0
 
 
-async def test_a_task_that_one_crashed_worker_held_runs_beside_others(
-    ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
-):
-    await ledger.tasks.add(make_tasks(2))
-    await claimed(ledger)
-    clock.advance(seconds=LEASE.total_seconds())
-    one, other = await claimed(ledger)
-
-    assert await run_alone.enter(one)
-    assert await run_alone.enter(other)
-
-    assert ledger.begins == 0
-
-
 async def test_of_a_quarantined_task_it_is_written_that_it_begins_and_a_crash_then_counts(
     ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
 ):
@@ -176,22 +162,6 @@ async def test_a_quarantined_task_begins_when_nothing_else_is_under_way(
     assert answers == [True]
 
 
-async def test_a_lost_run_of_a_task_that_leaves_does_not_end_its_next_one(
-    ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
-):
-    one, _ = await held_at_two_crashes(ledger, clock)
-    lost, *_ = await fresh_ones(ledger)
-    again = replace(lost, fence=lost.fence + 1)
-    assert await run_alone.enter(lost)
-    assert await run_alone.enter(again)
-    run_alone.leave(lost)
-    async with waiting(run_alone, one) as answers:
-        assert answers == []
-        run_alone.leave(again)
-
-    assert answers == [True]
-
-
 async def test_nothing_begins_beside_a_quarantined_task(
     ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
 ):
@@ -204,20 +174,6 @@ async def test_nothing_begins_beside_a_quarantined_task(
 
     assert answers == [False], "its host's turn is over"
     assert await run_alone.enter(fresh)
-
-
-async def test_who_is_cancelled_before_it_could_begin_alone_keeps_nobody_waiting(
-    ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
-):
-    one, _ = await held_at_two_crashes(ledger, clock)
-    fresh = await fresh_ones(ledger)
-    assert await run_alone.enter(fresh[0])
-
-    with anyio.move_on_after(0):
-        await run_alone.enter(one)
-        pytest.fail("it began beside another")
-
-    assert await run_alone.enter(fresh[1])
 
 
 async def test_a_quarantined_task_is_at_its_end_when_its_outcome_is_recorded(

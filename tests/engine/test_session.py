@@ -111,7 +111,7 @@ async def test_who_leaves_gives_back_tasks_hosts_and_what_it_has_counted(
     await ledger.tasks.add(make_tasks(3))
     await session.join()
     session.held.add(await claimed(ledger, worker=session.worker))
-    session.stats.items = 5
+    session.stats.pages = 5
     session.set_idle(True)
     clock.advance(seconds=9)
     there: list[list[str]] = []
@@ -126,9 +126,9 @@ async def test_who_leaves_gives_back_tasks_hosts_and_what_it_has_counted(
 
     assert there == [[session.worker]], "it owns its hosts as long as it is listed"
     assert await names(ledger) == []
-    assert (await ledger.workers.counters()).items == 5
+    assert (await ledger.workers.counters()).pages == 5
     (span,) = await ledger.rates.between(session.began, session.began + timedelta(hours=1))
-    assert (span.seconds, span.items) == (9, 5), "of its last minute as well"
+    assert (span.seconds, span.finished) == (9, 5), "of its last minute as well"
     assert len(await ledger.tasks.page(limit=9)) == 3
 
 

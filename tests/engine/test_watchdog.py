@@ -7,11 +7,9 @@ import asyncio
 import logging
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
-import anyio
 import pytest
 
 from crawlcw.api.user_code import Called, calls_user_code
@@ -94,23 +92,6 @@ def cpu_left() -> float:
     return signal.getitimer(signal.ITIMER_VIRTUAL)[0]
 
 
-async def test_leaving_wakes_the_thread_from_between_its_looks(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(watchdog, "_LOOK_EVERY", HOUR.total_seconds())
-    watching: list[threading.Thread] = []
-    watches = threading.Event()
-
-    def clock() -> float:
-        if threading.current_thread().name == "crawlcw watchdog":
-            watching.append(threading.current_thread())
-            watches.set()
-        return time.monotonic()
-
-    async with Watchdog(Stats(), limit=timedelta(0), clock=clock):
-        await asyncio.to_thread(watches.wait)
-
-    assert not watching[0].is_alive()
-
-
 async def test_the_lag_is_the_longest_since_it_was_asked_for_and_that_of_now(
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -160,52 +141,6 @@ async def test_a_short_lease_is_renewed_as_soon_as_it_would_have_been(
 
     assert 0.9 <= renewed[0] < 1.1
     assert renewed[1] - renewed[0] == pytest.approx(0.6, abs=0.05)
-
-
-@pytest.mark.parametrize("fails", [True, False])
-async def test_a_renewal_that_fails_or_hangs_is_not_the_last(
-    fails: bool, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(watchdog, "_LOOK_EVERY", 0.001)
-    monkeypatch.setattr(watchdog, "_TO_RENEW", 0.001)
-    calls: list[None] = []
-    again = threading.Event()
-
-    async def renew() -> None:
-        calls.append(None)
-        if len(calls) > 1:
-            again.set()
-        elif fails:
-            raise ValueError("no such host")
-        await asyncio.Event().wait()
-
-    every = timedelta(seconds=0.001)
-    async with Watchdog(Stats(), limit=timedelta(0), renew_every=every, renew=renew):
-        assert again.wait(30)  # blocks the event loop
-
-
-async def test_a_standstill_of_less_than_a_second_is_not_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    caplog.set_level(logging.DEBUG)
-    monkeypatch.setattr(watchdog, "_LOOK_EVERY", 0.001)
-    now = 0.0
-    looks = threading.Semaphore(0)
-
-    def clock() -> float:
-        if threading.current_thread().name == "crawlcw watchdog":
-            looks.release()
-        return now
-
-    every = timedelta(seconds=0.1)
-    async with Watchdog(Stats(), limit=timedelta(0), renew_every=every, clock=clock):
-        now = 1.0  # the next tick was due at 0.1
-        while looks.acquire(blocking=False):
-            pass
-        for _ in range(3):
-            assert looks.acquire(timeout=30)  # blocks the event loop
-
-    assert "stood still" not in caplog.text
 
 
 async def test_a_standstill_is_told_where_the_thread_did_not_see_it(
@@ -268,25 +203,6 @@ async def test_a_callback_that_keeps_the_loop_for_too_long_ends_the_process(
 
 
 @pytest.mark.usefixtures("own_timer")
-async def test_a_process_whose_log_is_locked_ends_too(
-    thread: Thread, monkeypatch: pytest.MonkeyPatch
-):
-    class Locked(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if vars(record)["event"] == "callback_stuck":
-                thread.ended.wait(10)
-
-    monkeypatch.setattr(watchdog.logger, "handlers", [Locked()])
-    async with Watchdog(Stats(), limit=timedelta(seconds=0.01), clock=thread.clock):
-        thread.now = 1.5
-        call(PARSE, lambda: thread.ended.wait(30))
-
-    name, code = thread.exits[0]
-    assert name != "crawlcw watchdog"
-    assert code == watchdog.STUCK
-
-
-@pytest.mark.usefixtures("own_timer")
 @pytest.mark.parametrize(
     ("limit", "called"), [(0, PARSE), (0.01, None)], ids=["no limit", "no code of the user's"]
 )
@@ -327,42 +243,6 @@ async def test_the_timer_of_the_program_around_the_crawl_is_left_alone(thread: T
     assert [inside, cpu_left()] == pytest.approx([10_000, 10_000], abs=1)
 
 
-async def test_a_thread_that_is_left_behind_sets_no_timer(thread: Thread):
-    renews, go = threading.Event(), threading.Event()
-
-    async def renew() -> None:
-        renews.set()
-        go.wait(30)
-
-    async with Watchdog(Stats(), limit=HOUR, renew=renew, clock=thread.clock):
-        thread.now = 1.5
-        assert renews.wait(30)
-    go.set()
-    thread.join()
-
-    assert cpu_left() == 0
-
-
-async def test_a_watchdog_that_was_left_watches_again(thread: Thread):
-    dog = Watchdog(Stats(), limit=timedelta(0), clock=thread.clock)
-    for _ in range(2):
-        async with dog:
-            thread.wait(looks=2)  # the first is that of its beginning
-
-
-async def test_the_time_between_two_blocks_is_no_standstill():
-    now = 0.0
-    stats = Stats()
-    dog = Watchdog(stats, limit=timedelta(0), clock=lambda: now)
-    async with dog:
-        pass
-    now = 9.0
-    async with dog:
-        pass
-
-    assert stats.stalls == 0
-
-
 @pytest.mark.parametrize(("own", "explained"), [(None, True), (5, False), (20, True)])
 def test_the_timeout_of_a_request_itself_counts(own: float | None, explained: bool):
     stats = Stats()
@@ -374,32 +254,3 @@ def test_the_timeout_of_a_request_itself_counts(own: float | None, explained: bo
 
     assert dog.explains(error, 0.0) == explained
     assert stats.forgiven == explained
-
-
-async def test_an_error_in_the_thread_is_logged(thread: Thread, caplog: pytest.LogCaptureFixture):
-    def clock() -> float:
-        if threading.current_thread().name == "crawlcw watchdog":
-            raise ValueError("no clock")
-        return 0.0
-
-    async with Watchdog(Stats(), limit=timedelta(0), clock=clock):
-        pass
-
-    (told,) = caplog.records
-    assert vars(told)["event"] == "internal"
-
-
-async def test_one_that_is_left_at_a_cancellation_leaves_nothing_behind(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(watchdog, "TICK", 0)
-    stats = Stats()
-    with anyio.CancelScope() as scope:
-        async with Watchdog(stats, limit=HOUR):
-            scope.cancel()
-    ticks = list(stats.loop_lag.counts)
-
-    for _ in range(9):
-        await asyncio.sleep(0)
-    assert stats.loop_lag.counts == ticks
-    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from crawlcw.engine import workers
-from crawlcw.engine.workers import is_dead, is_gone, resident_memory, this_worker
+from crawlcw.engine.workers import is_dead, is_gone, this_worker
 from crawlcw.ledger.protocol import Worker
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -60,27 +59,6 @@ def test_no_two_workers_have_one_name():
     assert this_worker(now=NOW).name != this_worker(now=NOW).name
 
 
-def test_a_name_can_be_the_first_half_of_a_token(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("socket.gethostname", lambda: "my:host;ü" + "x" * 200)
-
-    name = this_worker(now=NOW).name
-
-    assert name.startswith("my-host--xxx")
-    assert ":" not in name
-    assert len(name) < 80
-
-
-def test_the_machines_name_is_as_people_call_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("socket.gethostname", lambda: "my:host;ü")
-
-    assert this_worker(now=NOW).host == "my:host;ü"
-
-
-def test_another_living_process_is_alive(child: Child):
-    assert child.worker.machine == this_worker(now=NOW).machine
-    assert not is_dead(child.worker)
-
-
 def test_a_process_that_was_killed_is_dead(child: Child):
     child.process.kill()
     child.process.wait()
@@ -94,13 +72,6 @@ def test_a_zombie_is_dead(child: Child):
     os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)
 
     assert is_dead(child.worker)
-
-
-def test_a_stopped_process_is_alive(child: Child):
-    child.process.send_signal(19)
-    os.waitid(os.P_PID, child.process.pid, os.WSTOPPED | os.WNOWAIT)
-
-    assert not is_dead(child.worker)
 
 
 def test_another_process_with_its_pid_is_not_mistaken_for_it():
@@ -185,12 +156,3 @@ def test_without_proc_a_process_is_dead_where_its_number_is_free(monkeypatch: py
     assert is_dead(dataclasses.replace(me, pid=process.pid))
     monkeypatch.setattr("os.kill", others)
     assert not is_dead(me), "the process of another user"
-
-
-@pytest.mark.usefixtures("without_proc")
-def test_without_proc_the_most_memory_that_a_process_had_is_told(monkeypatch: pytest.MonkeyPatch):
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-    assert resident_memory() >= most * 1024
-    monkeypatch.setattr("sys.platform", "darwin")
-    assert most <= resident_memory() < most * 1024, "macOS counts bytes"
