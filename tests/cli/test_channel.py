@@ -7,7 +7,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.cli.processes.channel import Lines, WorkerState
 from crawlcw.cli.processes.supervisor import shares
 from crawlcw.engine.stats import Stats
-from crawlcw.model.counters import Counters, EarlyEnd, FinishReason, merged_reason
+from crawlcw.model.counters import Counters, FinishReason, merged_reason
 from crawlcw.model.standstill import Standstill
 
 
@@ -28,18 +28,6 @@ def test_a_state_arrives_as_it_was_sent():
     assert counters.link_examples == {"refused-scope": ["http://b.example/"]}
 
 
-@pytest.mark.parametrize("reason", [None, *FinishReason])
-def test_a_state_keeps_its_finish_reason_on_the_way(reason: FinishReason | None):
-    end = None if reason is None else EarlyEnd(reason=reason, detail="enough")
-
-    sent = WorkerState(finish_reason=reason, ending=end)
-    read = WorkerState.of(json.loads(sent.line()))
-
-    assert read == sent
-    assert type(read.finish_reason) is type(reason)
-    assert read.ending is None or type(read.ending.reason) is FinishReason
-
-
 def test_lines_are_given_on_when_they_are_whole_and_the_rest_at_the_end():
     taken = []
     lines = Lines(taken.append)
@@ -52,27 +40,6 @@ def test_lines_are_given_on_when_they_are_whole_and_the_rest_at_the_end():
     assert before == [b"one", b"two", b""]
     assert taken[3:] == [b"thr"]
     assert lines.ended.is_set()
-
-
-def test_an_end_after_a_whole_line_is_no_line():
-    taken = []
-    lines = Lines(taken.append)
-
-    lines.data_received(b"one\n")
-    lines.connection_lost(None)
-
-    assert taken == [b"one"]
-
-
-def test_a_line_without_end_is_given_on_in_pieces():
-    taken = []
-    lines = Lines(taken.append)
-
-    for _ in range(40):
-        lines.data_received(b"x" * (1 << 16))
-    lines.connection_lost(None)
-
-    assert [len(piece) >> 16 for piece in taken] == [17, 17, 6]
 
 
 def test_counters_of_several_workers_add_up():

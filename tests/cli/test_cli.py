@@ -12,10 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -97,13 +96,6 @@ def crawlcw(
         env=environment(),
         check=False,
     )
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not hold in time"
-        time.sleep(0.02)
 
 
 def stats(name: str = "pages") -> dict[str, object]:
@@ -199,31 +191,8 @@ def test_items_are_followed_on_stdout_only(demo, outputs: list[str]):
     assert "--follow writes JSON Lines to stdout" in wrong.stderr
 
 
-def test_following_a_crawl_that_is_over_is_an_export(demo):
-    followed = in_demo(demo, "export", "bookshop", "--follow", "-o", "-")
-    exported = in_demo(demo, "export", "bookshop", "-o", "-")
-
-    assert followed.returncode == exported.returncode == 0
-    assert sorted(followed.stdout.splitlines()) == sorted(exported.stdout.splitlines())
-
-
 def test_version():
     assert re.fullmatch(r"crawlcw \d+\.\d+\.\d+\n", crawlcw("--version").stdout)
-
-
-def test_crawlcw_alone_prints_its_whole_help():
-    alone, asked_for = crawlcw(), invoke("--help")
-
-    assert alone.returncode == asked_for.returncode == 0
-    assert alone.stdout == asked_for.stdout
-    assert alone.stderr == ""
-
-
-def test_an_option_without_a_command_is_still_an_error():
-    wrong = invoke("--no-such-option")
-
-    assert wrong.returncode == 2
-    assert wrong.stdout == ""
 
 
 def test_settings_shows_every_setting():
@@ -372,34 +341,6 @@ def test_export_writes_items_as_yielded_and_with_meta(demo, folder: Path):
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", with_meta["_fetched_at"])
     assert meta.stderr == "240 items in out.jsonl\n"
     assert sorted(p.name for p in folder.iterdir()) == ["out.jsonl", "spiders"]
-
-
-def test_export_leaves_an_earlier_file_alone_when_it_fails(demo, folder: Path):
-    (folder / "out.jsonl").write_text("earlier\n")
-    run = invoke("export", "bookshop", "-o", "out.jsonl", "--ledger", "sqlite:///nowhere.db")
-
-    assert run.returncode == 2
-    assert (folder / "out.jsonl").read_text() == "earlier\n"
-
-
-def end_without_a_reader(*arguments: str, folder: Path | None = None) -> tuple[int, bytes]:
-    """Return the exit code and the stderr of a command whose reader has gone."""
-    pipe = subprocess.Popen(
-        command(*arguments),
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
-    )  # fmt: skip
-    assert pipe.stdout is not None
-    assert pipe.stderr is not None
-    pipe.stdout.close()
-    with pipe.stderr:
-        return pipe.wait(PATIENCE), pipe.stderr.read()
-
-
-def test_a_reader_that_goes_away_is_no_error(demo):
-    place, _ = demo
-    line = ("export", "bookshop", "--ledger", "sqlite:///.crawlcw/demo.db", "-o", "-")
-
-    assert end_without_a_reader(*line, folder=place) == (141, b"")
 
 
 def test_list_shows_spiders_and_what_cannot_be_loaded(folder: Path):
@@ -634,19 +575,6 @@ def test_two_signals_release_at_once_and_exit_130(site):
     assert left["reasons"] == {}
 
 
-def test_a_crawl_that_was_killed_goes_on_at_once(site):
-    run = start(site, "--concurrency", "5")
-    site.await_requests(5)
-    run.kill()
-    finish(run)
-    site.open()
-
-    again = crawlcw("run", "pages", "-a", f"start_url={site.url}", "--max-pages", "1000")
-
-    assert again.returncode == 0
-    assert stats()["items"] == slow_site.PAGES
-
-
 @pytest.mark.thorough
 def test_max_pages_ends_early_and_says_so(site):
     site.open()
@@ -796,23 +724,6 @@ async def test_counting_takes_a_twentieth_of_the_time_at_most():
     assert crawl.counted == 10
 
 
-async def test_a_line_holds_everything_worth_knowing():
-    crawl = Slow()
-    progress = Progress(crawl, clock=lambda: crawl.time)
-    crawl.stats.pages, crawl.stats.items = 5, 7
-
-    await progress.look()
-    unknown = progress.line()
-    crawl.time = 63
-    await progress.look()
-
-    assert unknown == (
-        "todo 60, processing 0, failed 0, finished 1,010, ignored 0, 100 pages/min, items 7, eta -"
-    )
-    # 10 more pages were finished in the 63 s between the ends of two counts.
-    assert progress.line().endswith("items 7, eta 6 min")
-
-
 async def test_a_line_says_why_nothing_moves():
     crawl = Slow()
     progress = Progress(crawl, clock=lambda: crawl.time)
@@ -876,15 +787,3 @@ def test_every_error_has_its_exit_code_and_its_line(error, code, said, capsys):
 
     assert exit_code(fail) == code
     assert capsys.readouterr().err == said
-
-
-def test_a_command_looks_for_garbage_less_often_than_python_does():
-    code = (
-        "import atexit, gc, sys; before = gc.get_threshold()[0]; "
-        "atexit.register(lambda: print(gc.get_threshold()[0] > before)); "
-        "sys.argv = ['crawlcw', '--version']; from crawlcw.cli.main import main; main()"
-    )
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stdout.splitlines()[-1] == "True"

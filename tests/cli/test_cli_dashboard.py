@@ -54,10 +54,3 @@ def test_it_says_where_it_is_and_ends_softly(url: str, processes: ExitStack):
     assert live.readline() == b"event: overview\n"
     assert server.stop(signal.SIGTERM) == (0, "", "")
     live.close()
-
-
-def test_its_help_has_examples():
-    said = invoke("dashboard", "--help").stdout
-
-    assert "crawlcw dashboard books --port 9000" in said
-    assert "--allow-host" in said

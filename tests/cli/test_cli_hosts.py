@@ -11,17 +11,14 @@ import pytest
 
 from crawlcw.cli.commands import hosts
 from crawlcw.errors import Reason
-from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.protocol import Counts, Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import Host, RobotsRecord
 from crawlcw.model.task import Status, ids_of_host
 from crawlcw.model.transitions import Succeeded
 from crawlcw.observing.host_standing import unfinished_of, why
-from tests.cli.test_cli import end_without_a_reader
 from tests.support.commands import invoke
 from tests.support.ledgers import START, FakeClock, claimed, failure, make_task, settled
-from tests.support.mongod import with_database
 
 NOW = START
 #: Printed as "2 h 0 min" for the next minute.
@@ -248,20 +245,3 @@ def test_a_program_gets_every_host_on_a_line_of_its_own(ledger: str, clock: Fake
     assert (shown[4]["given_up"], shown[4]["resting_until"]) == ("dns-nxdomain", None)
     by_name = {host["host"]: host for host in shown}
     assert by_name["turn.com"]["sitemaps"] == list(SITEMAPS)
-
-
-async def test_a_ledger_on_mongodb_shows_the_same(
-    mongodb_uri: str, database_name: str, clock: FakeClock
-):
-    url = with_database(mongodb_uri, database_name)
-    opened = await MongoLedger.open(url, "books", clock=clock)
-    await fill(opened)
-    await opened.close()
-
-    assert invoke("hosts", "books", "--ledger", url).stdout == TABLE.lstrip("\n")
-
-
-def test_a_reader_that_goes_away_is_no_error(ledger: str):
-    line = ("hosts", "books", "--ledger", ledger, "--json")
-
-    assert end_without_a_reader(*line) == (141, b"")

@@ -17,7 +17,7 @@ import pytest
 from tests.support.commands import invoke
 from tests.support.gated_site import MISSING, PAGES, GatedSite, gated_site
 from tests.support.mongod import free_port
-from tests.support.programs import children_of, environment
+from tests.support.programs import environment
 from tests.support.prometheus import get, scraping
 from tests.support.work_process import Working
 
@@ -204,50 +204,6 @@ def test_what_a_crashed_worker_has_counted_stays_counted(processes: ExitStack, s
     assert seen[-1] == PAGES + 1
 
 
-LIMITED = """
-    def __init__(self, start_url, waits):
-        super().__init__(start_urls=[start_url])
-        self.waits = waits
-
-    def parse(self, response):
-        ahead = [f"page/{n}" for n in range(9)] if response.url.endswith("/last") else ["last"]
-        yield from map(response.follow, ahead)
-
-    async def closed(self, report):
-        while self.waits:
-            await asyncio.sleep(60)
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("done", [1, 2])
-def test_the_pages_of_a_crashed_worker_count_for_the_limit(
-    done: int, processes: ExitStack, site: GatedSite, folder: Path
-):
-    (folder / "pages.py").write_text(f"import asyncio\n{SPIDER}{LIMITED}")
-    if done == 2:
-        site.gate.set()
-    waits = ("-a", f"waits={'yes' if done == 2 else ''}")
-    crawl = Running(processes, site, "--max-pages", "2", *waits)
-    until(lambda: crawl.metrics().get(ALL_BUT_THE_LAST) == done)
-    os.kill(children_of(crawl.process.pid)[0], signal.SIGKILL)
-    site.gate.set()
-
-    report = crawl.reported()
-    assert (report["pages"], report["finish_reason"]) == (2, "max-pages")
-
-
-@pytest.mark.thorough
-def test_a_signal_ends_the_crawl_and_its_metrics(processes: ExitStack, site: GatedSite):
-    crawl = Running(processes, site, "-s", "grace=0s")
-    until(lambda: crawl.metrics().get(ALL_BUT_THE_LAST) == PAGES + 1)
-
-    crawl.process.send_signal(signal.SIGTERM)
-
-    assert crawl.process.wait(timeout=ENOUGH) == 0
-    assert crawl.metrics() == {}
-
-
 def test_a_port_in_use_is_one_sentence(site: GatedSite):
     site.gate.set()
 
@@ -272,14 +228,6 @@ def test_without_the_extra_one_sentence_says_what_to_install(monkeypatch: pytest
         "crawlcw: metrics need prometheus-client: install it with `pip install "
         "'crawlcw[metrics]'`\n"
     )
-
-
-@pytest.mark.parametrize("command", ["run", "work"])
-def test_the_help_has_both_options(command: str):
-    told = invoke(command, "--help").stdout
-
-    assert re.search(r"--metrics-port PORT", told)
-    assert re.search(r"--metrics-host HOST .*?\[default: 127.0.0.1\]", told, re.DOTALL)
 
 
 USE_CASE = """\

@@ -155,25 +155,6 @@ def test_a_crawl_is_paused_fed_slowed_and_resumed_and_nothing_is_lost(
 
 
 @pytest.mark.thorough
-def test_a_crawl_that_is_started_while_paused_waits(
-    folder: Path, site: EndlessSite, processes: ExitStack
-):
-    told("add", "pages", f"{site.url}new/1", "-a", f"start_url={site.url}")
-    told("pause", "pages")
-    assert "already" in told("pause", "pages")
-
-    crawl = processes.enter_context(Crawl(folder, site, "-s", "delay=0s", "--log-format", "json"))
-    wait_until(lambda: '"event":"progress"' in crawl.log.replace(" ", ""))
-    line = next(line for line in crawl.log.splitlines() if "pages_per_minute" in line)
-    assert "paused since" in json.loads(line)["standstill"]["sentence"]
-    assert site.pages == 0
-
-    told("resume", "pages")
-    code, _ = crawl.end()
-    assert (code, site.pages) == (0, 2 + LINKS)
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("processes_of_it", ["2", "0"])
 def test_stop_ends_the_crawls_that_run_and_none_that_begins_later(
     folder: Path, site: EndlessSite, processes: ExitStack, processes_of_it: str
@@ -243,18 +224,6 @@ def test_what_cannot_be_added_is_counted_by_reason(folder: Path, site: EndlessSi
     assert done.stdout.startswith("1 added, 1 known already")
     assert "refused-scheme: 2, such as ftp://127.0.0.1/" in done.stderr
     assert "refused-scope: " in done.stderr
-
-
-def test_what_was_read_before_a_mistake_is_added(folder: Path, tmp_path: Path, site: EndlessSite):
-    lines = tmp_path / "windows.txt"
-    lines.write_bytes(f"\ufeff{site.url}a\n".encode() + b"\xff\n" + f"{site.url}b\n".encode())
-    done = invoke("add", "pages", str(lines), "-a", f"start_url={site.url}")
-
-    assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        "line 2 is not UTF-8: invalid start byte; the requests before it are added" in done.stderr
-    )
-    assert stats()["total"] == 1
 
 
 @pytest.mark.parametrize(
@@ -331,20 +300,6 @@ async def test_a_stop_that_waits_ends_in_time_and_says_who_is_left(folder: Path,
     assert wrong.returncode == 2
     assert "--timeout" in wrong.stderr
     assert wrong.stderr.endswith("7d. See `crawlcw stop --help`.\n")
-
-
-def test_a_program_is_told_what_became_of_it(folder: Path):
-    told("add", "pages", "http://127.0.0.1:9/first")
-
-    paused = json.loads(told("pause", "pages", "--json"))
-    again = json.loads(told("pause", "pages", "--json"))
-    resumed = json.loads(told("resume", "pages", "--json"))
-    stopped = json.loads(told("stop", "pages", "--json"))
-
-    assert paused == again
-    assert paused["paused"].endswith("Z")
-    assert resumed == {"spider": "pages", "paused": None, "was_paused": True, "workers": 0}
-    assert (stopped["spider"], stopped["workers"]) == ("pages", 0)
 
 
 def test_a_use_case_is_no_crawl(folder: Path):

@@ -354,36 +354,6 @@ def test_a_page_that_killed_its_process_once_is_kept(
 # Many pages, and both ledgers --------------------------------------------------------
 
 
-@pytest.mark.thorough
-def test_two_thousand_pages_are_parsed_anew_in_flat_memory(
-    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "site").mkdir()
-    site(tmp_path / "site", 2000)
-    with docs.served(tmp_path / "site") as served:
-        start = f"{served.origin}/index.html"
-        spider(start)
-        run = subprocess.run(
-            command("run", "pages", "--quiet", "--ledger", ledger_url, "--processes", "2"),
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
-        )
-        assert run.returncode == 0, run.stderr
-    spider(start, more=', "seven": int(i.text()) if (i := response.css_first("i")) else 0')
-
-    saved = invoke("parse", "pages", "--stored", "--save", "--yes", "--ledger", ledger_url)
-
-    assert saved.returncode == 0, saved.stderr
-    assert saved.stdout == "2,000 pages recorded anew, with 2,000 items\n"
-    lines = invoke("export", "pages", "-o", "-", "--ledger", ledger_url).stdout.splitlines()
-    assert sorted(json.loads(line)["seven"] for line in lines) == [7 * n for n in range(2000)]
-    assert all(checked(path).returncode == 0 for path in warc_files())
-
-
 # Processes that are killed -----------------------------------------------------------
 
 

@@ -184,16 +184,6 @@ def test_nothing_is_dropped_under_a_worker(run: Run, ledger_url: str):
     assert run("stats", "orders")[0] == 0
 
 
-def test_looking_for_a_name_does_not_decide_what_it_is(run: Run, tmp_path: Path):
-    (tmp_path / "keys.txt").write_text("o1\no2\n")
-    run("policy", "refunds")  # creates the ledger
-    assert run("stats", "orders")[0] == 2
-
-    assert run("add", "orders", "keys.txt")[1] == "2 added, 0 known already\n"
-
-    assert run("stats", "orders")[0] == 0
-
-
 def test_settings_are_shown_and_changed_for_all(run: Run, ledger_url: str):
     assert run("policy", "orders", "max_retry=7", "lease=2m", "backoff_base=8s")[0] == 0
 
@@ -280,18 +270,6 @@ def test_a_url_that_is_not_there_is_explained(run: Run, url: str, said: str):
 
     assert (code, out) == (2, "")
     assert said in err
-
-
-@pytest.mark.usefixtures("books")
-def test_a_program_is_told_of_a_url_that_is_not_there(run: Run):
-    code, out, err = run("show", "books", "http://other.test/", "--json")
-    _, unknown, _ = run("show", "books", f"{PARENT}b", "--json")
-
-    assert (code, err.count("\n")) == (2, 1)
-    found = json.loads(out)
-    assert (found["url"], found["recorded"]) == ("http://other.test/", False)
-    assert (found["refused"], "not among" in found["why"]) == ("refused-scope", True)
-    assert json.loads(unknown)["refused"] is None
 
 
 @pytest.mark.usefixtures("books")

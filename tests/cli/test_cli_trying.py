@@ -304,34 +304,3 @@ def test_a_login_that_fails_is_told(members: MemberSite):
     assert "session default is not ready: login() failed" in run.stderr
     assert "wrong" not in run.stderr
     assert members.refused.total() == 0, "the page was not requested"
-
-
-def test_a_page_that_no_login_opens_is_told(members: MemberSite):
-    members.forbidden = frozenset([3])
-
-    run = invoke("fetch", f"{members.base}/in/3", "--spider", "members")
-
-    assert run.returncode == 3
-    assert "HTTP 401 for" in run.stderr
-    assert "with a logged-in session" in run.stderr
-
-
-def test_a_shell_logs_in_once_and_again_where_it_was_logged_out(members: MemberSite):
-    shell = subprocess.Popen(
-        command("shell", f"{members.base}/in/0", "--spider", "members"),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=environment(),
-    )  # fmt: skip
-    with shell:
-        assert shell.stdin is not None
-        assert shell.stdout is not None
-        shell.stdin.write(f"print(fetch('{members.base}/in/1').text.split()[0], flush=True)\n")
-        shell.stdin.flush()
-        first = shell.stdout.readline()
-        logins = len(members.logins)
-        members.log_everybody_out()
-        out, _ = shell.communicate(f"print(fetch('{members.base}/in/2').text.split()[0])\n")
-
-    assert (first.strip().split()[-1], logins) == ("default", 1)
-    assert "default" in out.split()
-    assert len(members.logins) == 2

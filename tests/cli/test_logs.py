@@ -10,7 +10,7 @@ import pytest
 
 import crawlcw
 from crawlcw.cli.terminal import logs
-from crawlcw.cli.terminal.logs import JsonFormatter, Repeats, TerseHandler, TextFormatter
+from crawlcw.cli.terminal.logs import JsonFormatter, TerseHandler, TextFormatter
 
 PACKAGE = Path(crawlcw.__file__).parent
 HOSTILE = "a\x1b]52;c;aGk=\x07b\nERROR forged\u2028\u202ec \x9b31m"
@@ -89,10 +89,6 @@ def test_a_hostile_exception_becomes_a_block_of_printable_lines():
     assert all(line.isprintable() and line.startswith("    ") for line in lines[1:])
 
 
-def test_a_message_is_cut():
-    assert len(TextFormatter().format(record("%s", "x" * 100_000))) < 1100
-
-
 def test_json_holds_the_extra_fields():
     made = record(event="progress", todo=3, eta=None, task=b"\x01\xff", counts={"a": 1})
 
@@ -124,40 +120,6 @@ def test_what_was_not_told_is_told_at_the_end(handler, stderr):
     handler.close()
 
     assert stderr.getvalue().splitlines()[-1].endswith("2 more like this: give up, dns")
-
-
-def test_records_that_differ_in_reason_are_not_equal(handler, stderr):
-    for n in range(20):
-        handler.handle(record(event="give up", reason=str(n % 4)))
-
-    assert stderr.getvalue().count("hello") == 20
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"level": logging.DEBUG},
-        {"name": "books"},
-        {"event": "progress"},
-        {"event": "worker_started"},
-    ],
-)
-def test_what_was_asked_for_is_never_counted(handler, stderr, fields):
-    for _ in range(100):
-        handler.handle(record(**fields))
-
-    assert stderr.getvalue().count("hello") == 100
-
-
-def test_after_a_quiet_minute_the_first_few_are_shown_again():
-    repeats = Repeats()
-    shown = [repeats.admit(("a",), now=0) for _ in range(6)]
-    told = list(repeats.counts(now=60))
-    silent = list(repeats.counts(now=120))
-
-    assert shown == [True] * 5 + [False]
-    assert (told, silent) == ([(("a",), 1)], [])
-    assert repeats.admit(("a",), now=121)
 
 
 def test_a_log_that_cannot_be_written_raises_nothing(handler, monkeypatch):

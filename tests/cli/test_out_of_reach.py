@@ -2,11 +2,9 @@
 
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -195,31 +193,6 @@ def test_output_that_has_no_room_is_one_sentence(
     assert "Exception" not in done.stderr
 
 
-def test_an_error_that_has_no_room_keeps_its_code(tmp_path: Path):
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "crawlcw", "run", "nowhere.py"],
-            cwd=tmp_path, env=environment(), stderr=full, timeout=ENOUGH, check=False,
-        )  # fmt: skip
-
-    assert done.returncode == 2
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["stats pages", "export pages -o ö/items.jsonl", "run ö/pages.py -a start_url={site}"],
-)
-def test_a_path_beyond_the_encoding_of_the_system_is_taken(
-    line: str, site: str, crawled: Path, crawlcw: Crawlcw
-):
-    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    plain["CRAWLCW_LEDGER"] = "sqlite:///ö/ledger.db"
-
-    done = crawlcw(line.format(site=site), env=environment() | plain)
-
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.fixture(
     params=[
         pytest.param("file", marks=pytest.mark.thorough),
@@ -291,38 +264,3 @@ def test_what_changes_a_ledger_that_is_read_only_says_why_it_cannot(
 
     assert done.returncode == 78, done.stderr
     assert "is read-only: what only looks can read it, and what changes it needs" in done.stderr
-
-
-def test_a_name_that_a_read_only_ledger_does_not_have_is_told(
-    read_only_ledger: Path, crawlcw: Crawlcw
-):
-    done = crawlcw("stats other --ledger sqlite:///ö/ledger.db")
-
-    assert done.returncode == 2
-    assert "nothing is recorded of 'other' in the read-only ledger" in done.stderr
-
-
-def test_the_doctor_finds_nothing_but_the_modes_of_a_read_only_ledger(
-    read_only_ledger: Path, crawlcw: Crawlcw
-):
-    done = crawlcw("doctor pages --ledger sqlite:///ö/ledger.db")
-
-    assert done.returncode == 1, done.stderr
-    violations = [line.split()[1] for line in done.stdout.splitlines() if "VIOLATION" in line]
-    assert violations == ["store-read-only"]
-
-
-def test_a_read_only_ledger_that_somebody_writes_is_read_with_what_was_written(
-    crawled: Path, crawlcw: Crawlcw
-):
-    ledger = crawled / "ledger.db"
-    with closing(sqlite3.connect(ledger)) as writer:
-        # Its data is only in the WAL.
-        writer.execute("PRAGMA wal_autocheckpoint = 0")
-        writer.execute("DELETE FROM \"pages.items\" WHERE n = 0 AND url LIKE '%/page/%'")
-        writer.commit()
-        ledger.chmod(0o444)
-        done = crawlcw("export pages -o - --ledger sqlite:///ö/ledger.db")
-
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 2

@@ -101,8 +101,6 @@ def span(began: float, ended: float, finished: int) -> Span:
         finished=finished,
         failed=0,
         ignored=0,
-        items=0,
-        bytes=0,
         processing=0,
         memory=0,
         lag=0.0,
@@ -365,17 +363,6 @@ def test_a_crawl_is_watched_from_another_terminal_while_it_runs(tmp_path: Path, 
     assert {each["total"] for each in seen if each["counts"]["finished"]} == {PAGES + 1}
 
 
-@pytest.mark.thorough
-def test_without_colours_a_terminal_gets_none(tmp_path: Path):
-    ledger = f"sqlite:///{tmp_path}/ledger.db"
-    with crawling(tmp_path, ledger):
-        terminal = Terminal("stats", "pages", "--ledger", ledger, "--watch", NO_COLOR="1")
-        terminal.read_until(r"finished \d")
-        assert terminal.interrupt() == 0
-
-    assert not re.search(r"\x1b\[[\d;]*3[0-7]", terminal.written)
-
-
 # --- stats --by
 
 
@@ -424,20 +411,3 @@ def test_what_cannot_be_counted_is_said_in_one_line(tmp_path: Path):
         result = invoke("stats", "books", "--ledger", place, *arguments)
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
         assert said in result.stderr
-
-
-@pytest.mark.thorough
-def test_a_reader_that_goes_ends_it_quietly(tmp_path: Path):
-    place = f"sqlite:///{tmp_path}/ledger.db"
-    asyncio.run(crawled(place))
-    run = subprocess.Popen(
-        command("stats", "books", "--ledger", place, "--by", "depth", "--json"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    )
-    assert run.stdout is not None
-    run.stdout.close()
-    assert run.stderr is not None
-    assert (run.wait(PATIENCE), run.stderr.read()) == (141, b"")
-    run.stderr.close()

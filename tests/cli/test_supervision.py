@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,7 +30,7 @@ from crawlcw.model.standstill import Standstill
 from crawlcw.telemetry.measures import Measures
 from tests.blame.virtual import VirtualClock, run, virtual
 from tests.support.ledgers import PatchedFacet, claimed_one, failure, make_task
-from tests.support.scripted_workers import START_TAKES, Script, ScriptedWorker, Starts
+from tests.support.scripted_workers import Script, ScriptedWorker, Starts
 
 
 class Pages(Spider):
@@ -150,15 +149,6 @@ async def drains(worker):
     return worker.ends(0, FinishReason.DRAINED, pages=1)
 
 
-@pytest.mark.parametrize("more", [(), (50,)], ids=["once", "again"])
-def test_a_second_order_to_stop_gives_a_blocked_worker_no_more_time(crawl, more):
-    orders = [(seconds, Supervisor.stop) for seconds in (10, *more)]
-    code = crawl.run(blocked, orders=orders, grace="60s", callback_timeout="0s")
-
-    assert code == 0
-    assert crawl.signals(0) == [(70, signal.SIGKILL)]
-
-
 async def killed(worker):
     worker.says()
     return -signal.SIGKILL
@@ -208,24 +198,6 @@ def test_an_order_in_the_ledger_that_a_crashed_worker_has_not_read_is_followed(
     assert crawl.run(crashes_after, drains) == code
     assert crawl.events == ["worker_crashed"]
     assert len(crawl.workers) == (1 if code else 2)
-
-
-def test_a_crashed_worker_is_started_again_whatever_the_ledger_answers(crawl):
-    async def fail(*_):
-        raise LedgerUnavailableError("away")
-
-    async def fail_later(ledger):
-        ledger.workers = PatchedFacet(ledger.workers, all=fail)
-        ledger.notes = PatchedFacet(ledger.notes, control=fail)
-
-    assert crawl.run(crashes, drains, prepare=fail_later) == 0
-
-
-def test_a_worker_that_cannot_be_started_after_the_order_to_stop_has_not_crashed(crawl):
-    code = crawl.run(NO_MORE_FILES, orders=[(START_TAKES / 2, Supervisor.stop)])
-
-    assert code == 0
-    assert crawl.events == ["worker_not_started"]
 
 
 async def crashes(_):
@@ -315,23 +287,6 @@ def test_a_reason_that_ends_one_worker_ends_all(crawl, reason):
     assert crawl.report.pages == 3
 
 
-def test_a_reason_of_the_spider_does_not_soften_a_stop_at_once(crawl):
-    orders = []
-
-    async def ends(worker):
-        orders.append(await worker.order())
-        worker.says(ending=EarlyEnd(reason=FinishReason.STOPPED_BY_SPIDER, detail="enough"))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(5):
-                orders.append(await worker.order())
-        return worker.ends(130, orders[0])
-
-    code = crawl.run(ends, orders=[(1, Supervisor.stop_now)])
-
-    assert code == 130
-    assert orders == [FinishReason.STOPPED_AT_ONCE]
-
-
 def said_every(seconds: float, *, for_seconds: float) -> Script:
     """A worker that is silent for *seconds* between its states, and does not stop earlier."""
 
@@ -377,13 +332,6 @@ def test_a_worker_that_is_blocked_after_the_grace_gets_two_sigterms_and_then_sig
     assert 11 <= first < last <= 19
 
 
-def test_a_stop_at_once_gives_a_blocked_worker_no_grace(crawl):
-    code = crawl.run(blocked, orders=[(20, Supervisor.stop_now)], grace="1h")
-
-    assert code == 130
-    assert crawl.signals(0) == [(20, signal.SIGKILL)]
-
-
 @pytest.mark.parametrize("state", [None, FinishReason.STOPPED], ids=["starts", "ends"])
 def test_a_worker_that_starts_or_ends_may_be_silent(crawl, state):
     async def silent(worker):
@@ -396,23 +344,6 @@ def test_a_worker_that_starts_or_ends_may_be_silent(crawl, state):
 
     assert code == 0
     assert crawl.signals(0) == []
-
-
-def test_a_worker_that_closes_slowly_but_says_so_is_not_ended(crawl):
-    slow = said_every(1, for_seconds=60)
-    code = crawl.run(slow, orders=[(1, Supervisor.stop)], grace="1s")
-
-    assert code == 0
-    assert crawl.signals(0) == []
-
-
-def test_a_worker_may_die_within_a_line(crawl):
-    async def dies(worker):
-        worker.send(b'{"pages": 1')
-        return -signal.SIGKILL
-
-    assert crawl.run(dies, drains) == 0
-    assert crawl.starts == [0, 1]
 
 
 async def away(ledger):
@@ -435,21 +366,6 @@ def test_a_report_waits_for_the_ledger_as_long_as_a_crawl_does_and_after_a_stop_
         crawl.run(script, orders=orders, prepare=away, grace="1m")
 
     assert 60 * minutes - 6 <= crawl.clock.now - crawl.ended <= 60 * minutes + 1
-
-
-async def gives_up(worker):
-    worker.says(pages=1)
-    worker.send(exit_line(69))
-    return 69
-
-
-@pytest.mark.parametrize("prepare", [away, nothing])
-def test_a_report_does_not_wait_for_a_ledger_that_a_worker_has_given_up(crawl, prepare):
-    code = crawl.run(drains, gives_up, processes=2, prepare=prepare)
-
-    assert code == 69
-    assert (crawl.report is None) == (prepare is away)
-    assert crawl.clock.now - crawl.ended < 1
 
 
 def test_a_report_has_the_pages_that_failed_before(crawl):
@@ -545,29 +461,6 @@ def test_measures_are_of_all_workers_and_gauges_of_the_running_ones(crawl):
     assert measured.all == [second]
 
 
-def test_a_worker_that_has_ended_even_before_its_start_gets_no_order_and_no_signal(crawl):
-    """The transports of uvloop raise when they are closed, unlike those of asyncio."""
-
-    async def started_too_late() -> WorkerProcess:
-        worker = WorkerProcess()
-        await worker.start(share={})
-        worker.send_group(signal.SIGCONT)  # no process has this number
-        assert await worker.ended() == 1
-        crawl.patch.setattr(os, "killpg", lambda *_: pytest.fail("another group may have its id"))
-        worker.tell(FinishReason.STOPPED)
-        worker.end(signal.SIGTERM)
-        worker.send_group(signal.SIGCONT)
-        worker.close()
-        return worker
-
-    crawl.patch.setattr(asyncio, "create_subprocess_exec", Starts(crashes))
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        worker = runner.run(started_too_late())
-
-    assert worker.was_ended
-    assert worker.exit_code is None
-
-
 def test_an_order_that_comes_too_late_loses_no_last_line_of_a_worker(crawl):
     worker, is_started = WorkerProcess(), asyncio.Event()
 
@@ -591,29 +484,6 @@ def test_an_order_that_comes_too_late_loses_no_last_line_of_a_worker(crawl):
     assert (worker.exit_code, worker.state.finish_reason) == (0, FinishReason.DRAINED)
 
 
-def test_a_worker_whose_output_cannot_be_read_sees_the_end_of_its_supervisor(crawl):
-    received = []
-
-    async def waits(worker):
-        received.append(await worker.received())
-        return 0
-
-    async def fail_once(_):
-        loop = asyncio.get_running_loop()
-        read = loop.connect_read_pipe
-
-        def fails(*_):
-            crawl.patch.setattr(loop, "connect_read_pipe", read)
-            raise NO_MORE_FILES
-
-        crawl.patch.setattr(loop, "connect_read_pipe", fails)
-
-    code = crawl.run(waits, drains, prepare=fail_once)
-
-    assert (code, received) == (0, [""])
-    assert crawl.events.count("worker_not_started") == 1
-
-
 def test_the_last_lines_of_a_worker_may_come_after_its_end(crawl):
     async def is_read_late(worker):
         def say():
@@ -628,23 +498,6 @@ def test_the_last_lines_of_a_worker_may_come_after_its_end(crawl):
     assert crawl.report.pages == 1
 
 
-def test_a_child_process_that_keeps_the_connection_of_its_worker_does_not_keep_the_crawl(crawl):
-    async def leaves_a_child(worker):
-        worker.leaves_open = True
-        return worker.ends(0, FinishReason.DRAINED, pages=1)
-
-    code = crawl.run(leaves_a_child)
-    (child,) = crawl.workers
-
-    assert code == 0
-    assert crawl.ended - crawl.began < 3
-    with pytest.raises(BrokenPipeError):
-        child.says()
-    with pytest.raises(BrokenPipeError):
-        child.stdout.write(b"more")
-    child.close()
-
-
 async def prints(worker):
     worker.stdout.write("é\n".encode() + b"\xff")
     return await drains(worker)
@@ -656,22 +509,6 @@ def test_the_output_of_a_worker_is_printed_at_once(crawl):
 
     assert crawl.run(prints) == 0
     assert shown.getvalue() == "é\n\\xff\n".encode()
-
-
-def test_a_closed_output_does_not_end_a_crawl(crawl):
-    closed = io.StringIO()
-    closed.close()
-    crawl.patch.setattr(sys, "stdout", closed)
-
-    assert crawl.run(prints) == 0
-    assert crawl.report.finish_reason == FinishReason.DRAINED
-
-
-def test_a_group_of_processes_that_has_just_ended_is_not_suspended(crawl):
-    orders = [(1, Supervisor.suspend), (2, Supervisor.resume), (3, Supervisor.stop)]
-
-    # No process has the number of a scripted worker.
-    assert crawl.run(obedient, orders=orders) == 0
 
 
 async def is_ended_before_its_first_state(worker):

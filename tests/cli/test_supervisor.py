@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ from tests.support import docs, needed, terminals
 from tests.support.crawl_process import Store, wait_until
 from tests.support.docs import Site
 from tests.support.mongod import with_database
-from tests.support.programs import Program, children_of, environment, run_to_end
+from tests.support.programs import Program, children_of, environment
 
 pytestmark = pytest.mark.thorough
 
@@ -269,44 +268,6 @@ def test_a_worker_that_ends_with_a_mistake_is_not_started_again(serve, start, st
     assert len(crawl.pids) == 2
 
 
-@pytest.mark.parametrize("code", [0, 2, 69, 70, 78, 130])
-def test_a_worker_that_does_not_say_that_it_ends_has_crashed_whatever_its_exit_code(
-    code, serve, start, store
-):
-    exits = f"""
-    async def opened(self):
-        if not os.path.exists("first"):
-            open("first", "w").close()
-            os._exit({code})
-"""
-    crawl = start(serve(), processes=1, spider=exits)
-    end, report = crawl.end()
-
-    assert_complete(store)
-    assert (end, report["finish_reason"]) == (0, "drained")
-    (crash,) = crawl.events("worker_crashed")
-    assert f"has crashed: exit code {code}; it is started again in 1.0 s" in crash["message"]
-
-
-def test_a_blocked_worker_that_a_shutdown_ends_has_not_crashed(serve, start, store):
-    blocks = """
-    def parse(self, response):
-        print("blocked")
-        time.sleep(1000)
-"""
-    crawl = start(serve(), "-s", "grace=10m", processes=1, spider=blocks)
-    assert crawl.process.stdout.readline() == "blocked\n"
-    (worker,) = children_of(crawl.pid)
-    crawl.send(signal.SIGTERM)
-    wait_until(lambda: crawl.events("stop"))
-    for event in ("stop_stuck", "stop_now"):
-        os.kill(worker, signal.SIGTERM)
-        wait_until(lambda event=event: crawl.events(event))
-
-    assert crawl.end()[0] == 0
-    assert_nothing_held(store.rows())
-
-
 def test_by_default_one_worker_does_it_and_without_processes_this_process(
     serve, processes, store, tmp_path
 ):
@@ -378,40 +339,6 @@ def test_a_limit_of_pages_or_items_is_that_of_all_workers_together(
     assert report["pages"] == finished(store) == most
     assert len(crawl.pids) == workers
     assert_nothing_held(store.rows())
-
-
-@pytest.mark.representative("colour")
-@pytest.mark.parametrize(
-    ("options", "code", "said"),
-    [
-        (["docs.py", "--processes", "-1"], 2, "Invalid value for '--processes'"),
-        (["docs.py", "--processes", "two"], 2, "Invalid value for '--processes'"),
-        (["nowhere.py"], 2, "there is no file nowhere.py"),
-        (["docs.py", "-a", "colour=red"], 2, "unexpected keyword argument 'colour'"),
-        (["docs.py", "-s", "concurency=5"], 2, "did you mean concurrency?"),
-        (["docs.py", "-o", "no/such/folder.jsonl"], 2, "cannot write no/such/folder.jsonl"),
-        (["docs.py", "--ledger", "sqlite:///docs.py"], 78, "is not an SQLite database"),
-        (["docs.py", "--ledger", "mongodb://127.0.0.1:{port}/x"], 69, "cannot be reached"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_mistake_is_found_before_any_worker_is_started(options, code, said, tmp_path):
-    (tmp_path / "docs.py").write_text(SPIDER)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
-        port = taken.getsockname()[1]
-        run = run_to_end(
-            [sys.executable, "-m", "crawlcw", "run", "--processes", "3"]
-            + [option.format(port=port) for option in options],
-            folder=tmp_path,
-            within=ENOUGH,
-        )
-
-    # The log has only records about starts of workers.
-    (line,) = run.stderr.splitlines()
-    assert (run.returncode, run.stdout) == (code, "")
-    assert line.startswith("crawlcw: ")
-    assert said in line
 
 
 def test_ctrl_c_on_a_terminal_reaches_each_worker_once(serve, processes, store, tmp_path):

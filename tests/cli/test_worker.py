@@ -141,16 +141,6 @@ def test_a_worker_stops_softly_after_its_supervisor(crawler: Worker, reads: bool
     assert crawler.replaced == [1, 2]
 
 
-def test_a_supervisor_that_does_not_read_for_a_while_gets_no_pile_of_old_states(crawler: Worker):
-    crawler.crawl(Drained(seconds=30), reads_after=40)
-
-    states = crawler.states()
-    # Of 20 a second, those that the system takes, and the last ones.
-    assert 20 < len(states) < 300
-    assert states[-1].finish_reason == FinishReason.DRAINED
-    assert crawler.seconds >= 40, "it waits until its end is sent"
-
-
 @pytest.mark.parametrize(
     ("code", "said"), [(0, exit_line(0)), (2, exit_line(2)), (130, exit_line(130)), (70, b"")]
 )
@@ -165,14 +155,6 @@ def test_an_orderly_end_is_told_and_an_internal_error_is_not(code: int, said: by
         assert last_word(theirs.fileno(), command) == code
         is_told, _, _ = select.select([ours], [], [], 0)
         assert (ours.recv(100) if is_told else b"") == said
-
-
-def test_without_a_supervisor_the_last_word_is_not_missed():
-    ours, theirs = socket.socketpair()
-    with theirs:
-        ours.close()
-
-        assert last_word(theirs.fileno(), lambda: 0) == 0
 
 
 class Library:
