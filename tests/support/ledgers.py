@@ -145,8 +145,11 @@ def on_postgres(url: str, *, tracked: bool = False) -> LedgerFactory:
     return LedgerFactory(lambda own: PostgresLedger.open(url, "books", clock=own.clock, kind=kind))
 
 
+_POSTGRES_MARKER = "crawlcw.ledgers"
+
+
 def empty_postgres(url: str) -> None:
-    """Delete every row, and leave the tables: to make them takes longest."""
+    """Delete every row but a name's format, and leave the tables: to make them takes longest."""
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as db:
@@ -155,7 +158,12 @@ def empty_postgres(url: str) -> None:
             "WHERE schemaname LIKE 'crawlcw%'"
         ).fetchall()
         for (name,) in names:
-            db.execute(f"DELETE FROM {name}".encode())
+            if name == _POSTGRES_MARKER:
+                # Without its format the tables would be those of another version.
+                kept = "tracked = NULL, policy = NULL, state = NULL, control = NULL"
+                db.execute(f"UPDATE {name} SET {kept}".encode())
+            else:
+                db.execute(f"DELETE FROM {name}".encode())
 
 
 def drop_postgres(url: str) -> None:
