@@ -75,11 +75,10 @@ def _edit(before: StoredState, after: StoredState) -> Edit:
 
 
 async def _forget(unit: Unit) -> bool:
+    found = await unit.state.read([STATE_ID])
     nothing = Edit(set={"values": {}, "pending": {}}, inc={"revision": 1})
-    if await unit.state.change([Write(STATE_ID, {"values": Not({})}, nothing)]):
-        return True
     await unit.state.change([Write(STATE_ID, {}, nothing)])
-    return False
+    return any(document["values"] for document in found.values())
 
 
 def _document(state: StoredState) -> Document:

@@ -192,10 +192,8 @@ class Tables:
             f"""CREATE TABLE IF NOT EXISTS {self.sessions} (
                 id TEXT PRIMARY KEY NOT NULL, fence INTEGER NOT NULL, owner TEXT,
                 expires INTEGER, content TEXT NOT NULL)""",
-            # A row for each value, for each change that is pending, and for the revision.
             f"""CREATE TABLE IF NOT EXISTS {self.state} (
-                part TEXT NOT NULL, name TEXT NOT NULL, content TEXT NOT NULL,
-                PRIMARY KEY (part, name)) WITHOUT ROWID""",
+                id TEXT PRIMARY KEY NOT NULL, revision INTEGER NOT NULL, content TEXT NOT NULL)""",
         ]
 
 

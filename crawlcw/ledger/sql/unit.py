@@ -4,7 +4,6 @@ from crawlcw.ledger.port import RATE_KEY, Path, Unit
 from crawlcw.ledger.sql.database import Database
 from crawlcw.ledger.sql.groups import Groups
 from crawlcw.ledger.sql.raw import Raw
-from crawlcw.ledger.sql.state_table import StateTable
 from crawlcw.ledger.sql.statements import Statements
 from crawlcw.ledger.sql.table import Index, Table
 from crawlcw.ledger.sql.task_table import Results, TaskTable
@@ -24,7 +23,7 @@ def unit_on(db: Database, sql: Statements) -> Unit:
     columns = ("_id", "fence", "owner", "expires")
     return Unit(
         marker=Table(db, tables.marker, dialect, key=("spider",)),
-        state=StateTable(db, tables.state, dialect),
+        state=Table(db, tables.state, dialect, columns=("_id", "revision")),
         hosts=Table(db, tables.hosts, dialect, indexes=of_hosts),
         workers=Table(db, tables.workers, dialect, indexes={Path.LEFT: left}),
         sessions=Table(db, tables.sessions, dialect, columns=columns),
