@@ -10,7 +10,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
@@ -21,12 +20,12 @@ from typing import Any, NamedTuple
 
 import anyio
 
+from crawlcw.doctor import invariants
+from crawlcw.doctor.invariants import ADVICE
 from crawlcw.engine.workers import is_dead, is_gone
-from crawlcw.ledger.examination import Health
+from crawlcw.ledger.examination import Health, Kind, Violation
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.protocol import Ledger, Worker
-from crawlcw.model import invariants
-from crawlcw.model.invariants import ADVICE, Kind, Violation
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import BlobRef
 
@@ -101,16 +100,13 @@ async def examine(
     ledger: Ledger,
     *,
     repair: bool = False,
-    max_retry: int | None = None,
-    max_lost: int | None = None,
     examples: int = 5,
     second_look: timedelta = SECOND_LOOK,
 ) -> Report | None:
     """Check all of *ledger*, and with *repair* repair it; return None for an empty ledger.
 
     *examples* is the number of examples of each kind; *second_look* is the wait until
-    the second check. The limits are those of `invariants.of_task`. Raises
-    `LedgerError`.
+    the second check. Raises `LedgerError`.
     """
     health = await ledger.inspection.health()
     if not health.recorded:
@@ -120,14 +116,8 @@ async def examine(
     if offset is not None:
         facts["clock offset"] = f"{offset.total_seconds():+.3f} s"
     report = Report(facts=facts, most_examples=examples, kind=ledger.kind)
-    for violation in invariants.of_clock(offset or timedelta(0)):
-        report.add(violation, {})
     if await _is_readable(ledger, health, report, repair=repair):
-        limits = {"max_retry": max_retry, "max_lost": max_lost}
-        examination = _Examination(
-            ledger, report, repair=repair, limits=limits, second_look=second_look
-        )
-        await examination.run()
+        await _Examination(ledger, report, repair=repair, second_look=second_look).run()
     return report
 
 
@@ -151,7 +141,6 @@ class _Candidate(NamedTuple):
     where: Mapping[str, str]
     violations: Sequence[Violation]
     repair: Callable[[], Awaitable[object]]  #: mends what can be mended; False: it has changed
-    token: str = ""  #: of its orphaned lease, which may be of another worker a moment later
 
 
 #: Finds the candidates among all documents, or among *only* those of some keys.
@@ -162,31 +151,16 @@ class _Examination:
     """One pass over tasks, hosts and workers."""
 
     def __init__(
-        self,
-        ledger: Ledger,
-        report: Report,
-        *,
-        repair: bool,
-        limits: Mapping[str, int | None],
-        second_look: timedelta,
+        self, ledger: Ledger, report: Report, *, repair: bool, second_look: timedelta
     ) -> None:
         self._ledger = ledger
         self._report = report
         self._repair = repair
-        self._limits = limits
         self._second_look = second_look
-        self._at_work: dict[str, Worker] = {}
-        #: Workers with leases that are not on the list.
-        self._absent: set[str] = set()
 
     async def run(self) -> None:
-        await self._read_workers()
-        self._report.workers = len(self._at_work)
         await self._twice(self._tasks)
         await self._twice(self._hosts)
-        for name in self._absent:
-            # At the end: it releases all leases of the worker.
-            await self._ledger.workers.leave(name)
         malformed = self._report.findings.get(Kind.MALFORMED)
         if self._ledger.kind.tracked:
             # A use case has stages instead of hosts, which never sleep.
@@ -199,22 +173,18 @@ class _Examination:
     async def _twice(self, check: _Check) -> None:
         """Report the candidates of a check that still are some a moment later."""
         # By the text of their keys, which may be of any type.
-        first: dict[tuple[str, str], Any] = {}
+        first: dict[str, Any] = {}
         async for candidate in check(None):
-            first[repr(candidate.key), candidate.token] = candidate.key
+            first[repr(candidate.key)] = candidate.key
             if len(first) >= _CANDIDATES:
                 await self._look_again(check, first)
                 first.clear()
         if first:
             await self._look_again(check, first)
 
-    async def _look_again(self, check: _Check, first: Mapping[tuple[str, str], Any]) -> None:
+    async def _look_again(self, check: _Check, first: Mapping[str, Any]) -> None:
         await anyio.sleep(self._second_look.total_seconds())
-        # A worker with a lease at the first check joined before it.
-        await self._read_workers()
-        async for candidate in check([*{text: key for (text, _), key in first.items()}.values()]):
-            if (repr(candidate.key), candidate.token) not in first:
-                continue
+        async for candidate in check([*first.values()]):
             mendable = [each for each in candidate.violations if each.mend is not None]
             repairs = self._repair and bool(mendable)
             repaired = repairs and await candidate.repair() is not False
@@ -222,39 +192,23 @@ class _Examination:
                 mended = repaired and violation.mend is not None
                 self._report.add(violation, candidate.where, mended=mended)
 
-    async def _read_workers(self) -> None:
-        self._at_work = {worker.name: worker for worker in await self._ledger.workers.all()}
-
     async def _tasks(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
-        now, tracked = self._ledger.now, self._ledger.kind.tracked
         async for found in self._ledger.inspection.examine(only=only):
             self._report.tasks += only is None
-            violations = invariants.of_task(found, now=now(), tracked=tracked, **self._limits)
-            for candidate in self._candidates(found, _where(found), violations):
-                yield candidate
+            if violations := [*invariants.of_task(found, now=self._ledger.now())]:
+                yield self._candidate(found, _where(found), violations)
 
     async def _hosts(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
         async for found in self._ledger.inspection.examine_hosts(only=only):
             self._report.hosts += only is None
-            violations = invariants.of_host(found, now=self._ledger.now())
-            for candidate in self._candidates(found, {"host": str(found["_id"])}, violations):
-                yield candidate
+            if violations := [*invariants.of_host(found, now=self._ledger.now())]:
+                yield self._candidate(found, {"host": str(found["_id"])}, violations)
 
-    def _candidates(
-        self, found: Found, where: Mapping[str, str], violations: Iterable[Violation]
-    ) -> Iterator[_Candidate]:
-        """Yield a task or a host, if it has violations, and once more for an orphaned lease."""
-        if violations := list(violations):
-            yield _Candidate(
-                found["_id"], where, violations, partial(self._mend, found, violations)
-            )
-        holder = invariants.holder(found, now=self._ledger.now())
-        if holder is not None and holder not in self._at_work:
-            token, ends = ("lock", "due") if "status" in found else ("owner", "ready_at")
-            detail = f"held by {holder} until {found[ends]}"
-            orphaned = [Violation(kind=Kind.LEASE_ORPHANED, detail=detail, mend={})]
-            release = partial(self._release_later, holder)
-            yield _Candidate(found["_id"], where, orphaned, release, found[token])
+    def _candidate(
+        self, found: Found, where: Mapping[str, str], violations: Sequence[Violation]
+    ) -> _Candidate:
+        mend = partial(self._mend, found, violations)
+        return _Candidate(found["_id"], where, violations, mend)
 
     async def _mend(self, found: Found, violations: Iterable[Violation]) -> bool:
         """Mend a task or a host if it has not changed; return whether it was mended.
@@ -271,9 +225,6 @@ class _Examination:
         if mended and isinstance(due, datetime) and not self._ledger.kind.tracked:
             await self._ledger.hosts.wake({found["host"]: due})
         return mended
-
-    async def _release_later(self, worker: str) -> None:
-        self._absent.add(worker)
 
     async def _sleepers(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield the hosts that sleep longer than the due time of their tasks."""
@@ -308,14 +259,15 @@ class _Examination:
 
     async def _workers(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield the dead workers."""
-        now = self._ledger.now()
-        for name in sorted(self._at_work) if only is None else only:
-            worker = self._at_work.get(name)
-            if worker is not None and (is_dead(worker) or is_gone(worker, now=now)):
+        now, workers = self._ledger.now(), await self._ledger.workers.all()
+        self._report.workers = len(workers)
+        for worker in sorted(workers, key=lambda worker: worker.name):
+            is_wanted = only is None or worker.name in only
+            if is_wanted and (is_dead(worker) or is_gone(worker, now=now)):
                 detail = f"process {worker.pid} on {worker.host}, last heard of {worker.heartbeat}"
                 dead = Violation(kind=Kind.WORKER_DEAD, detail=detail, mend={})
-                leave = partial(self._ledger.workers.leave, name)
-                yield _Candidate(name, {"worker": name}, [dead], leave)
+                leave = partial(self._ledger.workers.leave, worker.name)
+                yield _Candidate(worker.name, {"worker": worker.name}, [dead], leave)
 
 
 def _where(found: Found) -> dict[str, str]:

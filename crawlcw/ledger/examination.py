@@ -1,4 +1,4 @@
-"""Raw documents of a ledger, for `doctor`.
+"""Kinds of findings of `doctor`, and the raw documents that it reads.
 
 A crawl needs none of this. The documents are raw: one with wrong
 values cannot be read as a task or a host.
@@ -8,13 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.choosing import batches, resumed
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import Part, Store, Unit
-from crawlcw.model.invariants import Violation
 
 #: The fields of a task that a mend may change, and those it repeats as a condition.
 TASK_STATE = (
@@ -25,6 +25,44 @@ TASK_STATE = (
 HOST_STATE = ("ready_at", "owner", "epoch", "released")
 #: Ids in one read.
 _AT_ONCE = 100
+
+
+class Kind(StrEnum):
+    """What may be found. The values are part of the command's JSON."""
+
+    # A task, a host or a worker.
+    MALFORMED = "malformed"
+    LEASE_INCOMPLETE = "lease-incomplete"
+    FIELD_LEFT = "field-left"
+    DUE_MISSING = "due-missing"
+    FENCE_BEHIND = "fence-behind"
+    ITEM_LOST = "item-lost"
+    BLOB_LOST = "blob-lost"
+    BLOB_LEFT = "blob-left"
+    HOST_ASLEEP = "host-asleep"
+    WORKER_DEAD = "worker-dead"
+    # The store.
+    STORE_INCOMPLETE = "store-incomplete"
+    STORE_DIFFERENT = "store-different"
+    STORE_DAMAGED = "store-damaged"
+    STORE_READ_ONLY = "store-read-only"
+    NOT_WAL = "not-wal"
+    NOT_DURABLE = "not-durable"
+    MAY_NOT_WRITE = "may-not-write"
+    STANDALONE = "standalone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """Something that does not hold of one document, or of the store."""
+
+    kind: Kind
+    detail: str  #: may hold text of the ledger
+    mend: Mapping[str, Any] | None = None
+    """The fields that mend it, None for absent; no field if another write does.
+
+    None where no write would do so safely.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +97,14 @@ class Inspection(ABC):
     async def health(self) -> Health:
         """Look at the store; writes nothing."""
 
-    async def examine(
-        self, *, only: Collection[Any] | None = None
-    ) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield every task, or *only* those of the ids, as `invariants.of_task` takes it.
+    def examine(self, *, only: Collection[Any] | None = None) -> AsyncIterator[Mapping[str, Any]]:
+        """Yield every task, or *only* those of the ids, as `doctor` takes it.
 
         In flat memory, without what grows with the results. Each task is of one
         moment; tasks that are added meanwhile may or may not be among them. A document that is no
         task may have an `_id` of any type.
         """
-        for part in (Part.TASKS, Part.UNOWNED_ITEMS):
-            async for found in self._walk(part, only):
-                yield found
+        return self._walk(Part.TASKS, only)
 
     def examine_hosts(
         self, *, only: Collection[Any] | None = None

@@ -257,7 +257,6 @@ class Part(StrEnum):
     """Parts of a ledger that `doctor` reads."""
 
     TASKS = "tasks"
-    UNOWNED_ITEMS = "items of no task"
     HOSTS = "hosts"
     BLOBS = "blobs"
 
@@ -273,8 +272,7 @@ class Raw(Protocol):
         The first ones behind None, or all of *only* those ids. They are few enough for the
         memory, and without what grows with the results: a task has the number of its `items`,
         those that are not there as `items_lost`, and its references to blobs.
-        Items of no task are their number, by the id of the task; none where the store deletes
-        them later. A host has no robots.txt, a blob `task_id` and `create_time` alone.
+        A host has no robots.txt, a blob `task_id` and `create_time` alone.
         """
 
 

@@ -72,7 +72,7 @@ async def damaged_ledger(tmp_path: Path) -> str:
     return await changed(
         tmp_path,
         ("UPDATE teas SET lock = 'x:1' WHERE url LIKE '%/1'",),
-        ("UPDATE teas SET reason = NULL, url = ? WHERE status = 70", (EVIL,)),
+        ("UPDATE teas SET settled = 9, url = ? WHERE status = 70", (EVIL,)),
     )
 
 
@@ -81,10 +81,10 @@ def test_what_is_found_is_told_with_what_to_do(damaged_ledger: str):
 
     assert (run.returncode, run.stderr) == (1, "")
     assert all(line.isprintable() for line in run.stdout.splitlines())
-    assert "VIOLATION lock-left (1): a task that no worker holds has a lock" in run.stdout
+    assert "VIOLATION field-left (1): a task has a lock, a `due` or a reason" in run.stdout
     assert "https://tea.example/1: finished, lock 'x:1', lock_time None, due None" in run.stdout
     assert "    what to do: --repair takes it away" in run.stdout
-    assert "VIOLATION reason-missing (1)" in run.stdout
+    assert "VIOLATION fence-behind (1)" in run.stdout
     assert run.stdout.splitlines()[-1] == "2 violations"
 
 
@@ -93,10 +93,10 @@ def test_what_was_mended_is_told_and_what_is_left_is_exit_code_1(damaged_ledger:
     after = invoke("doctor", "teas", "--ledger", damaged_ledger)
 
     assert run.returncode == 1
-    assert "VIOLATION lock-left (1, 1 mended)" in run.stdout
+    assert "VIOLATION field-left (1, 1 mended)" in run.stdout
     assert run.stdout.splitlines()[-1] == "1 violation; 1 mended"
     assert after.returncode == 1
-    assert "lock-left" not in after.stdout
+    assert "field-left" not in after.stdout
 
 
 def test_a_program_gets_one_object(damaged_ledger: str):
@@ -109,11 +109,11 @@ def test_a_program_gets_one_object(damaged_ledger: str):
     assert shown["examined"] == {"tasks": 4, "hosts": 1, "workers": 0}
     assert shown["facts"]["journal mode"] == "wal"
     findings = {finding["kind"]: finding for finding in shown["findings"]}
-    lock = findings["lock-left"]
+    lock = findings["field-left"]
     assert (lock["severity"], lock["count"], lock["mended"]) == ("violation", 1, 1)
     assert lock["examples"][0]["url"] == "https://tea.example/1"
     assert len(lock["examples"][0]["task"]) == 32
-    evil = findings["reason-missing"]["examples"][0]
+    evil = findings["fence-behind"]["examples"][0]
     assert evil["url"] == r"https://tea.example/\x1b[2J\u202e"
     assert (lock["meaning"], lock["todo"]) != ("", "")
 
@@ -126,16 +126,6 @@ async def test_when_all_is_mended_it_exits_with_0(tmp_path: Path):
     assert run.returncode == 0
     assert "    and 2 more" in run.stdout
     assert run.stdout.splitlines()[-1] == "clean: no violation; 3 mended"
-
-
-async def test_the_limits_of_the_crawl_are_checked_where_they_are_named(tmp_path: Path):
-    url = await changed(tmp_path, ("UPDATE teas SET retry = 2 WHERE status = 50",))
-
-    assert invoke("doctor", "teas", "--ledger", url).returncode == 0
-    assert invoke("doctor", "teas", "--ledger", url, "--max-retry", "2").returncode == 0
-    run = invoke("doctor", "teas", "--ledger", url, "--max-retry", "1")
-    assert run.returncode == 1
-    assert "VIOLATION bound-exceeded (3)" in run.stdout
 
 
 async def test_there_is_nothing_of_a_spider_that_never_ran(ledger_url: str):

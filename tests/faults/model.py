@@ -36,6 +36,7 @@ from crawlcw.crawl.callbacks import Produced
 from crawlcw.crawl.committer import Committer, TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
+from crawlcw.doctor import invariants
 from crawlcw.engine import leases, pool
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.ledger_retry import retrying
@@ -47,7 +48,7 @@ from crawlcw.ledger.mongo import leases as mongo_leases
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Claimed, Committed, TaskFilter
 from crawlcw.ledger.sql.facets import Facets
-from crawlcw.model import invariants, transitions
+from crawlcw.model import transitions
 from crawlcw.model.clock import LedgerClock
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import Lease, Status, Task
@@ -370,9 +371,13 @@ class Checker:
         if ("due" in found) != (found["status"] < Status.FINISHED):
             raise ProtocolError(f"status {found['status']}, due {found.get('due')}")
         shown = found | {"items": len(found["items"])} if "items" in found else found
-        for violation in invariants.of_task(
-            shown, now=self.moment(), max_retry=POLICY.max_retry, max_lost=self.plan.max_lost
-        ):
+        if found["retry"] > POLICY.max_retry or found["lost"] > self.plan.max_lost:
+            raise ProtocolError(f"retry {found['retry']}, lost {found['lost']}")
+        if found["settled"] == 0 and (found["status"] in (Status.FINISHED, Status.FAILED)):
+            raise ProtocolError(f"status {found['status']} without an outcome")
+        if found["status"] in (Status.FAILED, Status.IGNORED) and found.get("reason") is None:
+            raise ProtocolError(f"status {found['status']} without a reason")
+        for violation in invariants.of_task(shown, now=self.moment()):
             raise ProtocolError(f"{violation.kind}: {violation.detail}")
 
     def moment(self) -> datetime:

@@ -83,6 +83,6 @@ def test_every_order_is_finished_once_with_one_accepted_charge(
     assert again <= sum(held)
     # The test is valid only if kills interrupted tasks.
     assert sum(map(bool, held)) >= 2
-    doctor = crawlcw("doctor", "orders", "--ledger", ledger_url, "--max-retry", 3, "--max-lost", 20)
+    doctor = crawlcw("doctor", "orders", "--ledger", ledger_url)
     assert doctor.returncode == 0, doctor.stdout
     print(f"{len(held)} kills, {sum(held)} orders were held, {again} were charged again")

@@ -16,12 +16,12 @@ import pytest
 from crawlcw import doctor, open_ledger, run_spider
 from crawlcw.cli.main import cli, exit_code
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
+from crawlcw.ledger.examination import Kind
 from crawlcw.ledger.mongo import MongoLedger, schema
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.privileges import READING, WRITING, lacking
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_for_inspection
-from crawlcw.model.invariants import Kind
 from crawlcw.testing import ReplayDownloader
 from crawlcw.tracking import Tracker
 from tests.cli.test_cli_doctor import START_URL, Teas

@@ -10,10 +10,9 @@ from crawlcw.cli import ledger_option, loading, loop, options
 from crawlcw.cli.exit_codes import OK, VIOLATIONS
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.terminal import logs
-from crawlcw.doctor import Finding, Report
+from crawlcw.doctor import ADVICE, Finding, Report
 from crawlcw.errors import LedgerConfigurationError, UsageError
 from crawlcw.ledger_opening import open_for_inspection
-from crawlcw.model.invariants import ADVICE
 
 
 @click.command("doctor")
@@ -25,8 +24,6 @@ from crawlcw.model.invariants import ADVICE
     help="Only check that the ledger answers and accepts writes, for a readiness probe.",
 )
 @click.option("--repair", is_flag=True, help="Repair the violations that are safe to repair.")
-@options.number_option("--max-retry", least=1, about="Report tasks with more attempts.")
-@options.number_option("--max-lost", least=1, about="Report tasks with more crashed workers.")
 @options.number_option(
     "--examples",
     least=0,
@@ -41,8 +38,6 @@ def command(
     ledger_url: str,
     ready: bool,
     repair: bool,
-    max_retry: int | None,
-    max_lost: int | None,
     examples: int,
     as_json: bool,
 ) -> int:
@@ -50,8 +45,7 @@ def command(
 
     Checks all tasks, hosts and workers and the store itself, also while a crawl runs.
     Exit code 0 if there is no violation or all were repaired, else 1. Notes are not
-    violations. A ledger does not record the crawl's limits: --max-retry and --max-lost
-    check them. SPIDER is as for `crawlcw run`, or the name of a use case.
+    violations. SPIDER is as for `crawlcw run`, or the name of a use case.
 
     With --ready: 0 if a crawl could work on the ledger now, 69 if it cannot be
     reached, 78 if it does not accept writes. Reads no task; on MongoDB the ledger may
@@ -64,16 +58,7 @@ def command(
         loop.run(_check_ready(name, ledger_url))
         click.echo(json.dumps({"ready": True}) if as_json else "ready")
         return OK
-    report = loop.run(
-        _examined(
-            name,
-            ledger_url,
-            repair=repair,
-            max_retry=max_retry,
-            max_lost=max_lost,
-            examples=examples,
-        )
-    )
+    report = loop.run(_examined(name, ledger_url, repair=repair, examples=examples))
     if as_json:
         click.echo(_json(name, report))
     else:
@@ -92,21 +77,11 @@ async def _check_ready(name: str, url: str) -> None:
         raise LedgerConfigurationError(refusal)
 
 
-async def _examined(
-    name: str,
-    url: str,
-    *,
-    repair: bool,
-    max_retry: int | None,
-    max_lost: int | None,
-    examples: int,
-) -> Report:
+async def _examined(name: str, url: str, *, repair: bool, examples: int) -> Report:
     settings = ledger_option.own_settings()
     ledger = await open_for_inspection(url, name, settings=settings)
     try:
-        report = await doctor.examine(
-            ledger, repair=repair, max_retry=max_retry, max_lost=max_lost, examples=examples
-        )
+        report = await doctor.examine(ledger, repair=repair, examples=examples)
     finally:
         await ledger.close()
     if report is None:

@@ -14,14 +14,13 @@ from pymongo.errors import (
 )
 
 from crawlcw.ledger import examination
-from crawlcw.ledger.examination import Health
+from crawlcw.ledger.examination import Health, Kind, Violation
 from crawlcw.ledger.format import FORMAT
 from crawlcw.ledger.mongo.connection import ACCESS_CODES, FIRST_ANSWER, mapped, sentence
 from crawlcw.ledger.mongo.indexes import Indexes
 from crawlcw.ledger.mongo.privileges import WRITING, lacking_sentence
 from crawlcw.ledger.mongo.schema import Schema, is_as_designed
 from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.model.invariants import Kind, Violation
 
 
 class Inspection(examination.Inspection):
@@ -114,7 +113,7 @@ def _index_violations(
 def topology_of(hello: Mapping[str, Any]) -> tuple[str, list[Violation]]:
     """Return what answered *hello*, and what that means for the ledger."""
     if hello.get("msg") == "isdbgrid":
-        return "sharded cluster", [Violation(kind=Kind.SHARDED, detail="mongos answers")]
+        return "sharded cluster", []
     if "setName" not in hello:
         return "standalone", [Violation(kind=Kind.STANDALONE, detail="one mongod, no replica set")]
     members = len(hello.get("hosts", ())) + len(hello.get("passives", ()))

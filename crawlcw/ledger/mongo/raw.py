@@ -57,9 +57,6 @@ class Raw:
             case Part.BLOBS:
                 fields = {"task_id": "$metadata.task", "create_time": "$uploadDate"}
                 return await some(self._store.blob_files, fields, after=after, only=only)
-            case Part.UNOWNED_ITEMS:
-                # The next deletion of tasks deletes them.
-                return [], None
 
     async def _with_lost_items(self, task: Document) -> Document:
         """Return a task with the number of its items, and those that are nowhere."""

@@ -224,15 +224,10 @@ class Statements:
             for name in ("context", "data", "results")
         )
         number = f"nullif((SELECT count(*) FROM {items} WHERE task_id = {tasks}.id), 0) AS items"
-        unowned = (
-            f"SELECT task_id AS id, count(*) AS items FROM {items} "
-            f"WHERE task_id NOT IN (SELECT id FROM {tasks}) GROUP BY task_id"
-        )
         of_host = ", ".join(name for name in HOST_COLUMNS if name != "robots")
         #: The columns of each part and their table, and the column of the order.
         self.raw = {
             Part.TASKS: (f"{examined}, {pointing}, {number} FROM {tasks}", position),
-            Part.UNOWNED_ITEMS: (f"id, items FROM ({unowned}) AS unowned", "id"),
             Part.HOSTS: (f"{of_host} FROM {tables.hosts}", position),
             Part.BLOBS: (f"id, task_id, create_time FROM {tables.blobs}", "id"),
         }

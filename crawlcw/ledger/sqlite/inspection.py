@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from crawlcw.ledger import examination
-from crawlcw.ledger.examination import Health
+from crawlcw.ledger.examination import Health, Kind, Violation
 from crawlcw.ledger.format import FORMAT
 from crawlcw.ledger.sqlite.connection import Database
 from crawlcw.ledger.sqlite.file_modes import is_still
 from crawlcw.ledger.sqlite.marker import has_tasks, marker_of, names_in
 from crawlcw.ledger.sqlite.schema import MARKER, Tables
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.model.invariants import Kind, Violation
 
 #: How much of a damaged file is told.
 _DAMAGES = 10

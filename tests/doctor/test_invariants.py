@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.api.request import Request
+from crawlcw.doctor import ADVICE, invariants
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
-from crawlcw.model import invariants, transitions
+from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Kind, Violation
+from crawlcw.model import transitions
 from crawlcw.model.hosts import Host
-from crawlcw.model.invariants import ADVICE, Kind, Violation
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import Change, Failed, Succeeded, Unchanged
@@ -56,12 +55,12 @@ def document(status: Status, /, **fields: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not ...}
 
 
-def violations(found: Mapping[str, Any], **limits: int) -> list[Violation]:
-    return list(invariants.of_task(found, now=NOW, **limits))
+def violations(found: Mapping[str, Any]) -> list[Violation]:
+    return list(invariants.of_task(found, now=NOW))
 
 
-def kinds(found: Mapping[str, Any], **limits: int) -> list[Kind]:
-    return [violation.kind for violation in violations(found, **limits)]
+def kinds(found: Mapping[str, Any]) -> list[Kind]:
+    return [violation.kind for violation in violations(found)]
 
 
 def mended(found: Mapping[str, Any], broken: list[Violation]) -> dict[str, Any]:
@@ -86,43 +85,22 @@ TODO, FAILED, PROCESSING, FINISHED, IGNORED = Status
         (document(PROCESSING, lock=None), Kind.LEASE_INCOMPLETE),
         (document(PROCESSING, lock_time=None), Kind.LEASE_INCOMPLETE),
         (document(PROCESSING, due=...), Kind.LEASE_INCOMPLETE),
-        (document(TODO, lock="a:1"), Kind.LOCK_LEFT),
-        (document(FINISHED, lock_time=START), Kind.LOCK_LEFT),
-        (document(TODO, due=...), Kind.DUE_MISSING),
+        (document(TODO, lock="a:1"), Kind.FIELD_LEFT),
+        (document(FINISHED, lock_time=START), Kind.FIELD_LEFT),
+        (document(IGNORED, due=START), Kind.FIELD_LEFT),
+        (document(TODO, reason="connect"), Kind.FIELD_LEFT),
         (document(FAILED, due=...), Kind.DUE_MISSING),
-        (document(IGNORED, due=START), Kind.DUE_LEFT),
-        (document(TODO, retry=-1), Kind.COUNTER_NEGATIVE),
-        (document(TODO, lost=-1), Kind.COUNTER_NEGATIVE),
-        (document(TODO, fence=-1), Kind.COUNTER_NEGATIVE),
         (document(FINISHED, fence=0), Kind.FENCE_BEHIND),
         (document(FINISHED, quarantine_fence=2), Kind.FENCE_BEHIND),
-        (document(FINISHED, quarantine_fence="2"), Kind.MALFORMED),
         # A claim with the fence of an outcome would be mistaken for the claim of that outcome.
         (document(PROCESSING, fence=1, settled=1), Kind.FENCE_BEHIND),
-        (document(FINISHED, settled=0, items=...), Kind.NEVER_SETTLED),
-        (document(TODO, items=1), Kind.NEVER_SETTLED),
-        (document(FAILED, settled=0), Kind.NEVER_SETTLED),
-        (document(FAILED, reason=...), Kind.REASON_MISSING),
-        (document(IGNORED, reason=...), Kind.REASON_MISSING),
-        (document(IGNORED, reason="bad weather"), Kind.REASON_UNKNOWN),
-        (document(TODO, reason="connect"), Kind.REASON_LEFT),
-        (document(FINISHED, reason="connect"), Kind.REASON_LEFT),
-        (document(FAILED, reason="refused-scope"), Kind.REASON_UNFOUNDED),
-        (document(FAILED, retry=0), Kind.REASON_UNFOUNDED),
-        (document(IGNORED, reason="crashed-worker"), Kind.REASON_UNFOUNDED),
         (document(FINISHED, items_lost=[1]), Kind.ITEM_LOST),
-        ({"_id": b"x" * 16, "items": 3}, Kind.ITEM_WITHOUT_TASK),
-        (document(TODO, status=33), Kind.STATUS_UNKNOWN),
-        (document(TODO, _id=b"x" * 16), Kind.ID_OF_OTHER_HOST),
-        (document(TODO, host="example.org", _id=...), Kind.MALFORMED),
-        (document(TODO, url="http://example.com/2"), Kind.ID_OF_OTHER_REQUEST),
-        (document(TODO, method="POST"), Kind.ID_OF_OTHER_REQUEST),
-        (document(TODO, body=b"x"), Kind.ID_OF_OTHER_REQUEST),
-        (document(TODO, url="http://example.org/"), Kind.HOST_OF_OTHER_URL),
-        (document(TODO, url="ftp://example.com/"), Kind.MALFORMED),
+        (document(FINISHED, blobs_lost=["x"]), Kind.BLOB_LOST),
+        (document(TODO, status=33), Kind.MALFORMED),
+        (document(TODO, retry=-1), Kind.MALFORMED),
         (document(TODO, url=...), Kind.MALFORMED),
         (document(TODO, fence="1"), Kind.MALFORMED),
-        (document(TODO, reason=7), Kind.MALFORMED),
+        (document(IGNORED, reason="bad weather"), Kind.MALFORMED),
         (document(TODO, _id="x"), Kind.MALFORMED),
         (document(FINISHED, due=None), Kind.MALFORMED),
     ],
@@ -133,29 +111,6 @@ def test_what_no_crawl_leaves_is_a_violation(found: dict[str, Any], kind: Kind):
 
 def test_a_due_that_is_no_time_counts_as_none():
     assert kinds(document(TODO, due=None)) == [Kind.MALFORMED, Kind.DUE_MISSING]
-
-
-def test_limits_are_checked_where_they_are_known():
-    found = document(TODO, retry=4, lost=2)
-
-    assert kinds(found) == []
-    assert kinds(found, max_retry=3, max_lost=2) == [Kind.BOUND_EXCEEDED]
-    assert kinds(found, max_retry=4, max_lost=1) == [Kind.BOUND_EXCEEDED]
-
-
-def test_the_attempts_of_a_task_are_those_that_its_request_asked_for():
-    patient = document(TODO, retry=4, options={"max_retry": 5})
-
-    assert kinds(patient, max_retry=3) == []
-    assert kinds({**patient, "retry": 6}) == [Kind.BOUND_EXCEEDED]
-    assert kinds({**patient, "options": "{"}) == [Kind.MALFORMED]
-    assert kinds({**patient, "options": {"max_retry": "x"}}) == [Kind.MALFORMED]
-
-
-def test_a_page_that_is_to_be_visited_again_is_not_due_before_a_run_makes_it_todo():
-    assert kinds(document(FINISHED, revisit=at(3600))) == []
-    assert kinds(document(FINISHED, revisit="soon")) == [Kind.MALFORMED]
-    assert kinds(document(FINISHED, due=at(3600))) == [Kind.DUE_LEFT]
 
 
 def test_whole_numbers_may_be_floats_as_a_database_shell_writes_them():
@@ -172,14 +127,6 @@ def test_a_lease_that_nobody_can_hold_ends_now_and_one_that_may_be_held_a_minute
     assert undated.mend == {"lock_time": START}
 
 
-def test_what_a_request_does_not_filter_is_only_noted():
-    request = Request("http://example.com/?q=1", "parse", dont_filter=True)
-    found = documents.document(request.task(now=START, salt=b"7"))
-
-    assert kinds(found) == [Kind.ID_OF_OTHER_REQUEST]
-    assert ADVICE[Kind.ID_OF_OTHER_REQUEST].note
-
-
 @pytest.mark.parametrize("kind", list(Kind))
 def test_every_kind_says_what_it_means_and_what_to_do(kind: Kind):
     assert ADVICE[kind].meaning
@@ -188,7 +135,8 @@ def test_every_kind_says_what_it_means_and_what_to_do(kind: Kind):
 
 # --- properties
 
-ODD = st.none() | st.integers(-2, 80) | st.text(max_size=3) | st.binary(max_size=3) | st.just(START)
+#: Values to choose from, since to draw a text is slow enough to fail under load.
+ODD = st.sampled_from([None, -2, 0, 1, 33, 1.5, "", "x", b"", b"x" * 16, START, {}, []])
 FIELDS = st.sampled_from(
     [*TASK_STATE, "_id", "url", "host", "method", "body", "callback", "depth", "update_time"]
 )
@@ -226,7 +174,7 @@ def test_what_is_mended_is_well_afterwards(state: dict[str, Any]):
     assert [violation.kind for violation in after] == unmended
 
 
-#: Reasons of `settle`. In earlier versions' ledgers, a quarantined task may have the missing one.
+#: Reasons of `settle`.
 REASONS = st.sampled_from([reason for reason in Reason if reason is not Reason.CRASHED_WORKER])
 STEPS = st.sampled_from(
     [
@@ -272,7 +220,7 @@ def test_no_transition_breaks_anything(steps: list[tuple[str, Reason, bool]]):
             task = _after(task, change)
             lease = lease if task.status is Status.PROCESSING else None
         found = _found(task) | ({"items": 1} if items else {})
-        assert kinds(found, max_retry=3, max_lost=3) == []
+        assert kinds(found) == []
 
 
 def _leased(task: Task, change: Change) -> Lease | None:
@@ -328,19 +276,16 @@ def test_nothing_is_wrong_with_a_host_as_a_crawl_leaves_it(found: dict[str, Any]
 @pytest.mark.parametrize(
     ("found", "kind"),
     [
-        (host(**HELD | {"ready_at": ...}), Kind.HOST_LEASE_ENDLESS),
-        (host(released=4), Kind.HOST_EPOCH_BEHIND),
+        (host(**HELD | {"ready_at": ...}), Kind.LEASE_INCOMPLETE),
+        (host(released=4), Kind.FENCE_BEHIND),
         # A released host has no lease.
-        (host(**HELD, released=4), Kind.HOST_EPOCH_BEHIND),
-        (host(ready_at=None), Kind.HOST_MALFORMED),
-        (host(delay=-1.0), Kind.HOST_MALFORMED),
-        (host(failures=-1), Kind.HOST_MALFORMED),
-        (host(page_failures=-1), Kind.HOST_MALFORMED),
-        (host(finished=-1), Kind.HOST_MALFORMED),
-        (host(finished="1"), Kind.HOST_MALFORMED),
-        (host(finished=...), Kind.HOST_MALFORMED),
-        (host(given_up="nonsense"), Kind.HOST_MALFORMED),
-        (host(owner=7), Kind.HOST_MALFORMED),
+        (host(**HELD, released=4), Kind.FENCE_BEHIND),
+        (host(ready_at=None), Kind.MALFORMED),
+        (host(delay=-1.0), Kind.MALFORMED),
+        (host(failures=-1), Kind.MALFORMED),
+        (host(finished=...), Kind.MALFORMED),
+        (host(given_up="nonsense"), Kind.MALFORMED),
+        (host(owner=7), Kind.MALFORMED),
     ],
 )
 def test_what_no_crawl_leaves_of_a_host_is_a_violation(found: dict[str, Any], kind: Kind):
@@ -373,20 +318,3 @@ def test_a_host_that_is_held_or_ready_is_awake():
     assert invariants.is_awake(host(ready_at=NOW), now=NOW)
     assert not invariants.is_awake(host(ready_at=at(1)), now=NOW)
     assert not invariants.is_awake(host(ready_at=...), now=NOW)
-
-
-# --- leases and clocks
-
-
-def test_only_a_lease_that_has_not_run_out_has_a_holder():
-    assert invariants.holder(document(PROCESSING, lock="box-7-ab:12"), now=NOW) == "box-7-ab"
-    assert invariants.holder(document(PROCESSING), now=at(30)) is None
-    assert invariants.holder(document(PROCESSING, lock=None), now=NOW) is None
-    assert invariants.holder(document(PROCESSING, lock="?"), now=NOW) is None
-    assert invariants.holder(host(**HELD), now=NOW) == "a"
-    assert invariants.holder(host(**HELD), now=at(30)) is None
-
-
-@pytest.mark.parametrize(("seconds", "noted"), [(0, 0), (1, 0), (1.1, 1), (-3600, 1)])
-def test_a_clock_that_is_more_than_a_second_off_is_noted(seconds: float, noted: int):
-    assert len(list(invariants.of_clock(timedelta(seconds=seconds)))) == noted
