@@ -21,7 +21,6 @@ _UPDATES = "crawlcw.ledger.mongo.updates"
 _COMMITTER = "crawlcw.crawl.committer"
 _CONTRACT = "tests/ledger/test_ledger_contract.py::test_"
 _WRITING = "tests/crawl/test_committer.py::test_"
-_SESSIONS = "sessions_contract.py::test_"
 _OPERATIONS = "tests/faults/test_operations.py::test_"
 _LATE = _OPERATIONS + "what_arrives_after_the_operation_was_repeated_changes_nothing"
 
@@ -190,78 +189,7 @@ MUTANTS = [
 ]
 
 
-def _on_each_store(test: str) -> tuple[str, ...]:
-    return tuple(
-        f"tests/ledger/test_{test}[{store}]" for store in ("sqlite", "pymongo", "postgres")
-    )
-
-
-#: Protections in the shared facets and the stores' tables, which the model does not have.
-PORT_MUTANTS = [
-    Mutant(
-        name="many-are-changed-whatever-they-are-by-now",
-        edits=(Edit(f"{_LEDGER}.admin", "_change_all", ("(ids, where, edit)", "(ids, {}, edit)")),),
-        caught_by=_on_each_store(
-            "selection_contract.py::"
-            "test_a_task_whose_lease_ran_out_is_free_and_its_late_holder_is_refused"
-        ),
-    ),
-    Mutant(
-        name="a-late-beat-takes-back-a-later-one",
-        edits=(
-            Edit(f"{_LEDGER}.workers", "_beat", (', "heartbeat": AtMost(news["heartbeat"])', "")),
-        ),
-        caught_by=_on_each_store("workers_contract.py::test_a_late_heartbeat_takes_nothing_back"),
-    ),
-    Mutant(
-        name="a-late-point-takes-back-a-later-one",
-        edits=(Edit(f"{_LEDGER}.rates", "_record", ('{"time": AtMost(point.time)}', "{}")),),
-        caught_by=_on_each_store(
-            "rates_contract.py::test_a_worker_has_one_point_a_minute_the_latest"
-        ),
-    ),
-    Mutant(
-        name="a-session-is-changed-whatever-its-fence",
-        edits=(Edit(f"{_LEDGER}.sessions", "_change", ('{"fence": before.fence}', "{}")),),
-        caught_by=_on_each_store(f"{_SESSIONS}a_change_is_written_where_the_fence_is_as_it_was"),
-    ),
-    Mutant(
-        name="cookies-of-an-earlier-login-are-kept",
-        edits=(Edit(f"{_LEDGER}.sessions", "_keep", ('"fence": fence, ', "")),),
-        caught_by=_on_each_store(f"{_SESSIONS}cookies_of_an_earlier_login_are_not_kept"),
-    ),
-    Mutant(
-        name="a-state-is-changed-whatever-its-revision",
-        edits=(
-            Edit(f"{_LEDGER}.spider_states", "_change", ('{"revision": before.revision}', "{}")),
-        ),
-        caught_by=_on_each_store(
-            "spider_state_contract.py::test_of_two_changes_of_one_revision_one_is_written"
-        ),
-    ),
-    Mutant(
-        name="mongodb-writes-without-a-guard",
-        edits=(Edit(f"{_MONGO}.table", "Table._update", (", **write.where", "")),),
-        caught_by=(
-            f"tests/ledger/test_{_SESSIONS}nothing_is_kept_of_a_session_that_is_not_ready[pymongo]",
-        ),
-    ),
-    Mutant(
-        name="sqlite-writes-without-a-guard",
-        edits=tuple(
-            Edit(f"{_LEDGER}.sql.table", f"Table.{name}", (", **write.where", ""))
-            for name in ("_update", "_edit")
-        ),
-        caught_by=(
-            f"tests/ledger/test_{_SESSIONS}nothing_is_kept_of_a_session_that_is_not_ready[sqlite]",
-            f"tests/ledger/test_{_SESSIONS}nothing_is_kept_of_a_session_that_is_not_ready[postgres]",
-        ),
-    ),
-]
-
 _SQL = f"{_LEDGER}.sql"
-_POSTGRES = f"{_LEDGER}.postgres"
-_ALONE = "tests/ledger/test_ledger_postgres.py::test_"
 _FAULT = _OPERATIONS + "an_operation_comes_to_the_same_with_a_fault"
 _TOO_LATE = _OPERATIONS + "an_operation_that_is_sent_again_too_late_changes_nothing"
 _COMMIT_LATE = _OPERATIONS + "an_operation_comes_to_the_same_while_its_commit_is_late"
@@ -305,33 +233,6 @@ SQL_MUTANTS = [
         caught_by=(
             _CONTRACT + "a_page_from_before_a_late_failure_does_not_take_it_back[postgres]",
         ),
-    ),
-    Mutant(
-        name="postgres-claims-wait-for-each-other",
-        edits=(
-            Edit(
-                f"{_POSTGRES}.dialect",
-                "PostgresDialect.update_many",
-                ("self.for_update if waits else self.skipping_held", '""'),
-            ),
-        ),
-        caught_by=(_ALONE + "a_claim_does_not_wait_for_another_that_is_not_committed",),
-    ),
-    Mutant(
-        name="postgres-hosts-are-leased-unlocked",
-        edits=(
-            Edit(
-                f"{_SQL}.statements",
-                "Statements._of_host_leases",
-                ("{tables.dialect.skipping_held}", ""),
-            ),
-        ),
-        caught_by=(_ALONE + "a_host_whose_lease_is_not_committed_is_not_leased",),
-    ),
-    Mutant(
-        name="postgres-rows-are-added-in-any-order",
-        edits=(Edit(f"{_SQL}.tasks", "Tasks._add", ('rows.sort(key=itemgetter("id"))', "pass")),),
-        caught_by=(_ALONE + "urls_added_in_opposite_order_are_added_once",),
     ),
     Mutant(
         name="sql-host-is-written-by-its-name-only",
@@ -405,18 +306,13 @@ SQL_MUTANTS = [
         ),
         caught_by=(_COMMIT_LATE + "[claim]", _COMMIT_LATE + "[lease_hosts]"),
     ),
-    Mutant(
-        name="postgres-outcomes-are-not-durable",
-        edits=(Edit(f"{_SQL}.outcomes", "Outcomes._commit", ("durable=True", "durable=False")),),
-        caught_by=(_ALONE + "claims_are_quick_and_outcomes_durable",),
-    ),
 ]
 
 
 def pytest_configure() -> None:
     """Run the tests of this process against the mutant that the environment names."""
     name = os.environ.get(VARIABLE)
-    for mutant in [*MUTANTS, *PORT_MUTANTS, *SQL_MUTANTS]:
+    for mutant in [*MUTANTS, *SQL_MUTANTS]:
         if mutant.name == name:
             for edit in mutant.edits:
                 edit.apply()

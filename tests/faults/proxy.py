@@ -2,7 +2,7 @@
 
 It is a TCP proxy in a thread of its own, and reads the necessary parts of the server's
 protocol, see `wires`. A `Plan` chooses a `Fault` for a command. Besides, the whole network
-can be cut and frozen, until it is mended.
+can be cut, until it is mended.
 
 It forwards messages byte for byte.
 """
@@ -125,8 +125,6 @@ class Proxy:
         self._commands: list[Command] = []
         self._kept: list[bytes] = []
         self._is_cut = False
-        self._flows = asyncio.Event()
-        self._flows.set()
 
     def start(self) -> None:
         """Listen on a free port of this machine."""
@@ -157,12 +155,8 @@ class Proxy:
         """Reset all connections, and each new one, until `mend`."""
         self._call(self._cut())
 
-    def freeze(self) -> None:
-        """Hold all bytes in both directions until `mend`; new connections wait as well."""
-        self._call(self._freeze())
-
     def mend(self) -> None:
-        """End a cut or a freeze; frozen bytes arrive now."""
+        """End a cut."""
         self._call(self._mend())
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -189,12 +183,8 @@ class Proxy:
         for link in list(self._links):
             link.reset()
 
-    async def _freeze(self) -> None:
-        self._flows.clear()
-
     async def _mend(self) -> None:
         self._is_cut = False
-        self._flows.set()
 
     async def _deliver(self) -> list[dict[str, Any]]:
         kept, self._kept = self._kept, []
@@ -232,10 +222,6 @@ class Proxy:
             self._kept.append(message)
         return fault
 
-    async def flowing(self) -> None:
-        """Wait until the network is not frozen."""
-        await self._flows.wait()
-
 
 class _Link:
     """One connection of a client, and the one to the server that belongs to it."""
@@ -257,7 +243,6 @@ class _Link:
         self.ended = asyncio.Event()
 
     async def run(self, address: tuple[str, int]) -> None:
-        await self._proxy.flowing()
         server: asyncio.StreamWriter | None = None
         try:
             reader, server = await asyncio.open_connection(*address)
@@ -297,7 +282,6 @@ class _Link:
             message = await self._wire.request(self._reader)
             if not message:
                 return
-            await self._proxy.flowing()
             if self._is_mute:
                 continue
             command = self._wire.command(message)
@@ -316,7 +300,6 @@ class _Link:
     async def _pass_replies(self, reader: asyncio.StreamReader) -> None:
         try:
             while message := await self._wire.reply(reader):
-                await self._proxy.flowing()
                 self._pass_reply(message)
                 self._answered.set()
         finally:

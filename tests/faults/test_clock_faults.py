@@ -11,17 +11,14 @@ monotonic clock:
   these processes take the machine's uptime for the time since 1970.
 """
 
-import asyncio
 import signal
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from crawlcw.ledger.mongo import MongoLedger
-from crawlcw.model.clock import LedgerClock
 from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
 from tests.support import docs, needed
 from tests.support.crawl_process import Store, wait_until
@@ -178,36 +175,6 @@ def test_when_processes_with_wrong_clocks_die_their_tasks_run_again_in_time(
     assert_as_without_faults(mongodb_store, expected_items)
 
 
-class Machine:
-    """A machine's monotonic clock that runs too fast, up to the allowed drift."""
-
-    def __init__(self) -> None:
-        self.gained = 0.0
-
-    def __call__(self) -> float:
-        return time.monotonic() + self.gained
-
-
-@pytest.mark.parametrize(("lease", "between"), [(60.0, 31.0), (600.0, 61.0), (2.0, 1.1)])
-def test_a_clock_that_runs_too_fast_is_never_wrong_by_more_than_since_the_last_look(
-    lease: float, between: float, mongodb_uri: str, database_name: str
-):
-    async def furthest() -> timedelta:
-        machine = Machine()
-        ledger = await MongoLedger.open(with_database(mongodb_uri, database_name), "docs")
-        ledger.store.clock = LedgerClock(monotonic=machine)
-        ledger.store.now = ledger.store.clock.now
-        wrong = []
-        for _ in range(20):
-            await ledger.leases.renew([], lease=timedelta(seconds=lease))
-            machine.gained += between
-            wrong.append(ledger.now() - datetime.now(UTC))
-        await ledger.close()
-        return max(wrong)
-
-    assert asyncio.run(furthest()) < timedelta(seconds=between + 1)
-
-
 # --- on SQLite: all processes use the machine's time
 
 
@@ -230,26 +197,6 @@ def test_a_machine_whose_clock_jumps_in_the_middle_of_a_crawl_loses_nothing(
 
     assert [report["leases_lost"] for report in reports] == [0, 0]
     assert_nothing_was_taken_over(sqlite_store, site)
-    assert_as_without_faults(sqlite_store, expected_items)
-
-
-def test_a_process_that_starts_after_a_jump_ahead_records_nothing_twice(
-    clocks: Clocks, sqlite_store: Store, site: Site, expected_items: bytes, tmp_path: Path
-):
-    # Leases long enough that only a clock an hour ahead lets them end.
-    with crew(sqlite_store, site, tmp_path, lease=5 * LEASE) as workers:
-        before = workers.start()
-        asked(site, for_pages=200)
-        held = len(workers.freeze_at_work(before))
-        site.heal()
-        workers.start(environment=clocks.wrong("+1h")).drained()
-        before.send(signal.SIGCONT)
-        report = before.drained()
-
-    # The frozen tasks were taken over, without counting a crash.
-    assert sum(row.lost for row in sqlite_store.rows()) == 0
-    assert report["leases_lost"] > 0
-    assert fetched_again(site) <= held
     assert_as_without_faults(sqlite_store, expected_items)
 
 

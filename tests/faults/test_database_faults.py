@@ -205,18 +205,6 @@ def test_a_server_that_is_frozen_for_twenty_seconds_costs_nothing_but_time(
     assert [report["leases_lost"] for report in reports] == [0, 0]
 
 
-def test_all_workers_give_up_a_server_that_stays_away(server: Server, site: Site, tmp_path: Path):
-    with crew(Store(server.uri), site, tmp_path, number=3, ledger_give_up="2s") as crawl:
-        server.kill()
-        ends = [worker.end() for worker in crawl.workers]
-
-    assert ends == [(LEDGER_UNAVAILABLE, {})] * 3
-    told = [line for line in crawl.log.splitlines() if line.startswith("LedgerUnavailableError:")]
-    assert len(told) == 3
-    assert all("the ledger has not answered for 2.0 s" in line for line in told)
-    assert "Traceback" not in crawl.log
-
-
 def test_a_supervisor_and_its_workers_give_up_a_server_that_stays_away(
     server: Server, site: Site, tmp_path: Path
 ):
@@ -271,15 +259,6 @@ def test_a_primary_that_steps_down_is_replaced(
 ):
     with crawled(store, site, tmp_path, expected_items, "step-down"):
         replaced(members, members.step_down)
-
-
-def test_a_primary_that_is_killed_is_replaced_and_comes_back(
-    members: ReplicaSet, store: Store, site: Site, tmp_path: Path, expected_items: bytes
-):
-    with crawled(store, site, tmp_path, expected_items, "kill -9"):
-        primary = replaced(members, members.kill)
-        asked_for_more(site, 50)
-        members.servers[primary].start()
 
 
 def test_a_primary_that_is_frozen_is_replaced_and_comes_back_as_a_stale_one(

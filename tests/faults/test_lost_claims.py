@@ -84,36 +84,6 @@ def test_the_same_claim_sent_again_has_every_lease_of_the_first(world: World):
     assert world.run(world.far.leases.renew(leases, lease=LEASE)) == set()
 
 
-def test_a_claim_whose_reply_is_lost_for_longer_than_its_lease_costs_nothing(world: World):
-    (todo,) = world.setting.todo
-    world.run(claim_in_vain(world, [todo]))
-    world.clock.advance(seconds=3 * LEASE.total_seconds())
-    page = world.run(world.far.tasks.page(limit=50))
-    assert todo.id in {task.id for task in page}
-
-    # All leases have run out; a coordinator claims the tasks of its page.
-    leases = world.run(claim(world, page))
-
-    (ours,) = [lease for lease in leases if lease.task.id == todo.id]
-    found = world.documents()["books"][todo.id]
-    assert (found["lost"], found["fence"], found["lock"]) == (0, todo.fence + 1, ours.token)
-    # The lease is new: another worker may not take the task over before a renewal is due.
-    assert found["due"] == ours.expires == world.clock.time + LEASE
-
-
-@pytest.mark.representative
-def test_two_who_claim_the_same_at_once_get_it_once(world: World):
-    (todo,) = world.setting.todo
-    world.run(claim_in_vain(world, [todo]))
-
-    async def both() -> list[list[Lease]]:
-        return await asyncio.gather(claim(world, [todo]), claim(world, [todo]))
-
-    shares = world.run(both())
-
-    assert [lease.task.id for share in shares for lease in share] == [todo.id]
-
-
 def test_two_who_claim_the_same_and_both_are_not_answered_get_it_once(world: World):
     """For example, a coordinator and a fetcher at a redirect to a page that is also linked."""
     (todo,) = world.setting.todo
@@ -139,28 +109,6 @@ def test_two_who_claim_the_same_and_both_are_not_answered_get_it_once(world: Wor
     assert second.struck.is_set()
     assert [lease.task.id for share in shares for lease in share] == [todo.id]
     assert world.documents()["books"][todo.id]["lost"] == 0
-
-
-def test_who_claims_another_task_gets_no_lease_of_the_first(world: World):
-    """A fetcher claims one task at a redirect, and could not handle others."""
-    (todo,) = world.setting.todo
-    (other,) = [task for task in world.run(world.far.tasks.page(limit=50)) if task.retry]
-    world.run(claim_in_vain(world, [todo]))
-
-    leases = world.run(claim(world, [other]))
-
-    assert [lease.task.id for lease in leases] == [other.id]
-    assert [lease.task.id for lease in world.run(claim(world, [todo]))] == [todo.id]
-
-
-def test_a_reply_that_is_lost_again_while_it_is_looked_for_is_looked_for_again(world: World):
-    (todo,) = world.setting.todo
-    world.run(claim_in_vain(world, [todo]))
-    world.proxy.plan(lost(world, looking=True))
-
-    leases = world.run(claim(world, [todo]))
-
-    assert [(lease.task.id, lease.fence) for lease in leases] == [(todo.id, todo.fence + 1)]
 
 
 def test_a_claim_whose_caller_is_cancelled_is_returned_to_the_next(world: World):

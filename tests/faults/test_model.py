@@ -19,7 +19,7 @@ import pytest
 
 from tests.faults import model
 from tests.faults.model import STORES, Schedule
-from tests.faults.mutants import MUTANTS, Edit
+from tests.faults.mutants import MUTANTS, SQL_MUTANTS, Edit
 from tests.support.docs import REPOSITORY
 
 pytestmark = pytest.mark.thorough
@@ -155,40 +155,11 @@ _ABOVE = [
     for name, edits in WITHOUT.items()
     if not any(edit.module.startswith(_LEDGER) for edit in edits)
 ]
-_SQL = "crawlcw.ledger.sql"
-_HELD = "id = :id AND lock = :lock AND fence = :fence AND status = :status"
 #: The model has no hosts, and its transactions come one after the other.
 WITHOUT_SQL = {
-    name: (Edit(f"{_SQL}.{module}", function, *changes),)
-    for name, module, function, *changes in (
-        (
-            "sql-commit-by-id-only",
-            "outcomes",
-            "Outcomes._commit",
-            ("(write, mine(lease))", '(write, {"id": lease.task.id})'),
-        ),
-        ("sql-renewal-by-id-only", "statements", "Statements._of_leases", (_HELD, "id = :id")),
-        ("sql-claim-ignores-due", "leases", "Leases._claim", (', "due": now', "")),
-        ("sql-claim-ignores-the-fence", "leases", "Leases._claim", ('"fence": task.fence, ', "")),
-        (
-            "sql-claim-ignores-the-status",
-            "leases",
-            "Leases._claim",
-            ('"status": int(task.status), ', ""),
-        ),
-        (
-            "sql-commit-sent-twice-was-lost",
-            "outcomes",
-            "Outcomes._was_settled",
-            ('row["settled"] == lease.fence', "False"),
-        ),
-        (
-            "sql-claim-not-answered-is-forgotten",
-            "leases",
-            "Leases._doubt",
-            ("for lease in leases", "for lease in ()"),
-        ),
-    )
+    mutant.name: mutant.edits
+    for mutant in SQL_MUTANTS
+    if "host" not in mutant.name and not mutant.name.startswith(("postgres-", "sql-release"))
 }
 WITHOUT_SQL |= {name: WITHOUT[name] for name in _ABOVE}
 

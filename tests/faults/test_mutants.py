@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from tests.faults.mutants import MUTANTS, PORT_MUTANTS, SQL_MUTANTS, VARIABLE, Edit, Mutant
+from tests.faults.mutants import MUTANTS, SQL_MUTANTS, VARIABLE, Edit, Mutant
 from tests.support import mongod
 from tests.support.docs import REPOSITORY
 
 pytestmark = pytest.mark.thorough
 
 WITHIN = 120.0
-EVERY = [*MUTANTS, *PORT_MUTANTS, *SQL_MUTANTS]
+EVERY = [*MUTANTS, *SQL_MUTANTS]
 
 
 def outcome(uri: str, tests: tuple[str, ...], *, mutant: str = "") -> tuple[dict[str, int], str]:

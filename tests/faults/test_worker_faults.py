@@ -169,30 +169,6 @@ def crawl_with_restarts(crew: Crew, *, most: int) -> int:
     return deaths
 
 
-def test_a_task_that_takes_five_leases_runs_once(
-    store: Store, star: Path, expected_items_star: bytes, tmp_path: Path
-):
-    marks = tmp_path / "marks"
-    slow = {"pages": "/7.html", "seconds": 15, "marks": marks}
-    with (
-        docs.served(star) as site,
-        Crew(store, site, tmp_path / "crew.log", spider="slow", arguments=slow, lease="3s") as crew,
-    ):
-        first = crew.start()
-        wait_until(lambda: marked_by(marks))
-        beside = crew.start()
-        wait_until(lambda: len(workers_of(store.url)) == 2)
-        reports = crew.drained()
-
-        assert_as_without_faults(store, expected_items_star)
-        assert fetched_again(site) == 0
-    assert marked_by(marks) == [first.pid]
-    assert {row.lost for row in store.rows()} == {0}
-    assert [report["leases_lost"] for report in reports] == [0, 0]
-    assert beside.pid != first.pid
-    assert [report["pages"] for report in reports] == [LEAVES + 1, 0]
-
-
 @pytest.mark.representative("sqlite")
 def test_a_newly_started_process_takes_over_at_once_what_a_dead_one_held(
     store: Store, star: Path, expected_items_star: bytes, tmp_path: Path

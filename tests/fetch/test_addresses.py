@@ -11,7 +11,6 @@ import yarl
 from crawlcw.api.attempt import Attempt
 from crawlcw.api.request import Request
 from crawlcw.errors import FetchError, Reason, SettingsError
-from crawlcw.fetch import addresses
 from crawlcw.fetch.addresses import (
     MOST_START_NAMES,
     AddressGuard,
@@ -203,15 +202,6 @@ def test_a_name_that_was_public_stays_public() -> None:
     assert connects(guard, "http://a.example/", PUBLIC)
 
 
-def test_a_private_name_that_becomes_public_stays_so_too() -> None:
-    guard = AddressGuard(start_origins=["a.example"])
-
-    assert connects(guard, "http://a.example/", PRIVATE)
-    resolve(guard, "a.example", PUBLIC)
-
-    assert not connects(guard, "http://a.example/", PRIVATE)
-
-
 def test_a_name_is_public_with_one_public_address() -> None:
     guard = AddressGuard(start_origins=["a.example"])
 
@@ -293,13 +283,6 @@ def test_what_a_guard_has_learnt_counts_while_the_ledger_is_away() -> None:
         asyncio.run(guard.admit(yarl.URL(f"http://{host}/")))
 
 
-def test_a_start_name_that_was_public_for_another_process_is_public() -> None:
-    guard = AddressGuard(start_origins=["a.example"], public_names=Started(public=["a.example"]))
-
-    for _ in range(2):
-        assert not connects(guard, "http://a.example/", PRIVATE)
-
-
 def test_a_name_is_judged_when_start_has_named_it_and_not_before() -> None:
     started = Started()
     guard = AddressGuard(public_names=started)
@@ -308,25 +291,6 @@ def test_a_name_is_judged_when_start_has_named_it_and_not_before() -> None:
     started.public.append("a.example")
 
     assert not connects(guard, "http://a.example/", PRIVATE)
-
-
-def test_the_ledger_is_told_of_start_names_alone() -> None:
-    ledger = Started("a.example")
-    guard = AddressGuard(start_origins=["b.example"], public_names=ledger)
-
-    for name in ("a.example", "b.example", "other.example"):
-        resolve(guard, name, PUBLIC)
-
-    assert ledger.public == ["a.example", "b.example"]
-
-
-def test_only_so_many_public_names_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "_MOST_PUBLIC", 3)
-    guard = AddressGuard(public_names=Started())
-    for n in range(9):
-        resolve(guard, f"{n}.example", PUBLIC)
-
-    assert list(guard._public) == ["6.example", "7.example", "8.example"]
 
 
 def test_a_private_host_that_start_has_named_is_asked_for() -> None:
@@ -339,23 +303,6 @@ def test_a_private_host_that_start_has_named_is_asked_for() -> None:
     # By a proxy that looks its name up.
     proxy, guard = parse("http://proxy.example:80"), AddressGuard(public_names=Started("localhost"))
     asyncio.run(guard.admit(yarl.URL("http://localhost/"), proxy))
-
-
-def test_the_port_that_a_start_has_named_is_open() -> None:
-    guard = AddressGuard(public_names=Started("example.com:3000"))
-
-    asyncio.run(guard.admit(yarl.URL("http://example.com:3000/")))
-
-
-def test_a_name_that_was_public_before_start_has_named_it_stays_so() -> None:
-    started = Started()
-    guard = AddressGuard(public_names=started)
-    resolve(guard, "a.example", PUBLIC)
-    started.hosts.append("a.example")
-
-    assert not connects(guard, "http://a.example/", PRIVATE)
-    in_another_process = AddressGuard(public_names=started)
-    assert not connects(in_another_process, "http://a.example/", PRIVATE)
 
 
 def test_of_too_many_start_names_none_is_trusted() -> None:

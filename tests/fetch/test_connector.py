@@ -124,23 +124,6 @@ async def test_a_connection_that_was_idle_for_long_is_not_used_again(
         await asyncio.sleep(0)
 
 
-async def test_connections_that_are_not_used_end(
-    downloader: AiohttpDownloader,
-    server: HostileServer,
-    clock: Clock,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connector_module, "_KEEPALIVE", 0.05)
-    await get(downloader, server.url("/ok"))
-    clock.ahead += 0.04  # the next one is idle for less long
-    await get(downloader, server.url("/ok"))
-    clock.ahead = 0.0
-    while server.open_connections:
-        await asyncio.sleep(0.01)
-
-    assert idle(downloader) == []
-
-
 async def test_a_connection_that_the_server_ends_is_not_used_again(
     downloader: AiohttpDownloader, server: HostileServer, clock: Clock
 ) -> None:
@@ -319,18 +302,6 @@ async def test_a_connection_that_opens_while_all_are_closed_is_closed_too(
     assert caught.value.reason is Reason.DISCONNECTED
     while server.open_connections:
         await asyncio.sleep(0)
-
-
-async def test_an_idle_connection_outlasts_the_silence_that_a_server_is_allowed(
-    server: HostileServer, clock: Clock
-) -> None:
-    settings = replace(SETTINGS, read_timeout="200ms")
-    async with AiohttpDownloader(settings, start_origins=[server.origin]) as downloader:
-        await get(downloader, server.url("/ok"))
-        await asyncio.sleep(0.25)
-        await get(downloader, server.url("/ok"))
-
-    assert server.connections == 1
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

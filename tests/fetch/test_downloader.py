@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 import aiohttp
@@ -36,9 +36,9 @@ from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.model.identities import Identity
 from crawlcw.model.proxies import parse
 from tests import hostile
-from tests.hostile.pages import Exchange, chunked, fixed, page, response
+from tests.hostile.pages import fixed, response
 from tests.hostile.server import MIB, PAGE, HostileServer
-from tests.support.attempts import Layered, attempt, session
+from tests.support.attempts import attempt
 
 SETTINGS = Settings(timeout="2s", read_timeout="300ms", connect_timeout="1s", max_body="1 MiB")
 
@@ -93,27 +93,6 @@ async def test_a_whole_page_arrives(
     assert timedelta(0) < response.elapsed < timedelta(seconds=1)
 
 
-async def test_what_elapses_before_a_request_is_sent_does_not_count(
-    server: HostileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The delay of a host counts from the sending of a request, see `Frontier.sent`."""
-    look_up = connector_module._look_up
-
-    def slow(*arguments: Any) -> Any:
-        sleep(0.3)
-        return look_up(*arguments)
-
-    monkeypatch.setattr(connector_module, "_look_up", slow)
-    async with AiohttpDownloader(
-        SETTINGS, start_origins=[f"localhost:{server.port}"]
-    ) as downloader:
-        began = perf_counter()
-        response = await get(downloader, server.url("/ok", host="localhost"))
-        took = perf_counter() - began
-
-    assert took - response.elapsed.total_seconds() >= 0.3
-
-
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -145,16 +124,6 @@ async def test_an_error_page_is_a_response(
     response = await get(downloader, server.url("/status-404"))
 
     assert (response.status, response.body) == (404, b"not here")
-
-
-async def test_many_tiny_chunks_cost_little(
-    downloader: AiohttpDownloader, server: HostileServer
-) -> None:
-    begun = perf_counter()
-    response = await get(downloader, server.url("/tiny-chunks"))
-
-    assert response.body == b"x" * 20_000
-    assert perf_counter() - begun < 1
 
 
 async def test_the_framing_of_each_answer_is_bounded(
@@ -248,51 +217,7 @@ async def test_a_large_body_takes_memory_until_the_end_of_its_page(
     assert budget.used == 0
 
 
-@pytest.mark.parametrize("path", ["/ok", "/gzip"])
-async def test_a_small_body_takes_none(
-    downloader: AiohttpDownloader, server: HostileServer, path: str
-) -> None:
-    await downloader.memory.take(downloader.memory.limit)
-
-    async with asyncio.timeout(10):
-        assert (await get(downloader, server.url(path))).body == PAGE
-
-
-async def test_a_large_body_takes_no_more_than_the_length_that_was_announced(
-    downloader: AiohttpDownloader, server: HostileServer
-) -> None:
-    await downloader.memory.take(downloader.memory.limit - len(LARGE))
-
-    async with asyncio.timeout(10):
-        assert (await get(downloader, server.url("/large"))).body == LARGE
-
-
-async def test_the_small_bodies_of_all_fetchers_are_a_small_part_of_the_budget(
-    server: HostileServer,
-) -> None:
-    settings = replace(SETTINGS, memory_budget="16 MiB", concurrency=1_000)
-    request = Request(server.url("/tiny-chunks"))
-    async with (
-        AiohttpDownloader(settings, start_origins=[server.origin]) as downloader,
-        Attempt(request=request) as trying,
-    ):
-        await downloader.exchange(trying, request)
-
-        assert downloader.memory.used == 20_000
-
-
 fixed("/large-and-cut-off", response(LARGE)[:-1])
-
-
-async def test_a_large_body_that_is_cut_off_gives_its_memory_back(
-    downloader: AiohttpDownloader, server: HostileServer
-) -> None:
-    request = Request(server.url("/large-and-cut-off"))
-    async with Attempt(request=request) as trying:
-        with pytest.raises(FetchError):
-            await downloader.exchange(trying, request)
-
-    assert downloader.memory.used == 0
 
 
 fixed(
@@ -300,42 +225,6 @@ fixed(
     response(gzip.compress(LARGE), headers=b"Content-Encoding: gzip\r\n"),
     reset=True,
 )
-
-
-async def test_a_reset_behind_a_body_that_has_come_does_it_no_harm(
-    downloader: AiohttpDownloader, server: HostileServer
-) -> None:
-    held = await downloader.memory.take(downloader.memory.limit)
-    asked = asyncio.ensure_future(get(downloader, server.url("/large-and-reset")))
-    while not server.requests or downloader._connector._acquired:
-        await asyncio.sleep(0)
-    held.shrink(0)
-
-    assert (await asked).body == LARGE
-
-
-@page("/large-and-no-chunk")
-async def _large_and_no_chunk(exchange: Exchange) -> object:
-    await exchange.send(chunked(b"x" * (300 << 10), end=b""))
-    await exchange.taken()
-    await exchange.send(b"no chunk\r\n")
-    await exchange.hang()
-    return None
-
-
-async def test_an_answer_that_breaks_http_ends_at_once_though_its_body_waits_for_memory(
-    downloader: AiohttpDownloader, server: HostileServer
-) -> None:
-    held = await downloader.memory.take(downloader.memory.limit)
-    asked = asyncio.ensure_future(get(downloader, server.url("/large-and-no-chunk")))
-    while not server.requests or server.open_connections:
-        await asyncio.sleep(0)
-    waited = not asked.done()
-    held.shrink(0)
-
-    with pytest.raises(FetchError):
-        await asked
-    assert waited
 
 
 async def test_no_deadline_runs_while_a_body_waits_for_memory(
@@ -364,83 +253,6 @@ async def test_no_deadline_runs_while_a_body_waits_for_memory(
 
 #: The server of a connection that could not be made.
 KEY = ConnectionKey("a.example", 443, True, True, None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [
-        ("/fin", Reason.DISCONNECTED),
-        ("/fin-in-status", Reason.DISCONNECTED),
-        ("/fin-in-headers", Reason.DISCONNECTED),
-        ("/rst", Reason.DISCONNECTED),
-        ("/rst-in-body", Reason.PAYLOAD_TRUNCATED),
-        ("/rst-in-close-delimited", Reason.PAYLOAD_TRUNCATED),
-        ("/cl-too-long", Reason.PAYLOAD_TRUNCATED),
-        ("/chunks-without-end", Reason.PAYLOAD_TRUNCATED),
-        ("/silent", Reason.TIMEOUT_READ),
-        ("/silent-in-headers", Reason.TIMEOUT_READ),
-        ("/silent-in-body", Reason.TIMEOUT_READ),
-        ("/drip", Reason.TIMEOUT_TOTAL),
-        ("/endless-continue", Reason.PROTOCOL),
-        ("/switching", Reason.PROTOCOL),
-        ("/malformed-chunk", Reason.PROTOCOL),
-        ("/malformed-chunk-later", Reason.PROTOCOL),
-        # A body in the segment of a 204 looks like the next response.
-        ("/204-with-body", Reason.PROTOCOL),
-        ("/http-0.9", Reason.PROTOCOL),
-        ("/icy", Reason.PROTOCOL),
-        ("/ssh", Reason.PROTOCOL),
-        ("/nul-header", Reason.PROTOCOL),
-        ("/no-colon", Reason.PROTOCOL),
-        ("/negative-length", Reason.PROTOCOL),
-        ("/two-lengths", Reason.PROTOCOL),
-        ("/cl-and-te", Reason.PROTOCOL),
-        ("/status-abc", Reason.PROTOCOL),
-        ("/status-2000", Reason.PROTOCOL),
-        ("/status-000", Reason.HTTP_STATUS),
-        ("/status-099", Reason.HTTP_STATUS),
-        ("/status-600", Reason.HTTP_STATUS),
-        ("/status-999", Reason.HTTP_STATUS),
-        ("/2000-headers", Reason.HEADER_TOO_LARGE),
-        ("/header-too-long", Reason.HEADER_TOO_LARGE),
-        ("/endless-header", Reason.HEADER_TOO_LARGE),
-        ("/bad-crc", Reason.CONTENT_ENCODING),
-        ("/not-gzip", Reason.CONTENT_ENCODING),
-        ("/not-br", Reason.CONTENT_ENCODING),
-        ("/not-zstd", Reason.CONTENT_ENCODING),
-        ("/unknown-coding", Reason.CONTENT_ENCODING),
-        ("/too-many-codings", Reason.CONTENT_ENCODING),
-        ("/te-unknown", Reason.CONTENT_ENCODING),
-        ("/video", Reason.CONTENT_TYPE),
-        ("/events", Reason.CONTENT_TYPE),
-        ("/loop", Reason.REDIRECT_LOOP),
-        ("/ping", Reason.REDIRECT_LOOP),
-        ("/cookie-gate", Reason.REDIRECT_LOOP),
-        ("/endless-redirects", Reason.REDIRECT_LIMIT),
-        ("/no-location", Reason.REDIRECT_INVALID),
-        ("/empty-location", Reason.REDIRECT_INVALID),
-        ("/bad-location", Reason.REDIRECT_INVALID),
-        ("/bad-port", Reason.REDIRECT_INVALID),
-        ("/backslash", Reason.REFUSED_ADDRESS),
-        ("/to-file", Reason.REFUSED_SCHEME),
-        ("/to-javascript", Reason.REFUSED_SCHEME),
-        ("/with-password", Reason.REFUSED_CREDENTIALS),
-        ("/to?302,http://169.254.169.254/", Reason.REFUSED_ADDRESS),
-        ("/to?302,http://10.0.0.1/", Reason.REFUSED_ADDRESS),
-        ("/to?302,http://[::1]/", Reason.REFUSED_ADDRESS),
-        ("/to?302,http://0x7f.1/", Reason.REFUSED_ADDRESS),
-        ("/to?302,http://127.0.0.1:22/", Reason.REFUSED_PORT),
-    ],
-)
-async def test_what_goes_wrong_has_a_name(
-    downloader: AiohttpDownloader, server: HostileServer, path: str, reason: Reason
-) -> None:
-    begun = perf_counter()
-
-    assert await reason_of(downloader, server.url(path)) is reason
-    assert perf_counter() - begun < 3
-    # The next answer belongs to the next request.
-    assert (await get(downloader, server.url("/ok"))).body == PAGE
 
 
 async def test_a_refused_type_has_the_status_of_its_answer(
@@ -566,29 +378,6 @@ def test_every_exception_becomes_a_fetch_error(error: Exception, reason: Reason)
     assert failure_of(error).reason is reason
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (TimeoutError(), "TimeoutError"),
-        (aiohttp.ServerDisconnectedError(), "the server hung up"),
-        (BadHttpMessage("Bad header"), "Bad header"),
-        (
-            aiohttp.ClientConnectorCertificateError(KEY, ssl.SSLCertVerificationError(1, "odd")),
-            "the certificate is not trusted: odd",
-        ),
-    ],
-)
-def test_a_failure_has_a_sentence(error: Exception, message: str) -> None:
-    assert failure_of(error).message == message
-
-
-def test_the_text_of_a_server_is_cleaned_and_cut() -> None:
-    failed = failure_of(aiohttp.ClientPayloadError("\x1b]0;owned\x07" * 10_000))
-
-    assert len(failed.message) <= 500
-    assert failed.message.startswith(r"\x1b]0;owned\x07")
-
-
 # Connections -------------------------------------------------------------------
 
 
@@ -621,19 +410,6 @@ async def test_only_so_many_connections_to_a_host_rest(
         await asyncio.gather(*(get(downloader, server.url("/ok")) for _ in range(most + 4)))
 
         assert len(downloader._connector._idle) == most
-
-
-async def test_only_so_many_connections_rest_in_total(
-    downloader: AiohttpDownloader,
-    server: HostileServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connector_module, "_IDLE_IN_TOTAL", 3)
-
-    for _ in range(2):
-        await asyncio.gather(*(get(downloader, server.url("/ok")) for _ in range(10)))
-
-        assert len(downloader._connector._idle) == 3
 
 
 @pytest.mark.parametrize("path", ["/silent", "/silent-in-body", "/endless-body"])
@@ -682,16 +458,6 @@ async def test_a_lack_of_descriptors_is_waited_out(
         assert [each.site.url.host for each in downloader._connector._idle] == ["localhost"]
 
 
-async def test_a_closed_downloader_has_no_connections(server: HostileServer) -> None:
-    downloader = AiohttpDownloader(SETTINGS, start_origins=[server.origin])
-    await downloader.close()
-    await get(downloader, server.url("/ok"))
-
-    await downloader.close()
-
-    assert downloader._connector is None
-
-
 async def test_a_downloader_is_opened_once_and_closed_with_its_block(server: HostileServer) -> None:
     async with AiohttpDownloader(SETTINGS, start_origins=[server.origin]) as downloader:
         for _ in range(2):
@@ -728,14 +494,6 @@ async def test_redirects_are_returned_and_not_followed(
     response = await get(downloader, server.url(f"/{status}"))
 
     assert (response.status, response.headers["location"]) == (status, "/ok")
-
-
-async def test_the_body_of_a_redirect_is_not_read(
-    downloader: AiohttpDownloader, server: HostileServer
-) -> None:
-    response = await get(downloader, server.url("/302-with-endless-body"))
-
-    assert (response.status, response.body) == (302, b"")
 
 
 @pytest.mark.parametrize(
@@ -803,25 +561,6 @@ async def test_cookies_are_kept_only_on_request(
 
     assert response.body == b"inside"
     assert "cookie" not in server.seen_headers["/ok"]
-
-
-async def test_a_downloader_around_it_keeps_the_cookies_of_the_session(
-    downloader: AiohttpDownloader, server: HostileServer
-) -> None:
-    class Around:
-        def __init__(self) -> None:
-            self.fetch, self.close = downloader.fetch, downloader.close
-
-    ada = Layered(over=Around(), session=session(jar=SiteCookies()))
-    bob = Layered(over=Around(), session=session(jar=SiteCookies()))
-
-    await ada.fetch(Request(url := server.url("/set-cookie")), url=url)
-    seen = []
-    for each in (bob, ada):
-        await each.fetch(Request(url := server.url("/ok")), url=url)
-        seen.append("cookie" in server.seen_headers["/ok"])
-
-    assert seen == [False, True]
 
 
 @asynccontextmanager
@@ -958,40 +697,6 @@ async def test_a_connection_with_the_rest_of_a_refused_body_is_not_used_again() 
         assert refused.status == 200
         assert not opened._connector._idle
     assert len(heads) == 1
-
-
-async def test_a_connection_is_used_again_after_a_large_request_that_was_read() -> None:
-    async def answer(_: bytes, reader: asyncio.StreamReader) -> bytes:
-        await reader.readexactly(8 << 20)
-        return _EMPTY
-
-    async with (
-        raw_site(answer) as (origin, _),
-        AiohttpDownloader(SETTINGS, start_origins=[origin]) as opened,
-    ):
-        await get(opened, f"http://{origin}/", method="POST", body=b"x" * (8 << 20))
-
-        assert len(opened._connector._idle) == 1
-
-
-async def test_a_server_that_reads_nothing_keeps_no_connection() -> None:
-    over = asyncio.Event()
-
-    async def answer(_: bytes, __: asyncio.StreamReader) -> bytes:
-        await over.wait()
-        return b""
-
-    async with raw_site(answer) as (origin, heads):
-        async with AiohttpDownloader(SETTINGS, start_origins=[origin]) as opened:
-            large = get(opened, f"http://{origin}/", method="POST", body=b"x" * (32 << 20))
-            task = asyncio.ensure_future(large)
-            while not heads:
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
-            while opened._connector._acquired:
-                await asyncio.sleep(0)
-        over.set()
 
 
 async def test_a_server_that_does_not_end_tls_delays_no_end() -> None:

@@ -1,7 +1,6 @@
 """Heads of responses: repeated Content-Length and interim responses, whole and in pieces."""
 
 import asyncio
-import gzip
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -158,38 +157,6 @@ async def test_the_body_of_any_status_that_leads_nowhere_is_read(head: bytes) ->
     assert response.body == b"page"
 
 
-async def test_the_answer_to_head_has_no_body_that_could_be_cut_off() -> None:
-    coded = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 99\r\n\r\n"
-
-    assert (await fetched([coded], method="HEAD")).body == b""
-
-
-async def test_a_request_may_allow_less_than_the_settings() -> None:
-    page = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npage"
-
-    response = await fetched([page], max_body=2)
-
-    assert (response.body, response.truncated) == (b"pa", "bytes")
-
-
-async def test_a_small_picture_that_is_called_a_page_is_refused() -> None:
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 12\r\n\r\n"
-
-    with pytest.raises(FetchError) as caught:
-        await fetched([head + b"\x89PNG\r\n\x1a\npage"])
-
-    assert caught.value.reason is Reason.CONTENT_TYPE
-
-
-async def test_a_coding_in_chunks_that_is_cut_off_is_marked() -> None:
-    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
-    cut = gzip.compress(b"page" * 9)[:-9]
-
-    response = await fetched([head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(cut), cut)])
-
-    assert response.truncated == "coding"
-
-
 @pytest.mark.parametrize(
     ("name", "values", "joined"),
     [
@@ -204,21 +171,3 @@ async def test_a_header_that_comes_twice(name: bytes, values: list[bytes], joine
     response = await fetched([b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + lines + b"\r\n"])
 
     assert response.headers[name.decode().lower()] == joined
-
-
-async def test_of_many_headers_only_the_first_are_kept() -> None:
-    lines = b"".join(b"X-%d: a\r\n" % n for n in range(900))
-
-    response = await fetched([b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + lines + b"\r\n"])
-
-    assert len(response.headers) == 200
-
-
-async def test_a_head_that_is_too_long_to_be_looked_at_is_the_parsers() -> None:
-    lines = [b"X-%d: %s\r\n" % (n, b"a" * 1000) for n in range(20)]
-
-    response = await fetched(
-        [b"HTTP/1.1 200 OK\r\n", *lines, b"Content-Length: 4\r\n\r\n", b"page"]
-    )
-
-    assert response.body == b"page"

@@ -1,9 +1,7 @@
 """Memory budget: first come, first served, and no request waits for ever."""
 
 import asyncio
-import weakref
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +52,6 @@ async def test_a_large_share_is_not_kept_waiting_by_small_ones_that_came_later()
     assert (large.done(), small.done(), budget.used) == (True, True, 9)
 
 
-async def test_a_request_above_the_budget_gets_all_of_it():
-    budget = MemoryBudget(10)
-
-    share = await budget.take(1000)
-    assert (share.size, budget.used) == (10, 10)
-
-    # A body of that request may be larger than the share.
-    share.shrink(500)
-    assert (share.size, budget.used) == (10, 10)
-
-
 async def test_who_is_cancelled_while_it_waits_has_nothing_and_lets_the_next_go_on():
     budget = MemoryBudget(10)
     held = await budget.take(5)
@@ -80,19 +67,6 @@ async def test_who_is_cancelled_while_it_waits_has_nothing_and_lets_the_next_go_
     assert budget.used == 0
 
 
-async def test_a_share_that_comes_at_the_moment_of_a_cancellation_is_given_back():
-    budget = MemoryBudget(10)
-    held = await budget.take(10)
-    waiting = asyncio.create_task(budget.take(10))
-    await turns()
-
-    held.shrink(0)
-    waiting.cancel()
-    await turns()
-
-    assert (waiting.cancelled(), budget.used) == (True, 0)
-
-
 async def test_an_attempt_that_fails_at_its_end_gives_its_memory_back():
     """A page that is open in a browser is closed there."""
     budget = MemoryBudget(10)
@@ -104,17 +78,6 @@ async def test_an_attempt_that_fails_at_its_end_gives_its_memory_back():
             attempt.keep(await budget.take(10))
 
     assert budget.used == 0
-
-
-async def test_an_attempt_that_has_ended_waits_for_no_garbage_collection():
-    attempt = Attempt(request=Request("http://a.example/"))
-    attempt.follows = partial(lambda _attempt, _url: True, attempt)
-    bound = weakref.ref(attempt.follows)
-
-    async with attempt:
-        assert bound() is not None
-
-    assert bound() is None
 
 
 class LargePages(PlainHandler):

@@ -58,10 +58,6 @@ def test_proxies_take_turns(clock: Clock):
     assert turns[3:] == turns[:3]
 
 
-def test_processes_do_not_all_begin_with_the_same_proxy(clock: Clock):
-    assert {pool_of(clock, A, B, C).choose(PAGE) for _ in range(100)} == {A, B, C}
-
-
 def test_a_failed_proxy_is_left_out_until_its_rest_is_over(clock: Clock):
     pool = pool_of(clock, A, B)
     pool.failed(A, DOWN)
@@ -84,30 +80,6 @@ def test_where_all_rest_it_is_told_how_long_and_why(clock: Clock):
     assert pool.away() == (6, "it cannot be reached")
     clock.now += 7
     assert pool.away() is None
-
-
-def test_a_proxy_that_failed_a_request_is_not_asked_for_it_though_its_rest_is_over(clock: Clock):
-    pool = pool_of(clock, A, B)
-    pool.failed(A, DOWN)
-    clock.now += 60
-
-    assert {pool.choose(PAGE, without={A}) for _ in range(3)} == {B}
-    with pytest.raises(ProxiesAwayError) as caught:
-        pool.choose(PAGE, without={A, B})
-    assert caught.value.wait == 0
-
-
-def test_where_all_are_banned_it_is_told_so_whatever_else_they_had(clock: Clock):
-    pool = pool_of(clock, A, B)
-    pool.failed(A, DOWN)
-    pool.failed(B, DOWN)
-    clock.now += 10
-    for proxy in (A, B):
-        pool.answered(proxy, answer(through=proxy))
-        pool.ban(proxy, "shop.example")
-
-    with pytest.raises(ProxiesAwayError, match=re.escape("now: shop.example has banned it")):
-        pool.choose(PAGE)
 
 
 def answer(url: str = PAGE, status: int = 200, *, through: Proxy) -> Response:
@@ -144,26 +116,6 @@ def test_where_two_proxies_fail_alike_neither_is_to_blame(clock: Clock):
     assert pool.may_be_to_blame(failure(B), PAGE, is_fixed=False)
 
 
-def test_with_one_proxy_nobody_else_can_tell(clock: Clock):
-    pool = pool_of(clock, A, B)
-    pool.failed(B, "HTTP 407", for_good=True)
-
-    assert pool.another_in(failure(A), PAGE, is_fixed=False) is None
-    assert pool_of(clock, A).another_in(failure(A), PAGE, is_fixed=False) is None
-
-
-def test_a_proxy_that_the_host_has_banned_tells_nothing_of_its_pages(clock: Clock):
-    pool = pool_of(clock, A, B)
-    pool.ban(B, "shop.example")
-
-    assert pool.another_in(failure(A), PAGE, is_fixed=False) is None
-    assert pool.another_in(failure(A), "http://other.example/", is_fixed=False) == 0
-
-
-def test_no_other_proxy_can_tell_of_one_that_the_request_names(clock: Clock):
-    assert pool_of(clock, A, B).another_in(failure(C), PAGE, is_fixed=False) is None
-
-
 def test_a_page_that_takes_too_long_is_the_fault_of_a_proxy_that_has_got_nothing_through(
     clock: Clock,
 ):
@@ -177,52 +129,6 @@ def test_a_page_that_takes_too_long_is_the_fault_of_a_proxy_that_has_got_nothing
     assert pool.another_in(late, PAGE, is_fixed=False) is None
     assert pool.another_in(FetchError(Reason.TIMEOUT_TOTAL, "no"), PAGE, is_fixed=False) is None
     assert pool.away() is None
-
-
-@pytest.mark.parametrize("by", [A, None], ids=["itself", "one that is not known"])
-def test_a_page_that_no_other_proxy_got_is_no_strike(clock: Clock, by: Proxy | None):
-    pool = pool_of(clock, A, B)
-
-    for number in range(3):
-        pool.may_be_to_blame(failure(A), f"{PAGE}{number}", is_fixed=False)
-        pool.got(f"{PAGE}{number}", by)
-
-    assert pool.wait(A, "shop.example") <= 0
-
-
-def test_a_proxy_that_rests_is_waited_for_to_tell(clock: Clock):
-    pool = pool_of(clock, A, B)
-    pool.failed(B, DOWN)
-
-    assert pool.another_in(failure(A), PAGE, is_fixed=False) == 10
-    assert not pool.may_be_to_blame(failure(A), PAGE, is_fixed=False)
-    # Until then, another failure of the same proxy does not count.
-    clock.now += 4
-    assert pool.another_in(failure(A), PAGE, is_fixed=False) == 6
-    clock.now += 6
-    assert pool.choose(PAGE) == B
-
-
-def test_proxies_that_have_never_worked_say_nothing_of_a_page(clock: Clock):
-    many = [parse(f"http://127.0.0.1:{port}") for port in range(1, 6)]
-    pool = pool_of(clock, *many)
-    pool.answered(many[4], answer(OTHER, through=many[4]))
-
-    for bad in many[:4]:
-        assert pool.may_be_to_blame(failure(bad, Reason.PROTOCOL), PAGE, is_fixed=False)
-    assert pool.choose(PAGE) == many[4]
-
-    pool.got(PAGE, many[4])
-    assert [pool.health(each).failures for each in many] == [1, 1, 1, 1, 0]
-
-
-def test_equal_failures_of_a_working_proxy_and_another_one_are_the_pages(clock: Clock):
-    pool = pool_of(clock, A, B, C)
-    pool.answered(B, answer(OTHER, through=B))
-
-    assert pool.may_be_to_blame(failure(A), PAGE, is_fixed=False)
-    assert not pool.may_be_to_blame(failure(B), PAGE, is_fixed=False)
-    assert pool.health(A).failures == 0
 
 
 def test_a_page_that_fails_through_ten_proxies_fails_by_itself(clock: Clock):
@@ -255,29 +161,6 @@ def test_an_answer_may_be_the_proxys_own_where_it_sees_the_request(
     assert found is is_doubted
 
 
-def test_a_refusal_by_a_proxy_that_has_got_nothing_through_is_not_believed(clock: Clock):
-    pool = pool_of(clock, A, B)
-    pool.answered(A, answer(OTHER, 403, through=A))
-
-    # A redirect that leads nowhere, for example, is none.
-    assert not pool.may_be_to_blame(refusal(A, 302), PAGE, is_fixed=False)
-    assert pool.may_be_to_blame(refusal(A, 404), PAGE, is_fixed=False)
-    assert not pool.may_be_to_blame(refusal(B, 404), PAGE, is_fixed=False)
-
-
-def test_answers_of_a_proxy_itself_do_not_end_its_row_of_failures(clock: Clock):
-    pool = pool_of(clock, A, B)
-
-    for number in range(3):
-        page = f"{PAGE}{number}"
-        pool.answered(A, answer(page, 502, through=A))
-        assert pool.may_be_to_blame(refusal(A, 502, page), page, is_fixed=False)
-        pool.answered(B, answer(page, through=B))
-        pool.got(page, B)
-
-    assert pool.wait(A, "shop.example") > 0
-
-
 def test_three_pages_in_a_row_that_others_get_let_a_proxy_rest(clock: Clock):
     pool = pool_of(clock, A, B)
 
@@ -290,21 +173,6 @@ def test_three_pages_in_a_row_that_others_get_let_a_proxy_rest(clock: Clock):
 
     assert pool.wait(A, "shop.example") > 0
     assert {pool.choose(PAGE) for _ in range(3)} == {B}
-
-
-@pytest.mark.parametrize(("url", "status"), [(OTHER, 200), (OTHER.replace("http:", "https:"), 404)])
-def test_a_success_in_between_makes_it_chance(clock: Clock, url: str, status: int):
-    pool = pool_of(clock, A, B)
-
-    for number in range(6):
-        page = f"{PAGE}{number}"
-        pool.may_be_to_blame(failure(A), page, is_fixed=False)
-        pool.answered(B, answer(page, through=B))
-        pool.got(page, B)
-        if number % 2:
-            pool.answered(A, answer(url, status, through=A))
-
-    assert pool.wait(A, "shop.example") <= 0
 
 
 def test_the_proxy_of_a_session_is_overruled_by_others_at_the_same_origin(clock: Clock):
@@ -343,17 +211,6 @@ def test_a_ban_is_for_one_host_and_longer_each_time(clock: Clock):
     assert pool.wait(A, "other.example") == 600
 
 
-def test_a_ban_lasts_for_six_hours_at_most_however_many_there_were(clock: Clock):
-    pool = pool_of(clock, A)
-
-    for _ in range(1100):
-        pool.ban(A, "shop.example")
-        clock.now += pool.wait(A, "shop.example")
-
-    pool.ban(A, "shop.example")
-    assert pool.wait(A, "shop.example") == 6 * 3600
-
-
 def test_a_session_keeps_its_proxy_until_that_is_dead(clock: Clock):
     pool = pool_of(clock, A, B, C)
 
@@ -375,28 +232,6 @@ def test_the_sessions_of_a_pool_have_a_proxy_each(clock: Clock):
     pool.failed(C, DOWN)
     # One that rests is of more use than one that is dead.
     assert [pool.bound(None, place=place) for place in range(3)] == [A, C, C]
-
-
-def test_sessions_without_a_place_take_turns_and_a_renewed_one_gets_another_proxy(clock: Clock):
-    pool = pool_of(clock, A, B, C)
-
-    assert {pool.bound(None) for _ in range(3)} == {A, B, C}
-    assert pool.bound(A.key, place=0, is_renewed=True) == B
-
-
-@pytest.mark.parametrize("place", [0, 1])
-def test_a_new_session_keeps_the_proxy_where_all_others_are_dead(clock: Clock, place: int):
-    pool = pool_of(clock, A, B)
-    pool.failed(B, DOWN, for_good=True)
-
-    assert pool.bound(A.key, place=place, is_renewed=True) == A
-    pool.failed(A, DOWN, for_good=True)
-    assert pool.bound("of other settings", place=place) in (A, B)
-
-
-def test_a_session_whose_proxy_is_not_named_any_more_gets_another(clock: Clock):
-    assert pool_of(clock, A).bound(B.key) == A
-    assert pool_of(clock).bound(B.key) is None
 
 
 def test_a_proxy_that_refuses_us_ends_the_crawl_where_there_is_no_other(clock: Clock):
@@ -504,28 +339,6 @@ def test_a_request_waits_for_the_first_proxy_whose_rest_is_over(
     assert len(net.asked) == len(given) + 1
 
 
-def test_a_request_that_has_waited_for_long_enough_goes_back_and_asks_no_proxy_twice(
-    asked: tuple[VirtualClock, Asked],
-):
-    clock, ask = asked
-    pool, net = pool_of(clock.monotonic, A, B, **REST), Net({A: 9, B: 9}, takes=3.0)
-
-    with pytest.raises(ProxiesAwayError):
-        ask(pool, net)
-
-    assert sorted(map(str, net.asked)) == [str(A), str(B)]
-
-
-def test_a_request_does_not_wait_where_no_proxy_will_work(asked: tuple[VirtualClock, Asked]):
-    clock, ask = asked
-    began = clock.now
-
-    with pytest.raises(ProxiesAwayError):
-        ask(pool_of(clock.monotonic, A, B), Net({A: 1, B: 1}, for_good=True))
-
-    assert clock.now - began < 1
-
-
 @pytest.mark.parametrize("named", [None, A], ids=["of a session", "its own"])
 @pytest.mark.parametrize("rest", ["0s", "10m"])
 def test_a_request_with_one_proxy_alone_waits_for_that_until_it_is_dead(
@@ -564,15 +377,6 @@ def test_an_attempt_keeps_its_proxy_and_asks_hosts_that_are_to_have_none_directl
     first, second, third = net.asked
     assert first is not None
     assert (second, third) == (first, None)
-
-
-def test_a_session_goes_through_the_proxy_of_the_environment(asked: tuple[VirtualClock, Asked]):
-    clock, ask = asked
-    pool, net = ProxyPool(Settings(), {"HTTP_PROXY": A.url}, clock=clock.monotonic), Net({})
-
-    ask(pool, net, bound=None)
-
-    assert net.asked == [A]
 
 
 def test_a_request_whose_own_proxy_nothing_installed_speaks_to_says_so(

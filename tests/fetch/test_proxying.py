@@ -147,19 +147,6 @@ async def test_a_proxy_whose_own_certificate_is_wrong_is_told_no_password(site: 
     assert proxy.heads == []
 
 
-async def test_a_proxy_that_hangs_up_instead_of_a_greeting_is_down(site: ExitSite):
-    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(9)
-        writer.close()
-
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    url = f"socks5h://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with server, through(url, start=site.url[7:], host_max_failures=1) as downloader:
-        error = await refusal(downloader, f"{site.url}/p/0")
-
-    assert isinstance(error, ProxiesAwayError)
-
-
 @pytest.mark.parametrize("kind", ["http", "socks5h"])
 async def test_a_name_is_looked_up_by_the_proxy(kind: str, site: ExitSite):
     proxy = proxy_of(kind, names={"shop.test": f"127.0.0.1:{site.port}"})
@@ -223,15 +210,6 @@ async def test_no_proxy_is_asked_for_an_address_that_is_not_public(kind: str, ho
 
     assert error.reason is Reason.REFUSED_ADDRESS
     assert proxy.connections == 0
-
-
-async def test_a_start_url_at_a_private_address_is_asked_for_through_a_proxy_too():
-    proxy = proxy_of("http", names={"localhost": "127.0.0.1"})
-    with proxies(proxy), exit_site.served() as site:
-        async with through(proxy, start=f"localhost:{site.port}") as downloader:
-            response = await get(downloader, f"http://localhost:{site.port}/p/0")
-
-    assert response.status == 200
 
 
 @pytest.mark.thorough
@@ -334,20 +312,6 @@ async def test_a_407_of_the_site_itself_is_its_answer(authority: None):
     assert response.status == 407
 
 
-async def test_a_site_that_speaks_in_the_name_of_a_proxy_does_it_no_harm(site: ExitSite):
-    proxy = proxy_of("http")
-    with proxies(proxy):
-        async with through(proxy, start=site.url[7:]) as downloader:
-            await get(downloader, f"{site.url}/p/0")
-            site.says = 407
-            error = await refusal(downloader, f"{site.url}/p/0")
-            site.says = 200
-            response = await get(downloader, f"{site.url}/p/0")
-
-    assert (error.reason, error.status) == (Reason.HTTP_STATUS, 407)
-    assert response.status == 200
-
-
 async def test_a_proxy_that_is_down_is_passed_over_and_rests(
     site: ExitSite, caplog: pytest.LogCaptureFixture
 ):
@@ -368,24 +332,13 @@ async def test_a_proxy_that_is_down_is_passed_over_and_rests(
     assert "s3cret" not in caplog.text
 
 
-async def test_requests_without_a_session_take_turns(site: ExitSite):
-    servers = [proxy_of("http", f"127.0.0.{n}") for n in (2, 3, 4)]
-    with proxies(*servers):
-        async with through(*servers, start=site.url[7:]) as downloader:
-            for _ in range(6):
-                await get(downloader, f"{site.url}/p/0")
-
-    assert site.exits == {"127.0.0.2": 2, "127.0.0.3": 2, "127.0.0.4": 2}
-
-
 @pytest.mark.thorough
 @pytest.mark.representative("tls-http")
 @pytest.mark.parametrize("kind", ["http", "socks5h"])
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 async def test_a_connection_is_used_again_for_its_own_proxy_user_and_origin_alone(
-    kind: str, tls: bool, authority: None, monkeypatch: pytest.MonkeyPatch
+    kind: str, tls: bool, authority: None
 ):
-    monkeypatch.setattr("crawlcw.fetch.connector.REST", 0.0)
     one, two = proxy_of(kind, "127.0.0.2"), proxy_of(kind, "127.0.0.3")
     certificate = TRUSTED if tls else None
     with proxies(one, two), exit_site.served(certificate=certificate) as site:
@@ -440,33 +393,6 @@ async def test_a_proxy_that_cannot_reach_the_host_is_not_to_blame(authority: Non
         assert proxy.url in error.message
 
 
-async def test_no_http_from_a_proxy_that_is_to_open_a_tunnel_is_an_error_of_the_protocol(
-    caplog: pytest.LogCaptureFixture,
-):
-    proxy = proxy_of("http", answers=b"no HTTP at all\r\n\r\n")
-    with proxies(proxy):
-        async with through(proxy) as downloader:
-            error = await refusal(downloader, "https://shop.test/")
-
-    assert error.reason is Reason.PROTOCOL
-    assert str(error.proxy) == proxy.url
-    assert caplog.records == []
-
-
-async def test_a_socks_proxy_that_hangs_up_after_its_greeting_may_have_lost_the_host(
-    site: ExitSite,
-):
-    proxy = proxy_of("socks5h")
-    with proxies(proxy):
-        async with through(proxy, start=site.url[7:]) as downloader:
-            await get(downloader, f"{site.url}/p/0")
-            proxy.hangs_up = True
-            error = await refusal(downloader, "http://shop.test/")
-
-    assert error.reason is Reason.DISCONNECTED
-    assert str(error.proxy) == proxy.url
-
-
 @pytest.mark.parametrize(("reply", "reason"), [(4, Reason.CONNECT), (7, Reason.PROXY)])
 async def test_a_reply_of_socks_tells_a_failure_of_the_host_from_one_of_the_proxy(
     reply: int, reason: Reason
@@ -478,30 +404,6 @@ async def test_a_reply_of_socks_tells_a_failure_of_the_host_from_one_of_the_prox
 
     assert error.reason is reason
     assert "socks" in error.message
-
-
-async def test_a_user_without_a_password_logs_in_with_an_empty_one(site: ExitSite):
-    proxy = proxy_of("http", login="ann:")
-    with proxies(proxy):
-        url = f"http://ann@127.0.0.1:{proxy.port}"
-        async with through(url, start=site.url[7:]) as downloader:
-            response = await get(downloader, f"{site.url}/p/0")
-
-    assert response.status == 200
-
-
-async def test_silence_over_a_connection_of_a_proxy_that_is_used_again_may_be_the_sites(
-    site: ExitSite, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("crawlcw.fetch.connector.REST", 0.0)
-    proxy = proxy_of("http")
-    with proxies(proxy):
-        async with through(proxy, start=site.url[7:], read_timeout="50ms") as downloader:
-            await get(downloader, f"{site.url}/p/0")
-            proxy.hangs = True
-            error = await refusal(downloader, f"{site.url}/p/0")
-
-    assert (error.reason, proxy.connections) == (Reason.TIMEOUT_READ, 1)
 
 
 @pytest.mark.parametrize(
@@ -531,26 +433,3 @@ async def test_a_site_that_is_silent_behind_a_tunnel_is_not_the_proxys_fault(
 
     assert error.reason is reason
     assert str(error.proxy) == proxy.url
-
-
-@pytest.mark.parametrize("kind", ["http", "socks5h"])
-async def test_silence_through_a_proxy_that_has_worked_may_be_the_sites(
-    kind: str, site: ExitSite, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("crawlcw.fetch.proxies._PATIENCE", 0.0)
-    silent = ProxyServer("http", "127.0.0.3", is_silent=True)
-    with proxies(silent):
-        names = {"shop.test": f"127.0.0.1:{site.port}", "silent.test": f"127.0.0.3:{silent.port}"}
-        proxy = proxy_of(kind, "127.0.0.2", names=names)
-        with proxies(proxy):
-            brief = {"read_timeout": "300ms", "connect_timeout": "300ms"}
-            async with through(proxy, **brief) as downloader:
-                await get(downloader, "http://shop.test/p/0")
-                behind = await refusal(downloader, "http://silent.test/")
-                proxy.is_silent = True
-                error = await refusal(downloader, "http://other.test/")
-
-    assert behind.reason is Reason.TIMEOUT_READ
-    assert str(behind.proxy) == proxy.url
-    # Only a SOCKS proxy can answer the greeting.
-    assert error.reason is (Reason.PROXY if kind == "socks5h" else Reason.TIMEOUT_READ)

@@ -31,7 +31,6 @@ from tests.support import media_site
 from tests.support.attempts import Layered, attempt, session
 from tests.support.media_site import BLOCK, Media, MediaSite
 
-KIB = 1 << 10
 FILM = Media(size=5 * BLOCK + 17)
 SETTINGS = Settings(timeout="2s", read_timeout="500ms", max_body="1 KiB")
 
@@ -91,15 +90,6 @@ async def test_a_body_of_any_type_and_size_is_in_a_file_and_not_in_memory(
     assert names(tmp_path) == [f"{FILM.sha256}-film.mp4"]
 
 
-@pytest.mark.parametrize("size", [0, 1, BLOCK])
-async def test_small_files_are_files(site: MediaSite, tmp_path: Path, size: int) -> None:
-    site.files["/film.mp4"] = media = Media(size=size)
-
-    response = await saved(site, tmp_path)
-
-    check(response.file, media)
-
-
 async def test_equal_contents_are_one_file(site: MediaSite, tmp_path: Path) -> None:
     site.files["/copy.mp4"] = FILM
 
@@ -117,17 +107,6 @@ async def test_one_url_asked_for_twice_at_once_is_one_file(site: MediaSite, tmp_
     assert len(names(tmp_path)) == 1
 
 
-async def test_a_file_that_lost_its_end_is_put_right(site: MediaSite, tmp_path: Path) -> None:
-    first = (await saved(site, tmp_path)).file
-    assert first is not None
-    os.truncate(first.path, 10)
-
-    again = (await saved(site, tmp_path)).file
-
-    assert again == first
-    check(again)
-
-
 async def test_a_page_that_says_why_there_is_no_file_is_read_as_a_page(
     site: MediaSite, tmp_path: Path
 ) -> None:
@@ -143,14 +122,6 @@ async def test_an_answer_without_content_is_no_file(tmp_path: Path) -> None:
 
     with pytest.raises(FetchError, match="204"):
         await Layered(SaveFile(SETTINGS), over=web).fetch(request, url=request.url)
-
-
-async def test_the_connection_of_a_file_is_used_again(site: MediaSite, tmp_path: Path) -> None:
-    request = Request(site.url("/film.mp4"), save_to=tmp_path)
-    async with AiohttpDownloader(SETTINGS, start_origins=[f"127.0.0.1:{site.port}"]) as downloader:
-        await attempt(request, downloader=downloader, settings=SETTINGS)
-
-        assert len(downloader._connector._idle) == 1
 
 
 async def test_a_coded_body_that_ends_too_early_is_no_file(site: MediaSite, tmp_path: Path) -> None:
@@ -172,17 +143,6 @@ async def test_a_coding_that_nobody_asked_for_is_taken_off(site: MediaSite, tmp_
 
     check(response.file)
     assert site.asked[0][1]["accept-encoding"] == "identity"
-
-
-async def test_half_a_coded_body_is_no_file_and_is_not_resumed(
-    site: MediaSite, tmp_path: Path
-) -> None:
-    packed = gzip.compress(os.urandom(BLOCK * 4))
-    site.files["/film.mp4"] = packed_media(packed)
-    await interrupted(site, tmp_path)
-
-    assert names(tmp_path) == []
-    check((await saved(site, tmp_path)).file, Media(size=4 * BLOCK, body=gzip.decompress(packed)))
 
 
 async def test_a_body_that_swells_without_end_is_refused(
@@ -244,28 +204,6 @@ async def test_the_beginning_of_a_file_says_if_a_login_is_asked_for(
         return not response.body
 
     check((await checked(site, tmp_path, is_login, own=session())).file)
-
-
-async def test_a_file_is_none_where_the_spider_cannot_tell_a_login(
-    site: MediaSite, tmp_path: Path
-) -> None:
-    def is_login(_: Spider, response: Response) -> bool:
-        raise KeyError(response.url)
-
-    with pytest.raises(FetchError, match="login_when raised KeyError"):
-        await checked(site, tmp_path, is_login, own=session())
-
-    assert names(tmp_path) == []
-
-
-async def test_what_was_cut_in_memory_is_no_file(tmp_path: Path) -> None:
-    web = ReplayDownloader({"http://a.example/a": Replay(body=b"abc", truncated="bytes")})
-    request = Request("http://a.example/a", save_to=tmp_path)
-
-    with pytest.raises(FetchError) as caught:
-        await Layered(SaveFile(SETTINGS), over=web).fetch(request, url=request.url)
-
-    assert caught.value.reason is Reason.BODY_TOO_LARGE
 
 
 async def test_a_file_needs_its_origins_password_as_pages_do(
@@ -389,28 +327,6 @@ async def test_a_file_is_never_of_two_versions(
     assert site.ranges()[1] == f"bytes={3 * BLOCK}-"
 
 
-async def test_a_part_without_the_date_that_was_asked_for_is_of_no_use(
-    site: MediaSite, tmp_path: Path
-) -> None:
-    site.files["/film.mp4"] = Media(size=FILM.size, etag=None, changed=1e9)
-    await interrupted(site, tmp_path)
-    media = Media(size=FILM.size, version=2, changed=1e9, checks=False, parts_tell=False)
-    site.files["/film.mp4"] = media
-
-    check((await saved(site, tmp_path)).file, media)
-    assert site.ranges() == [None, f"bytes={3 * BLOCK}-", None]
-
-
-async def test_a_part_of_what_has_no_known_size_is_of_no_use(
-    site: MediaSite, tmp_path: Path
-) -> None:
-    site.files["/film.mp4"] = replace(FILM, chunked=True, parts_total="*", range_size=BLOCK)
-    await interrupted(site, tmp_path)
-
-    check((await saved(site, tmp_path)).file)
-    assert site.ranges() == [None, f"bytes={3 * BLOCK}-", None]
-
-
 async def test_more_than_the_range_that_is_told_is_no_file_and_nothing_of_it_stays(
     site: MediaSite, tmp_path: Path
 ) -> None:
@@ -427,16 +343,6 @@ async def test_more_than_the_range_that_is_told_is_no_file_and_nothing_of_it_sta
     check((await saved(site, tmp_path)).file)
 
 
-async def test_a_range_that_is_not_the_one_asked_for_is_not_used(
-    site: MediaSite, tmp_path: Path
-) -> None:
-    await interrupted(site, tmp_path)
-    site.files["/film.mp4"] = replace(FILM, range_from=BLOCK)
-
-    check((await saved(site, tmp_path)).file)
-    assert site.ranges() == [None, f"bytes={3 * BLOCK}-", None]
-
-
 async def test_a_part_of_what_was_asked_for_is_gone_on_with(
     site: MediaSite, tmp_path: Path
 ) -> None:
@@ -451,22 +357,6 @@ async def test_a_part_of_what_was_asked_for_is_gone_on_with(
         await saved(site, tmp_path)
     check((await saved(site, tmp_path)).file)
     assert site.ranges() == [None, *(f"bytes={n * BLOCK}-" for n in (3, 4, 5))]
-
-
-async def test_a_file_that_was_whole_but_not_in_its_place_is_asked_for_its_last_byte(
-    site: MediaSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partial.PartialFile, "finish", _full)
-    with pytest.raises(asyncio.CancelledError):
-        await saved(site, tmp_path)
-    monkeypatch.undo()
-
-    check((await saved(site, tmp_path)).file)
-    assert site.ranges() == [None, f"bytes={FILM.size - 1}-"]
-
-
-def _full(_: partial.PartialFile) -> str:
-    raise asyncio.CancelledError
 
 
 async def test_what_is_not_known_to_be_on_the_disk_is_not_gone_on_from(
@@ -578,17 +468,6 @@ async def test_a_download_that_only_drips_has_a_deadline(site: MediaSite, tmp_pa
     assert caught.value.reason is Reason.TIMEOUT_TOTAL
 
 
-async def test_a_silent_server_is_left_after_the_read_timeout(
-    site: MediaSite, tmp_path: Path
-) -> None:
-    site.files["/film.mp4"] = Media(size=FILM.size, pause=10)
-
-    with pytest.raises(FetchError) as caught:
-        await saved(site, tmp_path, timeout="5s", read_timeout="100ms")
-
-    assert caught.value.reason is Reason.TIMEOUT_READ
-
-
 Usage = namedtuple("Usage", "total used free")
 
 
@@ -639,13 +518,6 @@ async def test_a_write_that_fails_says_why(
 
     assert caught.value.reason is reason
     assert names(tmp_path) == []
-
-
-async def test_a_folder_that_cannot_be_made_says_so(site: MediaSite, tmp_path: Path) -> None:
-    (tmp_path / "films").write_text("a file")
-
-    with pytest.raises(FetchError, match=r"cannot save to .*films: Not a directory"):
-        await saved(site, tmp_path / "films")
 
 
 # Remote stores -------------------------------------------------------------------
