@@ -1,6 +1,5 @@
 """The kinds of settings that may hold a secret: no error, log or `repr` shows their values."""
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -64,7 +63,7 @@ class SecretUrl(str):
 
 
 class Headers(SettingField[Pairs, SecretPairs]):
-    """Headers by name; in text a JSON object, or one `Name: value` a line."""
+    """Headers by name; in text one `Name: value` a line."""
 
     def read(self, value: Pairs) -> SecretPairs:
         return SecretPairs(_checked(name, content) for name, content in _pairs(value))
@@ -127,27 +126,16 @@ class Webhook(SettingField[str | None, SecretUrl | None]):
 def _pairs(value: Pairs) -> list[tuple[Any, Any]]:
     given: Any = value
     if isinstance(value, str):
-        given = _in_text(value.strip())
+        lines = [] if is_none(value) else [each for each in value.splitlines() if each.strip()]
+        if not all(":" in each for each in lines):
+            raise SettingsError("they are no headers: write `Name: value`, one a line")
+        given = [[part.strip() for part in each.split(":", 1)] for each in lines]
     if isinstance(given, Mapping):
         return list(given.items())
     try:
         return [(name, content) for name, content in given]
     except (TypeError, ValueError):
         raise SettingsError("they are no headers: write a mapping of names to values") from None
-
-
-def _in_text(text: str) -> object:
-    if is_none(text):
-        return {}
-    if text.startswith("{"):
-        try:
-            return json.loads(text)
-        except ValueError:
-            raise SettingsError("they are no headers: the text is no JSON object") from None
-    pairs = [line.partition(":") for line in text.splitlines() if line.strip()]
-    if not all(colon for _, colon, _ in pairs):
-        raise SettingsError("they are no headers: write `Name: value`, one a line, or JSON")
-    return [(name.strip(), content.strip()) for name, _, content in pairs]
 
 
 def _checked(name: object, content: object) -> tuple[str, str]:

@@ -352,7 +352,13 @@ def layered(
     `SettingsError` naming the setting, its source, and the nearest known name.
     """
     merged = _with(base, project or {}, source="[tool.crawlcw] in pyproject.toml")
-    merged = _with(merged, _from_environment(environment or {}), source="the environment")
+    names = _variables()
+    of_environment = {
+        names[name.upper()]: value
+        for name, value in (environment or {}).items()
+        if name.startswith(_PREFIX) and name.upper() in names
+    }
+    merged = _with(merged, of_environment, source="the environment")
     return _with(merged, _from_texts(assignments), source="-s")
 
 
@@ -393,12 +399,9 @@ def _nearest(name: str) -> str:
     return f"did you mean {near[0]}?" if near else "`crawlcw settings` lists them"
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    return {
-        setting: value
-        for name, value in environment.items()
-        if (setting := _setting(name)) is not None
-    }
+def _variables() -> dict[str, str]:
+    """Return the settings by the variables of the environment that set them."""
+    return {_PREFIX + each.name.upper(): each.name for each in fields(Settings)}
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
@@ -406,29 +409,20 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
     They are no error: a machine may have such variables for reasons of its own.
     """
-    return [
-        f"the environment variable {name} is ignored: {_hint(name)}"
-        for name in sorted(environment)
-        if name.startswith(_PREFIX)
-        and not name.startswith(_OF_TESTS)
-        and name not in _OTHER_VARIABLES
-        and _setting(name) is None
-    ]
-
-
-def _setting(variable: str) -> str | None:
-    """Return the name of the setting that a variable of the environment sets, if any."""
-    name = variable.removeprefix(_PREFIX).lower()
-    known = variable.startswith(_PREFIX) and name in {field.name for field in fields(Settings)}
-    return name if known else None
-
-
-def _hint(variable: str) -> str:
-    known = [_PREFIX + field.name.upper() for field in fields(Settings)]
+    known = {*_variables(), *_OTHER_VARIABLES}
     # The prefix, which all have, would make any two of them alike.
-    names = [each.removeprefix(_PREFIX) for each in (*known, *_OTHER_VARIABLES)]
-    near = difflib.get_close_matches(variable.removeprefix(_PREFIX).upper(), names, n=1)
-    return f"did you mean {_PREFIX}{near[0]}?" if near else "`crawlcw settings` lists the settings"
+    names = [each.removeprefix(_PREFIX) for each in known]
+    sentences = []
+    for name in sorted(environment):
+        if name.startswith(_PREFIX) and name.upper() not in known and _OF_TESTS not in name:
+            near = difflib.get_close_matches(name.removeprefix(_PREFIX).upper(), names, n=1)
+            hint = (
+                f"did you mean {_PREFIX}{near[0]}?"
+                if near
+                else "`crawlcw settings` lists the settings"
+            )
+            sentences.append(f"the environment variable {name} is ignored: {hint}")
+    return sentences
 
 
 def _from_texts(assignments: Iterable[str]) -> dict[str, str]:

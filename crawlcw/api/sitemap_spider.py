@@ -133,9 +133,9 @@ class SitemapSpider(Spider):
             if nesting >= MOST_NESTED:
                 response.dropped.note("max-sitemap-nesting", entry.url)
                 return
-            yield from self._followed(
-                response, entry.url, nesting=nesting + 1, changed=entry.lastmod
-            )
+            url = _resolved(response, entry.url)
+            if url is not None and any(re.search(each, url) for each in self.sitemap_follow):
+                yield self.sitemap_request(url, nesting=nesting + 1, changed=entry.lastmod)
             return
         found = [entry.url]
         if self.sitemap_alternate_links:
@@ -145,13 +145,6 @@ class SitemapSpider(Spider):
             callback = None if url is None else self._callback_of(url)
             if url is not None and callback is not None:
                 yield Request(url, callback, changed=entry.lastmod)
-
-    def _followed(
-        self, response: Response, found: str, *, nesting: int, changed: datetime | None = None
-    ) -> Iterator[Request]:
-        url = _resolved(response, found)
-        if url is not None and any(re.search(each, url) for each in self.sitemap_follow):
-            yield self.sitemap_request(url, nesting=nesting, changed=changed)
 
     def _callback_of(self, url: str) -> str | None:
         for pattern, callback in self.sitemap_rules:

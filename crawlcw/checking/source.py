@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 #: Modules of Scrapy and its plugins, which crawlcw does not use.
@@ -114,7 +114,7 @@ class Source:
 
     def __post_init__(self) -> None:
         self.tree = ast.parse(self.path.read_bytes(), str(self.path))
-        self.imports = tuple(_imports(self.tree.body))
+        self.imports = tuple(_imports(self.tree))
         self._names = {each.name: each.dotted for each in self.imports}
         self._class_nodes = {
             each.name: each for each in self.tree.body if isinstance(each, ast.ClassDef)
@@ -195,38 +195,28 @@ def path_of(expression: ast.expr) -> str:
     return ".".join([expression.id, *reversed(parts)]) if isinstance(expression, ast.Name) else ""
 
 
-def _imports(
-    body: list[ast.stmt], *, is_optional: bool = False, in_function: bool = False
-) -> Iterator[Imported]:
-    within = partial(_imports, is_optional=is_optional, in_function=in_function)
-    for statement in body:
-        named: list[tuple[ast.alias, str]] = []
+def _imports(tree: ast.Module) -> Iterator[Imported]:
+    nodes = list(ast.walk(tree))
+    optional = {inner for node in nodes if _is_guard(node) for inner in ast.walk(node)}
+    in_functions = {
+        inner for node in nodes if isinstance(node, FunctionNode) for inner in ast.walk(node)
+    }
+    for statement in nodes:
         match statement:
             case ast.Import(names=names):
                 named = [(each, each.name if each.asname else _top(each.name)) for each in names]
             case ast.ImportFrom(module=module, names=names, level=level):
                 place = f"{'.' * level}{module or ''}"
                 named = [(each, f"{place}.{each.name}") for each in names]
-            case ast.Try(body=inner, handlers=handlers):
-                guarded = is_optional or any(map(_catches_import, handlers))
-                yield from within(inner, is_optional=guarded)
-                for handler in handlers:
-                    yield from within(handler.body, is_optional=True)
-            case ast.If(test=test, body=inner, orelse=orelse):
-                for_types = is_optional or "TYPE_CHECKING" in ast.unparse(test)
-                yield from within(inner, is_optional=for_types)
-                yield from within(orelse)
-            case ast.FunctionDef(body=inner) | ast.AsyncFunctionDef(body=inner):
-                yield from within(inner, in_function=True)
-            case ast.ClassDef(body=inner) | ast.With(body=inner):
-                yield from within(inner)
-        for each, dotted in named:
+            case _:
+                continue
+        for alias, dotted in named:
             yield Imported(
-                name=each.asname or _top(each.name),
+                name=alias.asname or _top(alias.name),
                 dotted=dotted,
                 line=statement.lineno,
-                is_optional=is_optional,
-                in_function=in_function,
+                is_optional=statement in optional,
+                in_function=statement in in_functions,
             )
 
 
@@ -234,9 +224,17 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _catches_import(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    return any(
-        isinstance(each, ast.Name) and each.id in _IMPORT_ERRORS for each in ast.walk(handler.type)
-    )
+def _is_guard(node: ast.AST) -> bool:
+    """Return whether imports in *node* may fail: for type checkers, or with `ImportError`."""
+    match node:
+        case ast.If(test=test):
+            return "TYPE_CHECKING" in ast.unparse(test)
+        case ast.Try(handlers=handlers):
+            caught = [each.type for each in handlers]
+            return None in caught or any(
+                isinstance(each, ast.Name) and each.id in _IMPORT_ERRORS
+                for kind in caught
+                if kind is not None
+                for each in ast.walk(kind)
+            )
+    return False
