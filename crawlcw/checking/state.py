@@ -8,10 +8,11 @@ properties, and values created on demand (`if self.x is None: self.x = ...`).
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
-from crawlcw.checking.findings import Findings
+from crawlcw.checking.findings import Finding, Findings
 from crawlcw.checking.requests import callbacks_of
-from crawlcw.checking.source import Class, FunctionNode
+from crawlcw.checking.source import Class, FunctionNode, Source
 
 #: Methods that run for each page or item.
 _PER_PAGE = frozenset(
@@ -28,6 +29,19 @@ _CONTAINERS = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict
 _NOT_STATE = frozenset({"state", "settings", "logger"})
 _GUIDE = "spiders#State"
 _INSTEAD = "self.state, which is durable with its page"
+
+
+def of_class(path: Path, name: str) -> list[Finding]:
+    """Return the findings about one class of a file, and about its readable bases.
+
+    Raises one of `UNREADABLE` for a file that cannot be read.
+    """
+    spider = Source(path).class_named(name)
+    lineage = () if spider is None else spider.lineage
+    found = [Findings(str(each.source.path)) for each in lineage]
+    for each, findings in zip(lineage, found, strict=True):
+        look(each, findings)
+    return [finding for findings in found for finding in sorted(findings.all)]
 
 
 def look(spider: Class, found: Findings) -> None:

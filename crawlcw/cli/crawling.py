@@ -7,6 +7,7 @@ from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl
 from crawlcw.cli import exposing, signals
 from crawlcw.cli.exit_codes import INTERRUPTED
+from crawlcw.cli.first_run import warn_of_state
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.showing import Output, report_fields, sum_up, watched
 from crawlcw.crawl.crawl import Crawl
@@ -30,6 +31,7 @@ async def crawl(
     meter = Meter() if output.metrics is not None else None
     async with notifying(spider.name, settings) as notice:
         async with open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as running:
+            await warn_of_state(spider, running.ledger)
             with signals.stopping(running, grace=settings.grace, stuck=running):
                 scraped = exposing.exposed(_Here(running), output.metrics)
                 async with scraped, watched(running, output):

@@ -511,6 +511,14 @@ def test_the_output_of_a_worker_is_printed_at_once(crawl):
     assert shown.getvalue() == "é\n\\xff\n".encode()
 
 
+class Counting(Spider):
+    name = "counting"
+    seen = 0
+
+    def parse(self, response):
+        self.seen += 1
+
+
 async def is_ended_before_its_first_state(worker):
     await worker.order()
     return -signal.SIGTERM
@@ -549,7 +557,7 @@ def test_after_a_crawl_its_items_are_exported_unless_it_was_stopped_at_once(
         for second in range(signals):
             asyncio.get_running_loop().call_later(1 + second, signal.raise_signal, signal.SIGINT)
         return await supervisor.crawl(
-            Pages(),
+            Counting(),
             f"sqlite:///{crawl.folder}/ledger.db",
             settings=Settings(webhook="http://127.0.0.1:9/"),
             output=Output(quiet=True),
@@ -561,3 +569,4 @@ def test_after_a_crawl_its_items_are_exported_unless_it_was_stopped_at_once(
     assert len(exported) == is_exported
     assert posted == [(told, code, has_report)]
     assert [each.name for each in crawl.folder.iterdir()] == ["ledger.db"], "it is closed"
+    assert "state_in_attributes" in crawl.events

@@ -187,6 +187,7 @@ def _in_worker(
     from crawlcw.cli.processes import worker
 
     worker.prepare()
+    lifeline = worker.Lifeline(channel)
 
     def work() -> int:
         made, settings = make()
@@ -196,6 +197,7 @@ def _in_worker(
                 ledger_url,
                 settings=settings,
                 channel=channel,
+                lifeline=lifeline,
                 measured=measured,
             )
         )

@@ -20,6 +20,7 @@ from crawlcw.api.spider import Spider
 from crawlcw.cli import exposing, signals
 from crawlcw.cli.background_tasks import background_tasks
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
+from crawlcw.cli.first_run import warn_of_state
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes.channel import WorkerState
 from crawlcw.cli.processes.worker_process import LOOK_EVERY, WorkerProcess
@@ -79,6 +80,7 @@ async def crawl(
         # Opened here first: an unusable ledger is reported once, not by each worker.
         ledger = await open_ledger(ledger_url, spider.name, settings=settings)
         try:
+            await warn_of_state(spider, ledger)
             supervisor = Supervisor(spider, ledger, settings, processes=processes)
             with (
                 signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill),

@@ -4,12 +4,16 @@ import asyncio
 import ctypes
 import io
 import os
+import select
 import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from crawlcw.api.settings import Settings
@@ -21,11 +25,16 @@ from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK
 from crawlcw.cli.processes.channel import WorkerState, exit_line
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.model.counters import FinishReason
+from crawlcw.model.sanitize import printable
 from crawlcw.telemetry.meter import Meter
 
 _STATE_EVERY = 0.5
 #: Interval until the first page: the state decides whether a crash is one without progress.
 _FIRST_STATE_WITHIN = 0.05
+#: Limits in seconds after the supervisor's end: for the start of the crawl, and for an answer
+#: of the event loop, beyond the time for user code.
+_BEGINS_WITHIN = 10.0
+_ANSWERS_WITHIN = 2.0
 #: The option of prctl(2) for the signal that a process gets when its parent dies.
 _PR_SET_PDEATHSIG = 1
 
@@ -51,6 +60,47 @@ def last_word(channel: int, command: Callable[[], int]) -> int:
         with suppress(OSError):
             os.write(descriptor, exit_line(code))
     return code
+
+
+class Lifeline:
+    """Ends this worker after its supervisor's end if user code blocks the event loop.
+
+    A running loop notices the supervisor's end itself, and stops gracefully.
+    """
+
+    def __init__(self, channel: int) -> None:
+        """Watch the other end of *channel* in a thread, from now until this process ends."""
+        self._channel = os.dup(channel)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._crawl: signals.Abandonable | None = None
+        self._patience = _BEGINS_WITHIN
+        threading.Thread(target=self._watch, name="supervisor", daemon=True).start()
+
+    def hold(self, crawl: signals.Abandonable, *, patience: timedelta) -> None:
+        """Release *crawl* if the running loop is blocked for longer than *patience*."""
+        self._loop, self._crawl = asyncio.get_running_loop(), crawl
+        self._patience = patience.total_seconds() + _ANSWERS_WITHIN
+
+    def _watch(self) -> None:
+        hung_up = select.poll()
+        hung_up.register(self._channel, select.POLLHUP)
+        hung_up.poll()
+        with suppress(RuntimeError):  # the loop has ended, and the process will
+            while self._loop_runs():
+                time.sleep(_STATE_EVERY)
+            if self._crawl is None:
+                os._exit(INTERRUPTED)
+            where = self._crawl.stuck_in()
+            where = f" ({printable(where)})" if where else ""
+            signals.give_up(
+                self._crawl, f"the supervisor has ended, and the event loop is blocked{where}"
+            )
+
+    def _loop_runs(self) -> bool:
+        answered = threading.Event()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(answered.set)
+        return answered.wait(self._patience)
 
 
 class _Pipe(io.FileIO):
@@ -81,6 +131,7 @@ async def crawl(
     *,
     settings: Settings,
     channel: int,
+    lifeline: Lifeline,
     measured: bool,
 ) -> int:
     """Crawl *spider* under the supervisor at the other end of *channel*; return the exit code.
@@ -89,6 +140,7 @@ async def crawl(
     """
     meter = Meter() if measured else None
     async with open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as running:
+        lifeline.hold(running, patience=settings.grace)
         # Signals may come from others: a shutdown of the machine sends one to each process.
         with signals.stopping(running, grace=settings.grace, stuck=running):
             supervisor = socket.socket(fileno=channel)
