@@ -16,6 +16,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.crawl import descriptors
 from crawlcw.errors import SettingsError
 from crawlcw.model.counters import FinishReason
+from crawlcw.model.durations import iso_time
 from crawlcw.model.sanitize import printable
 
 if TYPE_CHECKING:
@@ -64,13 +65,8 @@ class Control:
 
     def fields(self) -> dict[str, Any]:
         """Return the fields for a program's reader: `paused` and `set`."""
-        paused = None if self.paused is None else written_moment(self.paused)
+        paused = None if self.paused is None else iso_time(self.paused)
         return {"paused": paused, "set": dict(self.settings)}
-
-
-def written_moment(moment: datetime) -> str:
-    """Return a time as it is written down."""
-    return moment.isoformat().replace("+00:00", "Z")
 
 
 def check(settings: Mapping[str, str]) -> None:

@@ -4,11 +4,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, assert_never
 
-from crawlcw.crawl.control import written_moment
 from crawlcw.dashboard.asked import Act, Steer
 from crawlcw.dashboard.searches import chosen_by
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
+from crawlcw.model.durations import iso_time
 from crawlcw.model.transitions import REOPEN, WITHDRAW
 from crawlcw.server.refused import RefusedError
 
@@ -33,7 +33,7 @@ async def steer(ledger: Ledger, asked: Steer) -> dict[str, Any]:
     """Pause or resume the crawls of a ledger; raises `RefusedError`."""
     if ledger.kind.tracked:
         raise RefusedError(422, "a use case has no crawl to pause")
-    paused = written_moment(ledger.now()) if asked.order == "pause" else None
+    paused = iso_time(ledger.now()) if asked.order == "pause" else None
     await ledger.notes.set_control({"paused": paused})
     return {"paused": paused}
 

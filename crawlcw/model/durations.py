@@ -1,8 +1,8 @@
-"""A duration as users write it: a timedelta, a number of seconds, or `30s`, `5m`, `1h30m`."""
+"""Durations as users write them (a timedelta, a number of seconds, `30s`, `1h30m`), and times."""
 
 import math
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from crawlcw.errors import SettingsError
 
@@ -62,3 +62,8 @@ def format_duration(value: timedelta) -> str:
     if hours < 48:
         return f"{hours} h {minutes} min"
     return f"{hours // 24} d {hours % 24} h"
+
+
+def iso_time(moment: datetime) -> str:
+    """Return a moment of UTC in ISO 8601, with a Z."""
+    return moment.isoformat().replace("+00:00", "Z")

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from crawlcw.model.durations import iso_time
+
 #: So many resting hosts are remembered; of more, the half whose rest ends last.
 MOST_RESTS = 10_000
 
@@ -60,15 +62,15 @@ class Standstill:
         """Return it for a program: the sentence, and its times in ISO 8601."""
         fields: dict[str, object] = {"sentence": self.sentence()}
         if self.paused_since is not None:
-            return fields | {"paused_since": _iso(self.paused_since)}
+            return fields | {"paused_since": iso_time(self.paused_since)}
         if self.away_since is not None:
-            return fields | {"network_away_since": _iso(self.away_since)}
+            return fields | {"network_away_since": iso_time(self.away_since)}
         if self.proxies:
             fields |= {"proxies": self.proxies}
         elif self.hosts:
             fields |= {"hosts_resting": self.hosts, "why": self.why}
         if self.until is not None:
-            fields |= {"until": _iso(self.until)}
+            fields |= {"until": iso_time(self.until)}
         return fields
 
 
@@ -148,7 +150,3 @@ def failure_text(
 
 def _time_of_day(moment: datetime) -> str:
     return f"{moment.astimezone():%H:%M}"
-
-
-def _iso(moment: datetime) -> str:
-    return moment.isoformat().replace("+00:00", "Z")

@@ -151,13 +151,6 @@ def test_a_reader_that_is_gone_is_no_error_of_anybody(line: str, folder: Path):
 COLOURS = re.compile(rb"\x1b\[[0-9;]*(3[0-8]|4[0-8]|9[0-7]|10[0-7])[0-9;]*m")
 
 
-SHOWN = """
-from rich.text import Text
-from crawlcw.cli.terminal.console import PlainConsole
-PlainConsole().print(Text("[bold]books[/]", style="red"))
-"""
-
-
 def on_terminal(*arguments: str, **variables: str) -> bytes:
     """Return the output of Python on a terminal."""
     ours, theirs = pty.openpty()
@@ -180,11 +173,6 @@ def test_colours_are_for_terminals_whose_user_wants_them(folder: Path):
     # The environment of the tests may set these variables.
     none = {"NO_COLOR": "", "FORCE_COLOR": ""}
 
-    assert COLOURS.search(on_terminal("-c", SHOWN, **none))
-    assert not COLOURS.search(on_terminal("-c", SHOWN, **none | {"NO_COLOR": "1"}))
-    piped = subprocess.run([sys.executable, "-c", SHOWN], capture_output=True, check=True)
-    # Data is never interpreted as markup.
-    assert piped.stdout == b"[bold]books[/]\n"
     stats = on_terminal("-m", "crawlcw", "stats", "books", **none | {"NO_COLOR": "1"})
     assert b"finished" in stats
     assert not COLOURS.search(stats)

@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.control import Control, check, written_moment
+from crawlcw.crawl.control import Control, check
 from crawlcw.errors import SettingsError
+from crawlcw.model.durations import iso_time
 
 pytestmark = pytest.mark.quick
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -20,7 +21,7 @@ def test_where_nothing_is_written_down_nothing_was_told():
 
 
 def test_what_is_written_down_is_read():
-    moment = written_moment(NOON)
+    moment = iso_time(NOON)
     control = Control.of({"paused": moment, "stopped": moment, "fed": "a", "delay": "2s"})
 
     assert control == Control(paused=NOON, stopped=NOON, fed="a", settings={"delay": "2s"})

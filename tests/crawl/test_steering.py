@@ -10,11 +10,11 @@ import pytest
 
 from crawlcw import Settings, Spider
 from crawlcw.assembly import assemble
-from crawlcw.crawl.control import written_moment
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import FinishReason
+from crawlcw.model.durations import iso_time
 from crawlcw.model.task import Status
 from crawlcw.testing.replay import ReplayDownloader
 from tests.crawl.test_crawl import Books, Slowly, in_virtual_time, numbered
@@ -52,14 +52,14 @@ def crawl_of(ledger: Ledger) -> Crawl:
 
 async def test_a_crawl_that_began_before_a_stop_ends_and_one_after_it_does_not(ledger: Ledger):
     before = crawl_of(ledger)
-    await ledger.notes.set_control({"stopped": written_moment(ledger.now())})
+    await ledger.notes.set_control({"stopped": iso_time(ledger.now())})
 
     report = await before.run()
     assert (report.finish_reason, report.pages) == (FinishReason.STOPPED, 0)
     assert report.detail == "by `crawlcw stop`"
 
     earlier = ledger.now() - timedelta(hours=1)
-    await ledger.notes.set_control({"stopped": written_moment(earlier)})
+    await ledger.notes.set_control({"stopped": iso_time(earlier)})
     report = await crawl_of(ledger).run()
     assert (report.finish_reason, report.pages) == (FinishReason.DRAINED, 1)
 
@@ -117,7 +117,7 @@ async def test_a_crawl_that_runs_is_paused_and_resumed(ledger: Ledger):
     running = asyncio.create_task(crawl.run())
     await asyncio.sleep(6)
 
-    await ledger.notes.set_control({"paused": written_moment(ledger.now())})
+    await ledger.notes.set_control({"paused": iso_time(ledger.now())})
     await asyncio.sleep(10)
     begun, counts = len(web.began), await ledger.queries.counts()
     (host,) = (await ledger.hosts.get(["a.example"])).values()

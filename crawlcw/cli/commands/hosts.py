@@ -12,7 +12,7 @@ from crawlcw.cli import ledger_option, loading, loop, options, steering
 from crawlcw.cli.terminal import logs
 from crawlcw.feeds import escaping
 from crawlcw.ledger.protocol import Counts, Ledger
-from crawlcw.model.durations import format_duration
+from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.hosts import Host
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
@@ -113,7 +113,7 @@ def _json(row: Row, *, called: str) -> str:
         **{status.name.lower(): row.counts[status] for status in Status},
         "owner": row.owner,
         "delay": row.delay,
-        "resting_until": None if until is None else until.isoformat().replace("+00:00", "Z"),
+        "resting_until": until and iso_time(until),
         "failures": row.failures,
         "given_up": row.given_up,
         "sitemaps": row.sitemaps,

@@ -6,7 +6,8 @@ import click
 
 from crawlcw.cli import ledger_option, loading, loop, options, steering
 from crawlcw.cli.terminal import logs
-from crawlcw.crawl.control import Control, written_moment
+from crawlcw.crawl.control import Control
+from crawlcw.model.durations import iso_time
 
 
 @click.command("pause")
@@ -35,6 +36,6 @@ async def _pause(name: str, ledger_url: str) -> tuple[str, bool, int]:
     async with steering.crawls(ledger_url, name, instead=instead) as ledger:
         before = Control.of(await ledger.notes.control()).paused
         if before is not None:
-            return written_moment(before), True, await steering.at_work(ledger)
-        paused = written_moment(ledger.now())
+            return iso_time(before), True, await steering.at_work(ledger)
+        paused = iso_time(ledger.now())
         return paused, False, await steering.tell(ledger, {"paused": paused})

@@ -20,7 +20,7 @@ from crawlcw.feeds import escaping
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Count, Counts, Dimension, Group, Ledger, Worker
 from crawlcw.model.dropped import Examples
-from crawlcw.model.durations import format_duration
+from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 
 _SHORTEST_PAUSE = timedelta(seconds=1)
@@ -82,7 +82,7 @@ def command(
     watched: bool,
     every: str | None,
 ) -> int:
-    r"""Show the tasks of SPIDER by status and reason, and the workers.
+    """Show the tasks of SPIDER by status and reason, and the workers.
 
     SPIDER is as for `crawlcw run`, or the name of a use case. A name without recorded
     tasks is an error (exit code 2).
@@ -90,13 +90,6 @@ def command(
     --watch shows a running crawl, from any machine that reaches its ledger: its
     speed, its workers, and the hosts that wait or fail, with the reason. It is a live
     table on a terminal, and one line an interval in a pipe.
-
-    \b
-    Examples:
-      crawlcw stats docs
-      crawlcw stats docs --by status-code
-      crawlcw stats docs --watch
-      crawlcw stats docs --watch --every 60s --json >> docs.jsonl
     """
     if every is not None and not watched:
         raise UsageError("--every needs --watch: add it, or leave --every out")
@@ -219,8 +212,8 @@ def _json(numbers: _Numbers) -> str:
                 {
                     "host": worker.host,
                     "pid": worker.pid,
-                    "started": _moment(worker.started),
-                    "heartbeat": _moment(worker.heartbeat),
+                    "started": iso_time(worker.started),
+                    "heartbeat": iso_time(worker.heartbeat),
                     "pages": worker.counters.pages,
                     "rate": worker.vitals and worker.vitals.rate,
                     "processing": worker.vitals and worker.vitals.processing,
@@ -229,14 +222,10 @@ def _json(numbers: _Numbers) -> str:
                 }
                 for worker in numbers.workers
             ],
-            "next_due": _moment(numbers.next_due),
+            "next_due": numbers.next_due and iso_time(numbers.next_due),
             **numbers.control.fields(),
         }
     )
-
-
-def _moment(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
 
 
 def _print(numbers: _Numbers) -> None:

@@ -10,9 +10,9 @@ from crawlcw.cli import ledger_option, loading, loop, options, steering
 from crawlcw.cli.exit_codes import OK, STILL_AT_WORK
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.terminal import logs
-from crawlcw.crawl.control import FOLLOWED_WITHIN, written_moment
+from crawlcw.crawl.control import FOLLOWED_WITHIN
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.durations import format_duration
+from crawlcw.model.durations import format_duration, iso_time
 
 _LOOK_EVERY = 0.25
 
@@ -39,7 +39,7 @@ def command(*, spider: str, ledger_url: str, wait: bool, timeout: timedelta, as_
     limit = timeout if wait else None
     stopped, workers, left = loop.run(_stop(name, ledger_url, limit))
     if as_json:
-        told = {"spider": name, "stopped": written_moment(stopped), "workers": workers}
+        told = {"spider": name, "stopped": iso_time(stopped), "workers": workers}
         click.echo(json.dumps(told if limit is None else {**told, "left": left}))
     elif not workers:
         click.echo(f"no worker of {name} is at work")
@@ -59,7 +59,7 @@ async def _stop(name: str, ledger_url: str, limit: timedelta | None) -> tuple[da
     instead = "SIGTERM ends its workers"
     async with steering.crawls(ledger_url, name, instead=instead) as ledger:
         stopped = ledger.now()
-        workers = await steering.tell(ledger, {"stopped": written_moment(stopped)})
+        workers = await steering.tell(ledger, {"stopped": iso_time(stopped)})
         left = workers if limit is None else await _left(ledger, stopped, limit)
         return stopped, workers, left
 

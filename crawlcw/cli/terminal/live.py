@@ -5,14 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from crawlcw.cli.background_tasks import background_tasks
-from crawlcw.cli.terminal.console import PlainConsole
 from crawlcw.cli.terminal.progress import Progress, Watched, format_eta
 from crawlcw.model.durations import format_duration
 
@@ -23,7 +22,8 @@ _FRAME_EVERY = 0.25
 async def drawn(crawl: Watched) -> AsyncIterator[None]:
     """Show the progress of *crawl* on stderr within the block."""
     progress = Progress(crawl)
-    with Live(console=PlainConsole(stderr=True), auto_refresh=False, transient=True) as display:
+    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+    with Live(console=console, auto_refresh=False, transient=True) as display:
         async with background_tasks(_count(progress), _draw(progress, display)):
             yield
 

@@ -11,9 +11,8 @@ import logging
 import os
 import sys
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
@@ -42,7 +41,6 @@ _INDENT = "    "
 _LONGEST_READ = 20_000
 _FIRST_FEW = 5
 _COUNT_EVERY = 60.0
-_KEYS_KEPT = 500
 #: Libraries that log each packet, the commands sent to a database included.
 _TALKATIVE = ("aiohttp", "asyncio", "motor", "pymongo")
 #: Libraries that warn of each odd response, such as a bad cookie.
@@ -204,59 +202,12 @@ def _plain(value: object) -> Any:
     return printable(redacted(str(value)[:_LONGEST_READ]), limit=_LONGEST_EXTRA)
 
 
-@dataclass(slots=True)
-class _Repeat:
-    seen: int = 0
-    unsaid: int = 0
-    since: float = 0.0  #: time of the last count
-
-
-class Repeats:
-    """Rate limit of equal records: the first few are shown, then a count each minute.
-
-    *now* is in seconds of a monotonic clock.
-    """
-
-    def __init__(self) -> None:
-        self._repeats: OrderedDict[tuple[str, ...], _Repeat] = OrderedDict()
-
-    def admit(self, key: tuple[str, ...], *, now: float) -> bool:
-        """Return whether to show a record with *key*."""
-        repeat = self._repeats.setdefault(key, _Repeat(since=now))
-        repeat.seen += 1
-        if repeat.seen <= _FIRST_FEW:
-            repeat.since = now
-            return True
-        repeat.unsaid += 1
-        return False
-
-    def counts(self, *, now: float) -> Iterator[tuple[tuple[str, ...], int]]:
-        """Yield the keys that are due, with the number of records not shown since."""
-        for key, repeat in list(self._repeats.items()):
-            if now - repeat.since < _COUNT_EVERY:
-                continue
-            if repeat.unsaid:
-                yield key, repeat.unsaid
-                repeat.unsaid, repeat.since = 0, now
-            else:
-                # A quiet minute: the next records are first ones again.
-                del self._repeats[key]
-        while len(self._repeats) > _KEYS_KEPT:
-            self._repeats.popitem(last=False)
-
-    def rest(self) -> Iterator[tuple[tuple[str, ...], int]]:
-        """Yield the counts that were not shown yet."""
-        for key, repeat in self._repeats.items():
-            if repeat.unsaid:
-                yield key, repeat.unsaid
-        self._repeats.clear()
-
-
 class TerseHandler(logging.Handler):
     """Writes to *stream*, or to the current `sys.stderr`, and counts repeated records.
 
-    Counts only records of crawlcw, by event and reason; records of a spider and debug
-    records are always written.
+    In each minute the first few of equal records are shown, and then their number. Counts
+    only records of crawlcw, by event and reason; records of a spider and debug records are
+    always written.
     """
 
     def __init__(
@@ -265,26 +216,36 @@ class TerseHandler(logging.Handler):
         super().__init__()
         self._stream = stream
         self._clock = clock
-        self._repeats = Repeats()
+        self._since = clock()
+        self._seen: Counter[tuple[str, str]] = Counter()  #: records of this minute
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record, unless it is only counted."""
         now = self._clock()
-        for key, number in self._repeats.counts(now=now):
-            self._tell(key, number)
-        if _counted(record) and not self._repeats.admit(_key(record), now=now):
-            return
+        if now - self._since >= _COUNT_EVERY:
+            self._tell_counts()
+            self._since = now
+        if _counted(record):
+            key = _key(record)
+            self._seen[key] += 1
+            if self._seen[key] > _FIRST_FEW:
+                return
         self._write(record)
 
     def close(self) -> None:
         """Write the remaining counts."""
-        for key, number in self._repeats.rest():
-            self._tell(key, number)
+        self._tell_counts()
         if self._stream is not None:
             self._stream.close()
         super().close()
 
-    def _tell(self, key: tuple[str, ...], number: int) -> None:
+    def _tell_counts(self) -> None:
+        seen, self._seen = self._seen, Counter()
+        for key, number in seen.items():
+            if number > _FIRST_FEW:
+                self._tell(key, number - _FIRST_FEW)
+
+    def _tell(self, key: tuple[str, str], number: int) -> None:
         extra = {"event": "repeated", "of": key[0], "reason": key[1], "times": number}
         fields = {"name": __name__, "levelno": logging.INFO, "levelname": "INFO"}
         what = ", ".join(part for part in key if part)

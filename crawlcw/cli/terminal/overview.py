@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crawlcw.ledger.protocol import Worker
-from crawlcw.model.durations import format_duration
+from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 from crawlcw.observing.observer import HostLine, Look, is_silent
 
@@ -71,8 +71,8 @@ def fields(look: Look) -> dict[str, Any]:
     """Return all fields, for programs; times in UTC, durations in seconds."""
     return {
         look.kind.value: look.name,
-        "time": _moment(look.now),
-        "counted": _moment(look.counted),
+        "time": iso_time(look.now),
+        "counted": look.counted and iso_time(look.counted),
         "counts": look.counts.by_name(),
         "redirects": look.counts.redirects,
         "total": look.counts.known,
@@ -97,8 +97,8 @@ def _worker_fields(worker: Worker) -> dict[str, Any]:
         "name": worker.name,
         "host": worker.host,
         "pid": worker.pid,
-        "started": _moment(worker.started),
-        "heartbeat": _moment(worker.heartbeat),
+        "started": iso_time(worker.started),
+        "heartbeat": iso_time(worker.heartbeat),
         "rate": vitals and vitals.rate,
         "processing": vitals and vitals.processing,
         "memory": vitals and vitals.memory,
@@ -117,12 +117,8 @@ def _host_fields(each: HostLine) -> dict[str, Any]:
         "owner": each.owner,
         "delay": each.host.delay,
         "failures": each.host.failures,
-        "resting_until": _moment(each.host.not_before),
+        "resting_until": each.host.not_before and iso_time(each.host.not_before),
     }
-
-
-def _moment(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
 
 
 def _title(look: Look) -> Text:
