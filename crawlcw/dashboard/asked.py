@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from crawlcw.errors import Reason
-from crawlcw.server.bodies import Asked, Cursor, Moment, StatusName
+from crawlcw.server.bodies import Asked, Cursor, Moment, StatusName, digits
 
 #: Limits: tasks in a page of a search, and tasks chosen one by one.
 MOST_SHOWN = 200
@@ -16,17 +16,9 @@ def _list(given: object) -> object:
     return given.split(",") if isinstance(given, str) else given
 
 
-def _digits(given: object) -> object:
-    return int(given) if isinstance(given, str) and given.isascii() and given.isdecimal() else given
-
-
 Text = Annotated[str, Field(max_length=4_096, pattern=r"^[^\x00-\x1f\x7f]*$")]
 TaskName = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 OneReason = Annotated[Reason, Field(strict=False)]
-
-
-class Nothing(Asked):
-    """A request without parameters."""
 
 
 class History(Asked):
@@ -50,7 +42,7 @@ class FindTasks(Selection):
     """A search for tasks, the last changed first."""
 
     text: Text = ""
-    limit: Annotated[int, Field(ge=1, le=MOST_SHOWN), BeforeValidator(_digits)] = 50
+    limit: Annotated[int, Field(ge=1, le=MOST_SHOWN), BeforeValidator(digits)] = 50
     after: Cursor | None = None
 
 

@@ -1,7 +1,7 @@
 """Static files of the page, and its Content Security Policy: nothing from other origins."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import resources
 
 from aiohttp import web
@@ -38,27 +38,17 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asset:
-    """One file of the page."""
-
-    body: bytes
-    content_type: str
-
-    def response(self) -> web.Response:
-        """Return the response with this file."""
-        return web.Response(
-            body=self.body, content_type=self.content_type, charset="utf-8", headers=HEADERS
-        )
-
-
-def assets() -> Mapping[str, Asset]:
-    """Return the page's files by their paths, with `/`."""
+def assets() -> Mapping[str, Callable[[], web.Response]]:
+    """Return the makers of the responses with the page's files, by their paths."""
     found = {
-        f"/static/{each.name}": Asset(
-            body=each.read_bytes(), content_type=_TYPES[each.name.rpartition(".")[2]]
+        f"/static/{file.name}": partial(
+            web.Response,
+            body=file.read_bytes(),
+            content_type=_TYPES[file.name.rpartition(".")[2]],
+            charset="utf-8",
+            headers=HEADERS,
         )
-        for each in resources.files("crawlcw.dashboard").joinpath("static").iterdir()
-        if each.name.rpartition(".")[2] in _TYPES
+        for file in resources.files("crawlcw.dashboard").joinpath("static").iterdir()
+        if file.name.rpartition(".")[2] in _TYPES
     }
     return {**found, "/": found["/static/index.html"]}

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from crawlcw.server.access import Access, is_loopback
+from crawlcw.server.access import Access, host_of, is_loopback
 from crawlcw.server.refused import RefusedError
 
 #: Header of the key in changing requests, see `Gate.key`.
@@ -55,7 +55,7 @@ class Gate:
             self._check_key(request.headers.get(KEY_HEADER, ""))
 
     def _check_host(self, header: str) -> None:
-        name = _name(header)
+        name = host_of(header)
         if is_loopback(name) or name in self._hosts:
             return
         # An IP address is safe from DNS rebinding.
@@ -77,12 +77,6 @@ def _check_origin(request: web.Request) -> None:
     foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host")
     if site not in _OWN_SITES or foreign:
         raise RefusedError(403, "this request comes from another site's page")
-
-
-def _name(header: str) -> str:
-    """Return a Host header's name or address, without its port."""
-    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdecimal() else header
-    return name.removeprefix("[").removesuffix("]").lower()
 
 
 def _is_address(name: str) -> bool:

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 import crawlcw
 from crawlcw.dashboard import actions, asked
-from crawlcw.dashboard.assets import Asset, assets
+from crawlcw.dashboard.assets import assets
 from crawlcw.dashboard.crawls import Crawls
 from crawlcw.dashboard.gate import Gate
 from crawlcw.dashboard.history import history
@@ -64,8 +64,8 @@ class _Dashboard:
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Add the routes of the handlers."""
-        for path, asset in assets().items():
-            router.add_route("GET", path, _sending(asset))
+        for path, respond in assets().items():
+            router.add_route("GET", path, _sending(respond))
         crawl = "/api/crawls/{name}"
         router.add_route("GET", "/api/start", self._start)
         router.add_route("GET", f"{crawl}/live", self.streams.answer)
@@ -115,9 +115,11 @@ class _Dashboard:
         return _answered(answer)
 
 
-def _sending(asset: Asset) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _sending(
+    respond: Callable[[], web.Response],
+) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handler(_request: web.Request) -> web.Response:
-        return asset.response()
+        return respond()
 
     return handler
 

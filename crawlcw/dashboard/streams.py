@@ -16,7 +16,6 @@ from crawlcw.feeds.escaping import escape_json
 from crawlcw.model.sanitize import printable
 from crawlcw.model.values import to_json
 from crawlcw.server.connections import CONNECTIONS
-from crawlcw.server.refused import RefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +23,6 @@ logger = logging.getLogger(__name__)
 _EVERY = 1.0
 #: Seconds after which a client that reads nothing is dropped.
 _PATIENCE = 30.0
-_MOST_STREAMS = 64
 _AWAY = "the ledger is unavailable"
 
 
@@ -34,7 +32,6 @@ class Streams:
     def __init__(self, crawls: Crawls) -> None:
         self._crawls = crawls
         self._stopping = asyncio.Event()
-        self._open = 0
 
     def stop(self) -> None:
         """End all streams."""
@@ -42,25 +39,19 @@ class Streams:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Send a crawl's overview every second, until the client leaves or the server ends."""
-        if self._open >= _MOST_STREAMS:
-            raise RefusedError(503, f"{_MOST_STREAMS} pages are open already: close one")
         overview = await self._crawls.overview(request.match_info["name"])
         response = web.StreamResponse()
         response.content_type = "text/event-stream"
-        self._open += 1
-        try:
-            with suppress(ConnectionError, TimeoutError):
-                await response.prepare(request)
-                # The server works on the request as long as the stream lasts.
-                request.app[CONNECTIONS].asked(request)
-                while not self._stopping.is_set():
-                    event = await _seen(overview)
-                    async with asyncio.timeout(_PATIENCE):
-                        await response.write(event)
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(self._stopping.wait(), _EVERY)
-        finally:
-            self._open -= 1
+        with suppress(ConnectionError, TimeoutError):
+            await response.prepare(request)
+            # The server works on the request as long as the stream lasts.
+            request.app[CONNECTIONS].asked(request)
+            while not self._stopping.is_set():
+                event = await _seen(overview)
+                async with asyncio.timeout(_PATIENCE):
+                    await response.write(event)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), _EVERY)
         return response
 
 

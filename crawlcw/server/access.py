@@ -43,11 +43,16 @@ class Access:
 
 
 def _check_host(header: str) -> None:
-    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdecimal() else header
-    if not is_loopback(name.removeprefix("[").removesuffix("]")):
+    if not is_loopback(host_of(header)):
         raise RefusedError(
             403, "without a token the server answers to localhost and 127.0.0.1 only"
         )
+
+
+def host_of(header: str) -> str:
+    """Return the name or address of a Host header, without its port."""
+    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdecimal() else header
+    return name.removeprefix("[").removesuffix("]").lower()
 
 
 def is_loopback(host: str) -> bool:

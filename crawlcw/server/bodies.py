@@ -35,7 +35,8 @@ def _whole(given: object) -> object:
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
-def _digits(given: object) -> object:
+def digits(given: object) -> object:
+    """Return the number that a text of digits stands for, anything else as it is."""
     return int(given) if isinstance(given, str) and _DIGITS.fullmatch(given) else given
 
 
@@ -190,7 +191,7 @@ class FindTasks(Asked):
     stage: Stage | None = None
     since: Moment | None = None
     until: Moment | None = None
-    limit: Annotated[int, Field(ge=1, le=MOST_TASKS), BeforeValidator(_digits)] = 100
+    limit: Annotated[int, Field(ge=1, le=MOST_TASKS), BeforeValidator(digits)] = 100
     after: Cursor | None = None
 
 

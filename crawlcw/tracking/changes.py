@@ -9,14 +9,14 @@ from crawlcw.errors import Reason, UsageError
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.task import Status
 from crawlcw.tracking import choices, keys
-from crawlcw.tracking.base import Base
 from crawlcw.tracking.choices import Statuses
+from crawlcw.tracking.questions import Questions
 
 #: The resolution of a ledger's time.
 A_MILLISECOND = timedelta(milliseconds=1)
 
 
-class Changes(Base):
+class Changes(Questions):
     """Retry, withdraw, reset, reopen or delete tasks.
 
     Each method changes the tasks of some keys, those that match the filters, or, with

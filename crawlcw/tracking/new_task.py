@@ -1,12 +1,9 @@
-"""Tasks to be added: one, or any number of them."""
+"""A task to be added."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import islice
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +16,3 @@ class NewTask:
     stage: str | None = None  #: None: the use case's first
     context: Mapping[str, Any] | None = None
     delay: timedelta = timedelta(0)
-
-
-def in_chunks(things: Iterable[T], *, size: int) -> Iterator[list[T]]:
-    """Yield the *things*, *size* at a time, and the rest."""
-    left = iter(things)
-    while chunk := list(islice(left, size)):
-        yield chunk

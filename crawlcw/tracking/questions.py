@@ -1,27 +1,63 @@
 """Questions on the tasks of a use case."""
 
+import asyncio
 import dataclasses
 import heapq
-from collections.abc import AsyncGenerator
-from datetime import datetime
+from collections.abc import AsyncGenerator, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
-from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Counts
-from crawlcw.model.task import Record
+from crawlcw.errors import Reason, TaskNotFoundError
+from crawlcw.ledger.protocol import Counts, Ledger, TaskFilter
+from crawlcw.model.task import Record, key_id
 from crawlcw.tracking import choices, keys, views
-from crawlcw.tracking.base import Base
+from crawlcw.tracking.adding import Adder
+from crawlcw.tracking.blobs import Blobs
 from crawlcw.tracking.choices import Statuses
+from crawlcw.tracking.coalescer import Coalescer
+from crawlcw.tracking.policy import Policy
+from crawlcw.tracking.session import Session
+from crawlcw.tracking.sync_calls import LoopPortal
+from crawlcw.tracking.use_case import UseCase
 from crawlcw.tracking.views import Page, TrackedTask
 
 
-class Questions(Base):
-    """Reads tasks and counts them."""
+class Questions:
+    """A use case with its session on a ledger: reads tasks and counts them."""
+
+    def __init__(
+        self, ledger: Ledger, use_case: UseCase, policy: Policy, *, give_up: timedelta
+    ) -> None:
+        """Wait up to *give_up* for an unavailable ledger."""
+        self.use_case = use_case
+        self.session = Session(ledger, policy, give_up=give_up)
+        self.ledger = self.session.ledger
+        #: Set after this process has made tasks due.
+        self.added = asyncio.Event()
+        self.portal = LoopPortal()
+        self._blobs = Blobs(self.ledger)
+        self._adder = Adder(self.ledger, use_case)
+        #: Reads tasks by id; concurrent reads share one query.
+        self.records: Coalescer[bytes, Record | None] = Coalescer(self._read)
 
     async def get(self, key: str) -> TrackedTask:
         """Return all that is known of a task; raises `TaskNotFoundError`."""
         record = await self._record(keys.key(key))
         return await self._whole(self._view(record))
+
+    async def _record(self, key: str) -> Record:
+        record = await self.records(key_id(key))
+        if record is None:
+            raise TaskNotFoundError(key)
+        return record
+
+    async def _read(self, ids: Sequence[bytes]) -> list[Record | None]:
+        if len(ids) == 1:
+            return [await self.ledger.tasks.get(ids[0])]
+        chosen = TaskFilter(ids=set(ids))
+        found = await self.ledger.queries.find(chosen, limit=len(ids))
+        records = {record.task.id: record for record in found}
+        return [records.get(each) for each in ids]
 
     def _view(self, record: Record) -> TrackedTask:
         return TrackedTask.of(record, stage=self.use_case.named(record.task.callback))

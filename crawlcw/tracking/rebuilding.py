@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crawlcw.errors import Reason
+from crawlcw.ledger.choosing import batches
 from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
 from crawlcw.model.task import WAITING, Status, key_id
 from crawlcw.tracking import keys as names
 from crawlcw.tracking.changes import A_MILLISECOND
-from crawlcw.tracking.new_task import NewTask, in_chunks
+from crawlcw.tracking.new_task import NewTask
 from crawlcw.tracking.tracker import Tracker
 
 #: So many tasks are looked at, or changed, at once.
@@ -32,7 +33,7 @@ async def rebuild(tracker: Tracker, mapping: Mapping[str, int]) -> Rebuilt:
     began = ledger.now() + A_MILLISECOND
     priorities = {names.key(key): names.priority(each) for key, each in mapping.items()}
     added = reopened = prioritised = 0
-    for keys in in_chunks(priorities, size=_AT_ONCE):
+    for keys in batches(priorities, _AT_ONCE):
         new = [NewTask(key, priority=priorities[key]) for key in keys]
         added += (await tracker.add_many(new)).new
         by_id = {key_id(key): priorities[key] for key in keys}

@@ -26,6 +26,7 @@ from crawlcw.errors import (
     TaskNotDueError,
     UsageError,
 )
+from crawlcw.ledger.choosing import batches
 from crawlcw.ledger.protocol import Added, TaskFilter
 from crawlcw.ledger.shielding import run_shielded
 from crawlcw.ledger_opening import open_tracked
@@ -37,10 +38,9 @@ from crawlcw.tracking.changes import A_MILLISECOND, Changes
 from crawlcw.tracking.choices import Statuses
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.handling import handle
-from crawlcw.tracking.new_task import NewTask, in_chunks
+from crawlcw.tracking.new_task import NewTask
 from crawlcw.tracking.opening import Opening
 from crawlcw.tracking.policy import Policy, written
-from crawlcw.tracking.questions import Questions
 from crawlcw.tracking.sync_calls import SyncCalls
 from crawlcw.tracking.use_case import UseCase
 
@@ -51,7 +51,7 @@ _GIVE_UP = timedelta(minutes=5)
 CHUNK = 500
 
 
-class Tracker(Questions, Changes):
+class Tracker(Changes):
     """The tasks of one use case."""
 
     @classmethod
@@ -179,7 +179,7 @@ class Tracker(Questions, Changes):
             finally:
                 await gathering.finish()
         else:
-            for chunk in in_chunks(tasks, size=CHUNK):
+            for chunk in batches(tasks, CHUNK):
                 await add(chunk)
         return added
 
