@@ -9,8 +9,6 @@ import pytest
 from crawlcw.model.task import Status
 from crawlcw.tracking import Execution, Tracker, Worker
 
-NEVER = 3600.0
-
 
 class Door:
     """A handler whose tasks with `waits` wait until `open` is set."""
