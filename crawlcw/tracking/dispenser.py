@@ -1,17 +1,21 @@
 """Dispense tasks to external workers, which are known by name only.
 
-No background work: each call hands out, renews or trims the tasks of one worker.
+No background work: each call hands out, renews or trims the tasks of one worker. Such a worker
+is on no list, and no process looks whether it lives. If it does not touch a task in time, the
+task goes back to the pool by the lease's end, and counts as lost as with any other lease.
 """
 
 import asyncio
+import secrets
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from crawlcw.errors import LedgerError, LedgerUnavailableError, UsageError
-from crawlcw.model.task import Lease, Payload, Record, key_id
-from crawlcw.model.transitions import lease_of
+from crawlcw.model.task import Lease, Payload, Record, Task, key_id
+from crawlcw.model.transitions import ended_since, is_quarantined, lease_of
 from crawlcw.tracking import keys as names
 from crawlcw.tracking import rebuilding
 from crawlcw.tracking.blobs import Blobs
@@ -23,13 +27,19 @@ from crawlcw.tracking.endings import (
     Refusal,
     Release,
     check_ending,
+    holder,
     holds,
     refusal_of,
+    request_holder,
 )
-from crawlcw.tracking.lease_broker import LeaseBroker, holder, request_holder
 from crawlcw.tracking.rebuilding import Rebuilt
 from crawlcw.tracking.settling import Settler
 from crawlcw.tracking.tracker import Tracker
+
+#: Seconds between two looks at the use case's settings.
+_POLICY_CHECK = 15.0
+#: Tasks claimed by one write, and looked at beyond those while some have their grace.
+_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +72,17 @@ class Dispenser:
         self._tracker = tracker
         self._ledger = tracker.ledger
         self._blobs = Blobs(tracker.ledger)
-        self._broker = LeaseBroker(tracker, ttl=ttl)
+        self._ttl = ttl
+        # Several dispensers count their claims each for itself.
+        self._nonce = secrets.token_hex(6)
+        self._policy_seen = time.monotonic()
+        self._claiming = asyncio.Lock()
         self._settler = Settler(tracker)
 
     @property
     def ttl(self) -> timedelta:
         """Duration of a worker's leases, after each `assign` or `touch`."""
-        return self._broker.ttl
+        return self._ttl or self._tracker.policy.lease
 
     async def assign(
         self,
@@ -96,20 +110,20 @@ class Dispenser:
             raise UsageError(f"a limit is a whole number from 0, not {limit!r}")
         if stages is not None:
             stages = self._tracker.use_case.places(names.stage(each) for each in stages)
-        await self._broker.follow_policy()
+        await self._follow_policy()
         until = self._ledger.now() + self.ttl
-        held = await self._broker.held(mine)
+        held = await self._ledger.leases.held(mine)
         kept = await self._trimmed(held, limit) if request is None else held
-        leases = await self._broker.begin(await self._broker.renew(kept))
+        leases = await self._begin(await self._renew(kept))
         if request is None or not leases:
-            more = await self._broker.claim(mine, limit - len(leases), stages)
-            leases += await self._broker.begin(more)
+            more = await self._claim(mine, limit - len(leases), stages)
+            leases += await self._begin(more)
         assigned = [await self._assigned(lease, until) for lease in leases]
         return [each for each in assigned if each is not None]
 
     async def check(self, worker: str, keys: Collection[str]) -> frozenset[str]:
         """Return those of the keys that the worker still holds: `done` would accept them now."""
-        held = await self._broker.held(holder(worker))
+        held = await self._ledger.leases.held(holder(worker))
         return frozenset(lease.task.url for lease in held) & frozenset(keys)
 
     async def touch(self, worker: str, keys: Collection[str] | None = None) -> int:
@@ -118,11 +132,11 @@ class Dispenser:
 
     async def renew(self, worker: str, keys: Collection[str] | None = None) -> frozenset[str]:
         """Renew like `touch`; return the keys of the tasks that the worker still holds."""
-        await self._broker.follow_policy()
-        held = await self._broker.held(holder(worker))
+        await self._follow_policy()
+        held = await self._ledger.leases.held(holder(worker))
         wanted = None if keys is None else frozenset(keys)
         chosen = [lease for lease in held if wanted is None or lease.task.url in wanted]
-        return frozenset(lease.task.url for lease in await self._broker.renew(chosen))
+        return frozenset(lease.task.url for lease in await self._renew(chosen))
 
     async def done(
         self,
@@ -181,7 +195,7 @@ class Dispenser:
             else:
                 others.append(key)
         released = {key for key in held if isinstance(endings[key], Release)}
-        await self._broker.release([held[key] for key in released])
+        await self._release([held[key] for key in released])
         refused = await self._settler.commit(
             [(lease, endings[key]) for key, lease in held.items() if key not in released], me
         )
@@ -205,11 +219,70 @@ class Dispenser:
         """
         return await rebuilding.rebuild(self._tracker, mapping)
 
+    async def _follow_policy(self) -> None:
+        """Look now and then, at a request, whether the settings were changed elsewhere."""
+        now = time.monotonic()
+        if now - self._policy_seen > _POLICY_CHECK:
+            self._policy_seen = now
+            await self._tracker.session.refresh()
+
+    async def _renew(self, held: Sequence[Lease]) -> list[Lease]:
+        """Let leases run for another `ttl`; return those that are still held."""
+        if not held:
+            return []
+        lost = await self._ledger.leases.renew(held, lease=self.ttl)
+        return [lease for lease in held if lease.task.id not in lost]
+
+    async def _release(self, leases: Sequence[Lease]) -> None:
+        """Give tasks back as they were."""
+        if leases:
+            await self._ledger.outcomes.release(leases)
+            self._tracker.added.set()
+
+    async def _claim(self, by: str, number: int, stages: Collection[str] | None) -> list[Lease]:
+        """Claim for a holder by priority, of *stages* if given, until *number* or none is due.
+
+        One request after the other: side by side, all would read the same tasks, and each task
+        can be claimed once.
+        """
+        leases: list[Lease] = []
+        async with self._claiming:
+            # Missed tasks are no end: others were faster, and there may be more.
+            while page := await self._page(min(number - len(leases), _AT_ONCE), stages):
+                leases += await self._leased(page, by)
+        return leases
+
+    async def _leased(self, tasks: Sequence[Task], by: str) -> list[Lease]:
+        token = f"{by}:{self._nonce}"
+        claimed = await self._ledger.leases.claim(
+            tasks, worker=token, lease=self.ttl, max_lost=self._tracker.policy.max_lost
+        )
+        # A claim of another request, whose reply was lost, may be found again here.
+        return [each for each in claimed.leases if each.token.startswith(f"{token}:")]
+
+    async def _begin(self, leases: Sequence[Lease]) -> list[Lease]:
+        """Return those still held; of quarantined tasks it is noted that the work begins."""
+        kept = []
+        for lease in leases:
+            noted = not is_quarantined(lease.task) or lease.task.quarantine_fence == lease.fence
+            if noted or await self._ledger.leases.begin(lease):
+                kept.append(lease)
+        return kept
+
+    async def _page(self, limit: int, stages: Collection[str] | None) -> list[Task]:
+        """Return tasks that are due, without those whose holders could not reach the ledger."""
+        if limit < 1:
+            return []
+        since = self._tracker.session.retry.grace_since(self._ledger.now())
+        look_at = limit if since is None else limit + _AT_ONCE
+        page = await self._ledger.tasks.page(limit=look_at, hosts=stages)
+        return [task for task in page if not ended_since(task, since)][:limit]
+
     async def _trimmed(self, held: Sequence[Lease], limit: int) -> Sequence[Lease]:
         """Return the leases within the limit, and release the others."""
         # The `due` of a lease that is read again is the time of its claim.
         first = sorted(held, key=lambda each: (each.task.due, -each.task.priority, each.task.id))
-        await self._broker.release(first[limit:])
+        await self._release(first[limit:])
         return first[:limit]
 
     async def _records(self, keys: Sequence[str]) -> dict[str, Record | None]:

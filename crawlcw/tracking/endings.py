@@ -1,16 +1,18 @@
 """Endings of tasks by a worker that asked for its share, and the answers to them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from crawlcw.errors import Reason
-from crawlcw.model.task import Record
+from crawlcw.errors import Reason, UsageError
+from crawlcw.model.task import Record, Status, Task
 from crawlcw.model.transitions import Event
 from crawlcw.tracking import keys
-from crawlcw.tracking.lease_broker import is_held
+
+_WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,3 +113,28 @@ def refusal_of(me: str, record: Record | None, ending: Ending, fence: int | None
     if task.reason is Reason.STORE_REJECTED and task.settled == fence:
         return Refusal.NOT_STORABLE
     return Refusal.NOT_HELD
+
+
+def holder(worker: object) -> str:
+    """Return the beginning of the tokens of a worker's leases; raises `UsageError`."""
+    return f"@{_word(worker, 'name of a worker')}"
+
+
+def request_holder(worker: object, request: object) -> str:
+    """Return the beginning of the tokens that one request of a worker has got."""
+    return f"{holder(worker)}:~{_word(request, 'token of a request')}"
+
+
+def _word(given: object, what: str) -> str:
+    if not isinstance(given, str) or not _WORD.fullmatch(given):
+        raise UsageError(f"{given!r} is no {what}: write 1 to 100 letters, digits, '.', '_' or '-'")
+    return given
+
+
+def is_held(task: Task, by: str) -> bool:
+    """Return whether *by* holds the task; a lease that ran out holds until it is taken over."""
+    return (
+        task.status is Status.PROCESSING
+        and task.lock is not None
+        and task.lock.startswith(f"{by}:")
+    )
