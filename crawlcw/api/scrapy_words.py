@@ -134,6 +134,12 @@ META_KEYS = {
 
 def selector_hint(error: BaseException) -> str:
     """Return what to write if a callback took lexbor's nodes for parsel's selectors, or `""`."""
+    if type(error).__name__ == "SelectolaxError":  # of a node: `Response.css` names the selector
+        return (
+            " (the nodes that response.css() gives know no ::text and ::attr(), which are of "
+            "parsel's selectors: write .text() or .attributes['...'], or begin with "
+            "response.selector.css(). `crawlcw check` lists Scrapy's other names)"
+        )
     if not isinstance(error, AttributeError) or error.name not in _OF_SELECTORS:
         return ""
     if type(error.obj).__name__ not in ("LexborNode", "list"):

@@ -10,6 +10,7 @@ import pytest
 from crawlcw.api.document import Metas
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
+from crawlcw.api.user_code import Raised
 from crawlcw.errors import ParseRefusedError, Reason, SpiderError
 
 pytestmark = pytest.mark.quick
@@ -125,6 +126,24 @@ def test_a_pseudo_element_gets_a_hint():
         for select in (response.css, response.css_first):
             with pytest.raises(ValueError, match=r"parsel's, for response\.selector\.css\(\)"):
                 select(query)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda nodes: nodes.getall(),
+        lambda nodes: nodes[0].xpath("//b"),
+        lambda nodes: nodes[0].attrib["class"],
+        lambda nodes: nodes[0].css("b::text"),
+    ],
+)
+def test_an_error_of_a_node_that_is_taken_for_a_selector_says_what_to_write(written: Any):
+    with pytest.raises(Exception) as caught:  # AttributeError, or selectolax's own
+        written(page("<h1>Tea</h1>").css("h1"))
+
+    said = Raised.by(caught.value, own=(__file__,), function=written).message
+    assert "response.selector.css()" in said
+    assert "`crawlcw check`" in said
 
 
 def test_metas_are_found_by_name_or_property():
