@@ -158,7 +158,7 @@ def test_metas_are_found_by_name_or_property():
 
 
 def test_what_a_request_passed_along_is_not_in_its_metas():
-    with pytest.raises(KeyError, match=r"is response\.context"):
+    with pytest.raises(KeyError, match=r"in response\.context"):
         _ = page("").meta["depth"]
     assert isinstance(page("").meta, Metas)
 
