@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawlcw.errors import FetchError, Reason
-from crawlcw.model import health
 from crawlcw.model.health import (
     HOST_FAILURES,
     Breaker,
@@ -37,20 +36,6 @@ def test_a_breaker_opens_at_a_fault_and_closes_at_a_good_answer():
     assert breaker.until == 54, "a shorter rest takes nothing from a longer one"
     breaker.close()
     assert (breaker.failures, breaker.failing_since, breaker.until) == (0, None, None)
-
-
-def test_a_rest_that_is_asked_for_is_bounded_before_it_doubles():
-    assert POLICY.rest(21, retry_after=1e9) == 3600
-
-
-def test_of_what_a_process_remembers_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(health, "_REMEMBERED", 2)
-    known = OrderedDict[str, None]()
-
-    for page in "abac":
-        health.remember(known, page, None)
-
-    assert [*known] == ["a", "c"]
 
 
 # --- origins
@@ -239,17 +224,6 @@ def test_without_a_good_page_a_page_pays_where_another_was_answered_since():
     assert [asked.throttled() for _ in range(2)] == [Cause.PAGE, Cause.PAGE]
 
 
-def test_refusals_that_were_under_way_at_the_opening_count_once():
-    asked = Asked()
-    sent = asked.now
-    asked.throttled("1", sent=sent, retry_after=5)
-
-    asked.throttled("2", sent=sent, retry_after=60)
-
-    assert asked.origin.failures == 1
-    assert asked.origin.until == asked.now + 60
-
-
 def test_a_failure_under_way_before_a_process_took_the_origin_over_is_no_new_one():
     origin = Origin(failures=1, failing_since=100.0, until=110.0)
 
@@ -265,31 +239,6 @@ def test_of_failures_that_come_together_a_shorter_rest_takes_nothing_from_a_long
     asked.fault(Reason.HTTP_STATUS, sent=asked.now, retry_after=5)
 
     assert asked.origin.until == until
-
-
-def test_a_late_answer_does_not_set_back_the_time_of_the_last_good_one():
-    asked = Asked()
-    for sent in (90.0, 80.0):
-        asked.good(sent=sent)
-
-    assert asked.origin.good_at == 90
-
-
-def test_a_page_whose_refusal_is_forgotten_pays_nothing_for_it():
-    asked = known()
-    asked.throttled()
-    asked.marks.clear()
-
-    asked.good()
-
-    assert state(asked.origin) == "closed"
-
-
-def test_a_new_host_whose_probe_is_not_connected_after_its_rest_has_one_fault():
-    asked = known()
-    asked.throttled(retry_after=1, is_new=True)
-
-    assert asked.fault(Reason.CONNECT) == 1
 
 
 @pytest.mark.parametrize("most", [1, 5])
@@ -433,12 +382,6 @@ def test_a_failure_while_no_host_answers_is_checked_and_all_wait_for_that():
 
 def test_the_good_pages_of_the_last_five_hosts_are_kept():
     assert [*answered_by(*"abcdeaf").good_pages] == [*"cdeaf"]
-
-
-def test_a_failure_right_after_an_answer_is_checked_as_well():
-    uplink = answered_by("a", "b", now=5)
-
-    assert fails(uplink, sent=5.1, now=5.2) is None
 
 
 def test_where_a_good_page_answers_the_failure_counts():

@@ -96,18 +96,8 @@ def test_retry_after_is_the_rest_and_doubles_where_it_was_not_enough():
     assert rests == [3, 6, 12, 24, 48, 96, 192, 384, 768, 1536, 3072, 3600]
 
 
-def test_after_a_success_retry_after_is_what_it_says():
-    host = succeeded(replace(HOST, failures=3), latency=0.1, policy=POLICY)
-
-    assert rest(failed(host, Reason.HTTP_STATUS, retry_after=3)) == 3
-
-
 def test_nobody_rests_for_longer_than_an_hour():
     assert rest(failed(HOST, Reason.HTTP_STATUS, retry_after=1e9)) == 3600
-
-
-def test_a_retry_after_of_nothing_asks_for_nothing():
-    assert rest(failed(HOST, Reason.HTTP_STATUS, retry_after=0.0)) == 10
 
 
 def test_a_failure_ends_no_other_rest():
@@ -138,14 +128,6 @@ def test_of_failures_that_come_together_the_longest_retry_after_counts():
     assert longer.delay == host.delay == 0.5
 
 
-def test_a_retry_after_that_comes_behind_a_success_is_not_doubled():
-    host = succeeded(failed(HOST, sent=NOW), latency=0.1, policy=POLICY)
-
-    host = failed(replace(host, not_before=None), Reason.HTTP_STATUS, sent=NOW, retry_after=3)
-
-    assert (rest(host), host.failures) == (3, 0)
-
-
 def test_an_answer_to_a_request_before_a_failure_ends_no_row_of_failures():
     host = failed(HOST)
 
@@ -154,12 +136,6 @@ def test_an_answer_to_a_request_before_a_failure_ends_no_row_of_failures():
     )
 
     assert (ended, host.failures) == (False, 1)
-
-
-def test_a_success_between_failures_that_come_together_makes_no_new_one_of_the_rest():
-    host = succeeded(failed(HOST, sent=NOW), latency=0.1, policy=POLICY)
-
-    assert failed(host, sent=NOW).failures == 0
 
 
 # --- giving up
@@ -197,18 +173,6 @@ def test_a_name_that_does_not_exist_is_given_up_after_two():
     twice = failed(once, Reason.DNS_NXDOMAIN)
 
     assert (lost(once), lost(twice)) == (None, Reason.DNS_NXDOMAIN)
-
-
-def test_an_origin_that_was_given_up_and_fails_again_stays_so():
-    origin = Origin(failures=2, given_up=Reason.DNS_NXDOMAIN)
-
-    assert lost(failed(replace(HOST, origins={"http": origin}))) is Reason.DNS_NXDOMAIN
-
-
-def test_one_more_failure_is_no_reason_to_ask_a_full_host_again():
-    host = replace(HOST, failures=2, given_up=Reason.HOST_FULL)
-
-    assert failed(host, Reason.CONNECT).given_up is Reason.HOST_FULL
 
 
 def test_one_success_forgives_all_failures():
@@ -272,24 +236,6 @@ def test_an_origin_rests_by_itself_where_its_host_rests_for_less():
     assert host.resting_until("https", now=NOW) == NOW + timedelta(seconds=10)
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        {"given_up": Reason.HOST_UNREACHABLE, "probe_page": "http://example.com/"},
-        {"probe_page": "http://example.com/", "until": LATER.timestamp()},
-        {},
-    ],
-    ids=["given-up", "rests", "no-good-page"],
-)
-def test_the_probe_of_a_host_is_of_the_first_origin_that_fails_and_may_be_asked(first):
-    origins = {
-        "http": Origin(failures=1, **first),
-        "https": Origin(failures=1, probe_page="https://example.com/"),
-    }
-
-    assert replace(HOST, origins=origins).probe_url(now=NOW) == "https://example.com/"
-
-
 def test_a_success_of_one_origin_says_nothing_of_the_other():
     host = HOST
     for _ in range(4):
@@ -311,12 +257,6 @@ def test_a_name_that_was_there_needs_an_hour_without_an_address(reason: Reason):
 
     assert lost(host) is None
     assert lost(at_last) is not None
-
-
-def test_a_name_that_led_to_a_closed_port_was_there():
-    host = failed(failed(HOST, Reason.CONNECT), Reason.DNS_NXDOMAIN)
-
-    assert lost(failed(host, Reason.DNS_NXDOMAIN)) is None
 
 
 def test_the_lies_of_a_resolver_do_not_shorten_the_way_of_other_failures():
@@ -365,16 +305,6 @@ def test_pages_that_fail_neither_shorten_a_delay_nor_make_it_very_long(before: f
     assert page_failed(host, policy=POLICY).delay == after
 
 
-def test_page_failures_count_in_a_row():
-    host = HOST
-    for _ in range(5):
-        for _ in range(9):
-            host = page_failed(host, policy=POLICY)
-        host = succeeded(host, latency=0.1, policy=POLICY)
-
-    assert host.delay == 0
-
-
 def test_a_delay_doubles_from_half_a_second_to_a_minute():
     hosts = after_each(slowed, times=9)
 
@@ -388,11 +318,6 @@ def test_no_delay_is_longer_than_the_longest_rest():
         host = slowed(host, policy=policy)
 
     assert host.delay == 2
-
-
-def test_a_delay_that_has_become_short_doubles_as_well():
-    """Otherwise a host that allows ten requests a second would drop to two again and again."""
-    assert slowed(replace(HOST, delay=0.1), policy=POLICY).delay == 0.2
 
 
 def test_an_answer_that_asks_for_less_slows_the_host_and_a_refused_connection_does_not():

@@ -206,22 +206,6 @@ def test_a_quarantined_task_stays_so_until_it_is_finished():
     assert not is_quarantined(make_task(status=Status.FAILED, quarantine_fence=0)), "one crash"
 
 
-def test_an_abandoned_task_says_who_lost_it():
-    task = make_task(
-        status=Status.PROCESSING, lock="x:9", fence=7, quarantine_fence=7, lost=2, retry=1
-    )
-    change = claim(task)
-
-    assert change is not None
-    assert (change.due, change.lock, change.reason) == (None, None, Reason.CRASHED_WORKER)
-    assert change.error is not None
-    assert (
-        change.error.message
-        == "3 workers were lost while they worked on nothing else, the last was x:9"
-    )
-    assert change.error.attempt == 4
-
-
 def test_a_success_keeps_what_the_attempts_were():
     response = ResponseInfo(status=200, final_url="http://example.com/")
     lease = lease_of(status=Status.FAILED, fence=2, settled=2, retry=2, reason=Reason.CONNECT)
@@ -534,23 +518,6 @@ def test_no_store_names_a_status_that_it_writes():
 )
 def test_a_target_status_is_recognised(source: str):
     assert target_statuses(source) == [1]
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        'mine = {"_id": 1, "lock": token, "fence": 1, "status": int(Status.PROCESSING)}',
-        'f"UPDATE {tasks} SET due = :now WHERE status = {Status.PROCESSING:d} AND lock = :token"',
-        'f"id = :id AND status = {Status.PROCESSING:d}"',
-        "among = [Status.FAILED, Status.IGNORED]",
-        "alone = [t for t in tasks if t.status is Status.PROCESSING]",
-        'f"UPDATE {tasks} SET status = :status WHERE status = :from_status"',
-        'fields = {"status": int(change.to), "due": now}',
-        'order = {"status": 1, "update_time": -1}',
-    ],
-)
-def test_what_is_read_or_asked_for_is_no_target(source: str):
-    assert target_statuses(source) == []
 
 
 def test_the_statuses_that_wait_are_named_in_one_place():
