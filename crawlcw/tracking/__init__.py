@@ -8,10 +8,10 @@
 A block that ends without an error finishes its task and saves its data.
 """
 
+from crawlcw.tracking.adding import NewTask
 from crawlcw.tracking.dispenser import Assigned, Dispenser
 from crawlcw.tracking.endings import Advance, Ended, Ending, Fail, Finish, Ignore, Refusal, Release
 from crawlcw.tracking.execution import Execution
-from crawlcw.tracking.new_task import NewTask
 from crawlcw.tracking.policy import Policy
 from crawlcw.tracking.rebuilding import Rebuilt
 from crawlcw.tracking.sync import SyncTracker

@@ -1,15 +1,28 @@
 """Adding tasks: they are checked, their large values become blobs, and they are written."""
 
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
 
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Added, Ledger, TaskFilter
 from crawlcw.model.task import BlobRef, Payload, Task, key_id
 from crawlcw.tracking import keys
 from crawlcw.tracking.blobs import Blobs
-from crawlcw.tracking.new_task import NewTask
 from crawlcw.tracking.use_case import UseCase
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """A task to be added, see `Tracker.add`."""
+
+    key: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    priority: int = 0  #: higher first
+    stage: str | None = None  #: None: the use case's first
+    context: Mapping[str, Any] | None = None
+    delay: timedelta = timedelta(0)
 
 
 def check_many(tasks: object) -> None:

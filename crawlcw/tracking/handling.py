@@ -1,17 +1,21 @@
 """Letting a handler work on an execution: in the loop, in a thread, or in a process."""
 
 import functools
+import importlib
+import importlib.util
+import inspect
 import logging
+import sys
 from collections.abc import Callable, Coroutine
+from types import ModuleType
 from typing import Any, TypeVar
 
 import anyio
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, to_process, to_thread
 
 from crawlcw.api.user_code import Called, calls_user_code, raised, without_escape
 from crawlcw.errors import UnwantedError
 from crawlcw.model.sanitize import printable
-from crawlcw.tracking import in_process
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.sync_calls import SyncExecution
 from crawlcw.tracking.use_case import Handler, Runs
@@ -80,14 +84,50 @@ async def _result(
             )
             return raised(result)
         case Runs.PROCESS:
-            return await in_process.run(
-                handler.function,
-                execution.key,
-                execution.data,
-                execution.context,
+            # Cancelled, it kills the process; a process that dies raises BrokenWorkerProcess.
+            function = handler.function
+            result = await to_process.run_sync(
+                without_escape,
+                _call,
+                function.__module__,
+                inspect.getsourcefile(function),
+                function.__qualname__,
+                (execution.key, execution.data, execution.context),
+                cancellable=True,
                 limiter=processes,
             )
+            return raised(result)
 
 
 def _from_thread(function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
     return anyio.from_thread.run(functools.partial(function, *args, **kwargs))
+
+
+def _call(module: str, path: str | None, name: str, arguments: tuple[Any, ...]) -> Any:
+    """Call a function in this process, which is another one than that of the worker.
+
+    It comes as the names of its module and its own; but a file that was loaded by its path is
+    no module that can be imported.
+    """
+    found: Any = _loaded(module, path)
+    for part in name.split("."):
+        found = getattr(found, part)
+    # A decorator may have left something else under the name.
+    return getattr(found, "__wrapped__", found)(*arguments)
+
+
+def _loaded(name: str, path: str | None) -> ModuleType:
+    if name in sys.modules:
+        return sys.modules[name]
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        if path is None:
+            raise
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

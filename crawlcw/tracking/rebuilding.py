@@ -9,8 +9,8 @@ from crawlcw.ledger.choosing import batches
 from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
 from crawlcw.model.task import WAITING, Status, key_id
 from crawlcw.tracking import keys as names
+from crawlcw.tracking.adding import NewTask
 from crawlcw.tracking.changes import A_MILLISECOND
-from crawlcw.tracking.new_task import NewTask
 from crawlcw.tracking.tracker import Tracker
 
 #: So many tasks are looked at, or changed, at once.

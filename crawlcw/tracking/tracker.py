@@ -33,12 +33,11 @@ from crawlcw.ledger_opening import open_tracked
 from crawlcw.model.task import Lease, Payload, Record, Status, Task
 from crawlcw.model.transitions import ended_since, is_quarantined
 from crawlcw.tracking import choices, keys, views
-from crawlcw.tracking.adding import check_many
+from crawlcw.tracking.adding import NewTask, check_many
 from crawlcw.tracking.changes import A_MILLISECOND, Changes
 from crawlcw.tracking.choices import Statuses
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.handling import handle
-from crawlcw.tracking.new_task import NewTask
 from crawlcw.tracking.opening import Opening
 from crawlcw.tracking.policy import Policy, written
 from crawlcw.tracking.sync_calls import SyncCalls
