@@ -1,8 +1,6 @@
 """`crawlcw recrawl`: set finished pages to todo again."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 
 import click
 
@@ -17,7 +15,7 @@ from crawlcw.cli.selection import (
 )
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
-from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
+from crawlcw.ledger.protocol import Count
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REVISIT
 
@@ -54,56 +52,32 @@ def command(
     name = loading.name_of(spider)
     if selection.host is not None:
         selection = replace(selection, host=selecting.host(selection.host))
-    question = None if urls or dry_run or yes else _question(name, older_than, selection)
-    count = loop.run(_recrawl(name, ledger_url, urls, selection, age, question, dry_run=dry_run))
+    # Only ignored pages have a reason.
+    usual = Status.FINISHED if selection.reason is None else Status.IGNORED
+    statuses = selection.statuses or (usual,)
+    when = f" that were visited more than {older_than} ago" if older_than else ""
+    finished = " finished" if statuses == (Status.FINISHED,) else ""
+
+    async def recrawl() -> Count:
+        async with ledger_option.opened(ledger_url, name) as ledger:
+            if ledger.kind.tracked:
+                raise UsageError(
+                    f"{name} is a use case: its tasks are not pages; `crawlcw reset {name}` "
+                    "starts them again"
+                )
+            if not urls and not dry_run:
+                question = f"Visit all{finished} pages of {name}{selection.which}{when} again?"
+                confirming.confirm(question, yes=yes)
+            now = None if dry_run else from_now(ledger)
+            until = now if age is None else ledger.now() - age
+            chosen = selection.filter(ledger, until=until).among(statuses)
+            # The other options narrow the named URLs.
+            chosen = replace(chosen, ids={selecting.task_of(ledger, url) for url in urls} or None)
+            if dry_run:
+                return await ledger.queries.count(chosen)
+            return Count(number=await ledger.admin.revisit(chosen))
+
+    count = loop.run(recrawl())
     how = f" by `crawlcw run {spider}`" if count.number and not dry_run else ""
     said = f"{counted(count, 'page')} {'would' if dry_run else 'will'} be visited again{how}"
     tell_count(count, said, dry_run=dry_run, as_json=as_json)
-
-
-def _question(name: str, older_than: str | None, selection: Selection) -> str:
-    when = f" that were visited more than {older_than} ago" if older_than else ""
-    finished = "" if _statuses(selection) != (Status.FINISHED,) else " finished"
-    return f"Visit all{finished} pages of {name}{selection.which}{when} again?"
-
-
-def _statuses(selection: Selection) -> tuple[Status, ...]:
-    """Return the statuses to select: only ignored pages have a reason."""
-    if selection.statuses:
-        return selection.statuses
-    return (Status.FINISHED,) if selection.reason is None else (Status.IGNORED,)
-
-
-async def _recrawl(
-    name: str,
-    ledger_url: str,
-    urls: Sequence[str],
-    selection: Selection,
-    age: timedelta | None,
-    question: str | None,
-    *,
-    dry_run: bool,
-) -> Count:
-    async with ledger_option.opened(ledger_url, name) as ledger:
-        # Checked before the confirmation.
-        if ledger.kind.tracked:
-            raise UsageError(
-                f"{name} is a use case: its tasks are not pages; `crawlcw reset {name}` starts "
-                "them again"
-            )
-        if question is not None:
-            confirming.confirm(question, yes=False)
-        now = None if dry_run else from_now(ledger)
-        until = now if age is None else ledger.now() - age
-        chosen = _chosen(ledger, urls, selection, until)
-        if dry_run:
-            return await ledger.queries.count(chosen)
-        return Count(number=await ledger.admin.revisit(chosen))
-
-
-def _chosen(
-    ledger: Ledger, urls: Sequence[str], selection: Selection, until: datetime | None
-) -> TaskFilter:
-    chosen = selection.filter(ledger, until=until).among(_statuses(selection))
-    # The other options narrow the named URLs.
-    return replace(chosen, ids={selecting.task_of(ledger, url) for url in urls} or None)

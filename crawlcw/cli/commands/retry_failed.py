@@ -46,19 +46,16 @@ def command(
     (robots.txt, out of scope ...). For use cases, --host means the stage.
     """
     name = loading.name_of(spider)
-    count, tracked = loop.run(_retry(name, ledger_url, selection, dry_run=dry_run))
+
+    async def retry() -> tuple[Count, bool]:
+        async with ledger_option.opened(ledger_url, name) as ledger:
+            chosen = selection.filter(ledger)
+            if dry_run:
+                return await ledger.admin.count_failed(chosen), ledger.kind.tracked
+            return Count(number=await ledger.admin.retry_failed(chosen)), ledger.kind.tracked
+
+    count, tracked = loop.run(retry())
     # A use case's tasks may have other workers than `crawlcw work`.
     how = f" by `crawlcw run {spider}`" if count.number and not tracked and not dry_run else ""
     said = f"{counted(count, 'task')} {'would' if dry_run else 'will'} be tried again{how}"
     tell_count(count, said, dry_run=dry_run, as_json=as_json)
-
-
-async def _retry(
-    name: str, ledger_url: str, selection: Selection, *, dry_run: bool
-) -> tuple[Count, bool]:
-    """Return the number of tasks, and whether they are a use case's."""
-    async with ledger_option.opened(ledger_url, name) as ledger:
-        chosen = selection.filter(ledger)
-        if dry_run:
-            return await ledger.admin.count_failed(chosen), ledger.kind.tracked
-        return Count(number=await ledger.admin.retry_failed(chosen)), ledger.kind.tracked
