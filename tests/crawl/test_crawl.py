@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -32,7 +31,6 @@ from crawlcw.errors import (
 )
 from crawlcw.ledger.protocol import Added, Committed, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.model import hosts as host_model
 from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Record, Status, Task
@@ -557,35 +555,6 @@ async def test_on_error_is_called_for_each_page_of_a_host_that_is_given_up(ledge
     assert 2 <= sum(url in pages for url in web.pages) <= 2 + 8, "no requests after that"
 
 
-async def test_an_errback_is_called_and_what_has_none_is_given_up_at_once(ledger: SqliteLedger):
-    class Some(Spider):
-        name = "books"
-        lost: list[str] = []
-
-        async def start(self) -> AsyncIterator[Request]:
-            for url in numbered(10):
-                yield Request(url)
-            for url in numbered(14)[10:]:
-                yield Request(url, errback=self.missed)
-
-        def parse(self, response: Response) -> None:
-            pass
-
-        def missed(self, request: Request, error: FetchError) -> Any:
-            self.lost.append(request.url)
-            return {"lost": request.url}
-
-    web = Web(dict.fromkeys(numbered(14), FetchError(Reason.CONNECT, "refused")))
-
-    report = await crawled(Some(), web, ledger, host_max_failures=2, obey_robots=False)
-
-    assert sorted(Some.lost) == sorted(numbered(14)[10:])
-    assert (report.items, report.given_up) == (4, 14)
-    # After that, only pages that a caller waits for are claimed.
-    assert report.failures == {"host-unreachable": 4}
-    assert await ledger.queries.reasons() == {"host-unreachable": 14}
-
-
 @in_virtual_time
 async def test_a_name_that_does_not_exist_is_given_up_sooner(ledger: SqliteLedger):
     web = Web({HOME: FetchError(Reason.DNS_NXDOMAIN, "no such host")})
@@ -664,22 +633,6 @@ async def test_pages_of_a_session_do_not_wait_for_the_login_of_another_one(ledge
     assert ended.keys() == {*pages}
     assert ended["quick"] < 10
     assert all(90 <= ended[page] < 100 for page in pages[1:])
-
-
-async def test_a_connection_that_broke_while_the_loop_stood_still_costs_no_page_an_attempt(
-    ledger: SqliteLedger,
-):
-    class Standing(Web):
-        async def fetch(self, request: Request, *, url: str) -> Response:
-            if not self.requested:
-                time.sleep(1.3)  # blocks the event loop
-            return await super().fetch(request, url=url)
-
-    web = Standing({HOME: [FetchError(Reason.DISCONNECTED, "hung up"), "there"]})
-
-    report = await crawled(Books(), web, ledger, max_retry=1, obey_robots=False)
-
-    assert (report.pages, report.failures) == (1, {})
 
 
 async def test_a_body_of_another_length_than_promised_is_tried_again(ledger: SqliteLedger):
@@ -1013,20 +966,6 @@ async def test_with_cookies_a_redirect_leads_through_another_host_and_back(ledge
     assert await items(ledger) == [{"url": HOME, "n": 7}]
 
 
-@in_virtual_time
-async def test_a_page_that_fails_behind_redirects_fails_once_and_by_itself(ledger: SqliteLedger):
-    new = f"{HOME}new"
-    answers = {HOME: links("/1", "/2"), f"{HOME}1": to("/new"), f"{HOME}2": to("/new")}
-    web = Web({**answers, new: [down(503), down(503), "the page"]})
-
-    report = await crawled(Books(), web, ledger, backoff_base="10ms")
-
-    # The target has attempts of its own: the redirecting pages are not requested again.
-    assert Counter(web.pages) == {HOME: 1, f"{HOME}1": 1, f"{HOME}2": 1, new: 3}
-    assert report.counts.by_status == {Status.FINISHED: 4}
-    assert await urls_of_items(ledger) == [HOME, new]
-
-
 async def test_a_redirect_within_a_host_is_no_link_further(ledger: SqliteLedger):
     web = Web({HOME: links("/old"), f"{HOME}old": to("/new"), f"{HOME}new": links("/far")})
 
@@ -1034,18 +973,6 @@ async def test_a_redirect_within_a_host_is_no_link_further(ledger: SqliteLedger)
 
     assert await urls_of_items(ledger) == [HOME, f"{HOME}new"]
     assert (await record(ledger, f"{HOME}far")).task.reason is Reason.REFUSED_DEPTH
-
-
-async def test_a_redirect_to_what_lay_too_deep_is_followed(ledger: SqliteLedger):
-    answers = {HOME: links("/a"), f"{HOME}a": links("/new")}
-    await crawled(Books(), Web({**answers, f"{HOME}new": ""}), ledger, max_depth=1)
-    assert (await record(ledger, f"{HOME}new")).task.reason is Reason.REFUSED_DEPTH
-    web = Web({f"{HOME}b": to("/new"), f"{HOME}new": "the page"})
-
-    await crawled(Books(start_urls=[f"{HOME}b"]), web, ledger, max_depth=1)
-
-    assert (await record(ledger, f"{HOME}new")).task.status is Status.FINISHED
-    assert web.pages == [f"{HOME}b", f"{HOME}new"]
 
 
 # Pages that are not fetched
@@ -1354,27 +1281,6 @@ async def test_seeds_may_come_slowly_and_be_no_urls_at_all(
     assert "no URL to start from: refused-scheme" in caplog.text
 
 
-async def test_a_page_does_not_wait_for_the_seeds_after_it(ledger: SqliteLedger):
-    class Following(Books):
-        parsed = asyncio.Event()
-
-        async def start(self) -> AsyncIterator[Request]:
-            yield Request(HOME)
-            await self.parsed.wait()  # a queue that callbacks fill
-            yield Request("http://b.example/")
-
-        def parse(self, response: Response) -> Iterator[Any]:
-            self.parsed.set()
-            yield from ()
-
-    web = Web({HOME: "", "http://b.example/": ""})
-
-    with anyio.fail_after(30):
-        report = await crawled(Following(), web, ledger)
-
-    assert (report.pages, report.drained) == (2, True)
-
-
 async def test_what_another_process_added_and_did_not_announce_is_found_while_start_waits(
     ledger: SqliteLedger,
 ):
@@ -1535,16 +1441,6 @@ async def test_a_spider_may_be_opened_and_closed_by_plain_functions(ledger: Sqli
 
     assert report.drained
     assert spider.called == ["opened", "drained"]
-
-
-async def test_a_spider_is_opened_and_closed_once(ledger: SqliteLedger):
-    spider = Books()
-
-    report = await crawled(spider, Web(site(5)), ledger)
-
-    assert spider.times_opened == 1
-    assert spider.closed_with == [report]
-    assert await ledger.workers.all() == [], "this process has signed off"
 
 
 def raising(name: str, *, asynchronous: Callable[..., Any]) -> Books:
@@ -1955,39 +1851,6 @@ async def test_the_links_of_a_page_are_in_the_ledger_before_the_page_is_committe
         link, page = make_task(url).id, make_task(url.rpartition("/")[0]).id
         assert when["added", link] < when["commit", page]
     await ledger.close()
-
-
-class Timed(ReplayDownloader):
-    """Downloader that measures the time of each answer, as the HTTP downloader does."""
-
-    async def fetch(self, request: Request, *, url: str) -> Response:
-        began = time.monotonic()
-        # The other requests are under way while the first page is parsed.
-        await asyncio.sleep(0.1 if url.endswith("/0") else 0.3)
-        response = await super().fetch(request, url=url)
-        response.elapsed = timedelta(seconds=time.monotonic() - began)
-        return response
-
-
-async def test_answers_that_waited_for_the_loop_do_not_slow_their_host_down(
-    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(host_model, "SLOW_ANSWER", 0.5)
-
-    class Blocking(Books):
-        start_urls = numbered(5)
-
-        def parse(self, response: Response) -> Iterator[Any]:
-            if response.url.endswith("/0"):
-                time.sleep(1.0)  # blocks the event loop
-            yield {"url": response.url}
-
-    report = await crawled(
-        Blocking(), Timed(dict.fromkeys(numbered(5), "")), ledger, per_host_concurrency=0
-    )
-
-    host = (await ledger.hosts.get(["a.example"]))["a.example"]
-    assert (report.pages, host.delay) == (5, 0)
 
 
 @pytest.mark.parametrize(("thing", "what"), [({"n": 1}, "a dict"), (HOME, "a str"), (None, "None")])

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,41 +209,6 @@ async def test_the_proxy_of_the_environment_is_used_unless_the_settings_say_no(
 
     assert report.counts[Status.FINISHED] == 1
     assert [each.path for each in site.visits] == ["/p/14"]
-
-
-CERTIFICATE = Path(__file__).parents[1] / "hostile" / "certificates" / "trusted.pem"
-#: Settings of crawls through proxies that never answer.
-BRIEF: dict[str, Any] = {"connect_timeout": "200ms", "read_timeout": "200ms"}
-
-
-def silent_proxy(kind: str, host: str = "127.0.0.9") -> ProxyServer:
-    certificate = CERTIFICATE if kind == "https" else None
-    return ProxyServer(kind, host, certificate=certificate, is_silent=True)
-
-
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tunnel"])
-@pytest.mark.parametrize("kind", ["http", "https", "socks5", "socks5h"])
-@pytest.mark.representative("sqlite-socks5h-plain")
-async def test_a_page_whose_own_proxy_says_nothing_fails_by_it_and_its_host_is_crawled(
-    kind: str, tls: bool, site: ExitSite, ledger_url: str
-):
-    class Own(ExitSpider):
-        async def start(self) -> Any:
-            # With https the site gets no request: the proxy makes no connection to it.
-            url = f"https://127.0.0.1:{site.port}/p/0" if tls else f"{site.url}/p/0"
-            yield Request(url, proxy=proxy.url)
-            yield Request(f"{site.url}/p/14")
-
-    with proxies(proxy := silent_proxy(kind)):
-        settings = Settings(**{**QUICK, **BRIEF, "obey_robots": False, "host_max_failures": 2})
-        report = await run_spider(Own(start_urls=[site.url]), ledger=ledger_url, settings=settings)
-
-    assert report.finish_reason is FinishReason.DRAINED
-    assert report.failures == {"proxy": 3}
-    assert (report.host_failures, report.hosts_given_up) == ({}, {})
-    assert report.counts[Status.FINISHED] == 1
-    (given_up,) = [each for each in await tasks(ledger_url) if each.task.status is Status.IGNORED]
-    assert "takes connections and does not answer" in given_up.errors[-1].message or kind == "https"
 
 
 BAD_GATEWAY = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbad"

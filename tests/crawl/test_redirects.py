@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from crawlcw.api.attempt import Attempt, Purpose
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -14,7 +13,7 @@ from crawlcw.errors import FetchError, Reason
 from crawlcw.fetch.redirects import is_page, throttles
 from crawlcw.model.urls import MAX_LENGTH
 from crawlcw.testing.replay import Replay, ReplayDownloader
-from tests.support.attempts import attempt, way
+from tests.support.attempts import attempt
 
 pytestmark = pytest.mark.quick
 
@@ -120,33 +119,6 @@ async def test_with_cookies_a_page_may_send_its_visitor_back_once() -> None:
             downloader=ReplayDownloader({START: to(START)}),
             settings=Settings(cookies=True),
         )
-
-
-@pytest.mark.parametrize(
-    ("purpose", "most", "hops"),
-    [
-        (Purpose.PAGE, 8, 8),
-        (Purpose.ROBOTS, 8, 5),  # RFC 9309, section 2.3.1.2
-        (Purpose.ROBOTS, 3, 3),
-        (Purpose.PROBE, 8, 0),  # any answer shows that the server is there
-    ],
-)
-async def test_the_purpose_of_a_request_bounds_its_redirects(
-    purpose: Purpose, most: int, hops: int
-) -> None:
-    chain = {f"http://a.example/{n}": to(f"/{n + 1}") for n in range(9)}
-    downloader = ReplayDownloader(chain)
-    ask = way(downloader, Settings(max_redirects=most), purpose=purpose)
-    request = Request("http://a.example/0")
-    trying = Attempt(request=request, purpose=purpose)
-
-    if purpose is Purpose.PROBE:
-        assert (await ask(trying, request)).status == 302
-    else:
-        with pytest.raises(FetchError, match="redirect-limit"):
-            await ask(trying, request)
-
-    assert len(downloader.requested) == hops + 1
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
-from email.utils import format_datetime
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
@@ -16,7 +15,6 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.robots import ALLOW_ALL, LARGEST, Robots, parse
 from crawlcw.errors import FetchError, Reason
-from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.testing.replay import Replay, ReplayDownloader
 from tests.support.attempts import way
@@ -162,44 +160,6 @@ async def test_while_nobody_knows_the_rules_nothing_is_fetched(answer: Any):
     await robots.admit(PAGE)
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
     assert web.requested == [ROBOTS, ROBOTS]
-
-
-@pytest.mark.parametrize("status", [429, 500, 503])
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        ({}, None),
-        ({"Retry-After": "120"}, 120),
-        ({"Retry-After": "86400"}, 3600),
-        ({"Retry-After": "soon"}, None),
-        ({"Retry-After": format_datetime(START + timedelta(seconds=90), usegmt=True)}, 90),
-    ],
-)
-async def test_it_says_when_the_host_wants_to_be_asked_again(
-    status: int, header: dict[str, str], seconds: float | None
-):
-    robots, _ = robots_of({ROBOTS: Replay(status=status, headers=header)})
-
-    error = await error_of(robots, PAGE)
-
-    assert (error.status, error.retry_after) == (status, seconds)
-    assert isinstance(error.response, Response), "it shows whether a proxy has answered"
-
-
-async def test_an_unavailable_robots_txt_says_why():
-    failure = FetchError(Reason.CONNECT, "refused\x1b")
-    (failure.proxy,), failure.port_closed = (
-        ProxyPool(Settings(proxies=["http://one:1"])).proxies,
-        True,
-    )
-    robots, _ = robots_of({ROBOTS: failure})
-
-    error = await error_of(robots, PAGE)
-
-    assert str(error) == r"robots-unavailable: connect refused\x1b"
-    assert isinstance(error.__cause__, FetchError)
-    assert error.__cause__.reason is Reason.CONNECT
-    assert (error.proxy, error.port_closed) == (failure.proxy, True)
 
 
 async def test_the_rules_are_kept_for_a_day(time: FakeTime):

@@ -8,21 +8,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from crawlcw import Request, Response, Settings, Spider, StopCrawl
 from crawlcw.assembly import assemble
 from crawlcw.cli.loading import find, make
-from crawlcw.crawl import seeder
 from crawlcw.crawl.seeder import RunStart, fingerprint
 from crawlcw.engine.workers import this_worker
 from crawlcw.ledger.protocol import Counters
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.model.task import Task
 from crawlcw.testing import ReplayDownloader
 from tests.support.docs import REPOSITORY
-from tests.support.ledgers import FakeClock, PatchedLedger, claimed_one, make_task, success
+from tests.support.ledgers import FakeClock, claimed_one, make_task, success
 
 
 class Plain(Spider):
@@ -331,26 +328,3 @@ async def test_links_to_a_host_of_start_are_followed_unless_hosts_are_named(
     await ledger.close()
 
     assert ("b.example/linked" in asked) == (allowed is None)
-
-
-async def test_a_crawl_does_not_wait_for_ever_for_its_last_seeds_and_tells_of_them(
-    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    class Hanging(PatchedLedger):
-        patched = ("tasks.add",)
-
-        async def add(self, tasks: list[Task], **_: Any) -> None:
-            crawl.stop_now()
-            await anyio.sleep_forever()
-
-    monkeypatch.setattr(seeder, "_LAST_WORDS", 0.01)
-    ledger = await Hanging.open(file, "started")
-    crawl = assemble(Started(), ledger, ReplayDownloader({}), Settings())
-
-    async with asyncio.timeout(10):
-        report = await crawl.run()
-    await ledger.close()
-
-    assert report.finish_reason == "stopped-at-once"
-    (said,) = caplog.messages
-    assert said.startswith("2 start requests could not be written: start() is asked")

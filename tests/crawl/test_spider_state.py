@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
@@ -28,7 +27,6 @@ from crawlcw.model.transitions import Settlement
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support.counting_site import served
 from tests.support.crawl_process import Process, Store, begin_together, wait_until
-from tests.support.docs import REPOSITORY
 from tests.support.ledgers import (
     FakeClock,
     PatchedFacet,
@@ -37,7 +35,6 @@ from tests.support.ledgers import (
     make_task,
     success,
 )
-from tests.support.programs import Program, environment
 
 QUICK = Settings(obey_robots=False, backoff_base="0s", backoff_max="0s", lease="30s")
 BASE = "https://a.example/"
@@ -463,48 +460,6 @@ async def test_two_processes_share_a_state_and_one_that_is_killed_loses_none_of_
     assert state["added"] == pages
     assert {item["number"]: item["above"] for item in items} == {
         number: f"page {(number - 1) // 2}" if number else "none" for number in range(pages)
-    }
-
-
-RUN = """
-from tests.support.counting_site import Counting as Base
-
-class Counting(Base):
-    start_urls = ["{start}"]
-"""
-
-
-@pytest.mark.thorough  # the test above kills one of two processes
-@pytest.mark.parametrize("number", [1, 2])
-async def test_commands_whose_processes_are_all_killed_count_each_page_once(
-    number: int, processes: ExitStack, ledger_url: str, tmp_path: Path
-):
-    tree = processes.enter_context(served(PAGES, latency=0.01))
-    file = tmp_path / "counting.py"
-    file.write_text(RUN.format(start=tree.start))
-    command = [sys.executable, "-m", "crawlcw", "run", str(file), "-q", "--ledger", ledger_url]
-    command += ["--processes", str(number), "-s", "concurrency=8", "-s", "lease=5s"]
-    chance = random.Random(f"{number} {ledger_url[:7]}")
-
-    def start() -> Program:
-        log = tmp_path / "crawls.log"
-        return processes.enter_context(
-            Program(command, log, folder=REPOSITORY, environment=environment())
-        )
-
-    for _ in range(5):
-        enough = tree.asked + chance.randint(1, PAGES // 6)
-        killed = start()
-        wait_until(lambda enough=enough: tree.asked >= enough)
-        killed.kill_all()
-        killed.process.wait()
-    assert start().process.wait(timeout=120) == 0
-
-    state = await state_of(ledger_url, "counting")
-    items = await items_of(ledger_url, "counting")
-    assert state["added"] == PAGES
-    assert {item["number"]: item["above"] for item in items} == {
-        number: f"page {(number - 1) // 2}" if number else "none" for number in range(PAGES)
     }
 
 

@@ -1,7 +1,6 @@
 """Commands in the ledger to a running crawl, in the process of the test."""
 
 import asyncio
-import resource
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -81,19 +80,6 @@ async def test_what_makes_no_sense_is_said_and_not_followed(
     assert report.finish_reason is FinishReason.DRAINED
     (warning,) = [each for each in caplog.messages if "an order in the ledger is invalid" in each]
     assert said in warning
-
-
-async def test_a_crawl_that_follows_more_concurrency_may_open_as_many_files(ledger: Ledger):
-    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
-    try:
-        await ledger.notes.set_control({"concurrency": "200"})
-        await crawl_of(ledger).run()
-        after, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
-
-    assert after == 2 * (200 + 150)
 
 
 async def test_a_crawl_follows_the_settings_of_the_ledger_from_its_beginning(
