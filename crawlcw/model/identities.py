@@ -125,11 +125,6 @@ def login_begun(
     )
 
 
-def login_renewed(identity: Identity, *, now: datetime, lease: timedelta) -> Identity:
-    """Return a session whose login goes on."""
-    return replace(identity, fence=identity.fence + 1, expires=now + lease)
-
-
 def logged_in(
     identity: Identity,
     *,

@@ -18,9 +18,8 @@ import random
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 
 import anyio
 
@@ -89,54 +88,35 @@ class _Held:
         return self.ready and (self.useful > 0 or bool(self.jar.changed))
 
 
+@dataclass
 class Sessions:
     """Gives each page its session, and keeps the changes of that; `PageSessions` of the crawl."""
 
-    def __init__(
-        self,
-        spider: Spider,
-        settings: Settings,
-        process: WorkerSession,
-        ways: Mapping[str, Next],
-        *,
-        admission: Admission,
-        proxies: ProxyPool,
-        end: Callable[[FinishReason, str], None],
-        first: list[Callable[[], Awaitable[None]]],
-    ) -> None:
-        """Each session keeps one of *proxies*; *end* ends the crawl, and is told why.
+    spider: Spider
+    settings: Settings
+    process: WorkerSession
+    ways: Mapping[str, Next]
+    _: KW_ONLY
+    admission: Admission
+    proxies: ProxyPool  #: each session keeps one of them
+    end: Callable[[FinishReason, str], None]  #: ends the crawl
+    #: The writes of `TaskAdder`, which get `keep` with the first session.
+    first: list[Callable[[], Awaitable[None]]]
+    _held: dict[str, _Held] = field(init=False, default_factory=dict)
+    #: By task, the fences of the logins after which it was refused.
+    _refusals: OrderedDict[bytes, frozenset[int]] = field(init=False, default_factory=OrderedDict)
 
-        The writes *first* of `TaskAdder` get `keep` with the first session.
-        """
-        self._ledger = process.ledger
-        self._worker = process.worker
-        self._leases = process.held
-        self._logs_in = logs_in(spider)
-        self._login = partial(
-            Login,
-            spider=spider,
-            process=process,
-            ask=ways[Purpose.LOGIN],
-            settings=settings,
-            admission=admission,
-            end=end,
-        )
-        self._ask_page = ways[RENDERED if settings.browser else Purpose.PAGE]
-        self._admission = admission
-        self._policy = settings.login_policy
-        self._lease = settings.lease
+    def __post_init__(self) -> None:
+        """Read the spider and its settings."""
+        self._ledger = self.process.ledger
+        self._logs_in = logs_in(self.spider)
+        names_one = self._logs_in or self.settings.cookies
         #: The session of requests that name none, None where they have none.
-        self._default = spider.default_session if self._logs_in or settings.cookies else None
-        self._end = end
-        self._proxies = proxies
-        self._pool = settings.sessions
+        self._default = self.spider.default_session if names_one else None
+        self._pool = self.settings.sessions
         self.by_default = bool(self._pool or self._default)  #: see `PageSessions`
         self._turn = random.randrange(self._pool) if self._pool else 0
-        self._since = process.ledger.now()
-        self._held: dict[str, _Held] = {}
-        self._write_first = first
-        #: By task, the fences of the logins after which it was refused.
-        self._refusals: OrderedDict[bytes, frozenset[int]] = OrderedDict()
+        self._since = self._ledger.now()
 
     async def admit(self, task: Task) -> Session | None:
         """Return the session that a page is to be asked for with; None: with none.
@@ -149,15 +129,15 @@ class Sessions:
         held = self._known(name)
         held.used_at = time.monotonic()
         held.users.add(task.id)
-        if held.proxy is not None and self._proxies.health(held.proxy).is_dead:
+        if held.proxy is not None and self.proxies.health(held.proxy).is_dead:
             held.ready = False
         if not held.ready:
-            last_sent = self._admission.last(task.host)
+            last_sent = self.admission.last(task.host)
             await self._make_ready(held)
             held.used_at = time.monotonic()
-            if self._admission.last(task.host) > last_sent:
+            if self.admission.last(task.host) > last_sent:
                 # A login has asked its host since its turn came.
-                await self._admission.turn(task.url)
+                await self.admission.turn(task.url)
         return Session(identity=held.identity, jar=held.jar, proxy=held.proxy)
 
     def _of_pool(self) -> str | None:
@@ -182,7 +162,7 @@ class Sessions:
     async def _replace(self, held: _Held, why: str) -> None:
         """Let a new session take a name; the caller has its lock."""
         used = held.identity
-        proxy = self._proxies.bound(used.proxy, is_renewed=True)
+        proxy = self.proxies.bound(used.proxy, is_renewed=True)
         key = None if proxy is None else proxy.key
         new = identities.replaced(used, printable(why), proxy=key, logs_in=self._logs_in)
         await self._change(held, new, "session_retired", "session %s is retired: %s")
@@ -228,7 +208,7 @@ class Sessions:
                 return False
             useful = held.useful + held.identity.score + (len(held.candidates) if told else 0)
             known = replace(held.identity, score=useful)
-            now, policy = self._ledger.now(), self._policy
+            now, policy = self._ledger.now(), self.settings.login_policy
             new = identities.retired(known, printable(why), now=now, policy=policy)
             await self._change(held, new, "logged_out", "session %s is logged out: %s")
         return False
@@ -268,11 +248,11 @@ class Sessions:
 
     async def _is_refused(self, url: str, session: Session) -> bool | None:
         """Return whether a page is answered as without a login; None: it is not answered."""
-        request = Request(url)
+        request, way = Request(url), RENDERED if self.settings.browser else Purpose.PAGE
         try:
             async with Attempt(request=request, session=session, may_wait=False) as attempt:
-                await self._ask_page(attempt, request)
-            self._admission.asked(url)
+                await self.ways[way](attempt, request)
+            self.admission.asked(url)
         except LoggedOutError:
             return True
         except (FetchError, StopCrawl, Defer):
@@ -284,7 +264,7 @@ class Sessions:
         if identities.is_given_up(identity, since=self._since):
             number = identity.failures
             logins = "1 login" if number == 1 else f"{number} logins in a row"
-            self._end(
+            self.end(
                 FinishReason.LOGIN_FAILED,
                 f"session {identity.name} was given up after {logins} of no use, "
                 f"the last: {identity.reason}",
@@ -294,8 +274,8 @@ class Sessions:
         held = self._held.get(name)
         if held is None:
             held = self._held[name] = _Held(Identity(name=name), SiteCookies())
-            if self.keep not in self._write_first:
-                self._write_first.append(self.keep)
+            if self.keep not in self.first:
+                self.first.append(self.keep)
         return held
 
     async def _make_ready(self, held: _Held) -> None:
@@ -328,7 +308,7 @@ class Sessions:
         name = held.identity.name
         found = await self._ledger.sessions.get(name)
         known = found or Identity(name=name)
-        proxy = self._proxies.bound(known.proxy, place=_place(name))
+        proxy = self.proxies.bound(known.proxy, place=_place(name))
         key = None if proxy is None else proxy.key
         if known.is_ready:
             moved = known if key == known.proxy else identities.moved(known, proxy=key)
@@ -346,11 +326,25 @@ class Sessions:
             await anyio.sleep(min(_LOOK, (begin - now).total_seconds()))
         else:
             begun = identities.login_begun(
-                known, owner=self._worker, now=now, lease=self._lease, proxy=key
+                known,
+                owner=self.process.worker,
+                now=now,
+                lease=self.settings.login_timeout,
+                proxy=key,
             )
             if not await self._ledger.sessions.change(found, begun):
                 return
-            ended = await self._login(begun, proxy).run()
+            login = Login(
+                begun,
+                proxy,
+                spider=self.spider,
+                process=self.process,
+                ask=self.ways[Purpose.LOGIN],
+                settings=self.settings,
+                admission=self.admission,
+                end=self.end,
+            )
+            ended = await login.run()
             if ended is None:
                 return
             held.identity = ended
@@ -384,7 +378,7 @@ class Sessions:
                 if held.ready and held.used_at > held.read_at < now - _READ_EVERY:
                     await self._read(held)
                 # The cookies that the answer of a long page sets are kept as well.
-                held.users = {each for each in held.users if each in self._leases}
+                held.users = {each for each in held.users if each in self.process.held}
                 is_used = bool(held.users) or held.waiting.locked()
                 if held.used_at < now - _KEPT_UNUSED and not is_used:
                     self._held.pop(held.identity.name, None)

@@ -15,7 +15,6 @@ from crawlcw.model.identities import (
     login_failed,
     login_from,
     login_put_off,
-    login_renewed,
     retired,
 )
 
@@ -38,12 +37,10 @@ def test_a_login_waits_for_the_one_that_is_under_way():
 
 
 def test_a_ready_session_has_no_owner_and_another_fence():
-    renewed = login_renewed(begun(), now=NOW + SECOND, lease=60 * SECOND)
-
-    ready = logged_in(renewed, cookies={}, headers=(("X", "y"),), origins=("http://a",))
+    ready = logged_in(begun(), cookies={}, headers=(("X", "y"),), origins=("http://a",))
 
     assert ready.is_ready
-    assert (begun().fence, renewed.fence, ready.fence) == (1, 2, 3)
+    assert (begun().fence, ready.fence) == (1, 2)
     assert (ready.owner, ready.expires, ready.headers) == (None, None, (("X", "y"),))
 
 
