@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, cast
 
 from crawlcw.errors import UsageError
@@ -49,24 +48,16 @@ def opened(target: Target, *, stdout: BinaryIO) -> Iterator[BinaryIO]:
         yield packed
 
 
-class naming:  # noqa: N801  # a context manager, and entered for every item
-    """Block that turns an `OSError` into a `UsageError` with the target's name."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-            place = "stdout" if self._target.is_stdout else self._target.place
-            raise UsageError(f"cannot write {place}: {error.strerror or error}") from error
+@contextmanager
+def naming(target: Target) -> Iterator[None]:
+    """Turn an `OSError` within the block into a `UsageError` with the target's name."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        place = "stdout" if target.is_stdout else target.place
+        raise UsageError(f"cannot write {place}: {error.strerror or error}") from error
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Export items while a crawl records them: the existing ones, then each new one."""
 
 import asyncio
-import heapq
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -42,8 +41,7 @@ async def _rows(
     start = ledger.now() - _LATE
     async for row in ledger.queries.items(replace(finished, until=start)):
         yield row
-    known: set[tuple[bytes, int]] = set()
-    ages: list[tuple[datetime, tuple[bytes, int]]] = []
+    known: dict[tuple[bytes, int], datetime] = {}  #: visits of the last minute
     drained = False
     while True:
         now = ledger.now()
@@ -54,12 +52,10 @@ async def _rows(
             visit = (found.task.id, found.task.settled)
             if visit in known:
                 continue
-            known.add(visit)
-            heapq.heappush(ages, (found.task.update_time, visit))
+            known[visit] = found.task.update_time
             for row in await _items(ledger, found):
                 yield row
-        while ages and ages[0][0] < since:
-            known.discard(heapq.heappop(ages)[1])
+        known = {visit: at for visit, at in known.items() if at >= since}
         shown()
         if drained:
             return

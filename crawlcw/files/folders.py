@@ -7,7 +7,7 @@ it, or for a remote store in the local folder `.crawlcw/parts`.
 
 import errno
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from crawlcw.files import remote
 from crawlcw.files.partial import PartialFile, exclusive, sync_folder
@@ -17,32 +17,23 @@ _NAME_REFUSED = (errno.EINVAL, errno.EILSEQ, errno.ENAMETOOLONG)
 _REMOTE_PARTS = Path(".crawlcw/parts")
 
 
-class Folder(Protocol):
-    """A place for complete files; blocking, thread-safe."""
-
-    @property
-    def parts(self) -> Path:
-        """Folder of incomplete files."""
-
-    def keep(self, part: PartialFile, *, sha256: str, name: str) -> str:
-        """Move a complete file to its place, and return its path.
-
-        If a file with the same content exists, drop *part* and return that one's path.
-        Raises `OSError`, or an error of the remote store.
-        """
-
-
-def folder(place: str) -> Folder:
+def folder(place: str) -> "Folder":
     """Return the folder at *place*; raises `UsageError` for a store that cannot be opened."""
     return _RemoteFolder(place) if remote.is_remote(place) else _LocalFolder(Path(place))
 
 
 class _LocalFolder:
+    """A place for complete files; blocking, thread-safe. Incomplete ones are in `parts`."""
+
     def __init__(self, place: Path) -> None:
         self._place = place
         self.parts = place / ".parts"
 
     def keep(self, part: PartialFile, *, sha256: str, name: str) -> str:
+        """Move a complete file to its place, and return its path.
+
+        If a file with the same content exists, drop *part* and return that one's path.
+        """
         bucket = self._place / sha256[:2]
         is_new = not bucket.exists()
         bucket.mkdir(exist_ok=True)
@@ -69,6 +60,8 @@ class _LocalFolder:
 
 
 class _RemoteFolder:
+    """The same in a remote store, whose errors `keep` raises."""
+
     def __init__(self, place: str) -> None:
         self._store, path = remote.filesystem(place)
         self._path = path.rstrip("/")
@@ -93,3 +86,6 @@ class _RemoteFolder:
             return None
         names = (each for each in found if each["name"].rpartition("/")[2].startswith(sha256))
         return next(names, None)
+
+
+Folder: TypeAlias = _LocalFolder | _RemoteFolder
