@@ -13,12 +13,15 @@ import fsspec
 import pytest
 from backports import zstd
 
-from crawlcw.errors import UsageError
+from crawlcw.errors import Reason, UsageError
 from crawlcw.feeds.export import Wanted, export
 from crawlcw.feeds.target import Target
+from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.protocol import Ledger
-from tests.ledger import test_groups_contract as large
+from crawlcw.ledger.sqlite import SqliteLedger
+from tests.support import bulk_ledgers
 from tests.support.ledgers import FakeClock, claimed, make_tasks, success
+from tests.support.mongod import with_database
 
 PAGES = 30
 MIB = 1 << 20
@@ -114,14 +117,19 @@ async def test_an_object_of_a_remote_store(ledger: Ledger, clock: FakeClock):
 @pytest.mark.thorough
 @pytest.mark.parametrize("place", ["sqlite", "mongodb"])
 async def test_a_large_ledger_is_exported_in_flat_memory(
-    place: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
 ):
-    monkeypatch.setattr(large, "LARGE", 40_000)
+    tasks = bulk_ledgers.task_documents(
+        40_000, callbacks=("parse",), reasons=(Reason.CONNECT, Reason.TIMEOUT_READ)
+    )
+    ledger: Ledger
     if place == "sqlite":
-        ledger = await large.fill_sqlite(tmp_path / "ledger.db")
+        ledger = await SqliteLedger.open(tmp_path / "ledger.db", "books", clock=FakeClock())
+        bulk_ledgers.fill_sqlite(tmp_path / "ledger.db", "books", tasks)
     else:
         uri, name = (request.getfixturevalue(n) for n in ("mongodb_uri", "database_name"))
-        ledger = await large.fill_mongodb(uri, name)
+        ledger = await MongoLedger.open(with_database(uri, name), "books", clock=FakeClock())
+        bulk_ledgers.fill_mongodb(uri, name, "books", tasks)
     # A first export makes all caches, so that the second one measures its own memory.
     first, _ = await exported(ledger, tmp_path / "first.jsonl")
 

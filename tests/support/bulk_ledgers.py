@@ -59,6 +59,7 @@ def task_documents(
         if status is Status.FINISHED:
             document["response"] = {"status": 404 if n % 50 == 3 else 200, "final_url": "x"}
             document["items"] = [{"n": n}]
+            document["items_from"] = {"time": changed, "fence": 1}
         yield document
 
 
