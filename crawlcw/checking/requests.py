@@ -7,6 +7,7 @@ import ast
 from collections.abc import Iterator
 
 from crawlcw.api.scrapy_words import META_KEYS, REQUEST_ARGUMENTS
+from crawlcw.api.spider import Spider
 from crawlcw.checking.findings import Findings
 from crawlcw.checking.source import FOREIGN_MODULES, Class, Source, path_of
 
@@ -14,10 +15,9 @@ _REQUESTS = "spiders#Requests"
 _RESPONSES = "spiders#Responses"
 _CLASSES = frozenset({"Request", "FormRequest", "JsonRequest", "SplashRequest"})
 _FOLLOWS = frozenset({"follow", "follow_all"})
+_MAKING = _CLASSES | _FOLLOWS
 #: Other packages have their own `Request`.
 _PACKAGES = FOREIGN_MODULES | {"crawlcw"}
-#: Methods of every spider.
-_OF_SPIDERS = frozenset({"parse", "on_error", "item", "start"})
 #: Attributes of Scrapy's requests and responses that crawlcw's do not have.
 _ATTRIBUTES = {
     "response.body_as_unicode": "response.text",
@@ -94,53 +94,43 @@ def _keys(value: ast.expr) -> Iterator[str]:
                     yield keyword.arg
 
 
-def callbacks_of(spider: Class) -> dict[str, dict[str, int]]:
-    """Return the methods that a spider's requests name as `callback` and as `errback`.
-
-    Each has the line that names it.
-    """
-    callbacks: dict[str, dict[str, int]] = {"callback": {"parse": 0}, "errback": {}}
-    for owner in spider.lineage:
-        for node in ast.walk(owner.node):
-            if not isinstance(node, ast.Call):
-                continue
-            is_request = isinstance(node.func, ast.Name | ast.Attribute)
-            name = ast.unparse(node.func).rpartition(".")[2] if is_request else ""
-            arguments = [(keyword.arg, keyword.value) for keyword in node.keywords]
-            if name in _CLASSES | _FOLLOWS and len(node.args) > 1:
-                arguments.append(("callback", node.args[1]))
-            for argument, value in arguments:
-                if argument in callbacks and (method := _method_of(value)):
-                    callbacks[argument].setdefault(method, value.lineno)
-    return callbacks
-
-
-def _method_of(value: ast.expr) -> str:
-    match value:
-        case ast.Attribute(value=ast.Name(id="self"), attr=name) | ast.Constant(value=str(name)):
-            return name
-        case _:
-            return ""
-
-
 def check_callbacks(spider: Class, findings: Findings) -> None:
-    """Report callbacks that do not exist, or that have more parameters than crawlcw passes."""
-    callbacks = callbacks_of(spider)
+    """Report callbacks and errbacks with other parameters than crawlcw passes."""
+    nodes = [node for owner in spider.lineage for node in ast.walk(owner.node)]
+    called = {node.func for node in nodes if isinstance(node, ast.Call)}
+    handed_on = {
+        path_of(node).removeprefix("self.")
+        for node in nodes
+        if isinstance(node, ast.Attribute) and node not in called
+    }
     for method in spider.methods():
-        parameters = [each.arg for each in (*method.args.posonlyargs, *method.args.args)]
-        required = len(parameters) - len(method.args.defaults) - 1
-        takes_one = required == 1 and len(parameters) == 2 and not method.args.vararg
-        if method.name in callbacks["errback"] and takes_one:
-            what = f"def {method.name}(self, {parameters[1]})"
+        parameters = [each.arg for each in (*method.args.posonlyargs, *method.args.args)][1:]
+        required = len(parameters) - len(method.args.defaults)
+        if method.name not in handed_on:
+            continue
+        if parameters == ["failure"]:
+            what = f"def {method.name}(self, failure)"
             instead = f"def {method.name}(self, request, error): error.reason, error.response"
             findings.tell(method.lineno, what, instead, _REQUESTS)
-        elif method.name in callbacks["callback"] and required > 1:
+        elif parameters[:1] == ["response"] and required > 1:
             what = f"def {method.name}(): a callback is given the response alone"
-            more = parameters[2 : required + 1]
-            instead = ", ".join(f"response.context[{name!r}]" for name in more)
+            instead = ", ".join(f"response.context[{name!r}]" for name in parameters[1:required])
             findings.tell(method.lineno, what, instead, _REQUESTS)
-    first, last = spider.node.lineno, spider.node.end_lineno or 0
-    for name, line in {**callbacks["callback"], **callbacks["errback"]}.items():
-        is_known = spider.defines(name) or name in _OF_SPIDERS or not spider.is_whole
-        if first <= line <= last and not is_known:
-            findings.tell(line, f"{spider.node.name} has no callback {name!r}")
+    packages = {name.partition(".")[0] for each in spider.lineage for name in each.foreign}
+    if packages <= _PACKAGES | {"object"}:
+        for call in ast.walk(spider.node):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in _MAKING:
+                _check_names(call, spider, findings)
+
+
+def _check_names(call: ast.Call, spider: Class, findings: Findings) -> None:
+    """Report a callback that a request names and that the spider has not."""
+    named = [each.value for each in call.keywords if each.arg in ("callback", "errback")]
+    for value in (*call.args[1:2], *named):
+        match value:
+            case (
+                ast.Attribute(value=ast.Name(id="self"), attr=name) | ast.Constant(value=str(name))
+            ):
+                if not spider.defines(name) and not hasattr(Spider, name):
+                    what = f"{spider.node.name} has no callback {name!r}"
+                    findings.tell(value.lineno, what)

@@ -53,7 +53,7 @@ _MODULES = {
     "itemadapter": ("the item itself: a dict or a dataclass", _ITEMS),
     "itemloaders": _NAMES["ItemLoader"],
     "pydispatch": _NAMES["signals"],
-    "scrapy": ("crawlcw", _SCRAPY),
+    "scrapy": ("from crawlcw import Request, Spider", _SCRAPY),
     "scrapy.downloadermiddlewares": ("before_request() and after_response()", _HOOKS),
     "scrapy.loader": _NAMES["ItemLoader"],
     "scrapy.pipelines": ("item(), or Request(save_to=)", _ITEMS),
@@ -146,8 +146,6 @@ class Names:
                 continue
             if top in FOREIGN_MODULES:
                 instead, guide = _counterpart(each.dotted)
-                if each.dotted == "scrapy":
-                    instead = self._to_import()
                 what = f"import of {each.dotted}"
                 stops = not each.in_function
                 self._tell(each.line, what, instead, guide, stops=stops)
@@ -156,15 +154,6 @@ class Names:
                 if name in _NAMES and name not in crawlcw.__all__:
                     instead, guide = _NAMES[name]
                     self._tell(each.line, f"crawlcw has no {name}", instead, guide, stops=True)
-
-    def _to_import(self) -> str:
-        names = {
-            node.attr
-            for node in ast.walk(self._source.tree)
-            if isinstance(node, ast.Attribute) and self._source.dotted(node.value) == "scrapy"
-        }
-        same = sorted(names & _SAME) or ["Spider"]
-        return f"from crawlcw import {', '.join(same)}"
 
     def _use(self, node: ast.Attribute | ast.Name) -> None:
         """Find uses of renamed names, and of Scrapy's attributes of a spider."""

@@ -52,23 +52,10 @@ class Class:
             found += [each for each in base.lineage if each not in found]
         return tuple(found)
 
-    @cached_property
-    def roots(self) -> frozenset[str]:
-        """The full names of all bases that cannot be read."""
-        return frozenset(name for each in self.lineage for name in each.foreign)
-
     @property
     def is_spider(self) -> bool:
         """Whether it is a spider, of crawlcw or Scrapy, by the names of its bases."""
-        return any(name.rpartition(".")[2].endswith("Spider") for name in self.roots)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all its bases are known."""
-        known = {"crawlcw.Spider", "crawlcw.SitemapSpider", "object"}
-        return self.roots <= known or all(
-            name.partition(".")[0] == "scrapy" or name in known for name in self.roots
-        )
+        return any(name.endswith("Spider") for each in self.lineage for name in each.foreign)
 
     def methods(self) -> Iterator[FunctionNode]:
         """Yield the methods of the class itself."""

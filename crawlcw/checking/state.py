@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from crawlcw.checking.findings import Finding, Findings
-from crawlcw.checking.requests import callbacks_of
 from crawlcw.checking.source import Class, FunctionNode, Source
 
 #: Methods that run for each page or item.
@@ -48,7 +47,7 @@ def look(spider: Class, found: Findings) -> None:
     """Find the first change of each attribute that callbacks of *spider* change."""
     methods = {m.name: _Method(m) for each in reversed(spider.lineage) for m in each.methods()}
     containers = _containers(spider)
-    of_pages = _of_pages(spider, methods)
+    of_pages = _of_pages(methods)
     told = set(_NOT_STATE)
     for method in spider.methods():
         if method.name not in of_pages:
@@ -75,9 +74,9 @@ class _Method:
                     self.reads[name].append(each.lineno)
 
 
-def _of_pages(spider: Class, methods: dict[str, _Method]) -> set[str]:
+def _of_pages(methods: dict[str, _Method]) -> set[str]:
     """Return the methods that run for a page: callbacks, hooks, and the methods they call."""
-    new = set(_PER_PAGE).union(*callbacks_of(spider).values()) & methods.keys()
+    new = {*_PER_PAGE} & methods.keys()
     new |= {name for name, method in methods.items() if _takes_response(method.node)}
     found: set[str] = set()
     while new:
