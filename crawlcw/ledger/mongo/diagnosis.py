@@ -16,7 +16,8 @@ from pymongo.errors import ConfigurationError, PyMongoError
 
 #: Seconds for a look at how a server is spoken to.
 _LOOK = 2.0
-_DISTRUST = "certificate verify failed"
+#: With the reason, if the driver does not use pyOpenSSL, whose errors have none.
+_DISTRUST = re.compile(r"certificate verify failed(?:: ([^()]+) \()?")
 _REFUSAL = re.compile(r"refused|Connect call failed|Name or service|timed out", re.IGNORECASE)
 
 
@@ -42,11 +43,10 @@ async def misconfiguration(client: Any, url: str) -> str | None:
 async def _wrong_with(address: tuple[str, int | None], said: str, url: str) -> str | None:
     host, port = address[0], address[1] or 27017
     place = f"{host}:{port}"
-    if _DISTRUST in said:
-        reason = await _distrust(host, port)
+    if distrust := _DISTRUST.search(said):
         return (
-            f"the certificate of {place} is not trusted ({reason}): name the file of its "
-            "authority by tlsCAFile"
+            f"the certificate of {place} is not trusted ({distrust[1] or distrust[0]}): name the "
+            "file of its authority by tlsCAFile"
         )
     if _REFUSAL.search(said):
         return None
@@ -64,21 +64,6 @@ def uses_tls(url: str) -> bool:
     if url.startswith("mongodb+srv:"):
         return not {"tls=false", "ssl=false"}.intersection(options)
     return bool({"tls=true", "ssl=true"}.intersection(options))
-
-
-async def _distrust(host: str, port: int) -> str:
-    """Return why Python's own TLS does not trust a certificate.
-
-    PyMongo's synchronous client, and so Motor, uses pyOpenSSL where it is installed, whose
-    errors give no reason.
-    """
-    with anyio.move_on_after(_LOOK), suppress(OSError):
-        try:
-            _, writer = await asyncio.open_connection(host, port, ssl=ssl.create_default_context())
-        except ssl.SSLCertVerificationError as error:
-            return error.verify_message
-        writer.transport.abort()
-    return _DISTRUST
 
 
 async def _speaks_tls(host: str, port: int) -> bool:
