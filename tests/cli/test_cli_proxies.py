@@ -1,8 +1,6 @@
 """`crawlcw run` through proxies, one dead and one banned, and its messages."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.support import exit_site
-from tests.support.crawl_process import wait_until
 from tests.support.exit_site import ExitSite
 from tests.support.proxy_servers import ProxyServer, proxies
 
@@ -55,42 +52,6 @@ def command(folder: Path, *arguments: str, **environment: str) -> "subprocess.Po
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-@pytest.mark.thorough
-def test_a_crawl_by_the_command_outlives_a_dead_and_a_banned_proxy_and_a_kill(
-    tmp_path: Path, site: ExitSite, three: list[ProxyServer]
-):
-    site.banned = {"127.0.0.3"}
-    (tmp_path / "exits.py").write_text(SPIDER.format(start=site.start, delay="5ms"))
-    settings = {"CRAWLCW_PROXIES": " ".join(each.url for each in three), "CRAWLCW_SESSIONS": "3"}
-    run = ("run", "exits.py", "--processes", "2", "--log-level", "debug")
-
-    first = command(tmp_path, *run, **settings)
-    wait_until(lambda: len(site.visits) >= 8)
-    three[0].die()
-    first.send_signal(signal.SIGKILL)
-    said, _ = first.communicate(timeout=60)
-    second = command(tmp_path, *run, **settings)
-    more, _ = second.communicate(timeout=60)
-
-    assert second.returncode == 0, more
-    assert "Drained: nothing is left to do." in more
-    shown = [said, more]
-    for arguments in (
-        ["export", "exits", "-o", "-"],
-        ["stats", "exits"],
-        ["tasks", "exits", "--json"],
-    ):
-        asked = command(tmp_path, *arguments)
-        shown.append(asked.communicate(timeout=60)[0])
-    items = [json.loads(line) for line in shown[2].splitlines() if line.startswith("{")]
-    assert len({item["page"] for item in items}) == 31, shown[2]
-    tasks = [json.loads(line) for line in shown[4].splitlines()]
-    assert [task["retry"] for task in tasks] == [0] * 31
-    assert not [text for text in shown if PASSWORD in text]
-    # A session stores its proxy without the password, which is in the settings.
-    assert PASSWORD.encode() not in (tmp_path / ".crawlcw" / "ledger.db").read_bytes()
 
 
 def test_the_command_says_why_it_ends_where_the_password_is_wrong(

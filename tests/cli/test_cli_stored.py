@@ -351,9 +351,6 @@ def test_a_page_that_killed_its_process_once_is_kept(
     assert parsed.stderr == "4 pages parsed: 4 items, 3 requests\n"
 
 
-# Many pages, and both ledgers --------------------------------------------------------
-
-
 # Processes that are killed -----------------------------------------------------------
 
 
