@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import ParamSpec, TypeVar
 
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -14,9 +13,6 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class AnyPage(Spider):

@@ -70,8 +70,8 @@ def command(
         raise UsageError("--follow writes JSON Lines to stdout: -o - --follow")
     if follow and versions:
         raise UsageError("--follow writes new items only: leave out --versions")
-    write = _follow if follow else _export
-    loop.run(write(loading.name_of(spider), ledger_url, outputs, wanted, age))
+    name = loading.name_of(spider)
+    loop.run(_write(name, ledger_url, outputs, wanted, age, follow=follow))
 
 
 def _names(fields: str) -> Sequence[str]:
@@ -81,22 +81,23 @@ def _names(fields: str) -> Sequence[str]:
     return list(dict.fromkeys(names))
 
 
-async def _export(
-    name: str, ledger_url: str, outputs: list[Target], wanted: Wanted, age: timedelta | None
+async def _write(
+    name: str,
+    ledger_url: str,
+    outputs: list[Target],
+    wanted: Wanted,
+    age: timedelta | None,
+    *,
+    follow: bool,
 ) -> None:
     async with _opened(name, ledger_url) as ledger:
         newer = wanted if age is None else wanted.newer_than(ledger.now() - age)
+        if follow:
+            await following.follow(ledger, newer, stdout=exporting.stdout())
+            return
         count = await export(ledger, outputs, newer, stdout=exporting.stdout())
     if files := [target.place for target in outputs if not target.is_stdout]:
         click.echo(f"{count:,} items in {', '.join(files)}", err=True)
-
-
-async def _follow(
-    name: str, ledger_url: str, _outputs: list[Target], wanted: Wanted, age: timedelta | None
-) -> None:
-    async with _opened(name, ledger_url) as ledger:
-        newer = wanted if age is None else wanted.newer_than(ledger.now() - age)
-        await following.follow(ledger, newer, stdout=exporting.stdout())
 
 
 @asynccontextmanager

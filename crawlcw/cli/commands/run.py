@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,13 @@ def command(
         shorthands = _assigned(
             concurrency=concurrency, max_pages=max_pages, max_items=max_items, claim=claim
         )
-        made, settings = _made(spider, arguments, [*assignments, *shorthands, *share])
+        # Loaded modules stay until the end: without them the garbage collector saves a tenth of
+        # a second at exit. The spider is loaded after this, so that its garbage, such as an open
+        # file, is still collected.
+        gc.freeze()
+        gc.enable()
+        made = loading.make(loading.find(spider), arguments)
+        settings = spider_options.settings_of(made, [*assignments, *shorthands, *share])
         descriptors.secure(settings.concurrency)
         return made, settings
 
@@ -161,19 +167,6 @@ def _crawl_by(processes: int) -> Callable[..., Coroutine[Any, Any, int]]:
     from crawlcw.cli import crawling
 
     return crawling.crawl
-
-
-def _made(
-    spider: str, arguments: Sequence[str], assignments: Sequence[str]
-) -> tuple[Spider, Settings]:
-    """Return the spider, and its settings with those of the project, environment and options."""
-    # Loaded modules stay until the end: without them the garbage collector saves a tenth of a
-    # second at exit. The spider is loaded after this, so that its garbage, such as an open file,
-    # is still collected.
-    gc.freeze()
-    gc.enable()
-    made = loading.make(loading.find(spider), arguments)
-    return made, spider_options.settings_of(made, assignments)
 
 
 def _in_worker(
