@@ -284,7 +284,7 @@ async def test_a_spider_does_not_pay_for_what_tracked_tasks_carry(
     leases = await claimed(ledger)
     await ledger.workers.leave("a")
 
-    page, one, other, _, held, leaving = command_log.commands[:6]
+    page, one, other, _, _, held, leaving = command_log.commands[:7]
     assert page["projection"] == {"errors": 0, "response": 0, "items": 0}
     assert [each["fields"] for each in (one, other)] == [{"_id": 1}] * 2
     assert [lease.task.carried for lease in leases] == [None, None]

@@ -824,7 +824,7 @@ def strangers_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("scheme", "said"),
     [
         ("missing", "(strangers_store:Nothing) cannot be used: AttributeError: module"),
-        ("empty", "(strangers_store:Empty) cannot be used: it needs `open`, `look` and"),
+        ("empty", "(strangers_store:Empty) cannot be used: it needs `open`, `look`, "),
     ],
 )
 @pytest.mark.usefixtures("strangers_package")
