@@ -384,22 +384,6 @@ async def test_a_page_that_is_open_in_a_browser_keeps_its_place_at_its_host(ledg
     assert await items(ledger) == [{"more": 0}, {"more": 0}]
 
 
-async def test_two_crawls_on_one_ledger_share_the_work(ledger: SqliteLedger, path: Path):
-    answers = site(120)
-    other = await SqliteLedger.open(path, "books")
-    webs = Web(answers), Web(answers)
-
-    reports = await asyncio.gather(
-        crawled(Books(), webs[0], ledger), crawled(Books(), webs[1], other)
-    )
-
-    await other.close()
-    assert sorted(webs[0].pages + webs[1].pages) == sorted(answers)
-    assert await urls_of_items(ledger) == sorted(answers)
-    assert sum(report.pages for report in reports) == 121
-    assert [report.finish_reason for report in reports] == ["drained", "drained"]
-
-
 # Failures of pages
 
 
@@ -1680,18 +1664,6 @@ async def test_a_crawl_whose_loop_stands_still_gives_its_pages_back_from_another
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-
-
-async def test_a_crawl_in_a_scope_that_is_cancelled_gives_everything_back(ledger: SqliteLedger):
-    """Unlike asyncio alone, AnyIO cancels every wait in the scope."""
-    web = Web(site(30), held=numbered(30))
-    async with anyio.create_task_group() as group:
-        group.start_soon(crawl_of(Books(), web, ledger, concurrency=4).run)
-        await web.reached.wait()
-        group.cancel_scope.cancel()
-
-    assert (await ledger.queries.counts()).by_status == {Status.FINISHED: 1, Status.TODO: 30}
-    assert await ledger.workers.all() == []
 
 
 # Leases

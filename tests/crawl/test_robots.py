@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from crawlcw.api.page_head import product_token
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -249,15 +248,6 @@ async def test_five_redirects_are_followed():
     assert len(web.requested) == 6
 
 
-async def test_it_is_for_the_first_word_of_the_user_agent():
-    answer = Replay(body="User-agent: mybot\nDisallow: /\n\nUser-agent: *\nDisallow:\n")
-
-    robots, _ = robots_of({ROBOTS: answer}, user_agent="mybot/2.1 (+http://me.example)")
-    assert await refused(robots, PAGE) is Reason.REFUSED_ROBOTS
-    robots, _ = robots_of({ROBOTS: answer})
-    await robots.admit(PAGE)
-
-
 @pytest.mark.parametrize(
     ("named", "is_ours"),
     [
@@ -283,18 +273,6 @@ async def test_rules_are_for_the_whole_product_token(named: str, is_ours: bool):
 
     assert rules.allows(PRIVATE) is not is_ours
     assert rules.allows("http://a.example/other/") is is_ours
-
-
-@pytest.mark.parametrize(
-    ("user_agent", "token"),
-    [
-        ("crawlcw/0.1 (+https://x)", "crawlcw"),
-        ("mybot", "mybot"),
-        (" mybot/1/2 x", "mybot"),
-    ],
-)
-def test_the_product_token_is_the_first_word_without_its_version(user_agent: str, token: str):
-    assert product_token(user_agent) == token
 
 
 @pytest.mark.parametrize(
