@@ -10,8 +10,8 @@ import anyio
 import click
 
 from crawlcw.cli import ledger_option
+from crawlcw.dashboard.observer import Look, Observer
 from crawlcw.errors import LedgerUnavailableError
-from crawlcw.observing.observer import Look, Observer
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 from typing import Self
 
 from crawlcw.dashboard.kept import Kept
+from crawlcw.dashboard.observer import Observer
 from crawlcw.dashboard.overview import Overview
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.observing.observer import Observer
 from crawlcw.server.refused import RefusedError
 
 #: Seconds between two reads of the list of names.

@@ -4,12 +4,12 @@ from datetime import datetime
 from typing import Any
 
 from crawlcw.dashboard.kept import Kept
+from crawlcw.dashboard.observer import HostLine, Look, Observer, is_silent
 from crawlcw.dashboard.stories import row
 from crawlcw.errors import FAILURE_REASONS
 from crawlcw.ledger.protocol import Counters, Group, Ledger, TaskFilter, Worker
 from crawlcw.model.rates import Vitals
 from crawlcw.model.task import Status
-from crawlcw.observing.observer import HostLine, Look, Observer, is_silent
 
 #: Shortest intervals between two reads of each part, in seconds.
 _FAST, _SLOW = 1.0, 3.0

@@ -5,11 +5,11 @@ Headers and bodies of requests are not shown: they may hold passwords.
 
 from typing import Any
 
+from crawlcw.dashboard.found_on import pages_above, pages_ahead
 from crawlcw.ledger.documents import error_document, known, trace_document
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import BlobRef, Record, Task
 from crawlcw.model.values import to_json
-from crawlcw.observing.found_on import pages_above, pages_ahead
 from crawlcw.tracking.views import holder
 
 #: Limits: characters of one item or result, and number of items.

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from crawlcw.cli.commands import hosts
+from crawlcw.dashboard.host_standing import unfinished_of, why
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Counts, Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import Host, RobotsRecord
 from crawlcw.model.task import Status, ids_of_host
 from crawlcw.model.transitions import Succeeded
-from crawlcw.observing.host_standing import unfinished_of, why
 from tests.support.commands import invoke
 from tests.support.ledgers import START, FakeClock, claimed, failure, make_task, settled
 

@@ -27,6 +27,7 @@ from rich.console import Console
 
 from crawlcw.cli.commands import stats
 from crawlcw.cli.terminal import overview
+from crawlcw.dashboard.observer import Look, Observer, average, notable
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import Reason
 from crawlcw.ledger.kind import LedgerKind
@@ -37,7 +38,6 @@ from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.hosts import Host
 from crawlcw.model.rates import Point, Span, Vitals
 from crawlcw.model.task import Status
-from crawlcw.observing.observer import Look, Observer, average, notable
 from tests.cli.test_cli import PATIENCE, SPIDER, command, environment
 from tests.support.commands import invoke
 from tests.support.ledgers import (

@@ -10,6 +10,7 @@ import click
 from crawlcw.cli import ledger_option, loading, loop, options, selecting, task_objects
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.link_checks import LinkChecks, Refusal
+from crawlcw.dashboard.found_on import pages_above, pages_ahead
 from crawlcw.errors import SpiderError, UsageError
 from crawlcw.feeds import escaping
 from crawlcw.ledger.documents import trace_document
@@ -17,7 +18,6 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import values
 from crawlcw.model.sanitize import printable, printable_block
 from crawlcw.model.task import BlobRef, Record
-from crawlcw.observing.found_on import pages_above, pages_ahead
 
 
 @click.command("show")

@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from crawlcw.dashboard.observer import HostLine, Look, is_silent
 from crawlcw.ledger.protocol import Worker
 from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
-from crawlcw.observing.observer import HostLine, Look, is_silent
 
 #: Lines of the display outside of tables, and lines of a table besides its rows.
 _FRAME, _TABLE = 7, 4

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Self
 
+from crawlcw.dashboard.host_standing import owner_of, unfinished_of, why
 from crawlcw.engine.workers import is_dead
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Counts, Dimension, Group, Ledger, Worker
 from crawlcw.model.hosts import Host
 from crawlcw.model.rates import Span
-from crawlcw.observing.host_standing import owner_of, unfinished_of, why
 
 #: Wait until the next count, in durations of the last one: 5 % of the time.
 _COUNT_COST = 20

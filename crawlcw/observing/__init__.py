@@ -1,1 +1,0 @@
-"""Observation of running crawls from outside, for the terminal and the dashboard."""
