@@ -8,7 +8,7 @@ longer, and no count is lost.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 #: A worker leaves a point in as many minutes as this.
 EVERY = timedelta(minutes=1)
@@ -104,13 +104,12 @@ def spans(points: Iterable[Point], *, since: datetime, until: datetime) -> list[
     ends. A worker's first one begins with the worker, unless that was before those points.
     """
     found: list[Span] = []
-    for own in _by_worker(points).values():
-        own.sort(key=lambda point: (point.time, point.last))
-        begun = own[0]
-        if begun.started >= first_read(since):
-            start = Point(
-                worker=begun.worker, started=begun.started, time=begun.started, vitals=Vitals()
-            )
+    ordered = sorted(points, key=lambda point: (point.worker, point.time, point.last))
+    for _, of_worker in groupby(ordered, key=lambda point: point.worker):
+        own = [*of_worker]
+        began = own[0].started
+        if began >= first_read(since):
+            start = Point(worker=own[0].worker, started=began, time=began, vitals=Vitals())
             own.insert(0, start)
         found += [
             _span(before, after)
@@ -118,13 +117,6 @@ def spans(points: Iterable[Point], *, since: datetime, until: datetime) -> list[
             if since <= after.time < until and after.time > before.time
         ]
     return sorted(found, key=lambda span: (span.until, span.worker))
-
-
-def _by_worker(points: Iterable[Point]) -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {}
-    for point in points:
-        found.setdefault(point.worker, []).append(point)
-    return found
 
 
 def _span(before: Point, after: Point) -> Span:
