@@ -99,7 +99,7 @@ def test_both_stores_have_their_facets_in_files_of_the_same_names():
 
     assert {
         *("tasks", "leases", "outcomes", "hosts", "host_leases"),
-        *("blobs", "inspection", "ledger", "store"),
+        *("blobs", "changes", "inspection", "ledger", "store"),
     } <= facets & beside
 
 

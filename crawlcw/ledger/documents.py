@@ -44,6 +44,8 @@ A page that was finished once also has
     data         its data, or a reference to it, see `blob`
     results      {stage: result}, or references to them
     trace        the last claims: {fence, stage, worker, started_at, ended_at, event}
+    woken        time when it was last made due other than by an outcome (on MongoDB, to
+                 distinguish such a write from a renewal)
 
     A value that is too large is stored outside of its task, and replaced by
     `{%blob: id, size: n}`.

@@ -10,7 +10,7 @@ All times are the ledger's own, see `Ledger.now`. Every operation may raise
 may repeat it. Only `transitions` decides the changes of a status.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -204,6 +204,18 @@ class Blobs(Protocol):
         """Delete unreferenced values."""
 
 
+class Changes(Protocol):
+    """Notifications of changed tasks."""
+
+    def watch(self) -> AsyncIterator[None]:
+        """Yield once at first, and then after a task was added or may be due again.
+
+        A hint: it may be early, late, or one for many. It ends after the first one if the
+        store has no notifications; it raises `LedgerUnavailableError` if the connection
+        breaks.
+        """
+
+
 class Ledger(Protocol):
     """The tasks of one spider, durable and shared: facets on one store."""
 
@@ -221,6 +233,7 @@ class Ledger(Protocol):
     sessions: Sessions  #: identities for requests
     spider_state: SpiderStates  #: the spider's `self.state`
     blobs: Blobs  #: values that are too large for their tracked tasks
+    changes: Changes  #: notifications of changed tracked tasks
     inspection: Inspection  #: checks and repairs for `doctor`
 
     @property

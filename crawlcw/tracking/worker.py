@@ -2,7 +2,7 @@
 
 It pulls when it is low, so that it never holds more than it can soon begin with;
 where there is nothing to do it looks with growing pauses, but at once when
-something is added in this process.
+something is added in this process, or when the store tells of a change.
 """
 
 import asyncio
@@ -22,10 +22,12 @@ from crawlcw.engine.pool import Pool, RunAlone
 from crawlcw.errors import (
     LeaseLostError,
     LedgerError,
+    LedgerUnavailableError,
     UsageError,
     single_errors,
 )
 from crawlcw.ledger.protocol import Counts
+from crawlcw.ledger.shielding import cancelled_gently
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease
@@ -39,8 +41,9 @@ from crawlcw.tracking.use_case import Handler
 logger = logging.getLogger(__name__)
 
 _SHORTEST_IDLE = 0.05
-#: Other processes add tasks without a signal: idle workers look this often, in seconds.
-_LONGEST_IDLE = 1.0
+_LONGEST_IDLE = 10.0
+_FIRST_RECONNECT = 1.0
+_LONGEST_RECONNECT = 60.0
 #: Tasks that are looked at besides, while leases have their grace after an outage.
 _MOST_IN_GRACE = 1_000
 _LONGEST_RETREAT = 0.02
@@ -156,6 +159,7 @@ class Worker:
     async def _run(self) -> FinishReason:
         async with anyio.create_task_group() as beside:
             beside.start_soon(self._wake_by_additions)
+            beside.start_soon(cancelled_gently, self._wake_by_changes)
             reason = await self._work()
             beside.cancel_scope.cancel()
         return reason
@@ -241,7 +245,7 @@ class Worker:
         return horizon is not None and horizon <= self._ledger.now()
 
     def _tell_of_others(self) -> None:
-        if not (self._told_of_others or self._pool.dispatched) and self._idle >= _LONGEST_IDLE:
+        if not (self._told_of_others or self._pool.dispatched) and self._idle > 1:
             self._told_of_others = True
             logger.warning(
                 "tasks are due whose stages have no handler here (it has: %s)",
@@ -312,3 +316,20 @@ class Worker:
             await self._tracker.added.wait()
             self._tracker.added.clear()
             self._changed.set()
+
+    async def _wake_by_changes(self) -> None:
+        """Look whenever the store tells of a change; without that, the pauses have to do."""
+        pause = _FIRST_RECONNECT
+        while True:
+            try:
+                async for _ in self._ledger.changes.watch():
+                    pause = _FIRST_RECONNECT
+                    self._changed.set()
+            except LedgerUnavailableError as error:
+                logger.debug(
+                    "no word of changes: %s", printable(error), extra={"event": "not_watching"}
+                )
+            else:
+                return
+            await anyio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_RECONNECT)

@@ -1,13 +1,17 @@
 """S1: a worker pulls tasks by itself, neither too many nor too often."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from crawlcw.model.task import Status
 from crawlcw.tracking import Execution, Tracker, Worker
+from tests.capabilities.use_cases import UseCases
+from tests.faults.proxy import proxied
+
+NEVER = 3600.0
 
 
 class Door:
@@ -77,8 +81,12 @@ async def waiting_tasks(tracker: Tracker, number: int) -> None:
 
 @pytest.mark.seed("1.7")
 async def test_a_worker_finds_by_itself_what_another_process_has_added(
-    tracker: Tracker, other: Tracker
+    tracker: Tracker, other: Tracker, monkeypatch: pytest.MonkeyPatch
 ):
+    async def silent() -> AsyncIterator[None]:
+        yield
+
+    monkeypatch.setattr(tracker.ledger.changes, "watch", silent)
     door = Door(tracker)
     async with Running(Worker(tracker, concurrency=2)):
         for n in range(3):
@@ -156,5 +164,27 @@ async def test_an_idle_worker_hardly_asks_and_begins_at_once_with_what_is_added_
         async with asyncio.timeout(1):
             await until(lambda: door.begun == ["order-1"])
 
-    # A look is two calls.
+    # A look is two calls; a store with notices of changes adds one look.
     assert idle <= 2 * 10
+
+
+@pytest.mark.seed("1.18")
+async def test_nothing_is_lost_where_the_notices_break_off(
+    on_mongodb: UseCases, monkeypatch: pytest.MonkeyPatch
+):
+    # The stream stays closed, so the worker depends on its pauses.
+    monkeypatch.setattr("crawlcw.tracking.worker._FIRST_RECONNECT", NEVER)
+    other = await on_mongodb.open()
+    with proxied(on_mongodb.url) as (network, url):
+        tracker = await on_mongodb.open(url=f"{url}&timeoutMS=1000")
+        asked = counted(tracker, monkeypatch)
+        door = Door(tracker)
+        async with Running(Worker(tracker, concurrency=2)):
+            await until(lambda: asked.count("horizon") >= 2)
+            network.cut()
+            await other.add("order-1")
+            network.mend()
+            await until(lambda: door.begun == ["order-1"])
+            await other.add("order-2")
+            await until(lambda: door.begun == ["order-1", "order-2"])
+        await tracker.close()

@@ -1,9 +1,11 @@
-"""Features of MongoDB only: versions of the indexes, and query plans."""
+"""Features of MongoDB only: versions of the indexes, query plans, and change streams."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pymongo
@@ -11,19 +13,23 @@ import pytest
 
 from crawlcw.errors import (
     LedgerConfigurationError,
+    LedgerUnavailableError,
     Reason,
     UnknownNameError,
 )
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.mongo import MongoLedger, schema
+from crawlcw.ledger.mongo import MongoLedger, changes, schema
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Added, Cursor, TaskFilter
 from crawlcw.model.task import Payload, ResponseInfo, Status
-from crawlcw.model.transitions import Progress, Succeeded
+from crawlcw.model.transitions import Failed, Progress, Succeeded
+from tests.faults.proxy import End, Fault, Loss, proxied
 from tests.ledger.test_ledger_plans import check_plans
+from tests.support import mongod_server
 from tests.support.command_log import CommandLog, logged
 from tests.support.ledgers import (
+    LEASE,
     START,
     FakeClock,
     claimed,
@@ -33,6 +39,8 @@ from tests.support.ledgers import (
     settled,
 )
 from tests.support.mongod import with_database
+
+SOON = 20.0
 
 
 @pytest.fixture
@@ -336,6 +344,124 @@ async def test_a_task_that_is_claimed_after_it_was_chosen_is_left_alone(
     assert record is not None
     assert (record.task.status, record.task.fence) == (Status.PROCESSING, 1)
     assert await ledger.blobs.read(blob) == "x"
+
+
+# --- change streams
+
+
+class Told:
+    """An open change stream, and its notices."""
+
+    def __init__(self, ledger: MongoLedger) -> None:
+        self._notices = ledger.changes.watch()
+
+    async def __aenter__(self) -> "Told":
+        await self.next()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.wait_for(self._notices.aclose(), SOON)
+
+    async def next(self, *, within: float = SOON) -> None:
+        await asyncio.wait_for(anext(self._notices), within)
+
+
+@pytest.fixture
+async def watched(url: str) -> AsyncIterator[MongoLedger]:
+    ledger = await MongoLedger.open(url, "orders", clock=FakeClock(), kind=LedgerKind.USE_CASE)
+    yield ledger
+    await ledger.close()
+
+
+async def test_what_is_added_or_made_due_is_told(watched: MongoLedger):
+    progress = Progress(worker="w", started_at=START)
+    failed = Failed(reason=Reason.TASK_ERROR, progress=progress)
+    tasks = make_tasks(3, carried=Payload())
+
+    async with Told(watched) as told:
+        await watched.tasks.add(tasks)
+        await told.next()
+    first, second, third = await claimed(watched, worker="w")
+    async with Told(watched) as told:
+        await watched.outcomes.commit([settled(watched, first, failed)])
+        await told.next()
+    async with Told(watched) as told:
+        await watched.outcomes.release([second])
+        await told.next()
+    async with Told(watched) as told:
+        await watched.workers.leave("w")
+        await told.next()
+    async with Told(watched) as told:
+        await watched.admin.reopen(TaskFilter(ids=[second.task.id]), stage="next")
+        await told.next()
+    async with Told(watched) as told:
+        await watched.admin.retry_failed(TaskFilter())
+        await told.next()
+    assert third.task.id in {lease.task.id for lease in await watched.leases.held("w")}
+
+
+async def test_claims_renewals_and_results_are_told_to_nobody(watched: MongoLedger):
+    await watched.tasks.add(make_tasks(2, carried=Payload()))
+
+    async with Told(watched) as told:
+        leases = await claimed(watched)
+        watched.store.now.advance(seconds=1)
+        assert await watched.leases.renew(leases, lease=LEASE) == set()
+        assert await watched.leases.save(leases[0], data={"n": 1}, duration=LEASE)
+        done = Succeeded(progress=Progress(worker="w", started_at=START))
+        await watched.outcomes.commit([settled(watched, lease, done) for lease in leases])
+        # Notices of those writes would come before this one; after it, none comes.
+        await watched.tasks.add([make_task("http://x/last", carried=Payload())])
+        await told.next()
+        with pytest.raises(TimeoutError):
+            await told.next(within=0.2)
+
+
+async def test_a_stream_whose_connection_breaks_raises(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(changes, "_PATIENCE", 0.2)
+    monkeypatch.setattr(changes, "_ANSWERED_WITHIN", 0.5)
+    with proxied(url) as (proxy, near):
+        ledger = await MongoLedger.open(
+            f"{near}&serverSelectionTimeoutMS=200",
+            "orders",
+            kind=LedgerKind.USE_CASE,
+        )
+        told = ledger.changes.watch()
+        await anext(told)
+        # The driver reopens a stream once by itself. Other commands get through: PyMongo
+        # leaks a socket if it is closed while it connects.
+        reset = Fault(loss=Loss.REQUEST, end=End.RESET)
+        proxy.plan(lambda command: reset if command.name in ("getMore", "aggregate") else None)
+
+        with pytest.raises(LedgerUnavailableError):
+            await asyncio.wait_for(anext(told), SOON)
+
+        await ledger.close()
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server without a replica set."""
+    folder: Path = tmp_path_factory.mktemp("standalone")
+    server = mongod_server.Server(mongod_server.found(), folder / "data")
+    place = server.command.index("--replSet")
+    del server.command[place : place + 2]
+    server.start()
+    try:
+        with pymongo.MongoClient("127.0.0.1", server.port, serverSelectionTimeoutMS=60_000) as c:
+            c.admin.command("ping")
+        yield f"mongodb://127.0.0.1:{server.port}/alone?directConnection=true"
+    finally:
+        server.kill()
+
+
+async def test_a_server_that_is_alone_and_motor_tell_of_nothing(standalone: str, url: str):
+    alone = await MongoLedger.open(standalone, "orders", kind=LedgerKind.USE_CASE)
+    motor = await MongoLedger.open(url, "orders", driver="motor", kind=LedgerKind.USE_CASE)
+
+    for ledger in (alone, motor):
+        assert [notice async for notice in ledger.changes.watch()] == [None]
+        await ledger.close()
 
 
 async def test_failures_of_any_number_are_reset_once_beside_those_that_stay(

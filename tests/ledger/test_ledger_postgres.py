@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -364,6 +364,46 @@ def plan(db: connection.Database, statement: str, values: Any = ()) -> list[str]
     return [row[0] for row in db.execute(f"EXPLAIN (VERBOSE) {statement}", values)]
 
 
+async def test_a_task_that_is_due_is_told_of_and_a_renewal_is_not(emptied_postgres: str):
+    async with opened(emptied_postgres, "use_case", kind=LedgerKind.USE_CASE) as ledger:
+        channel = ledger.store.tables.channel
+        with psycopg.connect(emptied_postgres, autocommit=True) as db:
+            db.execute(psycopg.sql.SQL("LISTEN {}").format(psycopg.sql.Identifier(channel)))
+
+            def mark(text: str) -> None:
+                db.execute("SELECT pg_notify(%s, %s)", (channel, text))
+
+            await ledger.tasks.add(make_tasks(2))
+            mark("added")
+            one, other = await claimed(ledger)
+            await ledger.leases.begin(one)
+            await ledger.leases.renew([one, other], lease=LEASE)
+            await ledger.outcomes.commit([success(ledger, one)])
+            mark("claimed, renewed and finished")
+            await ledger.outcomes.release([other])
+            mark("released")
+            told = [each.payload for each in db.notifies(timeout=ENOUGH, stop_after=5)]
+
+    assert told == ["", "added", "claimed, renewed and finished", "", "released"]
+
+
+async def test_a_watch_yields_and_ends_with_its_connection(emptied_postgres: str):
+    async with (
+        opened(emptied_postgres, "use_case", kind=LedgerKind.USE_CASE) as ledger,
+        aclosing(ledger.changes.watch()) as notices,
+    ):
+        await asyncio.wait_for(anext(notices), ENOUGH)
+        await ledger.tasks.add([make_task()])
+        await asyncio.wait_for(anext(notices), ENOUGH)
+
+        with psycopg.connect(emptied_postgres, autocommit=True) as db:
+            db.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+            )
+        with pytest.raises(LedgerUnavailableError, match="server closed the connection"):
+            await asyncio.wait_for(anext(notices), ENOUGH)
+
+
 # --- names
 
 
@@ -380,8 +420,13 @@ async def test_two_names_in_one_database_do_not_meet(postgres_url: str):
 
 @pytest.mark.parametrize("name", ["a" * 55, "Upper-Case_9", "it's", 'say "so"', "a.b", "bücher"])
 async def test_a_name_is_kept_as_it_is(postgres_url: str, name: str):
-    async with opened(postgres_url, name, kind=LedgerKind.USE_CASE) as ledger:
+    async with (
+        opened(postgres_url, name, kind=LedgerKind.USE_CASE) as ledger,
+        aclosing(ledger.changes.watch()) as notices,
+    ):
+        await asyncio.wait_for(anext(notices), ENOUGH)
         await ledger.tasks.add([make_task()])
+        await asyncio.wait_for(anext(notices), ENOUGH)
         assert await ledger.store.reader.run(ledger.store.tables.missing) == []
 
     assert await recorded_names(postgres_url) == [name]

@@ -99,7 +99,7 @@ def test_the_role_of_the_guide_has_what_is_asked_for(role: dict[str, Any]):
     (privilege,) = role["privileges"]
 
     assert privilege["resource"] == {"db": DATABASE, "collection": ""}
-    assert set(privilege["actions"]) == WRITING
+    assert set(privilege["actions"]) == WRITING | {"changeStream"}
     assert READING < WRITING
 
 
@@ -114,6 +114,9 @@ async def test_the_role_of_the_guide_is_enough(server: GuardedServer, crawler: s
         ending = {"worker": "ann", "key": "a", "fence": held["tasks"][0]["fence"]}
         done = await client.post("/set_task", **ending, status="finished", result=["z" * 5_000])
         assert done == (200, {"accepted": True})
+        watching = tracker.ledger.changes.watch()
+        await anext(watching)
+        await watching.aclose()
         await tracker.configure(max_retry=2)
 
 

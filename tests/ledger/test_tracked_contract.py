@@ -1,6 +1,8 @@
 """Contract of `Ledger` about tracked tasks, run on every store."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -560,6 +562,14 @@ async def test_what_is_purged_is_gone_with_all_that_belongs_to_it(
     assert (await ledger.queries.counts()).total == 0
     late = await ledger.outcomes.commit([settled(ledger, lease, Succeeded(progress=progress()))])
     assert late.lost == (lease,)
+
+
+# --- notices of changes
+
+
+async def test_a_first_notice_comes_at_once(ledger: Ledger):
+    async with aclosing(ledger.changes.watch()) as notices:
+        await asyncio.wait_for(anext(notices), 20)
 
 
 # --- filters

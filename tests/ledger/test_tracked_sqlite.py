@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from crawlcw.errors import LedgerConfigurationError, LedgerError, Reason
@@ -221,6 +222,31 @@ async def test_a_value_that_no_row_holds_is_refused(
 
     with pytest.raises(LedgerError, match="cannot hold it: a value of 1003 bytes"):
         await orders.blobs.put(key_id("one"), "x" * 1001)
+
+
+async def test_changes_tell_of_what_others_write(
+    orders: SqliteLedger, path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    looks = 0
+
+    async def look_again(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            await orders.tasks.add([order("mine")])
+        if looks == 4:
+            await other.tasks.add([order("another's")])
+
+    monkeypatch.setattr(anyio, "sleep", look_again)
+    other = await SqliteLedger.open(path, "orders", kind=LedgerKind.USE_CASE)
+    told: list[int] = []
+    async for _ in orders.changes.watch():
+        told.append(looks)
+        if len(told) == 2:
+            break
+    await other.close()
+
+    assert told == [0, 4]
 
 
 # --- filters

@@ -18,6 +18,7 @@ from pymongo.errors import (
     CollectionInvalid,
     DocumentTooLarge,
     DuplicateKeyError,
+    OperationFailure,
 )
 from pymongo.results import BulkWriteResult, DeleteResult, UpdateResult
 
@@ -188,6 +189,9 @@ class Collection:
     async def delete_many(self, where: dict[str, Any], **_: Any) -> DeleteResult:
         result: DeleteResult = await self._mocked.delete_many(where)
         return result
+
+    async def watch(self, *_: Any, **__: Any) -> Any:
+        raise OperationFailure("The $changeStream stage is only supported on replica sets", 40573)
 
     async def count_documents(self, where: dict[str, Any], **_: Any) -> int:
         count: int = await self._mocked.count_documents(where)

@@ -90,6 +90,21 @@ def resting(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return event
 
 
+async def test_what_others_add_wakes_it(tracker: Tracker, ledger_url: str, resting: asyncio.Event):
+    begun = asyncio.Event()
+
+    async def charge(execution):
+        begun.set()
+
+    async with (
+        Tracker.open(ledger_url, "orders") as other,
+        at_work(Worker(tracker, {"todo": charge})),
+    ):
+        await resting.wait()
+        await other.add("order-1")
+        await asyncio.wait_for(begun.wait(), ENOUGH)
+
+
 async def test_it_rests_until_the_next_task_is_due(tracker: Tracker, resting: asyncio.Event):
     begun = asyncio.Event()
 

@@ -17,6 +17,8 @@ from crawlcw.model.task import BlobRef
 
 #: Bytes at a time, offloaded items included.
 _BYTES = 8 << 20
+#: What only this store writes down, and for its own use.
+_OWN = ("woken",)
 
 
 class Contents:
@@ -53,7 +55,7 @@ class Contents:
         return documents, last
 
     async def _task(self, found: Document) -> Document:
-        task = {**found}
+        task = {name: value for name, value in found.items() if name not in _OWN}
         if "items" in task:
             task["items"] = await self._items.whole(found)
             # Where large items are is this store's own affair.

@@ -10,6 +10,7 @@ from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.copying import Copying
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.blobs import Blobs
+from crawlcw.ledger.mongo.changes import Changes
 from crawlcw.ledger.mongo.connection import closed, connected, mapped
 from crawlcw.ledger.mongo.copying import Contents
 from crawlcw.ledger.mongo.host_leases import HostLeases
@@ -54,6 +55,7 @@ class MongoLedger:
         self.spider_state = SpiderStates(store)
         self.copying = Copying(store, Contents(store, items, blobs))
         self.blobs: protocol.Blobs = blobs
+        self.changes: protocol.Changes = Changes(store)
         self.inspection: examination.Inspection = Inspection(store, self._schema)
 
     @classmethod

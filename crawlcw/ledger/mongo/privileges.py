@@ -11,7 +11,7 @@ from pymongo.errors import OperationFailure
 
 #: What commands that only look do, to each collection of the ledger.
 READING = frozenset({"find", "listIndexes"})
-#: What all others do.
+#: What all others do. Besides, `changeStream`, by which workers on tracked tasks are woken.
 WRITING = READING | {
     *("insert", "update", "remove"),
     *("createCollection", "createIndex", "listCollections"),

@@ -7,6 +7,7 @@ from typing import Any
 from pymongo import WriteConcern
 from pymongo.errors import OperationFailure
 
+from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.connection import closed, mapped
 from crawlcw.ledger.mongo.drivers import awaited, bucket
@@ -110,6 +111,11 @@ class MongoStore:
         """Return a token that no other lease of the worker has."""
         self._tokens += 1
         return f"{worker}:{self._tokens}"
+
+    def woken(self, now: datetime) -> documents.Document:
+        """Return the further fields of a write that makes tasks due and is not an outcome."""
+        # They distinguish it from a renewal for `changes`. A spider's ledger is not watched.
+        return {"woken": now} if self.kind.tracked else {}
 
     async def aggregate(
         self,

@@ -190,6 +190,13 @@ class TaskTable(Table):
             result = await self.collection.update_many(chosen, update, hint="_id_")
         return int(result.matched_count)
 
+    def operators(self, edit: Edit, new: Document) -> Document:
+        """Return the update of a change; one that makes a task due notifies the watchers."""
+        update = super().operators(edit, new)
+        if edit.set.get("due") is not None:
+            update["$set"] |= self._store.woken(self._store.now())
+        return update
+
     async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
         """See `port.Tasks.delete_all`: the tasks first, and then their data.
 

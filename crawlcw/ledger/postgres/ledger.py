@@ -4,7 +4,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Self
 
+from crawlcw.ledger import protocol
 from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.postgres.changes import Changes
 from crawlcw.ledger.postgres.inspection import Inspection
 from crawlcw.ledger.postgres.schema import found_kind, recorded_names
 from crawlcw.ledger.postgres.store import PostgresStore
@@ -18,6 +20,7 @@ class PostgresLedger(Facets):
 
     def __init__(self, store: PostgresStore) -> None:
         super().__init__(store)
+        self.changes: protocol.Changes = Changes(store)
         self.inspection = Inspection(store)
 
     @classmethod

@@ -14,6 +14,7 @@ from crawlcw.ledger.postgres.dialect import DIALECT, types
 from crawlcw.ledger.sql import schema
 from crawlcw.ledger.sql.database import once
 from crawlcw.ledger.sql.schema import quoted
+from crawlcw.model.task import WAITING
 
 _SCHEMA = "crawlcw"
 _MARKER = f"{quoted(_SCHEMA)}.ledgers"
@@ -49,6 +50,17 @@ class Tables(schema.Tables):
             dialect=DIALECT,
         )
         self.create = [types(statement) for statement in self.create]
+        #: The channel of notifications of changed tasks, and what sends them.
+        self.channel = self.schema
+        self.notify = (
+            f"""CREATE OR REPLACE FUNCTION {quoted(self.schema)}.notify() RETURNS trigger
+                LANGUAGE plpgsql AS $$ BEGIN
+                PERFORM pg_notify('{self.channel.replace("'", "''")}', ''); RETURN NULL; END $$""",
+            f"""CREATE OR REPLACE TRIGGER notify AFTER INSERT OR UPDATE ON {self.tasks}
+                FOR EACH ROW WHEN (NEW.due IS NOT NULL AND
+                NEW.status IN ({", ".join(f"{status:d}" for status in WAITING)}))
+                EXECUTE FUNCTION {quoted(self.schema)}.notify()""",
+        )
 
     def missing(self, db: Database) -> list[str]:
         """Return which of the tables and indexes are not there."""
@@ -103,7 +115,11 @@ def prepare(
             for statement in tables.create:
                 db.execute(statement)
         # Another process may have made them meanwhile; if they are not as wanted, all is undone.
-        return _checked(marker_of(db, name), name, kind=kind)
+        found = _checked(marker_of(db, name), name, kind=kind)
+        if found.tracked:
+            for statement in tables.notify:
+                db.execute(statement)
+    return found
 
 
 def found_kind(db: Database, name: str, *, kind: LedgerKind | None) -> LedgerKind:

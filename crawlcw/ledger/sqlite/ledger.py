@@ -9,12 +9,13 @@ from typing import Self
 
 from anyio import to_thread
 
-from crawlcw.ledger import examination
+from crawlcw.ledger import examination, protocol
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sql.database import number_of
 from crawlcw.ledger.sql.facets import Facets
 from crawlcw.ledger.sql.rows import EPOCH, moment
 from crawlcw.ledger.sql.schema import Tables
+from crawlcw.ledger.sqlite.changes import Changes
 from crawlcw.ledger.sqlite.connection import Database, restrict_to_reading
 from crawlcw.ledger.sqlite.inspection import Inspection
 from crawlcw.ledger.sqlite.marker import check_marker, names_in
@@ -29,6 +30,7 @@ class SqliteLedger(Facets):
 
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
+        self.changes: protocol.Changes = Changes(store)
         self.inspection: examination.Inspection = Inspection(store)
 
     @classmethod

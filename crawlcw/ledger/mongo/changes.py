@@ -1,0 +1,103 @@
+"""Being told of tasks that are added or made due, by a change stream of the server.
+
+Only a replica set has one, and only PyMongo's own client can be cancelled while it waits for
+one. An event tells a consumer to look again, without naming the task.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any
+
+import anyio
+import pymongo
+from pymongo.errors import OperationFailure
+
+from crawlcw.errors import LedgerUnavailableError
+from crawlcw.ledger.mongo.connection import mapped, sentence
+from crawlcw.ledger.mongo.shielded_client import Shielded, unseen
+from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.model.task import WAITING
+
+#: So long a question for changes waits at the server where there are none, in seconds.
+_PATIENCE = 5.0
+_ANSWERED_WITHIN = 10.0
+#: Seconds that a cancelled caller waits for a stream that is being opened.
+_OPEN_WITHIN = 1.0
+#: The error of a server that is no replica set.
+_NO_STREAMS = 40573
+_CHANGED = "updateDescription.updatedFields"
+_PIPELINE: list[dict[str, Any]] = [
+    {
+        "$match": {
+            "$or": [
+                {"operationType": "insert"},
+                {f"{_CHANGED}.status": {"$in": [int(status) for status in WAITING]}},
+                {f"{_CHANGED}.woken": {"$exists": True}},
+            ]
+        }
+    },
+    {"$project": {"_id": 1}},
+]
+
+
+class Changes:
+    """Watches the tasks' collection."""
+
+    def __init__(self, store: MongoStore) -> None:
+        self._store = store
+
+    async def watch(self) -> AsyncGenerator[None, None]:
+        """Yield when the stream is open, and then for each event."""
+        database = self._store.database
+        if not isinstance(database, Shielded):
+            # Its driver waits in a thread, which nothing ends before the server answers.
+            yield
+            return
+        with mapped():
+            watching = database.inner[self._store.name].watch(
+                _PIPELINE, max_await_time_ms=round(_PATIENCE * 1000)
+            )
+            try:
+                stream = await _opened(watching)
+            except OperationFailure as error:
+                if error.code != _NO_STREAMS:
+                    raise
+                yield
+                return
+            async with stream:
+                yield
+                while True:
+                    if await _is_told(stream):
+                        yield
+
+
+async def _opened(watching: Coroutine[Any, Any, Any]) -> Any:
+    """Return the stream; who is cancelled meanwhile waits a moment until it is open, and closed."""
+    # PyMongo loses the socket of a connection that is cancelled while it is made.
+    opening = asyncio.ensure_future(watching)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        with anyio.CancelScope(shield=True):
+            try:
+                await asyncio.wait([opening], timeout=_OPEN_WITHIN)
+            finally:
+                opening.add_done_callback(unseen)
+                if not opening.done():
+                    opening.cancel()
+                elif not opening.cancelled() and opening.exception() is None:
+                    await opening.result().close()
+        raise
+
+
+async def _is_told(stream: Any) -> bool:
+    """Wait for a change for some seconds; say whether there was one."""
+    try:
+        with pymongo.timeout(_PATIENCE + _ANSWERED_WITHIN):
+            change = await stream.try_next()
+    except OperationFailure as error:
+        # It was open, so this is its end and no error.
+        raise LedgerUnavailableError(sentence(error)) from error
+    if change is None and not stream.alive:
+        raise LedgerUnavailableError("the change stream has ended")
+    return change is not None

@@ -1,0 +1,33 @@
+"""Being told of tasks that are added or made due, by asking the file whether it was written."""
+
+from collections.abc import AsyncIterator
+
+import anyio
+
+from crawlcw.ledger.sql.database import number_of
+from crawlcw.ledger.sqlite.store import SqliteStore
+
+_VERSION = "PRAGMA data_version"
+_LOOK_EVERY = 0.25
+
+
+class Changes:
+    """Polls for writes of other connections."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    async def watch(self) -> AsyncIterator[None]:
+        """See `protocol.Changes.watch`.
+
+        SQLite sends no events, but it can be asked whether another connection has written
+        anything, which reads no table.
+        """
+        version: int | None = None
+        while True:
+            # The writer's own commits do not count, those of all other connections do.
+            found = await self._store.writer.run(number_of, _VERSION)
+            if found != version:
+                version = found
+                yield
+            await anyio.sleep(_LOOK_EVERY)
