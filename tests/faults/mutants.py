@@ -34,20 +34,24 @@ class Edit:
         self._function = function
         self._changes = changes
 
-    def apply(self) -> None:
-        """Replace the function by one compiled from the changed source."""
-        module = importlib.import_module(self.module)
-        owner, name = self.place(module)
+    def changed(self) -> tuple[Any, str]:
+        """Return the function and its changed source; raises `ValueError` if they do not fit."""
+        owner, name = self.place(importlib.import_module(self.module))
         function = getattr(owner, name)
         source = textwrap.dedent(inspect.getsource(function))
         for old, new in self._changes:
             if source.count(old) != 1:
                 raise ValueError(f"{self._function} has {source.count(old)} times {old!r}")
             source = source.replace(old, new)
+        return function, source
+
+    def apply(self) -> None:
+        """Replace the function by one compiled from the changed source."""
+        function, source = self.changed()
         made: dict[str, Any] = {}
         exec(source, function.__globals__, made)
         # In place, since other modules have imported it by name.
-        function.__code__ = made[name].__code__
+        function.__code__ = made[function.__name__].__code__
 
     def place(self, module: ModuleType) -> tuple[Any, str]:
         owner, _, name = self._function.rpartition(".")
@@ -130,7 +134,7 @@ MUTANTS = [
         edits=(
             _without("Items.placed", '"fence": fence, ', module=f"{_MONGO}.items"),
             _without(
-                "Items.whole", '"fence": source_of(found)["fence"], ', module=f"{_MONGO}.items"
+                "Items.whole", '"fence": found["items_from"]["fence"], ', module=f"{_MONGO}.items"
             ),
         ),
         caught_by=(_OPERATIONS + "a_large_item_that_comes_too_late_is_not_seen[mongodb]",),
@@ -273,7 +277,9 @@ SQL_MUTANTS = [
     Mutant(
         name="sql-claim-not-answered-is-forgotten",
         edits=(
-            Edit(f"{_SQL}.leases", "Leases._doubt", ("for lease in leases", "for lease in ()")),
+            Edit(
+                f"{_SQL}.leases", "Leases._note_unsure", ("for lease in leases", "for lease in ()")
+            ),
         ),
         caught_by=(
             _LOST_CLAIM + "the_same_claim_sent_again_has_every_lease_of_the_first[postgres]",

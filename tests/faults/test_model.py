@@ -55,7 +55,7 @@ WITHOUT |= {
             "claim-not-answered-is-forgotten",
             f"{_LEDGER}.leases",
             "Leases._claim_one",
-            ("self._doubt(task, token)", ""),
+            ("self._note_unsure(task, token)", ""),
         ),
         (
             "giving-up-is-not-durable",
@@ -137,7 +137,7 @@ WITHOUT |= {
         (
             "a-crash-is-forgotten",
             "crawlcw.model.transitions",
-            "_begun",
+            "_quarantine_fence",
             ("task.quarantine_fence or 0 if lost_before else None", "task.quarantine_fence"),
         ),
         (

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.faults.mutants import MUTANTS, SQL_MUTANTS, VARIABLE, Edit, Mutant
+from tests.faults.test_model import WITHOUT, WITHOUT_SQL
 from tests.support import mongod
 from tests.support.docs import REPOSITORY
 
@@ -48,6 +49,13 @@ def test_every_mutant_is_caught(mongodb_uri: str, mutant: Mutant):
     numbers, output = outcome(mongodb_uri, mutant.caught_by, mutant=mutant.name)
 
     assert numbers == {"failed": len(mutant.caught_by)}, output
+
+
+@pytest.mark.representative
+def test_every_mutant_fits_the_source():
+    removed = [*(mutant.edits for mutant in EVERY), *WITHOUT.values(), *WITHOUT_SQL.values()]
+    for edit in (edit for edits in removed for edit in edits):
+        edit.changed()
 
 
 @pytest.mark.representative
