@@ -35,7 +35,7 @@ class State(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         self._page()
-        return self._history.get(name)
+        return self._history.view[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         try:
@@ -46,12 +46,13 @@ class State(MutableMapping[str, Any]):
 
     def __delitem__(self, name: str) -> None:
         page = self._page()
-        self._history.get(name)
+        if name not in self._history.view:
+            raise KeyError(name)
         self._history.delete(page, name)
 
     def __iter__(self) -> Iterator[str]:
         self._page()
-        return self._history.names()
+        return iter([*self._history.view])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -64,8 +64,7 @@ class KeptState:
 
     def changes(self, page: Page) -> dict[str, Any]:
         """Return the changed values of a page, by name; None: a name is gone."""
-        shown = dict.fromkeys(self._history.names())
-        return {n: self._history.get(n) if n in shown else None for n in sorted(page.names)}
+        return {name: self._history.view.get(name) for name in sorted(page.names)}
 
     def undo(self, lease: Lease) -> None:
         """Take back the changes by callbacks of a page that is put back."""

@@ -6,7 +6,7 @@ apart from the values, as pending, until its outcome is recorded: a page that ru
 replaces its earlier numbers, so it counts once.
 """
 
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,7 +117,7 @@ class History:
         self._writing: list[Page] = []
         self._outside: Page | None = None  #: the changes that no page makes
         self._changes = 0
-        self._view: dict[str, Any] = {}
+        self.view: dict[str, Any] = {}  #: the values as callbacks find them
         self._size = 0
 
     # What callbacks do.
@@ -131,14 +131,6 @@ class History:
         if page.run[0] in self.stored.pending:
             # A crash has cut a run short: this one does not find what that has added.
             self._rebuild()
-
-    def get(self, name: str) -> Any:
-        """Return the value of a name. Raises `KeyError` if there is none."""
-        return self._view[name]
-
-    def names(self) -> Iterator[str]:
-        """Yield the names that have a value."""
-        yield from [*self._view]
 
     def assign(self, page: Page | None, name: str, value: Any) -> None:
         """Give a name a value; *page* is None if no page does so.
@@ -156,7 +148,7 @@ class History:
 
     def add(self, page: Page | None, name: str, number: float) -> None:
         """Add to the value of a name, which is a number or absent."""
-        self._show(name, self._view.get(name, 0) + number)
+        self._show(name, self.view.get(name, 0) + number)
         page = page or self._no_page()
         if name in page.values:
             own = page.values[name]
@@ -256,15 +248,15 @@ class History:
 
     def _rebuild(self) -> None:
         pages = sorted(self._pages.values(), key=lambda page: not page.has_ended)
-        self._view = seen(self._with(pages, revision=self.stored.revision))
-        self._size = sum(len(name) + 8 + size(value) for name, value in self._view.items())
+        self.view = seen(self._with(pages, revision=self.stored.revision))
+        self._size = sum(len(name) + 8 + size(value) for name, value in self.view.items())
 
     def _show(self, name: str, value: Any) -> None:
         total = self._size
-        if (before := self._view.get(name, _ABSENT)) is not _ABSENT:
+        if (before := self.view.get(name, _ABSENT)) is not _ABSENT:
             total -= len(name) + 8 + size(before)
         if value is _ABSENT:
-            del self._view[name]
+            del self.view[name]
         else:
             total += len(name) + 8 + size(value)
             if total > max(LARGEST, self._size):
@@ -273,7 +265,7 @@ class History:
                     "allowed: it is for what pages share, and what one page passes to another "
                     "goes with the request, `Request(context=...)`"
                 )
-            self._view[name] = value
+            self.view[name] = value
         self._size = total
 
     def _no_page(self) -> Page:

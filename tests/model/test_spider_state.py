@@ -40,7 +40,7 @@ def added(of: History, task: bytes, fence: int = 1, *, recorded: int = 0) -> Non
 
 
 def view(of: History) -> dict[str, Any]:
-    return {name: of.get(name) for name in of.names()}
+    return dict(of.view)
 
 
 def written(of: History) -> StoredState:
