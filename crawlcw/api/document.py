@@ -192,7 +192,12 @@ class Document:
             for node in self.css('script[type="application/ld+json" i]')
             for each in _objects(_json_of(node.text()))
         ]
-        return [each for each in objects if kind is None or kind in _types(each)]
+        types = [(each, each.get("@type")) for each in objects]
+        return [
+            each
+            for each, of in types
+            if kind is None or kind == of or (isinstance(of, list) and kind in of)
+        ]
 
 
 def _check(refusal: ParseRefusedError | None) -> None:
@@ -245,8 +250,3 @@ def _objects(found: Any) -> Iterator[dict[str, Any]]:
             yield from (each for each in graph if isinstance(each, dict))
         case dict():
             yield found
-
-
-def _types(thing: Mapping[str, Any]) -> list[Any]:
-    types = thing.get("@type")
-    return types if isinstance(types, list) else [types]

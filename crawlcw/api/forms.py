@@ -92,7 +92,8 @@ class Form:
             raise ValueError(
                 "the form sends files or plain text, or is a dialog: make its request by hand"
             )
-        encoding = _encoding_of(root) or self._encoding
+        labels = root.get("accept-charset", "").replace(",", " ").split()
+        encoding = next(filter(None, map(charset.named, labels)), self._encoding)
         sent = _sent(controls, button, given={**(fields or {}), **named})
         action = said("action").strip()
         options = self._options
@@ -114,7 +115,8 @@ class Form:
         if self._click is False:
             return None
         if self._click is None:
-            return next(filter(_is_submit_button, controls), None)
+            buttons = (each for each in controls if _is_button(each))
+            return next((each for each in buttons if _kind(each) not in _NO_SUBMIT_BUTTONS), None)
         if found := self._node.css(self._click):
             return found[0].root
         # A button elsewhere in the page may be of the form.
@@ -225,10 +227,6 @@ def _is_button(control: Any) -> bool:
     return control.tag == "button" or (control.tag == "input" and _kind(control) in buttons)
 
 
-def _is_submit_button(control: Any) -> bool:
-    return _is_button(control) and _kind(control) not in _NO_SUBMIT_BUTTONS
-
-
 def _kind(control: Any) -> str:
     return str(control.get("type", "")).strip().lower()
 
@@ -238,25 +236,16 @@ def _text_of(textarea: Any) -> str:
     return _FIRST_LINE_END.sub("", textarea.text_content())
 
 
-def _encoding_of(form: Any) -> str | None:
-    """Return the first encoding that a form accepts, if it names one."""
-    labels = form.get("accept-charset", "").replace(",", " ").split()
-    return next(filter(None, map(charset.named, labels)), None)
-
-
 def _internet_lines(text: str) -> str:
     return _LINE_END.sub("\r\n", text)
 
 
 def _encoded(entries: list[_Entry], encoding: str) -> bytes:
     """Return entries as application/x-www-form-urlencoded, of the URL standard."""
+    # UTF-16 is the one encoding in which nothing is sent.
+    sent = "utf-8" if encoding.startswith("utf-") else encoding
 
     def escaped(text: str) -> str:
-        return quote_plus(_in(encoding, text), safe="*").replace("~", "%7E")
+        return quote_plus(text, "*", sent, "xmlcharrefreplace").replace("~", "%7E")
 
     return "&".join(f"{escaped(name)}={escaped(value)}" for name, value in entries).encode()
-
-
-def _in(encoding: str, text: str) -> bytes:
-    # UTF-16 is the one encoding in which nothing is sent.
-    return text.encode("utf-8" if encoding.startswith("utf-") else encoding, "xmlcharrefreplace")

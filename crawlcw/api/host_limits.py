@@ -87,23 +87,13 @@ class Limits:
 
     def of(self, host: str) -> Limit | None:
         """Return the most specific limit of *host*, which is a task's, or None."""
-        limit = self._hosts.get(host)
-        if limit is not None:
-            return limit
         name = urls.name_of(host)
-        limit = self._hosts.get(name)
-        if limit is None and self._below:
-            limit = self._of_its_parents(name)
-        return self._others if limit is None else limit
-
-    def _of_its_parents(self, name: str) -> Limit | None:
-        parent = name.partition(".")[2]
-        while parent:
-            limit = self._below.get(parent)
-            if limit is not None:
-                return limit
+        limit = self._hosts.get(host) or self._hosts.get(name)
+        parent = name if self._below else ""
+        while limit is None and parent:
             parent = parent.partition(".")[2]
-        return None
+            limit = self._below.get(parent)
+        return self._others if limit is None else limit
 
 
 def limit_of(host: str, limits: Limits, settings: Settings) -> HostLimit:

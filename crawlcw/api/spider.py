@@ -227,18 +227,10 @@ def url_list(callback: F) -> F:
     return callback
 
 
-async def begin(spider: Spider) -> None:
-    """Call the spider's `opened`, a plain function or `async`."""
-    waits = spider.opened()
-    if inspect.isawaitable(waits):
-        await waits
-
-
-async def end(spider: Spider, report: Report) -> None:
-    """Call the spider's `closed`, a plain function or `async`."""
-    waits = spider.closed(report)
-    if inspect.isawaitable(waits):
-        await waits
+async def settled(returned: object) -> None:
+    """Wait for the result of `opened` or `closed`, which are plain functions or `async`."""
+    if inspect.isawaitable(returned):
+        await returned
 
 
 def arguments_of(spider: Spider) -> Mapping[str, Any]:

@@ -53,31 +53,15 @@ def _names(spider: Class) -> list[str]:
     ]
 
 
-def check(path: Path, class_name: str = "") -> list[Finding]:
+def check(path: Path) -> list[Finding]:
     """Return the findings in a file, and in the files beside it with bases of its spiders.
 
-    With a *class_name* the other spiders of the file are left out. Raises one of
-    `UNREADABLE` for a file that cannot be read.
+    Raises one of `UNREADABLE` for a file that cannot be read.
     """
     source = Source(path)
-    wanted = source.class_named(class_name) if class_name else None
     spiders = [each for each in source.classes if each.is_spider]
-    chosen = spiders if wanted is None else [wanted]
-    read = {id(each.source): each.source for spider in chosen for each in spider.lineage}
-    of_chosen = {id(each.node) for spider in chosen for each in spider.lineage}
-    found: list[Finding] = []
-    for each in {id(source): source, **read}.values():
-        others = [c for c in each.classes if c.is_spider and id(c.node) not in of_chosen]
-        found += [
-            finding
-            for finding in _in_source(each)
-            if not any(_covers(c.node, finding.line) for c in others)
-        ]
-    return sorted(set(found))
-
-
-def _covers(node: ast.ClassDef, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or line)
+    sources = [source, *(each.source for spider in spiders for each in spider.lineage)]
+    return sorted({finding for each in dict.fromkeys(sources) for finding in _in_source(each)})
 
 
 def _in_source(source: Source) -> set[Finding]:

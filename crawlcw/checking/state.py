@@ -77,16 +77,14 @@ class _Method:
 def _of_pages(methods: dict[str, _Method]) -> set[str]:
     """Return the methods that run for a page: callbacks, hooks, and the methods they call."""
     new = {*_PER_PAGE} & methods.keys()
-    new |= {name for name, method in methods.items() if _takes_response(method.node)}
+    for name, method in methods.items():
+        if [each.arg for each in method.node.args.args[1:2]] == ["response"]:
+            new.add(name)
     found: set[str] = set()
     while new:
         found |= new
         new = {name for each in new for name in methods[each].reads if name in methods} - found
     return found
-
-
-def _takes_response(method: FunctionNode) -> bool:
-    return len(method.args.args) > 1 and method.args.args[1].arg == "response"
 
 
 def _containers(spider: Class) -> set[str]:

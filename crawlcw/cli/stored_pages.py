@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import click
 
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, begin, callback_named
+from crawlcw.api.spider import Spider, callback_named, settled
 from crawlcw.archive.bodies import FileMissingError, folder_of
 from crawlcw.archive.records import DamagedRecordError
 from crawlcw.cli import confirming, ledger_option, parsed_pages, selecting
@@ -68,7 +68,7 @@ async def parse(spider: Spider, settings: Settings, ledger_url: str, wish: Wish)
         saving = saving_to(ledger, settings) if wish.save else None
         numbers = _Numbers()
         reparser = await reparser_of(spider, settings, ledger, saving=saving)
-        await begin(spider)
+        await settled(spider.opened())
         await _parse_all(chosen, reparser, numbers, wish, saving)
     if not numbers.total:
         folder = folder_of(spider.name, settings)

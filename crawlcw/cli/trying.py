@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, begin, logs_in
+from crawlcw.api.spider import Spider, logs_in, settled
 from crawlcw.cli import loading
 from crawlcw.cli.trial import Trial, open_trial
 from crawlcw.errors import FetchError, UsageError
@@ -61,7 +61,7 @@ async def trying(
             sessions = await stack.enter_async_context(open_sessions(spider))
         opened = open_trial(spider, url, settings, ledger=sessions)
         trial = await stack.enter_async_context(opened)
-        await begin(spider)
+        await settled(spider.opened())
         yield trial
 
 

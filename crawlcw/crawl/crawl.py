@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, begin, end
+from crawlcw.api.spider import Spider, settled
 from crawlcw.api.user_code import spider_code
 from crawlcw.archive.bodies import Bodies
 from crawlcw.browser.layer import Render
@@ -211,7 +211,7 @@ class Crawl:
                 self._ending.opening as opening,
                 spider_code("opened()", stop=self._ending.wished),
             ):
-                await begin(self.spider)
+                await settled(self.spider.opened())
             if self.ending is None and not opening.cancelled_caught:
                 with single_errors():
                     reason = await self._crawl()
@@ -232,7 +232,7 @@ class Crawl:
         # As where `opened` raises, it may lack what `closed` uses.
         if not opening.cancelled_caught:
             with spider_code("closed()", stop=self._ending.wished):
-                await end(self.spider, report)
+                await settled(self.spider.closed(report))
         await in_time(self._parts.state.keep)
         return report
 

@@ -83,7 +83,7 @@ def _in_spider(
     found: list[Finding] = []
     if at is not None:
         try:
-            found = reading.check(*at)
+            found = reading.check(at[0])
         except UNREADABLE:
             at = None  # loading it gives a better error
     if at is not None and any(each.stops for each in found):
@@ -94,7 +94,7 @@ def _in_spider(
     place = str(at[0]) if at is not None else inspect.getsourcefile(kind) or kind.__module__
     if at is None:
         with suppress(*UNREADABLE):  # a class without a source file, or with an unusual one
-            found = reading.check(Path(place), kind.__name__)
+            found = reading.check(Path(place))
     try:
         made = loading.make(kind, arguments)
         own_layers.loaded(spider_options.settings_of(made, assignments).layers)
