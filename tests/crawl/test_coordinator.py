@@ -264,12 +264,6 @@ class Harness:
             self.causes.finished(task, probe_page=None, size=0)
             self.coordinator.written(more=False, again=())
 
-    async def is_hungry(self) -> bool:
-        """Beat, and return whether the other workers see that this one wants hosts."""
-        await self.session.beat()
-        workers = {each.name: each.idle for each in await self.ledger.workers.all()}
-        return workers[self.session.worker]
-
     async def renew(self) -> None:
         while True:
             await asyncio.sleep(self.settings.lease.total_seconds() / 3)
