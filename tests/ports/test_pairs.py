@@ -152,6 +152,8 @@ def items(path: Path) -> list[str]:
     return sorted(json.dumps(each, sort_keys=True) for each in found)
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("sqlite", "books")
 @pytest.mark.parametrize("shape", SITES)
 async def test_a_port_that_is_killed_and_run_again_gives_the_items_of_scrapy(
     shape: str, tmp_path: Path, ledger_url: str
