@@ -89,7 +89,7 @@ _CONTINUED = re.compile(rb"\n[ \t]")
 _MAX_LINE = 1 << 16
 _MAX_HEADERS = 1000
 _CHUNK = 1 << 16
-_ACKNOWLEDGE: int | None = getattr(socket, "TCP_QUICKACK", None)  #: Linux: at once, for a while
+_ACKNOWLEDGE: int | None = getattr(socket, "TCP_QUICKACK", None)  #: Linux: at once
 
 #: How long an answer of the DNS is used, in seconds.
 NAMES_KEPT = 30
@@ -197,9 +197,11 @@ class Listener(ResponseHandler):
 
     def _note_sent(self) -> None:
         self.sent_at = monotonic()
+
+    def _acknowledge(self) -> None:
         # Over a used connection the system acknowledges 40 ms late, and a server that sends head
         # and body apart waits for that before the body (Nagle's algorithm).
-        if self.released and self.transport is not None and _ACKNOWLEDGE is not None:
+        if self.transport is not None and _ACKNOWLEDGE is not None:
             sock = self.transport.get_extra_info("socket")
             with suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE, 1)
@@ -249,6 +251,8 @@ class Listener(ResponseHandler):
                 self.content = self._payload = payload
                 self._should_close = message.should_close
                 self.feed_data((message, payload))
+                if self.released and not payload.is_eof():
+                    self._acknowledge()
             if self._wire - self.content.total_bytes > _MAX_FRAMING:
                 raise HttpProcessingError(message="more framing than content")
         except HttpProcessingError as error:
