@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from crawlcw.ledger.protocol import Ledger
 from tests.support import docs, driver_sockets, ledgers, mongod, needed, postgres
@@ -24,6 +25,10 @@ from tests.support.ledgers import BACKENDS, FakeClock, LedgerFactory
 for _name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
     os.environ.pop(_name, None)
     os.environ.pop(_name.upper(), None)
+
+# On a busy machine the time of an example says nothing of the tested code.
+settings.register_profile("crawlcw", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("crawlcw")
 
 _numbers = itertools.count()
 

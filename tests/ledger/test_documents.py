@@ -1,6 +1,6 @@
 """Documents of tasks, workers and hosts."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -23,7 +23,6 @@ from crawlcw.model.task import (
     StoredPage,
     Task,
 )
-from crawlcw.model.transitions import Change, Event
 from crawlcw.model.visits import Visit
 from tests.support.ledgers import START, make_task
 
@@ -59,11 +58,6 @@ FULL = make_task(
 @pytest.mark.parametrize("task", [make_task(), FULL])
 def test_a_task_comes_back_from_its_document(task: Task):
     assert documents.task(documents.document(task)) == task
-
-
-def test_the_fields_of_a_document_are_those_of_a_task():
-    assert {*documents.TASK_FIELDS, "id", "carried"} == {field.name for field in fields(Task)}
-    assert set(documents.document(FULL)) | {"reason"} == {*documents.TASK_FIELDS, "_id"}
 
 
 def test_a_tracked_task_comes_back_with_what_it_carries():
@@ -132,43 +126,6 @@ def test_counters_are_added_field_by_field_and_reason_by_reason():
         links_dropped={"depth": 5, "scope": 66, "trap": 70},
     )
     assert sum([one, two], Counters()) == one + two
-
-
-def test_of_added_counters_three_different_links_of_each_reason_are_kept():
-    one = Counters(link_examples={"trap": ["a", "b"], "scope": ["x"]})
-    two = Counters(link_examples={"trap": ["b", "c", "d"]})
-
-    assert (one + two).link_examples == {"trap": ["a", "b", "c"], "scope": ["x"]}
-
-
-def test_a_change_sets_every_field_that_it_decides():
-    change = Change(
-        event=Event.GIVE_UP,
-        status=Status.IGNORED,
-        due=None,
-        update_time=START,
-        fence=2,
-        settled=2,
-        retry=3,
-        lost=0,
-        quarantine_fence=0,
-        reason=Reason.TLS,
-    )
-
-    assert documents.changed(change) == {
-        "status": 70,
-        "due": None,
-        "update_time": START,
-        "lock": None,
-        "lock_time": None,
-        "fence": 2,
-        "settled": 2,
-        "retry": 3,
-        "lost": 0,
-        "quarantine_fence": 0,
-        "reason": "tls",
-        "revisit": None,
-    }
 
 
 def test_a_record_comes_back_from_its_document():

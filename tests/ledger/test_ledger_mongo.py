@@ -20,8 +20,7 @@ from crawlcw.errors import (
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger, changes, schema
 from crawlcw.ledger.mongo.indexes import BY_STATUS
-from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.ledger.protocol import Added, Cursor, TaskFilter
+from crawlcw.ledger.protocol import Cursor, TaskFilter
 from crawlcw.model.task import Payload, ResponseInfo, Status
 from crawlcw.model.transitions import Failed, Progress, Succeeded
 from tests.faults.proxy import End, Fault, Loss, proxied
@@ -139,23 +138,6 @@ async def ledger(
         yield ledger
 
 
-async def test_the_indexes_of_a_collection_are_made_by_one_command(
-    ledger: MongoLedger, command_log: CommandLog
-):
-    made = [each["createIndexes"] for each in command_log.commands if "createIndexes" in each]
-    command_log.commands.clear()
-    await ledger.inspection.prepare()
-
-    assert sorted(made) == [
-        "books",
-        "books.blobs.files",
-        "books.hosts",
-        "books.items",
-        "books.workers",
-    ]
-    assert not [each for each in command_log.commands if "createIndexes" in each]
-
-
 async def test_finding_reads_what_it_returns_and_sorts_nothing(
     ledger: MongoLedger, mongodb_uri: str, database_name: str, command_log: CommandLog
 ):
@@ -185,22 +167,6 @@ async def test_finding_reads_what_it_returns_and_sorts_nothing(
                 command_log.commands.clear()
                 assert len(await ledger.queries.find(each, limit=100, after=after)) == 100
                 assert sum(check_plans(client[database_name], command_log, "find")) == 100
-
-
-async def test_many_tasks_are_added_by_several_bulks_and_counted_together(
-    ledger: MongoLedger, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("crawlcw.ledger.mongo.tasks._ADDED_AT_ONCE", 4)
-    tasks = make_tasks(10)
-    too_large = replace(tasks[5], context={"text": "x" * (17 << 20)})
-
-    first = await ledger.tasks.add(tasks[:3])
-    added = await ledger.tasks.add([*tasks[:5], too_large, *tasks[6:]])
-
-    assert first == Added(new=3)
-    assert (added.new, added.known) == (6, 3)
-    assert [task.id for task, _ in added.rejected] == [too_large.id]
-    assert (await ledger.queries.counts()).total == 9
 
 
 async def test_a_page_is_filled_up_where_a_task_has_changed_meanwhile(
@@ -276,29 +242,6 @@ async def test_the_items_and_values_of_a_task_are_found_by_an_index(
     (items,) = [each for each in command_log.commands if each.get("delete") == "books.items"]
     assert items["deletes"][0]["hint"] == "task"
     assert all("hint" in each for each in command_log.commands if "find" in each)
-
-
-async def test_a_spider_does_not_pay_for_what_tracked_tasks_carry(
-    mongodb_uri: str, database_name: str, command_log: CommandLog
-):
-    client: Any = pymongo.AsyncMongoClient(
-        mongodb_uri, tz_aware=True, event_listeners=[command_log]
-    )
-    ledger = MongoLedger(MongoStore(client[database_name], "books", clock=FakeClock()))
-    await ledger.inspection.prepare()
-    await ledger.tasks.add(make_tasks(2))
-    command_log.commands.clear()
-
-    leases = await claimed(ledger)
-    await ledger.workers.leave("a")
-
-    page, one, other, _, _, held, leaving = command_log.commands[:7]
-    assert page["projection"] == {"errors": 0, "response": 0, "items": 0}
-    assert [each["fields"] for each in (one, other)] == [{"_id": 1}] * 2
-    assert [lease.task.carried for lease in leases] == [None, None]
-    assert set(held["projection"]) == {"lock", "fence", "create_time", "host"}
-    assert [list(each["u"]["$set"]) for each in leaving["updates"]] == [["due"], ["due"]]
-    await client.close()
 
 
 # --- lost replies, and forced races

@@ -25,7 +25,7 @@ from crawlcw.errors import (
     LedgerUnavailableError,
 )
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.protocol import Added, Dimension, Ledger, TaskFilter
+from crawlcw.ledger.protocol import Added, Ledger, TaskFilter
 from crawlcw.ledger_opening import open_ledger, recorded_names
 from crawlcw.model.task import Lease
 from tests.support import needed, postgres
@@ -151,50 +151,6 @@ async def test_claimers_at_once_hold_each_task_once(ledger: PostgresLedger):
     ids = [lease.task.id for leases in held for lease in leases]
     assert len(ids) == len(set(ids))
     assert set(ids) == {task.id for task in tasks}
-
-
-@pytest.mark.usefixtures("one_try")
-async def test_a_claim_does_not_wait_for_another_that_is_not_committed(
-    ledger: PostgresLedger, emptied_postgres: str
-):
-    await ledger.tasks.add(make_tasks(200))
-    page = await ledger.tasks.page(limit=200)
-    theirs: list[Lease] = []
-    async with several(ledger, 1) as (other,):
-
-        async def claim_in_opposite_order() -> None:
-            claiming = asyncio.create_task(
-                other.leases.claim(page[::-1], worker="b", lease=LEASE, max_lost=3)
-            )
-            await until_done_or_waiting(claiming, emptied_postgres)
-            assert claiming.done()
-            theirs.extend(claiming.result().leases)
-
-        with interrupted(ledger, claim_in_opposite_order):
-            mine = await ledger.leases.claim(page, worker="a", lease=LEASE, max_lost=3)
-
-    assert mine.leases
-    assert theirs
-    assert sorted(each.task.id for each in (*mine.leases, *theirs)) == sorted(
-        task.id for task in page
-    )
-
-
-@pytest.mark.usefixtures("one_try")
-async def test_lessees_at_once_hold_each_host_once(ledger: PostgresLedger):
-    names = {f"h{n}.example" for n in range(100)}
-    await ledger.hosts.wake(dict.fromkeys(names, START))
-
-    async def lease(number: int, own: Ledger) -> list[str]:
-        found: list[str] = []
-        while got := await own.host_leases.lease(worker=f"w{number}", limit=7, lease=LEASE):
-            found += [each.host.name for each in got]
-        return found
-
-    async with several(ledger, CLAIMERS) as lessees:
-        held = await asyncio.gather(*(lease(n, own) for n, own in enumerate(lessees)))
-
-    assert sorted(name for mine in held for name in mine) == sorted(names)
 
 
 async def test_a_host_whose_lease_is_not_committed_is_not_leased(ledger: PostgresLedger):
@@ -334,34 +290,6 @@ async def test_a_server_without_synced_commits_is_told_to_sync_those_of_outcomes
 
 
 # --- notifications
-
-
-async def test_answers_are_counted_by_status_code_without_reading_their_json(
-    ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch
-):
-    await ledger.tasks.add(make_tasks(2))
-    (lease, _) = await claimed(ledger)
-    await ledger.outcomes.commit([success(ledger, lease, url=lease.task.url)])
-    counted: list[tuple[Any, ...]] = []
-    execute = connection.Database.execute
-
-    def recorded(db: connection.Database, *asked: Any) -> Any:
-        if "count(" in asked[0]:
-            counted.append(asked)
-        return execute(db, *asked)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(connection.Database, "execute", recorded)
-        groups = await ledger.groups.by(Dimension.STATUS_CODE)
-
-    assert [(each.value, each.finished) for each in groups] == [(200, 1)]
-    plans = [await ledger.store.reader.run(plan, *asked) for asked in counted]
-    assert any("Index Scan" in line for lines in plans for line in lines)
-    assert not [line for lines in plans for line in lines if "Output" in line and "json" in line]
-
-
-def plan(db: connection.Database, statement: str, values: Any = ()) -> list[str]:
-    return [row[0] for row in db.execute(f"EXPLAIN (VERBOSE) {statement}", values)]
 
 
 async def test_a_task_that_is_due_is_told_of_and_a_renewal_is_not(emptied_postgres: str):
@@ -666,34 +594,6 @@ def sleep(db: connection.Database) -> None:
     db.execute(f"SELECT pg_sleep({ENOUGH})")
 
 
-async def test_the_time_of_an_operation_begins_with_its_work_on_the_thread(
-    ledger: PostgresLedger, emptied_postgres: str, monkeypatch: pytest.MonkeyPatch
-):
-    """It waits for its turn until its first timer has fired."""
-    time_of_clock, answer = 0.0, 0.01
-    monkeypatch.setattr(connection, "monotonic", lambda: time_of_clock)
-    monkeypatch.setattr(connection, "_ANSWER", answer)
-    writer = ledger.store.writer
-
-    async def a_timer_of_the_operation() -> None:
-        # Of two timers with one delay the one that was started later fires later.
-        await asyncio.sleep(answer)
-
-    with writer._lock:
-        asleep = asyncio.create_task(writer.run(sleep))
-        await asyncio.sleep(0)
-        await a_timer_of_the_operation()
-        time_of_clock += answer
-    await until_asleep(emptied_postgres)
-    await a_timer_of_the_operation()
-    await until_asleep(emptied_postgres)
-    assert not asleep.done()
-
-    time_of_clock += answer
-    with pytest.raises(LedgerUnavailableError):
-        await asyncio.wait_for(asleep, ENOUGH)
-
-
 @pytest.mark.parametrize("follows", ["an operation", "the end"])
 async def test_an_operation_whose_caller_is_cancelled_keeps_no_other_waiting(
     ledger: PostgresLedger, emptied_postgres: str, monkeypatch: pytest.MonkeyPatch, follows: str
@@ -720,32 +620,6 @@ async def test_an_operation_whose_caller_is_cancelled_keeps_no_other_waiting(
             assert added.new == 1
         else:
             await asyncio.wait_for(ledger.close(), ENOUGH)
-
-
-async def test_a_close_that_is_cancelled_ends_what_is_under_way(
-    ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(connection, "_ANSWER", 0.5)
-    has_begun, has_ended = threading.Event(), threading.Event()
-
-    def noted_sleep(db: connection.Database) -> None:
-        has_begun.set()
-        try:
-            sleep(db)
-        finally:
-            has_ended.set()
-
-    working = asyncio.create_task(ledger.store.writer.run(noted_sleep))
-    assert await asyncio.to_thread(has_begun.wait, ENOUGH)
-    working.cancel()
-    closing = asyncio.create_task(ledger.close())
-    await asyncio.sleep(0)
-
-    closing.cancel()
-    await asyncio.wait([working, closing], timeout=ENOUGH)
-
-    assert closing.cancelled()
-    assert has_ended.is_set()
 
 
 async def test_a_ledger_is_closed_in_a_scope_that_is_cancelled(

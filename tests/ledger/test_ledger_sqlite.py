@@ -2,20 +2,17 @@
 
 import asyncio
 import errno
-import gc
 import os
 import sqlite3
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from crawlcw.engine.workers import this_worker
@@ -26,9 +23,8 @@ from crawlcw.errors import (
     Reason,
 )
 from crawlcw.ledger import documents
-from crawlcw.ledger.protocol import ItemRow, TaskFilter
-from crawlcw.ledger.sql import outcomes, rows, task_table
-from crawlcw.ledger.sql.database import once
+from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger.sql import rows, task_table
 from crawlcw.ledger.sqlite import SqliteLedger, connection
 from crawlcw.ledger.sqlite.connection import Database
 from crawlcw.model.task import Status
@@ -112,19 +108,6 @@ async def test_a_file_is_the_same_by_any_of_its_names(
     assert (await real.queries.counts()).total == 1
     await linked.close()
     await real.close()
-
-
-async def test_what_was_written_is_there_in_the_next_process(path: Path):
-    first = await SqliteLedger.open(path, "books", clock=FakeClock())
-    await first.tasks.add(make_tasks(3))
-    await first.outcomes.commit([success(first, lease, {"n": 1}) for lease in await claimed(first)])
-    await first.close()
-
-    second = await SqliteLedger.open(path, "books", clock=FakeClock())
-
-    assert (await second.queries.counts()).by_status == {Status.FINISHED: 3}
-    assert await second.queries.item_count() == 3
-    await second.close()
 
 
 async def test_spiders_share_a_file_and_nothing_else(path: Path):
@@ -257,16 +240,6 @@ async def test_a_command_that_only_reads_does_not_wait_for_a_writer(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-async def test_a_connection_for_one_question_is_closed_though_its_caller_is_cancelled(path: Path):
-    asked = connection.Connection(path)
-    with anyio.CancelScope() as scope:
-        await once(asked, lambda _: anyio.from_thread.run_sync(scope.cancel))
-
-    assert scope.cancel_called
-    with pytest.raises(LedgerUnavailableError, match="was closed"):
-        await asked.run(lambda _: None)
-
-
 async def test_a_full_disk_is_unavailable_and_nothing_is_half_written(path: Path):
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
     await ledger.tasks.add(make_tasks(2))
@@ -283,17 +256,6 @@ async def test_a_full_disk_is_unavailable_and_nothing_is_half_written(path: Path
     assert await ledger.queries.item_count() == 0
     assert (await ledger.outcomes.commit([success(ledger, first, {"n": 1})])).lost == ()
     await ledger.close()
-
-
-async def test_a_closed_ledger_is_unavailable(path: Path):
-    ledger = await SqliteLedger.open(path, "books")
-    await ledger.close()
-    await ledger.close()
-
-    with pytest.raises(LedgerUnavailableError, match="was closed"):
-        await ledger.queries.counts()
-    with pytest.raises(LedgerUnavailableError, match="was closed"):
-        await ledger.tasks.add([make_task()])
 
 
 async def test_a_value_over_the_limit_is_rejected_alone(
@@ -485,82 +447,6 @@ async def number_of_tasks(ledger: SqliteLedger) -> int:
     return len(await ledger.tasks.page(limit=10))
 
 
-async def test_one_lost_lease_of_a_group_takes_no_outcome_of_the_others(path: Path):
-    clock = FakeClock()
-    ledger = await SqliteLedger.open(path, "books", clock=clock)
-    await ledger.tasks.add(make_tasks(5))
-    leases = await claimed(ledger)
-    lost = leases[2]
-    clock.advance(seconds=LEASE.total_seconds() + 1)
-    page = [task for task in await ledger.tasks.page(limit=5) if task.id == lost.task.id]
-    (newer,) = (await ledger.leases.claim(page, worker="b", lease=LEASE, max_lost=3)).leases
-
-    committed = await ledger.outcomes.commit([success(ledger, lease, {"n": 1}) for lease in leases])
-
-    assert [lease.task.id for lease in committed.lost] == [lost.task.id]
-    for lease in leases:
-        record = await ledger.tasks.get(lease.task.id)
-        assert record is not None
-        held = lease is lost
-        assert record.task.status is (Status.PROCESSING if held else Status.FINISHED)
-        assert bool(record.items) is not held
-    assert (await ledger.outcomes.commit([success(ledger, newer)])).lost == ()
-    await ledger.close()
-
-
-@pytest.mark.parametrize("from_rows", [True, False])
-async def test_outcomes_of_pages_whose_leases_are_lost_take_none_of_the_others(
-    path: Path, monkeypatch: pytest.MonkeyPatch, from_rows: bool
-):
-    """Also with SQLite before 3.33, which needs a statement for each row."""
-    monkeypatch.setattr(outcomes, "_IS_NEW", from_rows)
-    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
-    await ledger.tasks.add(make_tasks(100))
-    leases = await claimed(ledger)
-    gone = [leases[7], leases[70]]
-    await ledger.outcomes.release(gone)
-
-    answer = await ledger.outcomes.commit(
-        [
-            success(ledger, lease, {"n": n}) if n % 10 else failure(ledger, lease, Reason.TLS)
-            for n, lease in enumerate(leases)
-        ]
-        # An outcome that was sent twice is recorded once.
-        + [success(ledger, leases[1], {"n": 1})]
-    )
-
-    assert set(answer.lost) == set(gone)
-    counts = await ledger.queries.counts()
-    assert (counts[Status.FINISHED], counts[Status.IGNORED]) == (89, 9)
-    found = [row.item["n"] async for row in ledger.queries.items()]
-    assert sorted(found) == [n for n in range(100) if n % 10 and n != 7]
-    await ledger.close()
-
-
-async def test_tasks_are_added_claimed_and_settled_many_by_one_statement(path: Path):
-    """Each statement competes with the event loop for Python's lock."""
-    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
-    statements: list[str] = []
-    await ledger.store.writer.run(lambda db: db.set_trace_callback(statements.append))
-
-    await ledger.tasks.add(make_tasks(64))
-    leases = await claimed(ledger)
-    await ledger.outcomes.commit([success(ledger, lease, {"n": 1}) for lease in leases])
-    await ledger.store.writer.run(lambda db: db.set_trace_callback(None))
-
-    words = Counter(each.partition(" ")[0] for each in statements)
-    assert words == {"BEGIN": 3, "INSERT": 2, "UPDATE": 2, "COMMIT": 3}
-    # Each row is found by its id.
-    update = next(each for each in statements if each.startswith("UPDATE"))
-    plan = await ledger.store.reader.run(
-        lambda db: [row["detail"] for row in db.execute(f"EXPLAIN QUERY PLAN {update}")]
-    )
-    assert [each for each in plan if "books" in each] == [
-        "SEARCH books USING INDEX sqlite_autoindex_books_1 (id=?)"
-    ]
-    await ledger.close()
-
-
 async def test_a_disk_that_cannot_be_synced_is_a_ledger_that_is_away(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -737,36 +623,6 @@ async def test_hosts_and_due_tasks_are_found_by_an_index_without_a_sort(
     await ledger.close()
 
 
-@pytest.mark.parametrize("statement", ["items", "get"])
-async def test_results_are_read_in_the_order_of_the_key(path: Path, statement: str):
-    ledger = await SqliteLedger.open(path, "books")
-
-    found = await plans(ledger, getattr(ledger.store.sql, statement), (b"",))
-
-    assert not [line for line in found if line.startswith("SCAN") or "TEMP B-TREE" in line]
-    await ledger.close()
-
-
-@pytest.mark.parametrize("most", [1, 8])
-async def test_a_page_of_each_host_reads_what_it_returns(path: Path, most: int):
-    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
-    hosts = [f"h{n}.com" for n in range(20)]
-    await ledger.tasks.add([make_task(f"http://{host}/{n}") for host in hosts for n in range(500)])
-    steps = 0
-
-    def count() -> None:
-        nonlocal steps
-        steps += 1
-
-    await ledger.store.reader.run(Database.set_progress_handler, count, 10)
-    page = await ledger.tasks.page_each(dict.fromkeys(hosts, most))
-
-    assert Counter(task.host for task in page) == dict.fromkeys(hosts, most)
-    # SQLite needs 30 instructions for a task, and 100 to find a host in the index.
-    assert steps * 10 < len(hosts) * (150 + 50 * most)
-    await ledger.close()
-
-
 async def test_a_page_reads_no_deferred_task(path: Path):
     """It must not read a million tasks of next week to find that none is due."""
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
@@ -786,27 +642,6 @@ async def test_a_page_reads_no_deferred_task(path: Path):
     assert await ledger.queries.horizon() == START
     # 4,000 tasks would take SQLite at least 20,000 instructions.
     assert steps * 10 < 2_000
-    await ledger.close()
-
-
-@pytest.mark.parametrize(("number", "size", "most"), [(1, 100_000, 11), (300, 1, 600)])
-async def test_the_items_of_chosen_tasks_are_read_in_batches(
-    path: Path, number: int, size: int, most: int
-):
-    """A batch ends after the task with its 500th item, or with 1 MiB of items."""
-    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
-    await ledger.tasks.add(make_tasks(40))
-    item = {"only here": "x" * size}
-    leases = await claimed(ledger)
-    await ledger.outcomes.commit([success(ledger, lease, *[item] * number) for lease in leases])
-    stream = ledger.queries.items(TaskFilter())
-    await anext(stream)
-
-    # Rows of other tests may be alive as well.
-    alive = [each for each in gc.get_objects() if type(each) is ItemRow and each.item == item]
-    assert len(alive) == most
-    del alive
-    assert 1 + len([row async for row in stream]) == 40 * number
     await ledger.close()
 
 

@@ -114,26 +114,6 @@ def known() -> Asked:
     return asked
 
 
-def test_an_answer_to_what_was_sent_before_the_opening_closes_nothing():
-    asked = known()
-    asked.fault()
-
-    asked.good(sent=asked.origin.opened_at - 1)
-    assert state(asked.origin) == "open"
-
-    asked.good()
-    assert state(asked.origin) == "closed"
-
-
-def test_any_good_answer_revives_an_origin_that_was_given_up():
-    origin = Origin(failures=5, given_up=Reason.HOST_UNREACHABLE)
-    assert state(origin) == "dead"
-
-    Asked(origin).good(sent=0)
-
-    assert (state(origin), origin.failures) == ("closed", 0)
-
-
 def test_the_first_refusal_makes_an_origin_with_a_good_page_half_open():
     asked = known()
 
@@ -148,12 +128,6 @@ def test_without_a_good_page_it_opens():
     assert asked.throttled() is Cause.ORIGIN
 
     assert (state(asked.origin), asked.origin.failures) == ("open", 1)
-
-
-def test_the_good_page_itself_cannot_be_its_own_probe():
-    asked = known()
-
-    assert asked.throttled("good") is Cause.ORIGIN
 
 
 def test_where_the_probe_is_answered_the_page_pays_at_its_next_refusal():
@@ -175,18 +149,6 @@ def test_where_the_probe_fails_the_page_pays_nothing():
     assert state(asked.origin) == "open"
     assert asked.origin.until == asked.now + 40, "the longest rest that any answer asked for"
     asked.good()
-    assert asked.throttled() is None
-
-
-def test_what_was_known_of_a_page_is_void_once_the_origin_opens():
-    asked = known()
-    asked.throttled()
-    asked.good()
-    assert asked.throttled() is Cause.PAGE
-
-    asked.fault()
-    asked.good()
-
     assert asked.throttled() is None
 
 
@@ -222,23 +184,6 @@ def test_without_a_good_page_a_page_pays_where_another_was_answered_since():
     asked.good()
 
     assert [asked.throttled() for _ in range(2)] == [Cause.PAGE, Cause.PAGE]
-
-
-def test_a_failure_under_way_before_a_process_took_the_origin_over_is_no_new_one():
-    origin = Origin(failures=1, failing_since=100.0, until=110.0)
-
-    assert Asked(origin).fault(sent=99.0) == 0
-    assert Asked(origin).fault(sent=101.0) == 1
-
-
-def test_of_failures_that_come_together_a_shorter_rest_takes_nothing_from_a_longer_one():
-    asked = Asked()
-    asked.fault(Reason.HTTP_STATUS, retry_after=60)
-    until = asked.origin.until
-
-    asked.fault(Reason.HTTP_STATUS, sent=asked.now, retry_after=5)
-
-    assert asked.origin.until == until
 
 
 @pytest.mark.parametrize("most", [1, 5])
@@ -277,21 +222,6 @@ def test_a_port_beside_an_origin_that_answers_is_given_up_after_two_failures_to_
         asked.fault(reason, policy=policy, other_answers=True)
 
     assert state(asked.origin) == "dead"
-
-
-def test_a_large_page_is_the_good_one_only_where_no_other_is_known():
-    large, small = ("http://example.com/large", 10**6), ("http://example.com/small", 1_000)
-
-    def good(*pages: tuple[str, int]) -> str | None:
-        origin = Origin()
-        for url, size in pages:
-            origin.learned(url, size=size)
-        return origin.probe_page
-
-    assert good(large) == "http://example.com/large"
-    assert good(large, small) == "http://example.com/small"
-    assert good(small, large) == "http://example.com/small"
-    assert good(("http://example.com/" + 500 * "x", 10)) is None
 
 
 steps = st.lists(
@@ -380,10 +310,6 @@ def test_a_failure_while_no_host_answers_is_checked_and_all_wait_for_that():
     assert [*uplink.good_pages] == ["a", "b"], "the latest good page is last"
 
 
-def test_the_good_pages_of_the_last_five_hosts_are_kept():
-    assert [*answered_by(*"abcdeaf").good_pages] == [*"cdeaf"]
-
-
 def test_where_a_good_page_answers_the_failure_counts():
     uplink = answered_by("a", "b")
     fails(uplink, sent=1, now=3)
@@ -405,24 +331,11 @@ def test_without_an_answer_failures_before_the_next_answer_count_for_the_uplink(
     assert fails(uplink, sent=9.5, now=9.9, reason=Reason.TIMEOUT_READ) is Cause.ORIGIN
 
 
-def test_the_good_pages_are_asked_again_with_longer_and_longer_pauses():
-    uplink = answered_by("a", "b")
-    fails(uplink, sent=3, now=4)
-
-    assert [uplink.unanswered(now=5 + n) for n in range(7)] == [0.5, 1, 2, 4, 8, 8, 8]
-
-
 def test_a_failure_during_which_another_host_answered_counts():
     uplink = answered_by("a", "b", now=5)
 
     assert fails(uplink, sent=4, now=6) is Cause.ORIGIN
     assert not uplink.is_blocked
-
-
-def test_what_was_under_way_when_the_last_answer_came_is_checked_after_a_silence():
-    uplink = answered_by("a", "b", now=5)
-
-    assert fails(uplink, sent=4, now=15, reason=Reason.TIMEOUT_READ) is None
 
 
 @pytest.mark.parametrize("hosts", [(), ("a",), ("x", "a")])
@@ -446,20 +359,6 @@ def test_a_page_is_deferred_once_for_a_silence_that_was_over_before_it_was_check
     assert fails(uplink, sent=5, now=11) is Cause.ORIGIN, "without a page, the failure counts"
     uplink.answered(now=10.8)
     assert fails(uplink, sent=10.5, now=11, reason=read, page=b"2") is Cause.ORIGIN
-
-
-def test_after_an_hour_failures_count_until_a_host_answers():
-    uplink = answered_by("a", "b")
-    fails(uplink, sent=1, now=3)
-    now = 3.0
-    while (pause := uplink.unanswered(now=now)) is not None:
-        now += pause
-
-    assert 3600 <= now <= 3620
-    assert not uplink.is_blocked
-    assert fails(uplink, sent=9000, now=9001) is Cause.ORIGIN
-    uplink.answered(now=9002)
-    assert fails(uplink, sent=9100, now=9101) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.floats(0, 900)), max_size=60))

@@ -96,16 +96,6 @@ def test_retry_after_is_the_rest_and_doubles_where_it_was_not_enough():
     assert rests == [3, 6, 12, 24, 48, 96, 192, 384, 768, 1536, 3072, 3600]
 
 
-def test_nobody_rests_for_longer_than_an_hour():
-    assert rest(failed(HOST, Reason.HTTP_STATUS, retry_after=1e9)) == 3600
-
-
-def test_a_failure_ends_no_other_rest():
-    longer = NOW + timedelta(seconds=60)
-
-    assert failed(replace(HOST, not_before=longer)).not_before == longer
-
-
 def test_requests_that_were_under_way_together_are_one_failure():
     first = failed(HOST, sent=NOW - timedelta(seconds=1))
     host = first
@@ -116,26 +106,6 @@ def test_requests_that_were_under_way_together_are_one_failure():
     assert (host.failures, lost(host)) == (1, None)
     assert host.not_before == first.not_before
     assert failed(host, sent=NOW + timedelta(seconds=11)).failures == 2
-
-
-def test_of_failures_that_come_together_the_longest_retry_after_counts():
-    host = failed(HOST, Reason.HTTP_STATUS, sent=NOW)
-
-    longer = failed(host, Reason.HTTP_STATUS, sent=NOW, retry_after=30)
-    shorter = failed(longer, Reason.HTTP_STATUS, sent=NOW, retry_after=5)
-
-    assert rest(longer) == rest(shorter) == 30
-    assert longer.delay == host.delay == 0.5
-
-
-def test_an_answer_to_a_request_before_a_failure_ends_no_row_of_failures():
-    host = failed(HOST)
-
-    ended = host.origin_answered(
-        "http", latency=0.1, sent=NOW - timedelta(seconds=1), marks=OrderedDict(), policy=POLICY
-    )
-
-    assert (ended, host.failures) == (False, 1)
 
 
 # --- giving up
@@ -157,15 +127,6 @@ def test_a_host_is_given_up_after_five_failures_in_a_row():
         host = failed(host)
         assert lost(host) is expected
     assert (host.failures, host.given_up) == (5, None)
-
-
-def test_a_host_does_not_rest_for_an_origin_that_is_given_up():
-    """The origin gets no more requests, so any process may lease the host next."""
-    host = HOST
-    for _ in range(5):
-        host = failed(replace(host, not_before=None))
-
-    assert host.not_before is None
 
 
 def test_a_name_that_does_not_exist_is_given_up_after_two():
@@ -199,19 +160,6 @@ def test_a_closed_port_beside_one_that_answers_is_given_up_alone_and_lets_the_ho
     assert twice.lost_origins == {"https://example.com": Reason.HOST_UNREACHABLE}
 
 
-def test_a_port_that_has_refused_pages_is_not_closed_for_one_outage():
-    host = succeeded(HOST, latency=0.1, policy=POLICY, sent=NOW)
-    for _ in range(2):
-        host = failed(host, Reason.HTTP_STATUS, status=429, scheme="https")
-
-    host = failed(host, Reason.CONNECT, scheme="https")
-    twice = failed(host, Reason.CONNECT, scheme="https")
-    last = failed(twice, Reason.CONNECT, scheme="https")
-
-    assert [lost(each, "https") for each in (host, twice)] == [None, None]
-    assert lost(last, "https") is Reason.HOST_UNREACHABLE
-
-
 @pytest.mark.parametrize(
     ("reason", "others"),
     [
@@ -229,25 +177,6 @@ def test_the_whole_host_rests_for_load_or_where_its_other_origin_does_not_answer
     assert host.resting_until("https", now=NOW) is None
 
 
-def test_an_origin_rests_by_itself_where_its_host_rests_for_less():
-    origins = {"https": Origin(until=(NOW + timedelta(seconds=10)).timestamp())}
-    host = replace(HOST, origins=origins, not_before=NOW + timedelta(seconds=5))
-
-    assert host.resting_until("https", now=NOW) == NOW + timedelta(seconds=10)
-
-
-def test_a_success_of_one_origin_says_nothing_of_the_other():
-    host = HOST
-    for _ in range(4):
-        host = failed(host, scheme="https")
-    host = succeeded(host, latency=0.1, policy=POLICY, sent=NOW)
-
-    host = failed(host, scheme="https")
-
-    assert lost(host, "https") is Reason.HOST_UNREACHABLE
-    assert lost(host) is None
-
-
 @pytest.mark.parametrize("reason", [Reason.DNS_NXDOMAIN, Reason.DNS_TEMPORARY])
 def test_a_name_that_was_there_needs_an_hour_without_an_address(reason: Reason):
     host = succeeded(HOST, latency=0.1, policy=POLICY, sent=NOW)
@@ -257,26 +186,6 @@ def test_a_name_that_was_there_needs_an_hour_without_an_address(reason: Reason):
 
     assert lost(host) is None
     assert lost(at_last) is not None
-
-
-def test_the_lies_of_a_resolver_do_not_shorten_the_way_of_other_failures():
-    host = succeeded(HOST, latency=0.1, policy=POLICY, sent=NOW)
-    for _ in range(POLICY.max_failures):
-        host = failed(host, Reason.DNS_NXDOMAIN)
-    for _ in range(POLICY.max_failures - 1):
-        host = failed(host, Reason.HTTP_STATUS, status=429, retry_after=1)
-
-    assert lost(host) is None
-    assert lost(failed(host, Reason.CONNECT)) is Reason.HOST_UNREACHABLE
-
-
-def test_a_name_that_had_an_address_while_the_network_was_in_doubt_was_there():
-    host = HOST.copy()
-    host.origins["https"].resolved = True
-    for _ in range(3):
-        host = failed(host, Reason.DNS_NXDOMAIN)
-
-    assert lost(host) is None
 
 
 # --- delays
@@ -298,26 +207,10 @@ def test_every_tenth_page_failure_in_a_row_doubles_the_delay_up_to_two_seconds()
     assert (host.failures, host.not_before, host.given_up) == (0, None, None)
 
 
-@pytest.mark.parametrize(("before", "after"), [(1.5, 2.0), (2.0, 2.0), (30.0, 30.0)])
-def test_pages_that_fail_neither_shorten_a_delay_nor_make_it_very_long(before: float, after: float):
-    host = replace(HOST, delay=before, page_failures=9)
-
-    assert page_failed(host, policy=POLICY).delay == after
-
-
 def test_a_delay_doubles_from_half_a_second_to_a_minute():
     hosts = after_each(slowed, times=9)
 
     assert [each.delay for each in hosts] == [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
-
-
-def test_no_delay_is_longer_than_the_longest_rest():
-    policy = replace(POLICY, backoff_max=timedelta(seconds=2))
-    host = HOST
-    for _ in range(9):
-        host = slowed(host, policy=policy)
-
-    assert host.delay == 2
 
 
 def test_an_answer_that_asks_for_less_slows_the_host_and_a_refused_connection_does_not():

@@ -6,7 +6,7 @@ import pytest
 
 from crawlcw.errors import SettingsError
 from crawlcw.model.health import LONGEST_OUTAGE, Policy, ProxyBreaker
-from crawlcw.model.proxies import NoProxy, Proxy, ProxyEnvironment, address_of, is_loopback, parse
+from crawlcw.model.proxies import NoProxy, ProxyEnvironment, address_of, is_loopback, parse
 
 pytestmark = pytest.mark.quick
 POLICY = Policy(
@@ -100,13 +100,6 @@ def test_the_environment_is_read_in_both_cases_and_the_lower_one_counts():
     assert environment.proxy_for("http", "localhost", 8000) is None
 
 
-def test_an_empty_variable_switches_a_proxy_off():
-    environment = ProxyEnvironment.of({"http_proxy": "", "all_proxy": "http://all:1"})
-
-    assert environment.proxy_for("http", "example.com", 80) is None
-    assert environment.proxy_for("https", "example.com", 443) is not None
-
-
 def test_in_a_cgi_process_a_header_of_the_client_names_no_proxy():
     variables = {"HTTP_PROXY": "http://evil:1", "REQUEST_METHOD": "GET"}
 
@@ -158,14 +151,6 @@ def test_a_proxy_rests_twice_as_long_each_time_and_is_dead_after_some():
     assert not proxy.is_proven
 
 
-def test_failures_that_were_under_way_together_count_once():
-    proxy = ProxyBreaker()
-    proxy.fault("refused", now=5.0, policy=POLICY)
-
-    assert not proxy.fault("refused", now=6.0, policy=POLICY)
-    assert (proxy.failures, proxy.ready_at) == (1, 15.0)
-
-
 def test_a_proxy_that_has_worked_has_an_hour_for_it_may_be_our_network():
     assert failing(3).is_lost(now=100.0)
     assert not failing(3, has_worked=True).is_lost(now=100.0)
@@ -189,7 +174,3 @@ def test_a_failure_that_another_proxy_has_not_may_be_chance_three_in_a_row_are_n
 
     assert opened == [False, False, True]
     assert proxy.ready_at == 41.0
-
-
-def test_a_proxy_is_a_value():
-    assert parse("http://gate:80") == Proxy("http", "gate", 80)

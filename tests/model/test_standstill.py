@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.model import standstill
-from crawlcw.model.standstill import Rests, Standstill, failure_text, merged
+from crawlcw.model.standstill import Rests, Standstill, merged
 
 pytestmark = pytest.mark.quick
 
@@ -46,24 +45,6 @@ def test_of_several_hosts_the_first_to_be_asked_again_is_named():
     assert rests.standstill(NOW).sentence() == (
         "3 hosts rest, the first until 22:40: 429, Retry-After"
     )
-
-
-def test_a_rest_that_is_over_is_forgotten():
-    rests = Rests()
-    rests.note("a.example:80", until=at(10), why="429")
-    rests.note("c.example:80", until=at(30), why="tls")
-
-    assert rests.standstill(at(10)).sentence() == "1 host rests until 23:00: tls"
-    assert rests.standstill(at(30)) == Standstill()
-
-
-def test_a_host_rests_for_the_longest_of_its_rests():
-    rests = Rests()
-    rests.note("a.example:80", until=at(10), why="429")
-    rests.note("a.example:80", until=at(20), why="connect")
-    rests.note("a.example:80", until=at(5), why="tls")
-
-    assert rests.standstill(NOW).sentence() == "1 host rests until 22:50: connect"
 
 
 def test_a_network_that_is_away_explains_everything_else():
@@ -112,23 +93,6 @@ def test_workers_that_stand_still_together_say_what_most_of_it_is():
     assert merged([resting, Standstill(away_since=at(2))]) == Standstill(
         away_since=at(2), hosts=2, until=at(10), why="429"
     )
-
-
-def test_a_failure_is_told_in_a_few_words():
-    assert failure_text("http-status", status=429, retry_after=30.0) == "429, Retry-After"
-    assert failure_text("http-status", status=429) == "429"
-    assert failure_text("connect") == "connect"
-
-
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(standstill, "MOST_RESTS", 4)
-    rests = Rests()
-    for number in range(5):
-        rests.note(f"host{number}", until=at(number + 1), why="connect")
-
-    found = rests.standstill(NOW)
-
-    assert (found.hosts, found.until) == (2, at(4))
 
 
 HOSTS = st.sampled_from("abcd")

@@ -14,7 +14,7 @@ import crawlcw
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
 from crawlcw.model import transitions
 from crawlcw.model.retry import RetryPolicy
-from crawlcw.model.task import DONE, Lease, ResponseInfo, Status, Task
+from crawlcw.model.task import DONE, Lease, Status, Task
 from crawlcw.model.transitions import (
     TABLE,
     Advanced,
@@ -116,11 +116,6 @@ def test_a_task_is_claimed_from_the_moment_it_is_due():
     )
 
 
-def test_a_task_that_is_never_due_is_not_claimed():
-    for status in DONE:
-        assert claim(make_task(status=status, due=None)) is None
-
-
 @pytest.mark.parametrize(
     ("lost", "event", "status", "rest"),
     [
@@ -206,37 +201,6 @@ def test_a_quarantined_task_stays_so_until_it_is_finished():
     assert not is_quarantined(make_task(status=Status.FAILED, quarantine_fence=0)), "one crash"
 
 
-def test_a_success_keeps_what_the_attempts_were():
-    response = ResponseInfo(status=200, final_url="http://example.com/")
-    lease = lease_of(status=Status.FAILED, fence=2, settled=2, retry=2, reason=Reason.CONNECT)
-
-    change = settle(lease, Succeeded(response=response, items=({"n": 1},)))
-
-    assert change == Change(
-        event=Event.FINISH,
-        status=Status.FINISHED,
-        due=None,
-        update_time=START,
-        fence=3,
-        settled=3,
-        retry=2,
-        lost=0,
-        quarantine_fence=None,
-        reason=None,
-        response=response,
-        items=({"n": 1},),
-    )
-
-
-def test_a_page_that_is_to_be_visited_again_is_finished_and_not_due():
-    revisit = START + timedelta(days=1)
-
-    change = settle(lease_of(), Succeeded(visit=VISIT, revisit=revisit))
-
-    assert (change.status, change.due) == (Status.FINISHED, None)
-    assert (change.visit, change.revisit) == (VISIT, revisit)
-
-
 def test_an_unchanged_page_keeps_its_response_and_its_items():
     revisit = START + timedelta(days=1)
 
@@ -247,17 +211,6 @@ def test_an_unchanged_page_keeps_its_response_and_its_items():
     assert (change.visit, change.revisit) == (VISIT, revisit)
     # A worker has survived the page.
     assert (change.quarantine_fence, change.fence, change.settled) == (None, 1, 1)
-
-
-def test_only_a_page_that_is_given_up_gets_another_date():
-    revisit = START + timedelta(days=1)
-    again, last = (
-        settle(lease_of(retry=retry), Failed(reason=Reason.CONNECT, revisit=revisit))
-        for retry in (0, 2)
-    )
-
-    assert (again.status, again.revisit) == (Status.FAILED, None)
-    assert (last.status, last.revisit) == (Status.IGNORED, revisit)
 
 
 def test_a_failure_is_tried_again_until_the_attempts_are_spent():
@@ -497,27 +450,6 @@ def test_no_store_names_a_status_that_it_writes():
     ]
 
     assert found == []
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        'update = {"$set": {"status": int(Status.TODO)}}',
-        'fields = {"status": int(Status.TODO), "due": now}',
-        'taken = {"_id": 1, "lock": token, "status": Status.PROCESSING, "update_time": now}',
-        'fields["status"] = Status.IGNORED',
-        "replace(task, status=Status.IGNORED)",
-        "becomes = int(Status.TODO)",
-        'f"UPDATE {tasks} SET status = {Status.IGNORED:d}, due = NULL WHERE id = :id"',
-        'f"UPDATE {tasks} SET due = NULL, status = {Status.IGNORED:d} WHERE id = :id"',
-        'f"status = {Status.TODO:d}, retry = 0"',
-        'f"UPDATE t SET status = 70 WHERE id = :id"',
-        '"UPDATE t SET due = NULL, status = 70 WHERE id = :id"',
-        'update = {"$set": {"status": 70}}',
-    ],
-)
-def test_a_target_status_is_recognised(source: str):
-    assert target_statuses(source) == [1]
 
 
 def test_the_statuses_that_wait_are_named_in_one_place():

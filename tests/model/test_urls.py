@@ -180,30 +180,9 @@ def test_the_address_is_what_a_browser_sends(href: str, url: str):
     assert locate(location.canonical).canonical == location.canonical
 
 
-def test_an_empty_query_is_sent_and_is_no_other_page():
-    assert parse("http://example.com/a?").raw_path_qs == "/a?"
-    assert parse("http://example.com/?").raw_path_qs == "/?"
-    assert locate("http://example.com/a?").canonical == "http://example.com/a"
-
-
 @pytest.mark.parametrize("href", ["c", "?x", "//127.0.0.1:81/c", "http:c", "http://u@127.0.0.1/"])
 def test_a_page_at_an_ipv4_address_links_to_its_own(href: str):
     assert urls.resolved("http://127.0.0.1:8000/a", href).host.startswith("127.0.0.1")
-
-
-@pytest.mark.parametrize(
-    "href",
-    [
-        "//2130706433/",
-        "/\t/0x7f.1/",
-        "http:\\\\127.1/",
-        "http://0177.0.0.1#127.0.0.1",
-        "//127.0.0.1./",
-    ],
-)
-def test_a_page_at_an_ipv4_address_links_to_no_other_spelling_of_it(href: str):
-    with pytest.raises(FetchError, match="refused-address"):
-        resolve("http://127.0.0.1:8000/a", href)
 
 
 @pytest.mark.parametrize(
@@ -225,13 +204,6 @@ def test_a_query_is_sent_in_the_encoding_of_its_page(encoding: str, href: str, s
 
     assert url == f"http://example.com{sent}"
     assert locate(url).url == url
-
-
-@pytest.mark.parametrize(
-    "base", ["http://example.com", "http://example.com/", "http://example.com?x=/a/b"]
-)
-def test_a_link_on_the_root_is_below_the_root(base: str):
-    assert resolve(base, "c") == "http://example.com/c"
 
 
 @pytest.mark.parametrize(
@@ -287,28 +259,6 @@ def test_a_url_is_not_longer_when_it_is_located_than_it_may_be():
         locate("http://example.com/" + 2000 * "\N{LATIN SMALL LETTER U WITH DIAERESIS}")
 
     assert caught.value.reason is Reason.URL_TOO_LONG
-
-
-def test_a_host_is_not_longer_than_a_name_can_be():
-    labels = 63 * "a." + 63 * "b."
-
-    assert locate(f"http://{labels}c/").host == f"{labels}c"
-    assert locate(f"http://{labels}c./").host == f"{labels}c"
-    with pytest.raises(FetchError, match="url-invalid"):
-        locate(f"http://{labels}cc.d/")
-
-
-def test_long_urls_are_not_kept_in_memory():
-    address = "/" + 3000 * "x"
-    # The caches show whether a URL is kept.
-    kept = urls._locate.cache_info().currsize, urls._resolve_in.cache_info().currsize
-
-    url = resolve(BASE, address)
-    relative = resolve(url, "?q=2")
-
-    assert locate(url).url == "http://example.com" + address
-    assert locate(relative).url == f"{url}?q=2"
-    assert (urls._locate.cache_info().currsize, urls._resolve_in.cache_info().currsize) == kept
 
 
 MALFORMED = [
@@ -506,33 +456,6 @@ def test_the_identity_is_one_for_all_spellings(path: list[str], query: list[str]
 def test_the_tasks_of_an_older_ledger_are_found_again(url: str, identity: str):
     """With another id, the pages of existing ledgers would be fetched again."""
     assert task_id(locate(url)).hex() == identity
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://2130706433/", "http://127.0.0.1./", "http://example.com:80/", "http://:80/",
-        "http://a:b:c/", "http://a:99999/", "http://a:/", "http://./",
-    ],
-)  # fmt: skip
-def test_a_plain_path_on_a_host_that_is_odd_goes_to_the_parser(url: str):
-    assert urls._plainly_located(f"{url}a/b.html") is None
-
-
-@pytest.mark.parametrize(
-    ("href", "url"),
-    [
-        ("c.html", "http://example.com/a/b/c.html"),
-        ("../c/d.html", "http://example.com/a/c/d.html"),
-        ("../../../c/", "http://example.com/c/"),
-        ("/~c/d-1_2.html", "http://example.com/~c/d-1_2.html"),
-        ("/", "http://example.com/"),
-    ],
-)
-def test_a_plain_link_needs_no_parser(href: str, url: str):
-    assert urls._plainly_resolved("http://example.com/a/b/", href) == urls.Location(
-        url, url, "example.com"
-    )
 
 
 @pytest.mark.parametrize(
