@@ -6,7 +6,7 @@ from datetime import datetime
 from crawlcw.ledger import documents
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.hosts import Hosts
-from crawlcw.ledger.port import Among, AtMost, Edit, Not, Path, Store, Unit, Within, Write
+from crawlcw.ledger.port import MOST, Among, AtMost, Edit, Not, Path, Store, Unit, Within, Write
 from crawlcw.model.counters import Counters
 from crawlcw.model.rates import Vitals
 from crawlcw.model.task import Status
@@ -95,7 +95,7 @@ async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[st
     # ';' follows ':', so these are the tokens that begin with `name:`.
     mine = Within(f"{name}:", f"{name};")
     held = {"status": Among([int(Status.PROCESSING)]), "lock": mine}
-    cursors, _ = await unit.tasks.listed(held, limit=_EVERY, scan_limit=_EVERY)
+    cursors, _ = await unit.tasks.listed(held, limit=_EVERY, scan_limit=MOST)
     ids = [each.id for each in cursors]
     tasks = await unit.tasks.read(ids, ("host", "lock", "fence", "create_time"), held)
     # Due since they are there: of what waits, nothing that came later goes first.

@@ -113,7 +113,7 @@ class TaskTable(Table):
             if len(cursors) == limit or len(found) == size:
                 return Listed(cursors, cursors[-1])
             # Without further tests all that were examined pass.
-            if rest and (last := await self._nth(part, order, size)):
+            if rest and size < MOST and (last := await self._nth(part, order, size)):
                 return Listed(cursors, last)
         return Listed(cursors, None)
 
