@@ -20,7 +20,7 @@ from tests.support.crawl_process import wait_until
 from tests.support.mongod import with_database
 from tests.support.plain_site import PlainHandler, PlainSite
 from tests.support.programs import children_of
-from tests.support.work_process import crawlcw
+from tests.support.work_process import Working, crawlcw
 
 pytestmark = pytest.mark.thorough
 
@@ -330,3 +330,39 @@ def test_a_ledger_file_that_the_last_page_removes_is_not_drained(tmp_path: Path)
         code, report, command = crawled(tmp_path, code_, "sqlite:///ledger.db")
 
     assert (code, report) == (GONE, {}), command.log
+
+
+USE_CASE = """\
+import asyncio
+from crawlcw.tracking import UseCase
+
+orders = UseCase("orders", lease="1s")
+
+@orders.stage
+async def charge(execution):
+    print("begun", flush=True)
+    await asyncio.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize("mishap", MISHAPS)
+def test_a_ledger_file_that_is_gone_ends_a_worker_too(
+    mishap: Callable[[Path], None], tmp_path: Path
+):
+    ledger = tmp_path / "ledger.db"
+    url = f"sqlite:///{ledger}"
+    (tmp_path / "orders.py").write_text(USE_CASE)
+    added = crawlcw(
+        "add", "orders", "-", "--stage", "charge", "--ledger", url, given='{"key": "one"}\n'
+    )
+    assert added.returncode == 0, added.stderr
+
+    with Working(tmp_path / "orders.py", url, log=tmp_path / "log") as working:
+        assert working.process.stdout is not None
+        assert working.process.stdout.readline() == "begun\n"
+        mishap(ledger)
+        code, said = working.end()
+
+    assert (code, said) == (GONE, ""), working.log
+    what = "was moved or removed" if mishap is removed else "was replaced by another file"
+    assert f"crawlcw: The ledger {ledger} {what} while it was in use" in working.log

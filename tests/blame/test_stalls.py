@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from crawlcw import open_ledger
+from crawlcw import Settings, open_ledger
 from crawlcw.errors import Reason
 from crawlcw.model.task import Record, Status
 from crawlcw.tracking import Tracker
@@ -74,6 +74,49 @@ async def test_a_callback_that_never_returns_ends_its_process_and_is_found_out(
         Status.IGNORED,
         Reason.CRASHED_WORKER,
     )
+
+
+@pytest.mark.parametrize(
+    ("ledger_url", "keep"),
+    [("mongodb", IN_PYTHON), ("sqlite", IN_C)],
+    indirect=["ledger_url"],
+)
+async def test_a_callback_that_never_returns_is_found_out_by_the_command_itself(
+    ledger_url: str, tmp_path: Path, keep: str
+):
+    settings = ("-s", "callback_timeout=1.5s", "-s", "lease=2s")
+    with Site(5) as site:
+        code_ = spider(site.url, STUCK.format(keep=keep))
+        code, report, command = await asyncio.to_thread(
+            crawled, tmp_path, code_, ledger_url, *settings
+        )
+
+    tasks = await records(ledger_url, site)
+    assert (code, report["finish_reason"]) == (0, "drained"), command.log
+    assert tasks["0"].task.reason is Reason.CRASHED_WORKER
+    # Twice beside other pages, and `max_lost` times alone.
+    assert len(command.records("worker_crashed")) == 2 + Settings().max_lost
+
+
+@pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
+async def test_a_process_whose_log_is_locked_as_well_ends_too(ledger_url: str, tmp_path: Path):
+    # The callback is told as a stall first: then nothing is logged until the process ends.
+    code_ = """
+    def parse(self, response):
+        time.sleep(1.2)
+        yield from response.follow_all("a")
+        if response.url.endswith("/0"):
+            import logging
+            logging.getLogger().handlers[0].acquire()
+            time.sleep(3600)
+"""
+    settings = ("-s", "callback_timeout=1.5s", "--processes", "0")
+    with Site(1) as site:
+        code, _, command = await asyncio.to_thread(
+            crawled, tmp_path, spider(site.url, code_), ledger_url, *settings
+        )
+
+    assert code == 124, command.log
 
 
 @pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
@@ -245,6 +288,19 @@ async def test_a_worker_whose_loop_stands_still_ends_after_its_supervisor(
 
     tasks = await records(ledger_url, site)
     assert {(each.task.lock, each.task.retry) for each in tasks.values()} <= {(None, 0)}
+
+
+async def test_a_worker_that_hangs_before_it_crawls_ends_after_its_supervisor(tmp_path: Path):
+    (tmp_path / "one.py").write_text(
+        "import os, time\nfrom pathlib import Path\nfrom crawlcw import Spider\n"
+        "class One(Spider):\n    name = 'one'\n    start_urls = ['http://127.0.0.1:9/']\n"
+        "if os.getpid() == os.getsid(0):\n    Path('stuck').touch()\n    time.sleep(3600)\n"
+    )
+    with Command(tmp_path, "run", "one.py") as command:
+        await asyncio.to_thread(wait_until, (tmp_path / "stuck").exists)
+        (worker,) = children_of(command.process.pid)
+        command.send(signal.SIGKILL)
+        await asyncio.to_thread(wait_until, lambda: not is_running(worker))
 
 
 FOREVER = """
