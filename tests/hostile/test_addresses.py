@@ -24,6 +24,7 @@ from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
 from tests.hostile.pages import response
+from tests.support.ledgers import LedgerFactory
 
 OUTSIDE, INSIDE = "127.0.0.2", "127.0.0.1"
 
@@ -272,6 +273,15 @@ async def test_a_crawl_that_goes_on_knows_that_a_name_was_public(
     }
 
 
+async def test_a_public_name_is_told_to_every_process(store: LedgerFactory) -> None:
+    one, two = await store.open(), await store.open()
+
+    await StartNames(one.notes).note_public("a.example")
+
+    assert await StartNames(two.notes).was_public("a.example")
+    assert not await StartNames(two.notes).was_public("example")
+
+
 async def test_a_name_that_is_inside_when_the_crawl_starts_is_crawled(
     net: Net, ledger_url: str
 ) -> None:
@@ -318,6 +328,22 @@ async def test_links_may_lead_to_no_other_host_inside_than_those_of_start(
         net.url("a.example"): "FINISHED",
         net.url("other.example"): Reason.REFUSED_ADDRESS,
         net.url("127.0.0.1"): Reason.REFUSED_ADDRESS,
+    }
+
+
+async def test_a_name_of_start_that_turns_inside_is_not_followed_there(
+    turning: Net, ledger_url: str
+) -> None:
+    class Begun(Turning):
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(turning.url("turns.example"))
+
+    await run_spider(Begun(net=turning, to=INSIDE), ledger=ledger_url)
+
+    assert turning.inside == 0
+    assert Counter((await outcomes(ledger_url)).values()) == {
+        "FINISHED": 1,
+        str(Reason.REFUSED_ADDRESS): 2,
     }
 
 
@@ -371,6 +397,20 @@ async def test_a_page_that_was_added_says_what_to_do_for_an_intranet_host(
         "refused-address the host is at an address that is not public; "
         f'to crawl it, set allow_private=["{host}"]'
     ) in caplog.text
+
+
+@pytest.mark.parametrize("target", ["http://0x7f.1/", "http://127.0.0.1/"])
+async def test_a_start_page_that_leads_inside_gets_no_such_advice(
+    net: Net, ledger_url: str, target: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    net.pages["/"] = moving(target)
+    settings = replace(Anywhere.settings, cookies=True)
+
+    await run_spider(Intranet(host=net.url("a.example")), ledger=ledger_url, settings=settings)
+
+    assert await outcomes(ledger_url) == {net.url("a.example"): Reason.REFUSED_ADDRESS}
+    assert "allow_private" not in caplog.text
 
 
 async def test_while_the_ledger_is_away_no_name_becomes_private(net: Net) -> None:

@@ -1,6 +1,7 @@
 """Bombs, false types and images as bodies: HOSTILE section 3, by real crawls on a real socket."""
 
 import gzip
+import re
 import resource
 import zlib
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,8 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import run_spider
-from crawlcw.fetch.body import zstd
+from crawlcw.errors import FetchError
+from crawlcw.fetch.body import _SIGNATURES, check_start, zstd
 from crawlcw.ledger.sqlite import SqliteLedger
 from tests.hostile.memory_web import SETTINGS, Crawled, looked_up
 from tests.hostile.raw_server import Endless, RawServer, response, serving
@@ -237,7 +239,10 @@ async def test_half_a_robots_txt_allows_nothing(cut: int, is_crawled: bool, tmp_
     [
         ("text/html; charset=punycode", b"a" * 300_000, "a" * 50, "utf-8"),
         ("text/html; charset=unicode_escape", rb"\x1b[2J", r"\x1b[2J", "utf-8"),
+        ("text/html; charset=utf-7", b"+ADw-script+AD4-", "+ADw-script+AD4-", "utf-8"),
+        ("text/html; charset=utf-8, utf-8", "ü".encode(), "ü", "utf-8"),
         ("text/html; charset=\xff\xfe", b"x", "x", "utf-8"),
+        ("text/html; charset=nonsense", "ü".encode("cp1252"), "ü", "cp1252"),
         ("text/html; charset=utf-8", b"a\xffb", "a\ufffdb", "utf-8"),
         (
             "text/html",
@@ -246,6 +251,7 @@ async def test_half_a_robots_txt_allows_nothing(cut: int, is_crawled: bool, tmp_
             "gb18030",
         ),
         ("text/html", "\ufeffü".encode("utf-16-le"), "ü", "utf-16-le"),
+        ("text/html; charset=utf-8", "\ufeffü".encode("utf-16-be"), "ü", "utf-16-be"),
     ],
 )
 async def test_any_charset_makes_text(
@@ -311,6 +317,18 @@ async def test_a_type_that_is_accepted_is_read(tmp_path: Path):
     assert [found.outcome(path) for path in pages] == [
         *("finished", "finished", "content-type", "finished"),
     ]
+
+
+def test_every_signature_is_of_a_type_that_is_refused():
+    """HOSTILE 3.8: each recognised type has a use."""
+    for place, signature, kind in _SIGNATURES:
+        start = bytes(place) + signature
+
+        with pytest.raises(FetchError, match=f"text/html that is {re.escape(kind)} "):
+            check_start(start, "text/html", [])
+        with pytest.raises(FetchError, match=f"a body of no type that is {re.escape(kind)} "):
+            check_start(start, "", [])
+        check_start(start, "", ["*/*"])
 
 
 async def test_no_file_is_named_by_a_response(tmp_path: Path):

@@ -1,10 +1,14 @@
 """Cookies go back to the site that set them, and nothing in a Set-Cookie fails a page."""
 
+import logging
+
 import pytest
 import yarl
 
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
+from crawlcw.cli.terminal import logs
+from crawlcw.fetch import cookies
 from crawlcw.fetch.cookies import MOST_COOKIES, SiteCookies
 from crawlcw.fetch.transport import AiohttpDownloader
 from tests.hostile.pages import KEEP, Exchange, page, response
@@ -146,6 +150,31 @@ async def test_garbage_costs_no_page_and_no_good_cookie(
     assert (first.status, again.status) == (200, 200)
     assert "good=1" in hostile.seen_headers["/cookies-of-every-kind"]["cookie"]
     assert len(hostile.seen_headers["/cookies-of-every-kind"]["cookie"]) < 1000
+
+
+async def test_the_log_of_a_crawl_has_no_line_for_each_bad_cookie(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", root.handlers[:])
+    monkeypatch.setattr(root, "level", root.level)
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    logs.set_up("debug", environment={})
+    logging.captureWarnings(False)
+
+    jar = set_by("http://example.com/", "quoted\x01=1", "=", "b=1; Domain=c.example", "a=1")
+
+    assert len(jar.kept()) == 1
+    assert capsys.readouterr().err == ""
+
+
+async def test_a_jar_that_raises_costs_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ValueError("a cookie that nobody thought of")
+
+    monkeypatch.setattr(cookies, "cookie_of", fails)
+
+    assert set_by("http://example.com/", "a=1").kept() == {}
 
 
 async def test_cookies_are_bounded_for_each_host_and_in_all() -> None:

@@ -3,16 +3,19 @@
 import gzip
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
 import brotli
+import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
 from crawlcw.errors import FetchError, Reason
-from crawlcw.fetch.body import BodyDecoder
+from crawlcw.fetch import body as decoding
+from crawlcw.fetch.body import BodyDecoder, codings_of
 from tests.support.fuzzing import fuzzed
 
 if sys.version_info >= (3, 14):
@@ -21,6 +24,9 @@ else:
     from backports import zstd
 
 MIB = 1 << 20
+#: The most that one step may return: twice a piece, since brotli's own limit is a soft one.
+LARGEST_PIECE = 1 << 17
+SLACK = 1 << 20
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": lambda data: gzip.compress(data, mtime=0),
     "deflate": zlib.compress,
@@ -133,3 +139,69 @@ def test_any_bytes_under_any_codings_are_refused_or_a_body(
 
     if found is not None and not set(names) - {"identity"}:
         assert found == data
+
+
+@dataclass
+class Work:
+    """The output of the decoders' stages: the largest piece, and the most of one stage."""
+
+    largest: int = 0
+    most: int = 0
+
+
+@contextmanager
+def watched() -> Iterator[Work]:
+    work = Work()
+    given: dict[int, int] = {}
+    pieces = decoding._Stage.pieces
+
+    def counted(stage: decoding._Stage, data: bytes) -> Iterator[bytes]:
+        for piece in pieces(stage, data):
+            given[id(stage)] = given.get(id(stage), 0) + len(piece)
+            work.largest = max(work.largest, len(piece))
+            work.most = max(work.most, given[id(stage)])
+            yield piece
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(decoding._Stage, "pieces", counted)
+        yield work
+
+
+@fuzzed(
+    layers=st.lists(
+        st.tuples(
+            st.sampled_from(sorted(PACKERS)), st.sampled_from([b"", b"\0", b"\1", b"\x28", b"\x1f"])
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    start=st.binary(max_size=20) | st.just(gzip.compress(b"", mtime=0)[:3] + b"\x08"),
+    limit=st.sampled_from([1, 1000, 1 << 17]),
+    quick=20,
+    thorough=400,
+)
+@example(layers=[("gzip", b""), ("br", b"\0")], start=b"page", limit=1000)
+@example(layers=[("zstd", b""), ("gzip", b"\0"), ("zstd", b"\0")], start=b"page", limit=1000)
+def test_no_step_of_any_bomb_hands_out_much_more_than_the_limit(
+    layers: list[tuple[str, bytes]], start: bytes, limit: int
+) -> None:
+    """The output of a step costs memory and time."""
+    data = start
+    for name, filling in layers:
+        data = PACKERS[name](data + 4 * MIB * filling)
+
+    with watched() as work:
+        found = decoded([name for name, _ in layers], [data], limit)
+
+    assert found is None or len(found) <= limit
+    assert work.largest <= LARGEST_PIECE
+    assert work.most <= limit + SLACK + LARGEST_PIECE
+
+
+@fuzzed(header=st.text(max_size=20) | st.from_regex(r"[a-z, ]{0,20}"), quick=50, thorough=5000)
+def test_any_header_lists_codings_that_are_known_or_refused(header: str) -> None:
+    names = codings_of({"content-encoding": header})
+
+    assert all(name == name.strip().lower() for name in names)
+    assert "" not in names
+    assert decoded(names, [b""], MIB) in (b"", None)

@@ -3,6 +3,8 @@
 import math
 import re
 import tracemalloc
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from urllib.parse import quote
 
 from hypothesis import example
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from crawlcw.crawl.robots import LONGEST_CRAWL_DELAY, parse
 from crawlcw.errors import FetchError
+from crawlcw.model.retry import LONGEST_RETRY_AFTER, RetryPolicy, retry_after
 from crawlcw.model.urls import locate
 from tests.support.fuzzing import UNSEEN, URL_PIECES, fuzzed, soup
 
@@ -152,3 +155,46 @@ def matches(pattern: str, path: str) -> bool:
     parts = map(re.escape, pattern.removesuffix("$").split("*"))
     end = r"\Z" if pattern.endswith("$") else ""
     return re.match(".*".join(parts) + end, path) is not None
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DATES = """
+    Thu, Thu Fri, , 01 31 99 0 Jan Feb Foo dec 1970 2026 9999 10000 0001 00:00:00 23:59:60
+    99:99:99 99999999999:0:0 GMT UTC EST +0000 -0000 +9999 -2359 +99999999999 nan -nan inf 1e5
+    1e309 -5 0x10 120 3600 3601 ٣ ² ( ) ((( \\ " < > ; : - Thu,_01_Jan_9999_00:00:00_GMT
+    31_Dec_9999_23:59:59_-2359
+""".split()  # noqa: SIM905  # as a list it would be twice as long
+dates = st.lists(st.sampled_from([*DATES, 5000 * "9", *UNSEEN])).map(
+    lambda words: " ".join(words).replace("_", " ")
+)
+
+
+real_dates = st.builds(
+    lambda moment, zone: format_datetime(moment).replace("+0000", zone),
+    st.datetimes(timezones=st.just(UTC)),
+    st.sampled_from(["GMT", "+0000", "-0000", "+2359", "-2359", ""]),
+)
+
+
+@fuzzed(
+    header=dates
+    | real_dates
+    | st.text(max_size=20)
+    | st.floats().map(str)
+    | st.integers().map(str),
+    now=st.datetimes(timezones=st.just(UTC)),
+    quick=100,
+    thorough=5000,
+)
+@example(header="Fri, 31 Dec 9999 23:59:59 -2359", now=NOW)
+@example(header="99999999999999999999", now=NOW)
+@example(header="nan", now=NOW)
+@example(header="Thu, 01 Jan 99999999999999999999 00:00:00 GMT", now=NOW)
+@example(header="Thu, 01 Jan 2026 00:01:00 +99999999999", now=NOW)
+@example(header="Wed, 31 Dec 2025 00:00:00 GMT", now=NOW)
+def test_any_retry_after_is_a_wait_of_an_hour_at_most_or_none(header: str, now: datetime) -> None:
+    seconds = retry_after(header, now=now)
+
+    if seconds is not None:
+        assert 0 <= seconds <= LONGEST_RETRY_AFTER.total_seconds()
+        assert RetryPolicy().wait(1, chance=0.0, retry_after=seconds) <= LONGEST_RETRY_AFTER

@@ -20,6 +20,7 @@ from crawlcw.feeds.export import Wanted, export
 from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import values
+from crawlcw.model.dropped import KEPT_EXAMPLES, DroppedLinks
 from crawlcw.model.sanitize import printable, printable_block
 from crawlcw.model.values import MAX_DEPTH, clean, cleaned_item
 from tests.support import ledgers
@@ -196,3 +197,17 @@ def test_whatever_is_printed_is_one_line_of_what_can_be_seen(text: object, limit
     assert len(printable(text, limit=limit)) <= limit
     block = printable_block(f"{text}\n{text}")
     assert all(line.isprintable() for line in block.split("\n"))
+
+
+@fuzzed(links=st.lists(texts, max_size=10), quick=50, thorough=3000)
+def test_any_links_that_are_dropped_are_counted_and_shown(links: list[str]) -> None:
+    dropped = DroppedLinks()
+    for link in links:
+        dropped.note("url-invalid", link)
+    merged = DroppedLinks()
+    merged.add(dropped)
+
+    kept = merged.examples.get("url-invalid", [])
+    assert merged.counts["url-invalid"] == len(links)
+    assert len(kept) == min(KEPT_EXAMPLES, len({printable(link) for link in links}))
+    assert all(example.isprintable() for example in kept)

@@ -34,6 +34,26 @@ async def test_what_is_made_is_for_its_user_alone(tmp_path: Path) -> None:
     assert (mode(tmp_path / "a"), mode(tmp_path / "a" / "b")) == (0o700, 0o700)
 
 
+async def test_a_folder_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "books")
+    await ledger.close()
+
+    assert mode(tmp_path) == 0o755
+    assert mode(tmp_path / "ledger.db") == 0o600
+
+
+async def test_a_file_behind_a_link_is_private_as_well(tmp_path: Path) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to(tmp_path / "ledger.db")
+
+    ledger = await SqliteLedger.open(link, "books")
+    await ledger.close()
+
+    assert mode(tmp_path / "ledger.db") == 0o600
+
+
 async def test_an_older_file_is_taken_from_other_users_and_the_log_tells(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

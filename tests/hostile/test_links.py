@@ -3,6 +3,7 @@
 import codecs
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,20 @@ async def test_a_location_that_is_no_page_says_why(location: str, outcome: str, 
 
     assert crawled.outcome() == outcome
     assert crawled.requested == [HOME]
+
+
+async def test_a_backslash_is_a_slash_as_browsers_have_it(tmp_path: Path):
+    """HOSTILE 4.8: the request goes to the host that the scope check saw."""
+    crawled = await crawl({HOME: to("\\\\a.example\\x"), f"{HOME}x": page("moved")}, tmp_path)
+
+    assert crawled.requested == [HOME, f"{HOME}x"]
+
+
+async def test_a_redirect_without_a_location_is_no_page(tmp_path: Path):
+    """HOSTILE 4.4."""
+    crawled = await crawl({HOME: Replay(status=302, body="<title>moved</title>")}, tmp_path)
+
+    assert (crawled.outcome(), crawled.items) == ("redirect-invalid", [])
 
 
 async def test_locations_are_followed_byte_by_byte():
@@ -180,7 +195,11 @@ async def test_a_page_that_sends_its_reader_on_later_is_a_page_with_a_link(tmp_p
     [
         page(refreshing("0")),
         page(refreshing("0; url=/gate")),
+        page(refreshing("0; url=")),
+        page(refreshing("0; url=#top")),
+        page(refreshing("0; url=data:text/html,x")),
         page(refreshing("0; url=javascript:alert(1)")),
+        page(refreshing("0; url=http://[")),
         page(refreshing("0; url=http://b.example/")),
         page(refreshing("0; url=/private")),
         page(refreshing("0; url=/page", around="<noscript>{}</noscript>")),
@@ -263,36 +282,69 @@ async def test_links_are_relative_to_the_first_base_that_is_an_address(
     assert crawled.report.links_dropped == ({} if asked else {"refused-scope": 1})
 
 
+async def test_a_canonical_link_is_nothing_but_a_link(tmp_path: Path):
+    """HOSTILE 4.14: a page keeps the URL of its request."""
+    canonical = "<link rel=canonical href='http://b.example/'><title>x</title>"
+
+    crawled = await crawl({HOME: canonical}, tmp_path)
+
+    assert (crawled.pages, crawled.requested) == ([HOME], [HOME])
+
+
 MALFORMED = [
-    *"""
-    http:// http:/// http://[ http://[::1 http://[::g]/ http://a:b:c/ // http://a.example:99999/
-    http://a.example:-1/ http://a.example:port/ http://:80/ http://%/ http://%00/ ///x// http://.
-    http://.. \\\\b.example\\x http:\\\\b.example http://b.example\\@a.example/ mailto:x tel:1
-    javascript:void(0) data:,x blob:x ftp://a.example/ file:/// http://xn--/ http://xn--a/
-    http://1.2.3.4.5/ http://256.256.256.256/ http://0x7f.1/ http://2130706433/ http://[v1.x]/
-    http://[::ffff:127.0.0.1]/ http://[fe80::1%25eth0]/ http://? http://# http: https: : ://
-    //b.example http:/b.example http:b.example http://u:p@b.example/ http://@/ http://@@/ % %zz *
-    | http://b.example:0/ http://b.example:65536/ urn:x about:blank http://[]/
-    http://a.example:80:80/ intent://x#Intent;end
-    """.split(),  # noqa: SIM905  # as a list it would be four times as long
+    *("http://", "http:///", "http://[", "http://[::1", "http://[::g]/", "http://a:b:c/", "//"),
+    *("http://a.example:99999/", "http://a.example:-1/", "http://a.example:port/", "http://:80/"),
+    *("http://\x00/", "http://a\x00.example/", "http://%/", "http://%00/", "http://a b/", "///x//"),
+    *("http://.", "http://..", "http://" + "a" * 300, "http://" + "a." * 200 + "example/"),
     *(
-        "http://\x00/",
-        "http://a\x00.example/",
-        "http://a b/",
+        "\\\\b.example\\x",
+        "http:\\\\b.example",
+        "http://b.example\\@a.example/",
         "\x00",
         "\x01\x02",
-        "http://\u2028/",
-        "http://\u202e/",
-        "http://\ud800/",
-        "http://\uff11\uff12\uff17.1/",
-        "http://\u2460/",
-        "http://a\u3002b/",
+    ),
+    *(
+        "mailto:x",
+        "tel:1",
+        "javascript:void(0)",
+        "data:,x",
+        "blob:x",
+        "ftp://a.example/",
+        "file:///",
+    ),
+    *("http://xn--/", "http://xn--a/", "http://\u2028/", "http://\u202e/", "http://\ud800/"),
+    *("http://1.2.3.4.5/", "http://256.256.256.256/", "http://0x7f.1/", "http://2130706433/"),
+    *("http://\uff11\uff12\uff17.1/", "http://\u2460/", "http://a\u3002b/", "http://[v1.x]/"),
+    *("http://[::ffff:127.0.0.1]/", "http://[fe80::1%25eth0]/", "x" * 9000, "http://?", "http://#"),
+    *(
+        "http:",
+        "https:",
+        ":",
+        "://",
+        "?" * 3000,
+        "//b.example",
+        "http:/b.example",
+        "http:b.example",
+    ),
+    *(
+        "http://u:p@b.example/",
+        "http://@/",
+        "http://@@/",
+        "%",
+        "%zz",
         "\u202e",
         "\x1b[31m",
-        "http://a.example:\uff18\uff10/",
-        "\ufffe",
+        "*",
+        "|",
     ),
-    *("http://" + "a" * 300, "http://" + "a." * 200 + "example/", "x" * 9000, "?" * 3000),
+    *(
+        "http://b.example:0/",
+        "http://b.example:65536/",
+        "http://a.example:\uff18\uff10/",
+        "urn:x",
+        "about:blank",
+    ),
+    *("http://[]/", "http://a.example:80:80/", "\ufffe", "intent://x#Intent;end"),
 ]
 
 
@@ -358,6 +410,8 @@ async def test_a_tarpit_of_another_host_ends_at_its_number_of_pages(tmp_path: Pa
     ("answer", "noindex", "nofollow"),
     [
         (page(links("/page"), x_robots_tag="nofollow"), False, True),
+        (page(refresh="30; url=/page", x_robots_tag="nofollow"), False, True),
+        (page(links("/page"), x_robots_tag="noindex"), True, False),
         (page(links("/page"), x_robots_tag="none"), True, True),
         (page(links("/page"), x_robots_tag="CrawlCW: nofollow, noindex"), True, True),
         (page(links("/page"), x_robots_tag="googlebot: nofollow, noindex"), False, False),
@@ -371,6 +425,8 @@ async def test_a_tarpit_of_another_host_ends_at_its_number_of_pages(tmp_path: Pa
         (page("<head><meta name=ROBOTS content=none></head>" + links("/page")), True, True),
         (page("<head><meta name=crawlcw content=nofollow>" + links("/page")), False, True),
         (page("<head><meta name=googlebot content=none>" + links("/page")), False, False),
+        (page("<head><!-- <meta name=robots content=none> -->" + links("/page")), False, False),
+        (page("<head><meta name=robots content='index, follow'>" + links("/page")), False, False),
         (
             page("<head><meta name=robots></head>" + links("/page"), x_robots_tag=":,,;:"),
             False,
@@ -402,6 +458,24 @@ async def test_what_a_page_asks_of_robots_is_heard(
     assert crawled.report.links_dropped == ({"nofollow": 1} if nofollow else {})
 
 
+async def test_what_a_failed_page_asks_of_robots_is_heard_as_well(tmp_path: Path):
+    """HOSTILE 4.17."""
+
+    class Erring(Spider):
+        name = "everything"
+        start_urls = [HOME]
+
+        def on_error(self, request: Request, error: FetchError) -> Iterator[Any]:
+            assert error.response is not None
+            yield from error.response.follow_all("a")
+
+    gone = replace(page(links("/page"), x_robots_tag="crawlcw: nofollow"), status=410)
+    crawled = await crawl({HOME: gone, PAGE: page()}, tmp_path, spider=Erring())
+
+    assert crawled.requested == [HOME]
+    assert crawled.report.links_dropped == {"nofollow": 1}
+
+
 async def test_the_name_of_a_robot_ends_with_its_header():
     """HOSTILE 4.17: a robot's name applies to the directives of its own header only."""
     tags = b"X-Robots-Tag: otherbot: noindex\r\nX-Robots-Tag: nofollow\r\n"
@@ -425,6 +499,18 @@ async def test_nofollow_is_not_obeyed_where_robots_are_not(tmp_path: Path):
     crawled = await crawl(pages | {PAGE: page()}, tmp_path, obey_robots=False)
 
     assert crawled.pages == [HOME, GATE, PAGE]
+
+
+@pytest.mark.parametrize(("obey", "more"), [(True, []), (False, [PAGE])])
+async def test_nofollow_holds_for_where_a_page_sends_its_reader(
+    obey: bool, more: list[str], tmp_path: Path
+):
+    gate = page(refreshing("30; url=/page", around="<meta name=robots content=nofollow>{}"))
+    pages = {HOME: links("/gate"), GATE: gate, PAGE: page()}
+
+    crawled = await crawl(pages, tmp_path, obey_robots=obey)
+
+    assert crawled.pages == [HOME, GATE, *more]
 
 
 # robots.txt ----------------------------------------------------------------------

@@ -293,6 +293,32 @@ async def test_the_headers_of_a_session_are_for_the_origins_of_its_login(elsewhe
     assert web.sent == {home: {"X-Key": KEY}, elsewhere: {}}
 
 
+async def test_harmless_headers_of_the_settings_are_sent_without_any_secret() -> None:
+    url = "https://a.example/"
+    web = Recording({url: "page"})
+    credentials = Credentials(headers=[("Accept-Language", "da")])
+
+    await Layered(credentials, over=web).fetch(Request(url), url=url)
+
+    assert web.sent == {url: {"Accept-Language": "da"}}
+    # No origin of a start URL is kept for them, neither in memory nor in a ledger.
+    credentials.learn(url)
+    credentials.trust(["https://b.example"])
+    assert credentials.origins == frozenset()
+
+
+async def test_of_two_passwords_for_an_origin_the_first_counts() -> None:
+    url = "https://a.example/"
+    web = Recording({url: "page"})
+    credentials = Credentials([f"https://user:{PASSWORD}@a.example/"])
+
+    assert credentials.learn("https://other:one@b.example/")
+    assert not credentials.learn("https://other:one@a.example/")
+    await Layered(credentials, over=web).fetch(Request(url), url=url)
+
+    assert web.sent == {url: {"Authorization": BASIC}}
+
+
 class Elsewhere(Spider):
     """Names its start URL only in `start`."""
 
@@ -332,10 +358,16 @@ async def test_where_start_has_led_is_known_to_the_next_crawl_before_start_runs_
     ("name", "value"),
     [
         ("headers", {"X-Key": f"{KEY}\r\nX-Other: 1"}),
+        ("headers", {f"X {KEY}": "1"}),
         ("headers", f"no colon {KEY}"),
+        ("headers", "{" + KEY),
         ("headers", {"User-Agent": KEY}),
+        ("headers", {"Host": KEY}),
+        ("headers", [KEY]),
         ("auth", KEY),
+        ("auth", ("a:b", KEY)),
         ("auth", ("a", f"{KEY}\n")),
+        ("auth", (KEY,)),
     ],
 )
 def test_an_error_of_a_secret_setting_does_not_tell_it(name: str, value: Any) -> None:
@@ -344,6 +376,24 @@ def test_an_error_of_a_secret_setting_does_not_tell_it(name: str, value: Any) ->
     assert KEY not in str(caught.value)
     with pytest.raises(SettingsError, match="Authorization say the same"):
         Settings(auth="a:b", headers={"authorization": KEY})
+
+
+def test_secret_settings_are_read_from_text() -> None:
+    assert dict(Settings(headers="X-Key: a: b\nY: c").headers) == {"X-Key": "a: b", "Y": "c"}
+    assert dict(Settings(headers='{"X-Key": "a"}').headers) == {"X-Key": "a"}
+    assert Settings(auth="user:pa:ss").auth == ("user", "pa:ss")
+
+
+async def test_a_request_may_say_who_it_is_itself() -> None:
+    web = Recording({"https://a.example/": "page"})
+    downloader = Layered(Credentials([f"https://user:{PASSWORD}@a.example/"]), over=web)
+
+    await downloader.fetch(
+        Request("https://a.example/", headers={"authorization": "Bearer x"}),
+        url="https://a.example/",
+    )
+
+    assert web.sent["https://a.example/"] == {"authorization": "Bearer x"}
 
 
 @pytest.mark.parametrize(
@@ -384,6 +434,36 @@ async def test_a_password_is_sent_as_it_is_meant(url: str, pair: str) -> None:
 )
 def test_keys_and_passwords_in_urls_are_left_out_of_logs(text: str, shown: str) -> None:
     assert redacted(text) == shown
+
+
+def test_a_request_is_shown_without_its_password() -> None:
+    assert PASSWORD not in repr(Request(f"https://user:{PASSWORD}@a.example/"))
+
+
+class Started(Spider):
+    """Gives its password only in `start`."""
+
+    name = "started"
+    settings = Settings(concurrency=1, obey_robots=False)
+
+    async def start(self) -> AsyncIterator[Request]:
+        yield Request(f"https://user:{PASSWORD}@a.example/")
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        yield from response.follow_all("a")
+
+
+async def test_what_start_says_is_known_again_by_a_crawl_that_goes_on(tmp_path: Path) -> None:
+    ledger = f"sqlite:///{tmp_path}/ledger.db"
+    web = Recording({"https://a.example/": '<a href="/2">', "https://a.example/2": "end"})
+    one_page = replace(Started.settings, max_pages=1)
+
+    await run_spider(Started(), ledger=ledger, settings=one_page, downloader=web)
+    first = dict(web.sent)
+    await run_spider(Started(), ledger=ledger, downloader=web)
+
+    assert first == {"https://a.example/": {"Authorization": BASIC}}
+    assert web.sent["https://a.example/2"] == {"Authorization": BASIC}
 
 
 class Keyed(Spider):

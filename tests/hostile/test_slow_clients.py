@@ -182,6 +182,26 @@ async def test_a_slow_client_is_shown_out_at_its_deadline(
         assert bool(each.said) == bool(kind.told)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["half a header", "a body that drips"])
+async def test_the_deadlines_are_10_s_for_headers_and_30_s_for_a_body(
+    sqlite_url: str, processes: ExitStack, kind: str
+):
+    process = ServerProcess(processes, sqlite_url, "--port", "0")
+    process.ready()
+    within = {"half a header": 10.0, "a body that drips": 30.0}[kind]
+
+    async with crowd(process.address, [KINDS[kind]] * 300) as slow:
+        longest = await slowest_answer(process.address, number=40)
+        await slow.shown_out()
+
+    assert longest < 1.0
+    lasted = [each.lasted for each in slow.clients if each.lasted > within - 0.1]
+    # Some were disconnected at once: there are more clients than places.
+    assert len(lasted) > 150
+    assert max(lasted) < within + LATE
+
+
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"GET /stats HTTP/1.1\r\nHost: localhost\r\n\r\n")
     head = await reader.readuntil(b"\r\n\r\n")
@@ -271,6 +291,22 @@ async def test_an_answer_that_nobody_takes_is_not_kept(
         assert taken < size
 
 
+async def test_a_client_that_leaves_in_the_middle_of_its_body_is_not_worth_a_line(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+):
+    async with served(sqlite_url) as (client, _):
+        for said in (HEAD, HEAD.replace(b"Content-Length: 100000", b"Transfer-Encoding: chunked")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port_of(client.address))
+            writer.write(said.replace(b"Host", b"Expect: 100-continue\r\nHost"))
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+            writer.write(b"no chunk\r\n")
+            writer.close()
+            await writer.wait_closed()
+        assert (await client.get("/stats"))[0] == 200
+
+    assert caplog.messages == []
+
+
 async def test_a_process_that_may_open_few_files_takes_fewer_connections(
     sqlite_url: str, processes: ExitStack
 ):
@@ -286,3 +322,13 @@ async def test_a_process_that_may_open_few_files_takes_fewer_connections(
     files, full = log.splitlines()
     assert "this process may open 180 files: at most 52 connections at once, not 256" in files
     assert "WARNING all 52 connections are in use" in full
+
+
+def test_a_process_that_may_open_hardly_any_file_says_so(sqlite_url: str, processes: ExitStack):
+    code, out, log = ServerProcess(processes, sqlite_url, files=100).result()
+
+    assert (code, out) == (2, "")
+    assert log == (
+        "crawlcw: this process may open 100 files, and 144 are needed to serve: raise the limit "
+        "(ulimit -n)\n"
+    )

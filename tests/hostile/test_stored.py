@@ -275,6 +275,32 @@ async def test_a_context_that_is_too_large_takes_no_other_link_along(ledger_url:
     assert crawled.report.drained
 
 
+async def test_a_context_and_items_that_are_too_large_together_harm_nobody(ledger_url: str):
+    """HOSTILE 6.8: the items of the attempt make the document of its context too large."""
+
+    class Growing(Spider):
+        name = "storing"
+        start_urls = [HOME]
+
+        def parse(self, response: Response) -> Iterator[Any]:
+            if response.url == HOME:
+                yield Request(PAGE, context={"pad": "x" * (14 << 20)})
+                yield Request("http://a.example/other")
+            else:
+                yield {"pad": "y" * (4 << 20)} if response.context else {"url": response.url}
+
+    pages = ReplayDownloader(dict.fromkeys((HOME, PAGE, "http://a.example/other"), "x"))
+    report = await run_spider(
+        Growing(), ledger=ledger_url, settings=Settings(**SETTINGS), downloader=pages
+    )
+    crawled = await looked(ledger_url, "storing", report)
+
+    assert crawled.outcome("http://a.example/other") == "finished"
+    assert crawled.outcome(PAGE) in ("finished", "store-rejected", "document-too-large")
+    assert len(crawled.items) == (2 if crawled.outcome(PAGE) == "finished" else 1)
+    assert pages.requested.count(PAGE) == 1
+
+
 async def test_nothing_that_is_indexed_is_long(ledger_url: str):
     """HOSTILE 6.13, HOSTILE 6.14: indexed values are bounded, and of fixed types."""
 
