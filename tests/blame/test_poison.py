@@ -106,7 +106,8 @@ def assert_all_ended(store: Store, found: Collection[str], ignored: Collection[s
     assert {row.path for row in rows} == {*found, *ignored}
     assert {row.path for row in rows if row.status == Status.IGNORED} == set(ignored)
     assert [row for row in rows if row.lock is not None] == []
-    report = examined(store.url, max_retry=3, max_lost=5)
+    assert [row for row in rows if row.retry > 3 or row.lost > 5] == []
+    report = examined(store.url)
     assert report.clean, report.findings
 
 

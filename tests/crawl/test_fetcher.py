@@ -52,7 +52,7 @@ async def test_a_page_whose_lease_is_lost_while_its_result_waits_for_room_change
         for each in (lost,) if closing else (lost, in_hand):
             with crawl._parts.state.running(each.task) as running:
                 spider.state.add("parsed")
-                running.keep()
+                running.is_kept = True
         if closing:
             await asyncio.sleep(1)
         return Done(settlements=(success(ledger, lost), success(ledger, in_hand)))
