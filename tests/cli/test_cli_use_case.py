@@ -38,7 +38,7 @@ async def url(tmp_path: Path) -> str:
     )
     (lease,) = await claimed(ledger, worker="@ann", limit=1)
     failed = Failed(
-        reason=Reason.TASK_ERROR, last=True, progress=Progress(worker="@ann", began=now)
+        reason=Reason.TASK_ERROR, last=True, progress=Progress(worker="@ann", started_at=now)
     )
     await ledger.outcomes.commit([settled(ledger, lease, failed)])
     await ledger.close()

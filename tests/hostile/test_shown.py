@@ -23,7 +23,6 @@ from yarl import URL
 
 from crawlcw.api.response import Response
 from crawlcw.api.spider import Spider
-from crawlcw.cli.terminal.logs import Repeats
 from crawlcw.feeds.escaping import escape_cell
 from crawlcw.feeds.forms import defused
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -302,16 +301,3 @@ async def test_what_is_stored_of_an_error_is_short(tmp_path: Path):
     assert len(error.message) <= 500
     assert len(error.traceback or "") <= 20_000
     assert (tmp_path / "ledger.db").stat().st_size < 300_000
-
-
-def test_equal_errors_without_number_are_a_few_lines():
-    """HOSTILE 7.10: the first five of one event and reason, then a count each minute."""
-    repeats = Repeats()
-    told = 0
-
-    for second in range(301):
-        for _ in range(300):
-            told += repeats.admit(("give up", "connect"), now=second)
-        told += sum(1 for _ in repeats.counts(now=second))
-
-    assert told == 5 + 300 // 60
