@@ -61,7 +61,7 @@ async def _round(tracker: Tracker, number: int) -> dict[str, float]:
             claimed = await ledger.leases.claim(page, worker="bench", lease=LEASE, max_lost=3)
         assert len(claimed.leases) == BATCH, claimed
         now = ledger.now()
-        outcome = Succeeded(progress=Progress(worker="bench", began=now, data={}))
+        outcome = Succeeded(progress=Progress(worker="bench", started_at=now, data={}))
         settled = [
             transitions.settle(lease, outcome, now=now, policy=RetryPolicy(), chance=0.5)
             for lease in claimed.leases

@@ -59,7 +59,7 @@ async def by_the_ledger(tracker: Tracker, keys: list[str]) -> None:
         page = await ledger.tasks.page(limit=BATCH)
         claimed = await ledger.leases.claim(page, worker="bench", lease=LEASE, max_lost=3)
         now = ledger.now()
-        progress = Progress(worker="bench", began=now, data={})
+        progress = Progress(worker="bench", started_at=now, data={})
         outcome = Succeeded(progress=progress)
         settled = [
             transitions.settle(lease, outcome, now=now, policy=RetryPolicy(), chance=0.5)
