@@ -2,10 +2,10 @@
 
 A few shapes keep lexbor busy for minutes (lexbor issue 340; deep nesting; a tag
 with thousands of attributes), a dense page makes a tree of seventy times its
-size, and a thread that parses cannot be stopped. One rule on counts estimates the steps of
-the parser: bytes, `<`, tags left open, formatting tags, attributes. A page that may take over
-half a second is parsed in a process that can be stopped, see `crawl.parsing`; without such a
-process it is refused if it may take seconds. So a false alarm costs a crawl some milliseconds.
+size, and a thread that parses cannot be stopped. A *suspicious* page is
+parsed in a process that can be stopped, see `crawl.parsing`; without such a process it is
+refused. So a false alarm costs a crawl some milliseconds; a page with few tags
+costs one count.
 
 The memory that a page takes in the parser does not always show in its text, and the parser has no
 limit. The system keeps the bound of a tree: RLIMIT_DATA of setrlimit(2).
@@ -19,60 +19,102 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import TypeVar
 
 from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 
-from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT
+from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT, without_raw_text
 from crawlcw.errors import ParseRefusedError
 
 T = TypeVar("T")
 
-#: The steps of a page that the parser reads within half a second [measured].
-MAX_STEPS = 250_000_000
-#: The steps from which on a page is refused if no process can be stopped for it.
-REFUSED_STEPS = 10 * MAX_STEPS
+#: The limits keep the worst known shape under half a second.
+MAX_NESTING = 2_000
+MAX_OPEN_FORMATTING = 500
+MAX_OPTIONS = 5_000
+#: Every further <html> or <body> adds its attributes to those of the first.
+MAX_ROOTS = 2_000
+#: The sum of the squares of the numbers of attributes: 10,000 in one tag, or 1,000 in a hundred.
+MAX_ATTRIBUTE_WORK = 10_000**2
 #: A tree that is made without a look at the memory it takes.
 MAX_TREE = 128 << 20
 #: The most memory of a tree that is made in this process. By its look none takes more than
 #: MAX_TREE, but a few formatting tags that are left open are opened again in every block.
 MOST_HEAP = 2 * MAX_TREE
+#: Fewer attributes than fit into a tag of this size may be in any number of tags.
+_LONG_TAG = 2048
+_CHUNK = 4096
 #: A body, or a tree, from which on it is parsed in another process: it takes 0.2 s, at most.
 LARGE = 1 << 20
 _LARGE_TREE = 32 << 20
 #: No shape of this many bytes takes longer than half a second.
 HARMLESS = 8 * 1024
-#: Fewer attributes than fit into a tag of this size may be in any number of tags.
-_LONG_TAG = 2048
-_CHUNK = 4096
+#: Fewer tags than this left open take under half a second, whatever they are.
+_SUSPICIOUS = 1_500
 #: So many NULs take 1 MiB of errors.
 _MOST_NULS = 1 << 16
 #: A page of up to 4,000 tags takes at most half a second, with a limit for its memory [measured].
 _HARMLESS_TAGS = 4_000
-#: Steps of an open formatting tag for each tag of the page: it is opened again for each, and
-#: each end tag may go through all of the page.
-_REOPENED = 800
-#: Steps of an option, <html> or <body> for each other one: it costs more than the one before.
-_REPEATED_STEPS = 60
-#: Steps of an attribute for each other one of its tag.
-_COMPARED = 2
+#: The tags, times those that may be open at once: the parser looks through these for many tags.
+#: 20,000 tags, all of them open, are 4 * 10**8 and take 0.4 s [measured].
+_MOST_STEPS = 250_000_000
+#: The tags, times the unlike formatting tags that are left open, which are opened again for each
+#: and for which each end tag may go through all of the page: 20 in 15,800.
+_MOST_REOPENED = 316_000
+#: Options, <html> and <body>: each costs more than the one before, wherever it is.
+_MOST_REPEATED = 2_000
+#: In these many attributes were found not to be over MAX_ATTRIBUTE_WORK: each takes two bytes.
+_FEW_ATTRIBUTES = 20_000
 #: Bytes that a tag adds to a tree, at most: an element with its text, [measured] 30 to 230.
 _TREE_PER_TAG = 256
 #: Bytes that a byte of text or attributes adds, on most pages.
 _TREE_PER_BYTE = 2
 
-#: Options, <html>, <body>, and the tags that the parser opens again in every block until they are
-#: closed. It keeps one <a>. The lookaheads leave out most tags at their first letters, and without
-#: a flag for the case the search begins at each `<` alone.
-_COSTLY = re.compile(
-    rb"<(?=/?[bcefhinostuBCEFHINOSTU])(?!/?(?:span|t[dr]|h[1-6r]|tbody))(/?)("
-    rb"[bBiIsSuU](?=[\s/>])|[bB][iI][gG]|[cC][oO][dD][eE]|[eE][mM]|[fF][oO][nN][tT]|[nN][oO][bB][rR]|"
-    rb"[sS][mM][aA][lL][lL]|[sS][tT][rR][iI][kK][eE]|[sS][tT][rR][oO][nN][gG]|[tT][tT]|"
-    rb"[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])"
+#: Tags that are always closed: nothing but these nests deeply on a page that
+#: means well. `p` and `li` need no end tag, `br` has none.
+_WRAPPER = re.compile(
+    rb"<(/?)(?:div|span|section|article|ul|ol|dl|table|blockquote|center|main|nav|header|footer|"
+    rb"aside|form|fieldset|figure|details|svg|g|math|template|shadow-root|object|select|button|label|ins|del|"
+    rb"sub|sup|q|cite|var|kbd|samp|mark|abbr)(?=[\s>/])",
+    re.IGNORECASE,
 )
-_REPEATED = frozenset({b"option", b"html", b"body"})
+#: Tags that the parser opens again in every block until they are closed.
+_FORMATTING = re.compile(
+    rb"<(/?)(?:a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u)(?=[\s>/])", re.IGNORECASE
+)
+#: Without a flag for their case: so the search begins at each `<` alone, three times as fast.
+_REPEATED = re.compile(rb"<(?:[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])")
+#: By a stricter grammar than the standard's, so that its end is where a parser has it. The usual
+#: ones, as ` class="name"`, are passed first, with fewer steps.
+_ATTRIBUTES = (
+    rb"(?: [a-z-]++=\"[^\"<>]*+\")*+"
+    rb"(?:[ \t\r\n\f]++(?:[^ \t\r\n\f<>\"'=/]++(?:[ \t\r\n\f]*+=[ \t\r\n\f]*+"
+    rb"(?:\"[^\"<>]*+\"|'[^'<>]*+'|[^ \t\r\n\f<>\"'=]++(?=[ \t\r\n\f>])))?+)?+)*+"
+)
+#: Where a quote may hide the rest of a tag, it may be like no other.
+_ALIKE = re.compile(rb"<[a-zA-Z]++" + _ATTRIBUTES)
+#: An element with nothing but text in it: its end tag closes it, whatever is around it.
+_CLOSED = (
+    rb"<(?!option|html|body)(?P<closed>[a-z][a-z0-9]*+)" + _ATTRIBUTES + rb">[^<]*+</(?P=closed)>"
+)
+_CLOSED_AT_ONCE = re.compile(_CLOSED)
+#: Formatting that the parser opens again in each block, options, <html> and <body>. It keeps one
+#: <a> for that, and of the others three that are alike, so those without attributes are few.
+#: Those that hold nothing but text and elements that are closed at once are closed as well.
+#: The first lookaheads leave out most tags at their first letters.
+_COSTLY = re.compile(
+    rb"<(?=[bcefhinostuBCEFHINOSTU])(?!span|t[dr])(?:"
+    rb"(?P<tag>[bBiIsSuU]|[bB][iI][gG]|[cC][oO][dD][eE]|[eE][mM]|[fF][oO][nN][tT]|[nN][oO][bB][rR]"
+    rb"|[sS][mM][aA][lL][lL]|[sS][tT][rR][iI][kK][eE]|[sS][tT][rR][oO][nN][gG]|[tT][tT])"
+    rb"(?=[ \t\r\n\f/])(?!" + _ATTRIBUTES + rb">(?:[^<]++|" + _CLOSED + rb")*+</(?P=tag)>)[^>]*+"
+    rb"|[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])"
+)
+_MOST_ROUNDS = 3
 _TAG = re.compile(rb"<[A-Za-z/]")
+_STEP = {b"": 1, b"/": -1}
 _BETWEEN_ATTRIBUTES = b" \t\n\f\r/\"'"
 _MARKUP_TYPES = ("text/html", "application/xhtml+xml", "text/xml", "application/xml")
 _START = 1024
@@ -138,50 +180,128 @@ def tree_size(body: bytes) -> int:
 def ordinary_tree_size(body: bytes) -> int | None:
     """Return about how many bytes the tree of an ordinary body takes.
 
-    None for one that is to be parsed where that can be stopped.
+    None for one that is to be parsed where that can be stopped: large or suspicious. Most
+    pages are read once for it, which costs a twelfth of what parsing them does.
     """
     if len(body) > LARGE:
         return None
     tags = body.count(b"<")
     size = _TREE_PER_TAG * tags + _TREE_PER_BYTE * len(body)  # as in `tree_size`
-    if size > _LARGE_TREE:
+    if (
+        size > _LARGE_TREE
+        or (len(body) > _FEW_ATTRIBUTES and _attributes(body) is not None)
+        or (tags > _HARMLESS_TAGS and not _is_ordinary(body, tags))
+    ):
         return None
-    if len(body) > HARMLESS:
-        # End tags may close nothing, so each other tag counts as open to the end.
-        opened = tags - body.count(b"</") if tags > _HARMLESS_TAGS else 0
-        if _steps(body, tags, opened) > MAX_STEPS:
-            return None
     return size
 
 
-def _steps(body: bytes, tags: int, opened: int) -> int:
-    """Return about how many steps the parser takes for *tags*, of which *opened* stay open.
+def _is_ordinary(body: bytes, tags: int) -> bool:
+    """Return whether a body of many tags is surely parsed in less than half a second.
 
-    It looks through the open elements for many tags. Formatting, options and attributes cost
-    more with each further one.
+    Elements that are closed at once are taken out, round by round: one that holds only such
+    elements is closed as well.
     """
-    steps = tags * opened + _COMPARED * _attribute_work(body)
-    if tags > _HARMLESS_TAGS:
-        formatting, repeated = _costly(body)
-        steps += _REOPENED * tags * formatting + _REPEATED_STEPS * repeated**2
-    return steps
+    costly = _is_costly(body, tags)
+    opened = tags if tags * tags <= _MOST_STEPS else tags - body.count(b"</")
+    for _ in range(_MOST_ROUNDS):
+        if not costly and tags * opened <= _MOST_STEPS:
+            return True
+        body, closed = _CLOSED_AT_ONCE.subn(b"", body)
+        opened -= closed
+        costly = costly and _is_costly(body, tags)
+    return not costly and tags * opened <= _MOST_STEPS
 
 
-def _costly(body: bytes) -> tuple[int, int]:
-    """Return how many formatting tags are open at once, and how many tags are `_REPEATED`."""
-    opened: Counter[bytes] = Counter()
-    most = total = repeated = 0
-    for slash, name in _COSTLY.findall(body):
-        if name in _REPEATED or name.lower() in _REPEATED:
-            repeated += not slash
-        elif not slash:
-            opened[name] += 1
-            total += 1
-            most = max(most, total)
-        elif opened[name]:
-            opened[name] -= 1
-            total -= 1
-    return most, repeated
+def _is_costly(body: bytes, tags: int) -> bool:
+    """Return whether there are too many of the tags that are costly wherever they are.
+
+    The *tags* are those of the whole page: formatting is opened again for each of them.
+    """
+    found = [tag[0] for tag in _COSTLY.finditer(body)]
+    if len(found) * tags <= _MOST_REOPENED and len(found) <= _MOST_REPEATED:
+        return False
+    kinds = Counter(found)
+    repeated = sum(kinds.pop(tag) for tag in [*kinds] if tag[1:].isalpha())
+    unlike = sum(min(n, 3) if _ALIKE.fullmatch(tag) else n for tag, n in kinds.items())
+    return unlike * tags > _MOST_REOPENED or repeated > _MOST_REPEATED
+
+
+def screen(body: bytes, *, html: bool = True) -> None:
+    """Raise `ParseRefusedError` for a body that may take the parser minutes, or much memory.
+
+    Tags in the scripts of a page read as *html* are no tags; XML has them as such.
+    """
+    found = suspicion(body)
+    if found is not None and html:
+        # Only now, for it takes several times as long.
+        found = suspicion(without_raw_text(body))
+    if found is None and tree_size(body) > MAX_TREE:
+        found = f"a tree of over {MAX_TREE >> 20} MiB"
+    if found is not None:
+        raise ParseRefusedError(found)
+
+
+def suspicion(body: bytes) -> str | None:
+    """Return what of a body may keep the parser busy for minutes, or None."""
+    if len(body) <= HARMLESS:
+        return None
+    opened = _left_open(body, _in_chunks(body))
+    found = _attributes(body)
+    if found is None and opened.total > _SUSPICIOUS:
+        found = _repeated(body, opened)
+        if found is None and opened.most > _SUSPICIOUS:
+            found = _depth(body)
+    return found
+
+
+def _attributes(body: bytes) -> str | None:
+    if _attribute_work(body) > MAX_ATTRIBUTE_WORK:
+        return "over 10,000 attributes in a tag, or over 1,000 in each of many"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """How many start tags there are, at most, and how many were open at once."""
+
+    total: int
+    most: int
+
+
+def _in_chunks(body: bytes) -> list[int]:
+    """Return how many `<` there are in each chunk."""
+    return [body.count(b"<", at, at + _CHUNK) for at in range(0, len(body), _CHUNK)]
+
+
+def _left_open(body: bytes, tags: list[int]) -> _Opened:
+    total = sum(tags)
+    if total <= _SUSPICIOUS:
+        return _Opened(total, total)
+    # One byte more: one that lies across the end of its chunk counts as well.
+    ends = [body.count(b"</", at, at + _CHUNK + 1) for at in range(0, len(body), _CHUNK)]
+    left = accumulate(begun - 2 * ended for begun, ended in zip(tags, ends, strict=True))
+    return _Opened(total - sum(ends), max(left))
+
+
+def _repeated(body: bytes, opened: _Opened) -> str | None:
+    """Return which tag there are too many of, wherever they are."""
+    if opened.total <= MAX_ROOTS or len(_REPEATED.findall(body)) <= MAX_ROOTS:
+        return None
+    lowered = body.lower()
+    if lowered.count(b"<option") > MAX_OPTIONS:
+        return f"over {MAX_OPTIONS} options"
+    if lowered.count(b"<html") + lowered.count(b"<body") > MAX_ROOTS:
+        return f"over {MAX_ROOTS} <html> or <body>"
+    return None
+
+
+def _depth(body: bytes) -> str | None:
+    if _deepest(_WRAPPER, body) > MAX_NESTING:
+        return f"over {MAX_NESTING} tags inside one another"
+    if _deepest(_FORMATTING, body) > MAX_OPEN_FORMATTING:
+        return f"over {MAX_OPEN_FORMATTING} formatting tags left open"
+    return None
 
 
 def _attribute_work(body: bytes) -> int:
@@ -203,29 +323,8 @@ def _attribute_work(body: bytes) -> int:
     return work
 
 
-def screen(body: bytes, *, opened: int | None = None) -> None:
-    """Raise `ParseRefusedError` for a body that may take the parser long, or much memory.
-
-    It is for callers that parse without a process that can be stopped. *opened* is how many tags
-    are open at once; None: if each end tag closes one.
-    """
-    if tree_size(body) > MAX_TREE:
-        raise ParseRefusedError(f"a tree of over {MAX_TREE >> 20} MiB")
-    if len(body) > HARMLESS:
-        opened = _open_at_once(body) if opened is None else opened
-        if _steps(body, body.count(b"<"), opened) > REFUSED_STEPS:
-            raise ParseRefusedError("tags, attributes or options that may take the parser minutes")
-
-
-def _open_at_once(body: bytes) -> int:
-    """Return about how many tags are open at once, if each end tag closes one."""
-    opened = most = 0
-    for at in range(0, len(body), _CHUNK):
-        # One byte more: an end tag that lies across the end of its chunk counts as well.
-        ended = body.count(b"</", at, at + _CHUNK + 1)
-        opened += body.count(b"<", at, at + _CHUNK) - 2 * ended
-        most = max(most, opened)
-    return most
+def _deepest(tags: re.Pattern[bytes], body: bytes) -> int:
+    return max(accumulate(_STEP[slash] for slash in tags.findall(body)), default=0)
 
 
 def parse_bounded(source: bytes | str) -> LexborHTMLParser:

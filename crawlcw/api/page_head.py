@@ -128,9 +128,8 @@ class Head:
     def _metas(self) -> list[tuple[str, str, str]]:
         """The event, name and content of each <meta>; no event of one in a <noscript>."""
         source = charset.decode(self._source, self._encoding).encode(errors="replace")
-        if markup.ordinary_tree_size(source) is None:
-            return []
         try:
+            markup.screen(source)
             nodes = markup.parse_bounded(source).css("meta[content]")
         except ParseRefusedError:
             return []

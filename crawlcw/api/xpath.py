@@ -6,7 +6,6 @@ parsel is an extra, imported where such a tree is asked for.
 """
 
 import re
-from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
 from crawlcw.api import markup
@@ -31,18 +30,6 @@ _END_OR_TEXT = re.compile(
 )
 
 
-#: libxml2 cuts elements that are nested more deeply than 2,048 without a word.
-_MAX_NESTING = 2_000
-#: Tags that are always closed: nothing but these nests deeply on a page that means well. `p` and
-#: `li` need no end tag, `br` has none.
-_WRAPPER = re.compile(
-    rb"<(/?)(?:div|span|section|article|ul|ol|dl|table|blockquote|center|main|nav|header|footer|"
-    rb"aside|form|fieldset|figure|details|svg|g|math|template|shadow-root|object|select|button|label|ins|del|"
-    rb"sub|sup|q|cite|var|kbd|samp|mark|abbr)(?=[\s>/])",
-    re.IGNORECASE,
-)
-
-
 def kind_of(content_type: str | None) -> Kind:
     """Return which of its two parsers parsel is to use, by the type that the server names."""
     kind = (content_type or "").partition(";")[0].strip().lower()
@@ -54,11 +41,7 @@ def screen(source: bytes, kind: Kind) -> None:
     """Raise `ParseRefusedError` for a page, in UTF-8, that is not given to libxml2."""
     if kind == "xml" and _ENTITY in source:
         raise ParseRefusedError("its XML declares entities", reason=Reason.XML_UNSAFE)
-    steps = (-1 if slash else 1 for slash in _WRAPPER.findall(source))
-    nesting = max(accumulate(steps), default=0)
-    if nesting > _MAX_NESTING:
-        raise ParseRefusedError(f"over {_MAX_NESTING} tags inside one another")
-    markup.screen(source, opened=nesting)
+    markup.screen(source, html=kind == "html")
 
 
 def whole(source: bytes, kind: Kind) -> bytes:

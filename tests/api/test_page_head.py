@@ -137,7 +137,7 @@ def test_the_end_of_no_head_takes_long_to_find(unit: str) -> None:
 
 
 def test_a_head_built_to_hang_the_parser_says_nothing() -> None:
-    head = page("<meta name=robots content=none>" + "<div>" * 40_000)
+    head = page("<meta name=robots content=none>" + "<div>" * 12_000)
     began = time.process_time()
 
     assert not head.robots.nofollow
