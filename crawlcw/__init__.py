@@ -4,134 +4,92 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crawlcw.api.attempt import Attempt, Downloader, Layer, Next
-    from crawlcw.api.host_limits import Limit
-    from crawlcw.api.request import Request
-    from crawlcw.api.response import Response, SavedFile
-    from crawlcw.api.rules import Rule
-    from crawlcw.api.settings import Settings
-    from crawlcw.api.sitemap_spider import SitemapSpider
-    from crawlcw.api.sitemaps import SitemapEntry
-    from crawlcw.api.spider import Spider, url_list
-    from crawlcw.api.syndication import FeedEntry
-    from crawlcw.assembly import open_crawl, run_spider
-    from crawlcw.crawl.crawl import Crawl
-    from crawlcw.errors import (
-        CrawlcwError,
-        Defer,
-        DropItem,
-        FetchError,
-        LeaseLostError,
-        LedgerConfigurationError,
-        LedgerError,
-        LedgerGoneError,
-        LedgerUnavailableError,
-        Reason,
-        SettingsError,
-        SpiderError,
-        StopCrawl,
-        UsageError,
-        XmlError,
-    )
-    from crawlcw.fetch.transport import AiohttpDownloader
-    from crawlcw.ledger.kind import LedgerKind
-    from crawlcw.ledger.protocol import Ledger
-    from crawlcw.ledger_opening import open_ledger
-    from crawlcw.model.counters import FinishReason, Report
-    from crawlcw.model.standstill import Standstill
-    from crawlcw.model.task import Status
+    from crawlcw.api.attempt import Attempt as Attempt
+    from crawlcw.api.attempt import Downloader as Downloader
+    from crawlcw.api.attempt import Layer as Layer
+    from crawlcw.api.attempt import Next as Next
+    from crawlcw.api.host_limits import Limit as Limit
+    from crawlcw.api.request import Request as Request
+    from crawlcw.api.response import Response as Response
+    from crawlcw.api.response import SavedFile as SavedFile
+    from crawlcw.api.rules import Rule as Rule
+    from crawlcw.api.settings import Settings as Settings
+    from crawlcw.api.sitemap_spider import SitemapSpider as SitemapSpider
+    from crawlcw.api.sitemaps import SitemapEntry as SitemapEntry
+    from crawlcw.api.spider import Spider as Spider
+    from crawlcw.api.spider import url_list as url_list
+    from crawlcw.api.syndication import FeedEntry as FeedEntry
+    from crawlcw.assembly import open_crawl as open_crawl
+    from crawlcw.assembly import run_spider as run_spider
+    from crawlcw.crawl.crawl import Crawl as Crawl
+    from crawlcw.errors import CrawlcwError as CrawlcwError
+    from crawlcw.errors import Defer as Defer
+    from crawlcw.errors import DropItem as DropItem
+    from crawlcw.errors import FetchError as FetchError
+    from crawlcw.errors import LeaseLostError as LeaseLostError
+    from crawlcw.errors import LedgerConfigurationError as LedgerConfigurationError
+    from crawlcw.errors import LedgerError as LedgerError
+    from crawlcw.errors import LedgerGoneError as LedgerGoneError
+    from crawlcw.errors import LedgerUnavailableError as LedgerUnavailableError
+    from crawlcw.errors import Reason as Reason
+    from crawlcw.errors import SettingsError as SettingsError
+    from crawlcw.errors import SpiderError as SpiderError
+    from crawlcw.errors import StopCrawl as StopCrawl
+    from crawlcw.errors import UsageError as UsageError
+    from crawlcw.errors import XmlError as XmlError
+    from crawlcw.fetch.transport import AiohttpDownloader as AiohttpDownloader
+    from crawlcw.ledger.kind import LedgerKind as LedgerKind
+    from crawlcw.ledger.protocol import Ledger as Ledger
+    from crawlcw.ledger_opening import open_ledger as open_ledger
+    from crawlcw.model.counters import FinishReason as FinishReason
+    from crawlcw.model.counters import Report as Report
+    from crawlcw.model.standstill import Standstill as Standstill
+    from crawlcw.model.task import Status as Status
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AiohttpDownloader",
-    "Attempt",
-    "Crawl",
-    "CrawlcwError",
-    "Defer",
-    "Downloader",
-    "DropItem",
-    "FeedEntry",
-    "FetchError",
-    "FinishReason",
-    "Layer",
-    "LeaseLostError",
-    "Ledger",
-    "LedgerConfigurationError",
-    "LedgerError",
-    "LedgerGoneError",
-    "LedgerKind",
-    "LedgerUnavailableError",
-    "Limit",
-    "Next",
-    "Reason",
-    "Report",
-    "Request",
-    "Response",
-    "Rule",
-    "SavedFile",
-    "Settings",
-    "SettingsError",
-    "SitemapEntry",
-    "SitemapSpider",
-    "Spider",
-    "SpiderError",
-    "Standstill",
-    "Status",
-    "StopCrawl",
-    "UsageError",
-    "XmlError",
-    "open_crawl",
-    "open_ledger",
-    "run_spider",
-    "url_list",
-]
-
-#: Module of each name, imported at the first access: otherwise every command, even `--help`,
+#: Names by module, imported at the first access: otherwise every command, even `--help`,
 #: would load the whole crawler.
-_HOMES = {
-    "AiohttpDownloader": "crawlcw.fetch.transport",
-    "Attempt": "crawlcw.api.attempt",
-    "Crawl": "crawlcw.crawl.crawl",
-    "CrawlcwError": "crawlcw.errors",
-    "Defer": "crawlcw.errors",
-    "Downloader": "crawlcw.api.attempt",
-    "DropItem": "crawlcw.errors",
-    "FeedEntry": "crawlcw.api.syndication",
-    "FetchError": "crawlcw.errors",
-    "FinishReason": "crawlcw.model.counters",
-    "Layer": "crawlcw.api.attempt",
-    "LeaseLostError": "crawlcw.errors",
-    "Ledger": "crawlcw.ledger.protocol",
-    "LedgerConfigurationError": "crawlcw.errors",
-    "LedgerError": "crawlcw.errors",
-    "LedgerGoneError": "crawlcw.errors",
-    "LedgerKind": "crawlcw.ledger.kind",
-    "LedgerUnavailableError": "crawlcw.errors",
-    "Limit": "crawlcw.api.host_limits",
-    "Next": "crawlcw.api.attempt",
-    "Reason": "crawlcw.errors",
-    "Report": "crawlcw.model.counters",
-    "Request": "crawlcw.api.request",
-    "Response": "crawlcw.api.response",
-    "Rule": "crawlcw.api.rules",
-    "SavedFile": "crawlcw.api.response",
-    "Settings": "crawlcw.api.settings",
-    "SettingsError": "crawlcw.errors",
-    "SitemapEntry": "crawlcw.api.sitemaps",
-    "SitemapSpider": "crawlcw.api.sitemap_spider",
-    "Spider": "crawlcw.api.spider",
-    "SpiderError": "crawlcw.errors",
-    "Standstill": "crawlcw.model.standstill",
-    "Status": "crawlcw.model.task",
-    "StopCrawl": "crawlcw.errors",
-    "UsageError": "crawlcw.errors",
-    "XmlError": "crawlcw.errors",
-    "open_crawl": "crawlcw.assembly",
-    "open_ledger": "crawlcw.ledger_opening",
-    "run_spider": "crawlcw.assembly",
-    "url_list": "crawlcw.api.spider",
+_EXPORTS = {
+    "crawlcw.api.attempt": ("Attempt", "Downloader", "Layer", "Next"),
+    "crawlcw.api.host_limits": ("Limit",),
+    "crawlcw.api.request": ("Request",),
+    "crawlcw.api.response": ("Response", "SavedFile"),
+    "crawlcw.api.rules": ("Rule",),
+    "crawlcw.api.settings": ("Settings",),
+    "crawlcw.api.sitemap_spider": ("SitemapSpider",),
+    "crawlcw.api.sitemaps": ("SitemapEntry",),
+    "crawlcw.api.spider": ("Spider", "url_list"),
+    "crawlcw.api.syndication": ("FeedEntry",),
+    "crawlcw.assembly": ("open_crawl", "run_spider"),
+    "crawlcw.crawl.crawl": ("Crawl",),
+    "crawlcw.errors": (
+        "CrawlcwError",
+        "Defer",
+        "DropItem",
+        "FetchError",
+        "LeaseLostError",
+        "LedgerConfigurationError",
+        "LedgerError",
+        "LedgerGoneError",
+        "LedgerUnavailableError",
+        "Reason",
+        "SettingsError",
+        "SpiderError",
+        "StopCrawl",
+        "UsageError",
+        "XmlError",
+    ),
+    "crawlcw.fetch.transport": ("AiohttpDownloader",),
+    "crawlcw.ledger.kind": ("LedgerKind",),
+    "crawlcw.ledger.protocol": ("Ledger",),
+    "crawlcw.ledger_opening": ("open_ledger",),
+    "crawlcw.model.counters": ("FinishReason", "Report"),
+    "crawlcw.model.standstill": ("Standstill",),
+    "crawlcw.model.task": ("Status",),
 }
+_HOMES = {name: module for module, names in _EXPORTS.items() for name in names}
+__all__ = [*_HOMES]  # noqa: PLE0604  # these are texts
 
 
 def __getattr__(name: str) -> Any:
