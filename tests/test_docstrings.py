@@ -67,8 +67,7 @@ EXAMPLES = (
     "crawlcw.api.sitemap_spider",
     "crawlcw.api.spider",
     "crawlcw.demo.bookshop",
-    "crawlcw.testing.downloaders",
-    "crawlcw.testing.layers",
+    "crawlcw.testing.contracts",
     "crawlcw.tracking",
     "crawlcw.tracking.dispenser:Dispenser",
 )

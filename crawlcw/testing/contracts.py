@@ -1,0 +1,360 @@
+"""Contract tests for a custom downloader, and for a custom layer.
+
+    class TestMine(DownloaderContract):
+        def downloader(self, default):
+            return Mine(default)
+
+    class TestMyLayer(LayerContract):
+        def layer(self):
+            return MyLayer()
+
+Each test has its own event loop, so that any test runner can run them. Each of a downloader
+starts its own server on 127.0.0.1.
+"""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial, update_wrapper
+from typing import Any, ClassVar
+
+from crawlcw.api.attempt import Attempt, Downloader, Layer, Next, Purpose
+from crawlcw.api.own_layers import check
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
+from crawlcw.fetch.transport import AiohttpDownloader
+from crawlcw.model import urls
+
+_LIMIT = 64 << 10
+#: Timeout in seconds, far above the duration of any test.
+_ENOUGH = 20.0
+_MANY = 40
+_PAGE = b"<p>a page</p>"
+_URL = "http://site.example/page"
+
+
+def _test(check: Callable[..., Awaitable[None]]) -> Callable[[Any], None]:
+    """Make a test, without arguments, of a check that the contract's `_run` calls in a loop."""
+
+    def test(contract: Any) -> None:
+        run = contract._run(partial(check, contract))  # noqa: SLF001  # of a class of this file
+        asyncio.run(asyncio.wait_for(run, _ENOUGH))
+
+    update_wrapper(test, check)
+    del vars(test)["__wrapped__"]  # pytest would take the arguments of the check for fixtures
+    return test
+
+
+class DownloaderContract:
+    """Base class of the tests; derive from it and define `downloader`. See `Downloader`.
+
+    `settings` are those of the default downloader: `max_body` is 64 KiB, `read_timeout`
+    one second.
+    """
+
+    settings: ClassVar[Settings] = Settings(max_body=_LIMIT, read_timeout="1s")
+
+    def downloader(self, default: Downloader) -> Downloader:
+        """Return the downloader to test, like `Spider.downloader`."""
+        return default
+
+    @_test
+    async def test_a_page_arrives_whole(self, downloader: Downloader, origin: str) -> None:
+        """The response has status, headers by lower-case name, body, URL and duration."""
+        request = Request(f"{origin}/page")
+        response = await downloader.fetch(request, url=request.url)
+        assert isinstance(response, Response), "fetch() returns a crawlcw.Response"
+        assert (response.status, response.body) == (200, _PAGE)
+        assert response.headers.get("x-kind") == "Plain", "headers have lower-case names"
+        assert response.url == request.url
+        assert response.truncated is None, "nothing was cut off"
+        assert response.elapsed.total_seconds() >= 0
+
+    @_test
+    async def test_the_url_is_the_one_that_is_given(
+        self, downloader: Downloader, origin: str
+    ) -> None:
+        """After a redirect *url* differs from the request's URL: the downloader fetches *url*."""
+        url = f"{origin}/page"
+        response = await downloader.fetch(Request(f"{origin}/status/500"), url=url)
+        assert (response.status, response.url) == (200, url)
+
+    @_test
+    async def test_method_headers_and_body_are_sent(
+        self, downloader: Downloader, origin: str
+    ) -> None:
+        """The server receives method, headers and body of the request."""
+        url = f"{origin}/echo"
+        request = Request(url, method="PUT", headers={"X-Own": "mine"}, body=b"\x00\xff")
+        response = await downloader.fetch(request, url=url)
+        assert response.status == 200
+        heard = response.json()
+        assert heard["method"] == "PUT"
+        assert heard["headers"].get("x-own") == "mine"
+        assert heard["body"] == "00ff"
+
+    @_test
+    async def test_every_status_is_an_answer(self, downloader: Downloader, origin: str) -> None:
+        """No status is an error: the crawl decides about it."""
+        for status in (201, 204, 301, 404, 429, 500, 503):
+            url = f"{origin}/status/{status}"
+            response = await downloader.fetch(Request(url), url=url)
+            assert response.status == status
+
+    @_test
+    async def test_a_redirect_is_returned_and_not_followed(
+        self, downloader: Downloader, origin: str
+    ) -> None:
+        """The crawl follows redirects: the target may be out of scope, or disallowed."""
+        url = f"{origin}/redirect"
+        response = await downloader.fetch(Request(url), url=url)
+        assert (response.status, response.url) == (302, url)
+        assert response.headers.get("location") == "/page"
+
+    @_test
+    async def test_a_packed_body_is_unpacked(self, downloader: Downloader, origin: str) -> None:
+        """`Content-Encoding` is decoded."""
+        url = f"{origin}/gzip"
+        assert (await downloader.fetch(Request(url), url=url)).body == _PAGE
+
+    @_test
+    async def test_a_body_over_the_limit_is_cut_and_says_so(
+        self, downloader: Downloader, origin: str
+    ) -> None:
+        """The limit also holds for decoded bodies: a few bytes may decode to many."""
+        for url in (f"{origin}/large", f"{origin}/bomb"):
+            response = await downloader.fetch(Request(url), url=url)
+            assert len(response.body) <= _LIMIT, "no more than max_body is kept"
+            assert response.truncated, "`truncated` says why the body is not whole"
+
+    @_test
+    async def test_what_goes_wrong_is_a_fetch_error(
+        self, downloader: Downloader, origin: str
+    ) -> None:
+        """Refused connection, closed connection, incomplete body, timeout."""
+        refused = "http://127.0.0.1:1/"
+        for url in (refused, *(f"{origin}/{path}" for path in ("nothing", "cut", "silence"))):
+            try:
+                await downloader.fetch(Request(url), url=url)
+            except FetchError:
+                continue
+            raise AssertionError(f"{url} is no answer, and no FetchError was raised")
+
+    @_test
+    async def test_a_cancellation_passes_through(self, downloader: Downloader, origin: str) -> None:
+        """The crawl cancels an attempt to end it."""
+        url = f"{origin}/silence"
+        fetching = asyncio.create_task(downloader.fetch(Request(url), url=url))
+        await asyncio.sleep(0.05)
+        fetching.cancel()
+        with suppress(asyncio.CancelledError):
+            await fetching
+        assert fetching.cancelled(), "the cancellation was caught"
+        response = await downloader.fetch(Request(f"{origin}/page"), url=f"{origin}/page")
+        assert response.body == _PAGE, "and the downloader still works"
+
+    @_test
+    async def test_many_at_once_get_their_own_answers(
+        self, downloader: Downloader, origin: str
+    ) -> None:
+        """Many fetchers use the downloader concurrently."""
+        urls = [f"{origin}/number/{number}" for number in range(_MANY)]
+        answers = await asyncio.gather(*(downloader.fetch(Request(url), url=url) for url in urls))
+        assert [answer.body for answer in answers] == [b"%d" % n for n in range(_MANY)]
+        assert [answer.url for answer in answers] == urls
+
+    @_test
+    async def test_it_may_be_closed_unused_and_twice(self, downloader: Downloader, *_: str) -> None:
+        """`close` is called in every state."""
+        await downloader.close()
+
+    async def _run(self, check: Callable[[Downloader, str], Awaitable[None]]) -> None:
+        async with _serving() as port, AsyncExitStack() as closing:
+            places = [f"127.0.0.1:{port}", "127.0.0.1:1"]
+            default = AiohttpDownloader(self.settings, start_origins=places)
+            closing.push_async_callback(default.close)
+            tested = self.downloader(default)
+            closing.push_async_callback(tested.close)
+            await check(tested, f"http://127.0.0.1:{port}")
+
+
+@asynccontextmanager
+async def _serving() -> AsyncIterator[int]:
+    """Serve within the block; yield the port. All connections end with the block."""
+    answering: set[asyncio.Task[None]] = set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        answering.add(task)
+        try:
+            await _answer(reader, writer)
+        except asyncio.CancelledError:
+            pass  # at the end of the block
+        finally:
+            answering.discard(task)
+            writer.transport.abort()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in answering:
+            task.cancel()
+        await asyncio.gather(*answering, return_exceptions=True)
+        await asyncio.sleep(0)  # lets the loop close the connections
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer one request, and close the connection."""
+    with suppress(ConnectionError, asyncio.IncompleteReadError):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        line, *lines = head.strip().split("\r\n")
+        method, path, _ = line.split(" ")
+        headers = {n.lower(): v.strip() for n, _, v in (each.partition(":") for each in lines)}
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        if path == "/silence":
+            await reader.read()  # until the client closes
+        else:
+            heard = {"method": method, "headers": headers, "body": body.hex()}
+            writer.write(_content(path, json.dumps(heard).encode()))
+            await writer.drain()
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+def _content(path: str, heard: bytes) -> bytes:
+    match path.strip("/").split("/"):
+        case ["page"]:
+            return _http(_PAGE, "X-Kind: Plain")
+        case ["echo"]:
+            return _http(heard)
+        case ["status", number]:
+            bodiless = number == "204"
+            return _http(b"" if bodiless else b"<p>so", status=number)
+        case ["number", number]:
+            return _http(number.encode())
+        case ["redirect"]:
+            return _http(b"", "Location: /page", status="302")
+        case ["gzip"]:
+            return _http(gzip.compress(_PAGE), "Content-Encoding: gzip")
+        case ["large"]:
+            return _http(b"x" * 4 * _LIMIT)
+        case ["bomb"]:
+            return _http(gzip.compress(bytes(64 * _LIMIT)), "Content-Encoding: gzip")
+        case ["cut"]:
+            return _http(_PAGE)[:-3]
+        case _:
+            return b""
+
+
+def _http(body: bytes, *headers: str, status: str = "200") -> bytes:
+    fields = (f"HTTP/1.1 {status} So", "Content-Type: text/html", *headers)
+    head = "\r\n".join((*fields, f"Content-Length: {len(body)}", "Connection: close", "", ""))
+    return head.encode() + body
+
+
+class LayerContract:
+    """Base class of the tests of a layer; derive from it and define `layer`. See `Layer`."""
+
+    def layer(self) -> Layer:
+        """Return the layer to test."""
+        raise NotImplementedError("return the layer to test")
+
+    def test_it_is_a_layer(self) -> None:
+        """An object, not a class, with an `async` method of three arguments."""
+        check([self.layer()], type(self).__name__)
+
+    @_test
+    async def test_each_request_gets_the_answer_to_itself(self, layer: Layer) -> None:
+        """A layer does not mix up concurrent requests."""
+
+        async def below(_: Attempt, request: Request) -> Response:
+            await asyncio.sleep(0.001 * (hash(request.url) % 5))
+            return Response(request.url, request=request, body=request.url.encode())
+
+        async def one(number: int) -> None:
+            url = f"{_URL}/{number}"
+            response = await _asked(layer, url, below)
+            if response is not None:
+                told = urls.parse(response.url).path
+                assert told == urls.parse(url).path, "the answer to another request"
+
+        await asyncio.gather(*map(one, range(_MANY)))
+
+    @_test
+    async def test_it_asks_at_the_same_origin_only(self, layer: Layer) -> None:
+        """Another host has other delays, another robots.txt and other secrets."""
+        asked: list[str] = []
+
+        async def below(_: Attempt, request: Request) -> Response:
+            asked.append(request.url)
+            return Response(request.url, request=request, body=b"<p>a page</p>")
+
+        await _asked(layer, _URL, below)
+        assert {urls.origin_of(url) for url in asked} <= {urls.origin_of(_URL)}
+
+    @_test
+    async def test_the_task_keeps_its_request(self, layer: Layer) -> None:
+        """A layer does not change the first request of an attempt, which is used for retries."""
+
+        async def below(_: Attempt, request: Request) -> Response:
+            return Response(request.url, request=request)
+
+        first = Request(_URL, headers={"X-Own": "mine"})
+        copy = first.elsewhere(first.url, headers=first.headers)
+        await _result(layer(Attempt(request=first), copy, below))
+        assert (first.url, dict(first.headers)) == (_URL, {"X-Own": "mine"})
+
+    @_test
+    async def test_a_failure_stays_one(self, layer: Layer) -> None:
+        """After a failure: a response, another try, or an allowed exception."""
+
+        async def below(_: Attempt, request: Request) -> Response:
+            raise FetchError(Reason.CONNECT, f"{request.url} cannot be reached")
+
+        await _asked(layer, _URL, below)
+
+    @_test
+    async def test_a_cancellation_passes(self, layer: Layer) -> None:
+        """The crawl cancels an attempt to end it."""
+        begun = asyncio.Event()
+
+        async def below(_: Attempt, request: Request) -> Response:  # noqa: ARG001  # a `Next`
+            begun.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        working = asyncio.ensure_future(_asked(layer, _URL, below))
+        waiting = asyncio.ensure_future(begun.wait())
+        await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.wait([working])
+            assert working.cancelled(), "the layer caught the cancellation"
+
+    async def _run(self, check: Callable[[Layer], Awaitable[None]]) -> None:
+        await check(self.layer())
+
+
+async def _asked(layer: Layer, url: str, below: Next) -> Response | None:
+    """Return the response of a layer to a request; None if it raises an allowed exception."""
+    request = Request(url)
+    attempt = Attempt(request=request, purpose=Purpose.PAGE)
+    return await _result(layer(attempt, request.elsewhere(url), below))
+
+
+async def _result(asked: Awaitable[Response]) -> Response | None:
+    try:
+        response = await asked
+    except (FetchError, Defer, StopCrawl):
+        return None
+    assert isinstance(response, Response), "a layer returns a crawlcw.Response"
+    return response
