@@ -28,6 +28,7 @@ from crawlcw.crawl.outcomes import Outcomes
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder, StartNames
+from crawlcw.crawl.sessions import Sessions
 from crawlcw.dev_cache import DevCache
 from crawlcw.engine.session import WorkerSession
 from crawlcw.fetch import pipeline
@@ -38,7 +39,6 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
 from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.standstill import Rests
-from crawlcw.sessions.sessions import Sessions
 from crawlcw.telemetry.alarms import Alarms
 from crawlcw.telemetry.meter import Meter, instruments
 

@@ -22,6 +22,7 @@ from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.opening import Admission
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
+from crawlcw.crawl.sessions import Sessions
 from crawlcw.dev_cache import DevCache
 from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.stats import Stats
@@ -42,7 +43,6 @@ from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
 from crawlcw.model.tracebacks import text_of
 from crawlcw.model.transitions import Failed
-from crawlcw.sessions.sessions import Sessions
 
 
 def _utc_now() -> datetime:

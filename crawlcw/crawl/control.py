@@ -5,6 +5,7 @@ Each process looks for them now and then (`Steering`).
 """
 
 import logging
+import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from crawlcw.api.settings import Settings
-from crawlcw.crawl import descriptors
 from crawlcw.errors import SettingsError
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.durations import iso_time
@@ -32,6 +32,10 @@ LOOK_EVERY = 0.5
 ADJUSTABLE = ("concurrency", "delay", "per_host_concurrency")
 #: Seconds after which the crawls that run follow the orders.
 FOLLOWED_WITHIN = 1.0
+#: Connections of a client of MongoDB at the most, by its own default.
+_LEDGER_FILES = 100
+#: The ledger's files, the log, pipes and children.
+_OTHER_FILES = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +98,27 @@ def _moment(written: Mapping[str, Any], name: str) -> datetime | None:
     raise SettingsError(f"the ledger says {name}={text!r}, which is no time")
 
 
+def secure_descriptors(concurrency: int) -> None:
+    """Raise this process's limit on open files, and its children's, to what its fetchers need.
+
+    With fewer, pages and the ledger's own connections would wait for descriptors. Raises
+    `SettingsError` if the system does not allow that.
+    """
+    # Twice what may be open at once: connections that rest are open as well, and a spider
+    # opens files of its own.
+    needed = 2 * (concurrency + _LEDGER_FILES + _OTHER_FILES)
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit >= needed:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    except (ValueError, OSError):
+        raise SettingsError(
+            f"concurrency={concurrency} needs {needed:,} file descriptors in each process, and the "
+            f"system allows {hard:,}: lower concurrency, or raise that limit (ulimit -Hn)"
+        ) from None
+
+
 class Steering:
     """Lets one process of a crawl follow the orders in its ledger."""
 
@@ -151,7 +176,7 @@ class Steering:
         try:
             settings = control.applied(self._settings)
             if settings.concurrency > self._settings.concurrency:
-                descriptors.secure(settings.concurrency)
+                secure_descriptors(settings.concurrency)
         except SettingsError as error:
             self._warn(error)
             return self._settings

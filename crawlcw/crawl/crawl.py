@@ -26,9 +26,10 @@ from crawlcw.crawl.control import Steering
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.kept_state import KeptState
-from crawlcw.crawl.outcomes import Done, PageSessions
+from crawlcw.crawl.outcomes import Done
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder
+from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.engine.session import WorkerSession
 from crawlcw.errors import LedgerUnavailableError, single_errors
@@ -119,7 +120,7 @@ class Parts:
     committer: Committer
     # What runs beside these, or is closed at the end:
     robots: Robots
-    sessions: PageSessions
+    sessions: Sessions
     state: KeptState
     steering: Steering
     render: Render

@@ -28,7 +28,7 @@ from crawlcw.api.host_limits import HostLimit, Limits, limit_of
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.crawl.host_queues import AHEAD, HostQueue, HostQueues
-from crawlcw.engine.leases import HeldLeases
+from crawlcw.engine.session import HeldLeases
 from crawlcw.errors import Reason
 from crawlcw.model import urls
 from crawlcw.model.health import Origin, Uplink

@@ -19,9 +19,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
-from typing import Protocol
 
-from crawlcw.api.attempt import Session as PageSession
 from crawlcw.api.attempt import replaced
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
@@ -30,6 +28,7 @@ from crawlcw.api.user_code import Raised
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl.callbacks import Produced, Runner
 from crawlcw.crawl.causes import Causes, PageAttempt
+from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.stats import UNSEEN
 from crawlcw.errors import (
@@ -85,33 +84,6 @@ class Done:
     produced: Produced = field(default_factory=Produced)  #: by the callback or the errback
 
 
-class PageSessions(Protocol):
-    """The sessions that pages are asked for with: their cookies, logins and proxies."""
-
-    by_default: bool  #: whether pages have one whose requests name none
-
-    async def admit(self, task: Task) -> PageSession | None:
-        """Return the session that a page is to be asked for with; None: with none.
-
-        Raises `Defer` for a session that is not ready yet.
-        """
-
-    def answered_well(self, used: PageSession, task: Task, *, probe: str | None) -> None:
-        """Note that a page was answered well; *probe* is its URL, if it may be asked again."""
-
-    async def logged_out(self, used: PageSession, task: Task, why: str, *, told: bool) -> bool:
-        """Note that a page was answered as without a login; return whether that is its own.
-
-        If it is not, the page is to be tried again. *told*: the callback has retired the session.
-        """
-
-    async def banned(self, used: PageSession, why: str) -> None:
-        """Have a new session in the place of one that was banned."""
-
-    async def keep(self) -> None:
-        """Write the changes of pages to their sessions."""
-
-
 @dataclass
 class Outcomes:
     """The results of attempts, by way of the spider's callback or errback."""
@@ -121,7 +93,7 @@ class Outcomes:
     _: KW_ONLY
     runner: Runner
     causes: Causes
-    sessions: PageSessions
+    sessions: Sessions
     bodies: Bodies | None  #: keep pages
     end: End
 

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from crawlcw.engine.leases import HeldLeases
+from crawlcw.engine.session import HeldLeases
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import FinishReason

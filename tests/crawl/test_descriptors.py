@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from crawlcw.crawl import descriptors
+from crawlcw.crawl.control import secure_descriptors
 from crawlcw.errors import SettingsError
 from tests.support.programs import run_to_end
 
@@ -39,14 +39,14 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.quick
 def test_a_limit_that_is_high_enough_is_left_alone(limits: dict[str, tuple[int, int]]) -> None:
-    descriptors.secure(100)
+    secure_descriptors(100)
 
     assert limits["now"] == (1024, 4096)
 
 
 @pytest.mark.quick
 def test_a_limit_that_is_too_low_is_raised(limits: dict[str, tuple[int, int]]) -> None:
-    descriptors.secure(1000)
+    secure_descriptors(1000)
 
     assert limits["now"] == (2 * (1000 + 150), 4096)
 
@@ -54,7 +54,7 @@ def test_a_limit_that_is_too_low_is_raised(limits: dict[str, tuple[int, int]]) -
 @pytest.mark.quick
 def test_a_limit_that_cannot_be_raised_is_an_error(limits: dict[str, tuple[int, int]]) -> None:
     with pytest.raises(SettingsError, match=r"concurrency=2000 needs 4,300 .* allows 4,096"):
-        descriptors.secure(2000)
+        secure_descriptors(2000)
 
     assert limits["now"] == (1024, 4096)
 

@@ -15,14 +15,14 @@ from crawlcw.api.attempt import Attempt, Next
 from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import layered
 from crawlcw.assembly import assemble, open_crawl, run_spider
+from crawlcw.crawl import sessions
+from crawlcw.crawl.sessions import Sessions
 from crawlcw.fetch.pipeline import downloader_of, web
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Committed, Ledger
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.identities import IdentityState
 from crawlcw.model.transitions import Settlement
-from crawlcw.sessions import sessions
-from crawlcw.sessions.sessions import Sessions
 from tests.support.commands import invoke
 from tests.support.crawl_process import Process, Store, wait_until
 from tests.support.ledgers import PatchedFacet

@@ -9,9 +9,9 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
 from crawlcw.engine.pool import RunAlone
+from crawlcw.engine.session import HeldLeases
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.model.task import Lease
 from tests.support.ledgers import (

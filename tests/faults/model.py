@@ -38,9 +38,9 @@ from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
 from crawlcw.doctor import invariants
 from crawlcw.engine import leases, pool
-from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.ledger_retry import retrying
 from crawlcw.engine.pool import RunAlone
+from crawlcw.engine.session import HeldLeases
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo import MongoLedger

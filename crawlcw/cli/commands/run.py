@@ -23,7 +23,7 @@ from crawlcw.cli import (
 )
 from crawlcw.cli.main import exit_code
 from crawlcw.cli.terminal import logs
-from crawlcw.crawl import descriptors
+from crawlcw.crawl.control import secure_descriptors
 from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import Ledger
 
@@ -126,7 +126,7 @@ def command(
         gc.enable()
         made = loading.make(loading.find(spider), arguments)
         settings = spider_options.settings_of(made, [*assignments, *shorthands, *share])
-        descriptors.secure(settings.concurrency)
+        secure_descriptors(settings.concurrency)
         return made, settings
 
     # Loading creates objects that stay, and no garbage.

@@ -7,8 +7,7 @@ import click
 
 from crawlcw.cli import ledger_option, loading, loop, options, steering
 from crawlcw.cli.terminal import logs
-from crawlcw.crawl import descriptors
-from crawlcw.crawl.control import ADJUSTABLE, Control, check
+from crawlcw.crawl.control import ADJUSTABLE, Control, check, secure_descriptors
 from crawlcw.errors import UsageError
 from crawlcw.model.sanitize import printable
 
@@ -58,7 +57,7 @@ def _given(assignments: Sequence[str]) -> dict[str, str | None]:
         given[name.strip()] = value.strip() or None
     check({name: "1" if value is None else value for name, value in given.items()})
     if concurrency := given.get("concurrency"):
-        descriptors.secure(int(concurrency))
+        secure_descriptors(int(concurrency))
     return given
 
 

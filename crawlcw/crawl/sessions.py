@@ -27,6 +27,7 @@ from crawlcw.api.attempt import Attempt, LoggedOutError, Next, Purpose, Session
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, logs_in
+from crawlcw.crawl.logins import Login
 from crawlcw.crawl.opening import Admission
 from crawlcw.engine.session import WorkerSession
 from crawlcw.errors import Defer, FetchError, StopCrawl
@@ -41,7 +42,6 @@ from crawlcw.model.identities import POOLED, Identity
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
-from crawlcw.sessions.logins import Login
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class _Held:
 
 @dataclass
 class Sessions:
-    """Gives each page its session, and keeps the changes of that; `PageSessions` of the crawl."""
+    """Gives each page its session, and keeps the changes of that."""
 
     spider: Spider
     settings: Settings
@@ -114,7 +114,7 @@ class Sessions:
         #: The session of requests that name none, None where they have none.
         self._default = self.spider.default_session if names_one else None
         self._pool = self.settings.sessions
-        self.by_default = bool(self._pool or self._default)  #: see `PageSessions`
+        self.by_default = bool(self._pool or self._default)  #: whether each page has one
         self._turn = random.randrange(self._pool) if self._pool else 0
         self._since = self._ledger.now()
 

@@ -1,1 +1,0 @@
-"""Sessions of pages: their cookies, logins and proxies, shared by all processes of a crawl."""
