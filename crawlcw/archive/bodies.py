@@ -13,9 +13,15 @@ from anyio import to_thread
 
 from crawlcw.api.attempt import Attempt
 from crawlcw.api.settings import Settings
-from crawlcw.archive.exchange import Exchange
 from crawlcw.archive.files import LARGEST_FILE, OPEN, WarcFiles
-from crawlcw.archive.records import Answer, DamagedRecordError, Packer, check_installed, read
+from crawlcw.archive.records import (
+    Answer,
+    DamagedRecordError,
+    Exchange,
+    Packer,
+    check_installed,
+    read,
+)
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import StoredPage

@@ -1,20 +1,36 @@
-"""WARC 1.1 records as bytes, by warcio: each is one gzip member.
+"""Pages and the redirects to them as WARC 1.1 records, each one gzip member.
 
-Compression is done here: warcio uses gzip's highest level, which takes longer than all
-other work for a page.
+A layer notes each exchange in the attempt; `Bodies` keeps them as soon as there is a page. So
+robots.txt, logins and probes are in no file, nor is an answer that a hook made up.
+
+Bodies are stored without content codings. As in other archives, the original headers
+of the codings are renamed to `X-Orig-...`, and Content-Length is that of the stored
+body. Control characters in header values are replaced, so that each stays one line.
+
+warcio makes the records. Compression is done here: warcio uses gzip's highest level, which takes
+longer than all other work for a page.
 """
 
 import importlib.util
 import io
+import re
+import string
 import zlib
 from base64 import b32encode
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from hashlib import sha1
+from http.client import responses
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
-from crawlcw.archive.exchange import Exchange, parsed, request_head, response_head, uri
+from crawlcw.api.attempt import Attempt, Next, Purpose
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
 from crawlcw.errors import UsageError
+from crawlcw.model import urls
 
 _SPECIFICATION = "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
 _GZIP = zlib.MAX_WBITS + 16
@@ -29,6 +45,71 @@ _METHODS = frozenset(
 )
 #: Bytes of a record's header and of the HTTP header in it.
 _LONGEST_HEADS = 4 << 20
+
+#: Request headers with credentials, which are never stored.
+_SECRET = frozenset({"authorization", "cookie", "proxy-authorization"})
+#: Headers of conditional requests, which the crawl adds, see `crawl.fetcher`.
+_CONDITIONS = frozenset({"if-none-match", "if-modified-since"})
+_SECRET_ANSWERS = frozenset({"set-cookie", "set-cookie2"})
+_ORIGINAL = "x-orig-"
+#: Headers that describe the transferred bytes, not the stored ones.
+_OF_THE_WIRE = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+#: Control characters and line ends, also the Unicode ones.
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A request to one URL, and its response."""
+
+    url: str
+    at: datetime  #: time of the request
+    method: str = "GET"
+    asked: tuple[tuple[str, str], ...] = ()  #: the headers of the request, without credentials
+    sent: bytes | None = None  #: the body of the request
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()  #: of the response, without cookies
+    body: bytes = field(default=b"", repr=False)  #: without content codings
+    truncated: str | None = None  #: as `Response.truncated`
+
+    @classmethod
+    def of(cls, request: Request, response: Response, *, at: datetime) -> "Exchange":
+        """Return the exchange of *request* and *response*, without credentials and cookies."""
+        return cls(
+            url=response.url,
+            at=at,
+            method=request.method,
+            asked=tuple(pair for pair in request.headers if pair[0].lower() not in _SECRET),
+            sent=request.body,
+            status=response.status,
+            headers=tuple(
+                (name, value)
+                for name, value in response.headers.items()
+                if name not in _SECRET_ANSWERS
+            ),
+            body=response.body,
+            truncated=response.truncated,
+        )
+
+
+class Record:
+    """The layer that notes answers as they come, before any hook changes them."""
+
+    purposes = frozenset({Purpose.PAGE})
+
+    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
+        """Return the response."""
+        at = datetime.now(UTC)
+        response = await call_next(attempt, request)
+        # A file is where the request wants it.
+        if attempt.exchanges is not None and response.file is None:
+            # What hooks and sessions add, to the URL too, may be a signature or a key.
+            url = response.url if request.url == attempt.url else attempt.url
+            noted, own = Exchange.of(request, response, at=at), attempt.request.headers
+            asked = (each for each in noted.asked if each in own or each[0].lower() in _CONDITIONS)
+            attempt.exchanges.append(replace(noted, url=url, asked=tuple(asked)))
+        return response
 
 
 class DamagedRecordError(Exception):
@@ -123,12 +204,14 @@ class Packer:
         fields: Mapping[str, str],
     ) -> Any:
         date = exchange.at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        # warcio's own class would change non-ASCII characters.
+        headers = SimpleNamespace(headers_buff=head, compute_headers_buffer=lambda _: None)
         return self._writer.create_warc_record(
             uri(exchange.url),
             kind,
             payload=io.BytesIO(body),
             length=len(body),
-            http_headers=_Head(head),
+            http_headers=headers,
             warc_headers_dict={"WARC-Date": date, **fields},
         )
 
@@ -166,16 +249,6 @@ def read(packed: bytes, *, most: int) -> Answer:
     )
 
 
-class _Head:
-    """HTTP headers for warcio: its own class would change non-ASCII characters."""
-
-    def __init__(self, content: bytes) -> None:
-        self.headers_buff = content
-
-    def compute_headers_buffer(self, _header_filter: object = None) -> None:
-        """Do nothing: the headers are bytes already."""
-
-
 def _unpacked(packed: bytes, most: int) -> bytes:
     unpacking = zlib.decompressobj(_GZIP)
     try:
@@ -186,3 +259,66 @@ def _unpacked(packed: bytes, most: int) -> bytes:
         why = "it is too large" if unpacking.unconsumed_tail else "its end is missing"
         raise DamagedRecordError(why)
     return content
+
+
+def request_head(exchange: Exchange) -> bytes:
+    """Return the request line and the headers, with the empty line."""
+    url = urls.parse(exchange.url)
+    lines = [f"{exchange.method} {url.raw_path_qs} HTTP/1.1", f"Host: {url.host_port_subcomponent}"]
+    lines += _lines(pair for pair in exchange.asked if pair[0].lower() != "host")
+    return _head(lines)
+
+
+def response_head(exchange: Exchange, *, with_body: bool = True) -> bytes:
+    """Return the status line and the headers, with the empty line.
+
+    Without the body the headers are the original ones.
+    """
+    lines = [f"HTTP/1.1 {exchange.status} {responses.get(exchange.status, 'Unknown')}"]
+    if not with_body:
+        return _head([*lines, *_lines(exchange.headers)])
+    lines += _lines(
+        (f"x-orig-{name}" if name.lower() in _OF_THE_WIRE else name, value)
+        for name, value in exchange.headers
+    )
+    return _head([*lines, f"Content-Length: {len(exchange.body)}"])
+
+
+def parsed(content: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Return the status, the original headers by lower-case name, and the body.
+
+    Raises `ValueError` if *content* is not an HTTP response.
+    """
+    head, separator, body = content.partition(b"\r\n\r\n")
+    first, *lines = head.decode("utf-8", "replace").split("\r\n")
+    version, _, rest = first.partition(" ")
+    status = rest.partition(" ")[0]
+    if not separator or not version.startswith("HTTP/") or not status.isdecimal():
+        raise ValueError("it is not an HTTP response")
+    headers: dict[str, str] = {}
+    original: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        key = name.strip().lower()
+        if key.removeprefix(_ORIGINAL) in _OF_THE_WIRE and key.startswith(_ORIGINAL):
+            original[key.removeprefix(_ORIGINAL)] = value.strip()
+        else:
+            headers[key] = value.strip()
+    return int(status), {**headers, **original}, body
+
+
+def uri(url: str) -> str:
+    """Return *url* in the form for a record's field: printable ASCII, without spaces."""
+    return quote(url, safe=string.punctuation, errors="surrogatepass")
+
+
+def _lines(headers: Iterable[tuple[str, str]]) -> list[str]:
+    return [
+        f"{name}: {_CONTROLS.sub(' ', value).strip()}"
+        for name, value in headers
+        if _NAME.fullmatch(name)
+    ]
+
+
+def _head(lines: list[str]) -> bytes:
+    return "\r\n".join([*lines, "", ""]).encode("utf-8", "replace")

@@ -19,7 +19,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, entry_urls, logs_in
-from crawlcw.archive.recording import Record
+from crawlcw.archive.records import Record
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError
 from crawlcw.fetch.addresses import Hop, PublicNames, current_hop

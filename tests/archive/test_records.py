@@ -13,8 +13,7 @@ from warcio.archiveiterator import ArchiveIterator
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.archive import records
-from crawlcw.archive.exchange import Exchange
-from crawlcw.archive.records import DamagedRecordError, Packer
+from crawlcw.archive.records import DamagedRecordError, Exchange, Packer
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 URL = "http://a.example/b?c=d"
