@@ -1,19 +1,27 @@
-"""Export the recorded items to one or more targets, in one pass and constant memory."""
+"""Export the recorded items to one or more targets, in one pass and constant memory.
+
+`follow` writes them while a crawl records them: the existing ones, then each new one.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, aclosing, closing
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, BinaryIO
 
 from crawlcw.errors import UsageError
-from crawlcw.feeds import destinations, forms
-from crawlcw.feeds.target import Target
+from crawlcw.feeds import forms
+from crawlcw.feeds.target import Target, naming, opened
 from crawlcw.ledger.protocol import ItemRow, Ledger, TaskFilter
+from crawlcw.model.task import Record, Status
 
 #: Number of items after which other tasks of the loop run.
 _TURN = 1_000
+#: Seconds between two polls of the ledger.
+_EVERY = 1.0
+#: How far back each poll looks: an outcome may be written later than its time.
+_LATE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,24 +47,26 @@ async def export(
     `-` is *stdout*. Raises `UsageError` if a target cannot be written.
     """
     count = 0
-    columns = wanted.fields if wanted.fields is None else [*wanted.fields, *_meta_names(wanted)]
+    columns = wanted.fields
+    if columns is not None and wanted.with_meta:
+        columns = [*columns, "_url", "_fetched_at"]
     with ExitStack() as stack:
         writing: list[tuple[Target, forms.JsonLines]] = []
         for target in targets:
-            stream = stack.enter_context(destinations.opened(target, stdout=stdout))
+            stream = stack.enter_context(opened(target, stdout=stdout))
             form = forms.form_of(target.format, stream, columns=columns, defuse=wanted.defuse)
             writing.append((target, stack.enter_context(closing(form))))
         async for row in _rows(ledger, wanted):
             item = fields_of(row, wanted)
             for target, form in writing:
-                with destinations.naming(target):
+                with naming(target):
                     form.write(item)
             count += 1
             if count % _TURN == 0:
                 # A ledger in memory never suspends: signals would have to wait.
                 await asyncio.sleep(0)
         for target, form in writing:
-            with destinations.naming(target):
+            with naming(target):
                 form.finish()
     return count
 
@@ -65,7 +75,7 @@ def check(targets: Sequence[Target]) -> None:
     """Raise `UsageError` if one of *targets* cannot be written, or two are the same."""
     for target in targets:
         forms.check(target.format)
-        destinations.check(target)
+        target.check()
     names = [target.place for target in targets]
     if doubled := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"-o {doubled} is given twice")
@@ -94,5 +104,58 @@ def fields_of(row: ItemRow, wanted: Wanted) -> Mapping[str, Any]:
     return item
 
 
-def _meta_names(wanted: Wanted) -> Sequence[str]:
-    return ("_url", "_fetched_at") if wanted.with_meta else ()
+async def follow(ledger: Ledger, wanted: Wanted, *, stdout: BinaryIO, every: float = _EVERY) -> int:
+    """Write all items to *stdout* as JSON Lines, until the ledger is drained; return their number.
+
+    Items of a page that is fetched again are written again. An outcome that is written
+    more than a minute after its time may be missed.
+    """
+    lines = forms.JsonLines(stdout)
+    count = 0
+    async with aclosing(_new_rows(ledger, wanted, stdout.flush, every)) as rows:
+        async for row in rows:
+            lines.write(fields_of(row, wanted))
+            count += 1
+    return count
+
+
+async def _new_rows(
+    ledger: Ledger, wanted: Wanted, shown: Callable[[], None], every: float
+) -> AsyncGenerator[ItemRow, None]:
+    """Yield items; *shown* is called after each poll."""
+    finished = TaskFilter(statuses=(Status.FINISHED,), since=wanted.since)
+    start = ledger.now() - _LATE
+    async for row in ledger.queries.items(replace(finished, until=start)):
+        yield row
+    known: dict[tuple[bytes, int], datetime] = {}  #: visits of the last minute
+    drained = False
+    while True:
+        now = ledger.now()
+        since = max(start, now - _LATE, wanted.since or start)
+        chosen = replace(finished, since=since)
+        # The oldest first.
+        for found in [record async for record in ledger.queries.walk(chosen)][::-1]:
+            visit = (found.task.id, found.task.settled)
+            if visit in known:
+                continue
+            known[visit] = found.task.update_time
+            for row in await _items(ledger, found):
+                yield row
+        known = {visit: at for visit, at in known.items() if at >= since}
+        shown()
+        if drained:
+            return
+        # Checked before the last poll, which then finds all items recorded by now.
+        drained = await ledger.queries.horizon() is None
+        if not drained:
+            await asyncio.sleep(every)
+
+
+async def _items(ledger: Ledger, found: Record) -> list[ItemRow]:
+    whole = await ledger.tasks.get(found.task.id)
+    if whole is None:
+        return []
+    url = whole.response.final_url if whole.response else whole.task.url
+    return [
+        ItemRow(item=dict(item), url=url, fetched_at=whole.task.update_time) for item in whole.items
+    ]

@@ -6,10 +6,11 @@ it, or for a remote store in the local folder `.crawlcw/parts`.
 """
 
 import errno
+import re
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from crawlcw.files import remote
+from crawlcw.errors import UsageError
 from crawlcw.files.partial import PartialFile, exclusive, sync_folder
 
 #: Errors of file systems that refuse a name.
@@ -19,7 +20,7 @@ _REMOTE_PARTS = Path(".crawlcw/parts")
 
 def folder(place: str) -> "Folder":
     """Return the folder at *place*; raises `UsageError` for a store that cannot be opened."""
-    return _RemoteFolder(place) if remote.is_remote(place) else _LocalFolder(Path(place))
+    return _RemoteFolder(place) if is_remote(place) else _LocalFolder(Path(place))
 
 
 class _LocalFolder:
@@ -63,7 +64,7 @@ class _RemoteFolder:
     """The same in a remote store, whose errors `keep` raises."""
 
     def __init__(self, place: str) -> None:
-        self._store, path = remote.filesystem(place)
+        self._store, path = filesystem(place)
         self._path = path.rstrip("/")
         self.parts = _REMOTE_PARTS
 
@@ -89,3 +90,25 @@ class _RemoteFolder:
 
 
 Folder: TypeAlias = _LocalFolder | _RemoteFolder
+
+
+def is_remote(place: str) -> bool:
+    """Return whether *place* is a URL of a remote store, not a local path."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place) is not None
+
+
+def filesystem(place: str) -> tuple[Any, str]:
+    """Return the store of *place* and the path in it; raises `UsageError` without the library."""
+    scheme = place.partition("://")[0]
+    try:
+        import fsspec
+
+        store, path = fsspec.core.url_to_fs(place)
+    except ImportError as error:
+        raise UsageError(
+            f"{scheme}:// needs fsspec and its library for {scheme}: "
+            f"`pip install 'crawlcw[remote]'` ({error})"
+        ) from None
+    except ValueError as error:
+        raise UsageError(f"cannot write to {scheme}://: {error}") from None
+    return store, path

@@ -4,8 +4,7 @@ import asyncio
 import io
 import json
 
-from crawlcw.feeds.export import Wanted
-from crawlcw.feeds.following import follow
+from crawlcw.feeds.export import Wanted, follow
 from crawlcw.ledger.protocol import Ledger
 from tests.support.ledgers import FakeClock, claimed, make_tasks, success
 

@@ -9,8 +9,8 @@ import click
 from crawlcw.cli import exporting, ledger_option, loading, loop, selecting
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
-from crawlcw.feeds import following
 from crawlcw.feeds.export import Wanted, export
+from crawlcw.feeds.export import follow as follow_items
 from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import Ledger
 
@@ -93,7 +93,7 @@ async def _write(
     async with _opened(name, ledger_url) as ledger:
         newer = wanted if age is None else wanted.newer_than(ledger.now() - age)
         if follow:
-            await following.follow(ledger, newer, stdout=exporting.stdout())
+            await follow_items(ledger, newer, stdout=exporting.stdout())
             return
         count = await export(ledger, outputs, newer, stdout=exporting.stdout())
     if files := [target.place for target in outputs if not target.is_stdout]:
