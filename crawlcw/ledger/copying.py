@@ -12,9 +12,9 @@ from typing import Protocol
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.choosing import behind, resumed
 from crawlcw.ledger.documents import Document
+from crawlcw.ledger.notes import STATE_ID
 from crawlcw.ledger.port import Store, Table, Unit
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.ledger.spider_states import STATE_ID
 
 
 class Part(StrEnum):

@@ -1,9 +1,12 @@
-"""Kind of a ledger: the pages of a spider, or the tracked tasks of a use case."""
+"""Kind and format of a ledger: pages of a spider, or tracked tasks of a use case; no upgrades."""
 
 from enum import Enum
 from typing import Self
 
-from crawlcw.errors import LedgerKindError
+from crawlcw.errors import LedgerFormatError, LedgerKindError
+
+#: Changes with the names and the meaning of stored fields, in any store.
+FORMAT = 1
 
 
 class LedgerKind(Enum):
@@ -43,4 +46,14 @@ def check_kind(
         raise LedgerKindError(
             f"{ledger} holds a {there} named {name}, not a {wanted}: give the {wanted} another "
             f"name, or use {other}"
+        )
+
+
+def check_format(found: object, name: str) -> None:
+    """Raise `LedgerFormatError` if the data of *name* has another format; None: an unknown one."""
+    if found != FORMAT:
+        raise LedgerFormatError(
+            f"another version of crawlcw wrote the data of {name} (format {found or 'unknown'}, "
+            f"this one reads {FORMAT}): `crawlcw run {name} --fresh` deletes it and starts again, "
+            f"`crawlcw drop {name}` only deletes it"
         )

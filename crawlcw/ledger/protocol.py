@@ -18,12 +18,10 @@ from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.examination import Inspection
 from crawlcw.ledger.hosts import Hosts as Hosts
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.notes import Notes
+from crawlcw.ledger.notes import Notes, SpiderStates
 from crawlcw.ledger.queries import Groups as Groups
 from crawlcw.ledger.queries import Queries
-from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
-from crawlcw.ledger.spider_states import SpiderStates
 from crawlcw.ledger.values import Added as Added
 from crawlcw.ledger.values import Claimed as Claimed
 from crawlcw.ledger.values import Committed as Committed
@@ -34,7 +32,7 @@ from crawlcw.ledger.values import Group as Group
 from crawlcw.ledger.values import ItemRow as ItemRow
 from crawlcw.ledger.values import TaskFilter as TaskFilter
 from crawlcw.ledger.values import most_first as most_first
-from crawlcw.ledger.workers import Workers
+from crawlcw.ledger.workers import Rates, Workers
 from crawlcw.model.counters import Counters as Counters
 from crawlcw.model.counters import Counts as Counts
 from crawlcw.model.hosts import Host, HostLease

@@ -13,7 +13,7 @@ import pytest
 
 from crawlcw.errors import LeaseLostError, Reason
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.mongo.indexes import BY_PRIORITY
+from crawlcw.ledger.mongo.store import BY_PRIORITY
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Status, Task
 from crawlcw.tracking import Tracker

@@ -132,9 +132,9 @@ MUTANTS = [
     Mutant(
         name="no-fence-on-oversize-items",
         edits=(
-            _without("Items.placed", '"fence": fence, ', module=f"{_MONGO}.items"),
+            _without("Items.placed", '"fence": fence, ', module=f"{_MONGO}.blobs"),
             _without(
-                "Items.whole", '"fence": found["items_from"]["fence"], ', module=f"{_MONGO}.items"
+                "Items.whole", '"fence": found["items_from"]["fence"], ', module=f"{_MONGO}.blobs"
             ),
         ),
         caught_by=(_OPERATIONS + "a_large_item_that_comes_too_late_is_not_seen[mongodb]",),

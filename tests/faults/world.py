@@ -18,7 +18,7 @@ from crawlcw.engine import ledger_retry
 from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents, hosts
-from crawlcw.ledger.mongo import MongoLedger, items
+from crawlcw.ledger.mongo import MongoLedger, blobs
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Counters, Worker
 from crawlcw.model.hosts import Host, HostLease
@@ -282,6 +282,6 @@ def quick() -> Iterator[None]:
         # Otherwise the driver's monitor checks the server only twice a second.
         patch.setattr(common, "MIN_HEARTBEAT_INTERVAL", 0.01)
         patch.setattr(ledger_retry, "_FIRST_WAIT", 0.01)
-        patch.setattr(items, "_LARGE", len(LARGE))
+        patch.setattr(blobs, "_LARGE", len(LARGE))
         patch.setattr(hosts, "_AT_ONCE", 2)
         yield

@@ -10,7 +10,7 @@ import pymongo
 import pytest
 
 from crawlcw.errors import LedgerFormatError
-from crawlcw.ledger.format import FORMAT
+from crawlcw.ledger.kind import FORMAT
 from crawlcw.ledger_opening import open_for_inspection, open_ledger, open_to_search
 from tests.cli.test_cli import crawlcw
 from tests.support.commands import invoke

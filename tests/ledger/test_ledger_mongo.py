@@ -18,8 +18,8 @@ from crawlcw.errors import (
     UnknownNameError,
 )
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.mongo import MongoLedger, changes, schema
-from crawlcw.ledger.mongo.indexes import BY_STATUS
+from crawlcw.ledger.mongo import MongoLedger, changes, inspection
+from crawlcw.ledger.mongo.store import BY_STATUS
 from crawlcw.ledger.protocol import Cursor, TaskFilter
 from crawlcw.model.task import Payload, ResponseInfo, Status
 from crawlcw.model.transitions import Failed, Progress, Succeeded
@@ -120,7 +120,7 @@ async def test_an_index_under_another_name_is_refused_with_the_command_that_drop
 async def test_a_server_that_is_too_old_is_refused_by_its_version(
     url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(schema, "OLDEST_SERVER", (99, 0))
+    monkeypatch.setattr(inspection, "OLDEST_SERVER", (99, 0))
 
     with pytest.raises(LedgerConfigurationError, match=r"the server is MongoDB .*, and 99\.0 or"):
         await MongoLedger.open(url, "books")

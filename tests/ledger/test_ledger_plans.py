@@ -16,7 +16,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger
-from crawlcw.ledger.mongo.indexes import BY_HOST, IS_REDIRECT
+from crawlcw.ledger.mongo.store import BY_HOST, IS_REDIRECT
 from crawlcw.ledger.protocol import Count, TaskFilter
 from crawlcw.model.task import Status, task_id
 from crawlcw.model.urls import locate

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from crawlcw.ledger import rates
+from crawlcw.ledger import workers
 from crawlcw.ledger.protocol import Counters, Ledger, Worker
 from crawlcw.model.rates import Point, Vitals
 from tests.support.ledgers import START, LedgerFactory
@@ -53,7 +53,7 @@ async def test_points_are_read_back_as_what_was_done_between_them(store: LedgerF
 async def test_many_points_are_read_some_at_a_time(
     store: LedgerFactory, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(rates, "_READ", 3)
+    monkeypatch.setattr(workers, "_READ", 3)
     ledger = await store.open()
     for minute in range(1, 5):
         for worker in ("a", "a b"):

@@ -8,7 +8,7 @@ import pymongo
 import pytest
 from pymongo.errors import ServerSelectionTimeoutError
 
-from crawlcw.ledger.mongo.shielded_client import Shielded, shielded
+from crawlcw.ledger.mongo.drivers import Shielded, shielded
 
 _AWAY = {"serverSelectionTimeoutMS": 500, "heartbeatFrequencyMS": 500}
 

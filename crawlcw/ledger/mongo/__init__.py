@@ -8,7 +8,7 @@ Only classic update operators are used: in an update *pipeline* a crawled text
 that begins with `$` would be evaluated by the server.
 """
 
+from crawlcw.ledger.mongo.inspection import OLDEST_SERVER
 from crawlcw.ledger.mongo.ledger import MongoLedger
-from crawlcw.ledger.mongo.schema import OLDEST_SERVER
 
 __all__ = ["OLDEST_SERVER", "MongoLedger"]

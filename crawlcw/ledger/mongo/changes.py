@@ -14,7 +14,7 @@ from pymongo.errors import OperationFailure
 
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.mongo.connection import mapped, sentence
-from crawlcw.ledger.mongo.shielded_client import Shielded, unseen
+from crawlcw.ledger.mongo.drivers import Shielded, unseen
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.task import WAITING
 

@@ -23,8 +23,8 @@ from pymongo.errors import (
 )
 
 from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError
+from crawlcw.ledger.mongo.diagnosis import refused_sentence
 from crawlcw.ledger.mongo.drivers import awaited, client_class
-from crawlcw.ledger.mongo.privileges import refused_sentence
 
 FIRST_ANSWER = 5.0
 _LAST_ANSWER = 1.0

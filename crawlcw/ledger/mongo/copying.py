@@ -8,9 +8,8 @@ import bson
 from crawlcw.ledger.choosing import resumed
 from crawlcw.ledger.copying import Part
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.mongo.blobs import Blobs
+from crawlcw.ledger.mongo.blobs import Blobs, Items
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import MongoStore, some
 from crawlcw.ledger.port import Unit
 from crawlcw.model.task import BlobRef

@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from crawlcw.ledger.mongo.indexes import (
+from crawlcw.ledger.mongo.store import (
     ANY_PRIORITY,
     BY_ANSWER,
     BY_CALLBACK,
@@ -21,8 +21,8 @@ from crawlcw.ledger.mongo.indexes import (
     HAS_FAILED,
     IS_DONE,
     LONG_AGO,
+    MongoStore,
 )
-from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.values import Counts, Dimension, Group
 from crawlcw.model.task import Status
 

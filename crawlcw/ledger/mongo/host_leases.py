@@ -11,8 +11,7 @@ from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.hosts import MongoHosts
-from crawlcw.ledger.mongo.indexes import BY_READY
-from crawlcw.ledger.mongo.store import MongoStore, all_of
+from crawlcw.ledger.mongo.store import BY_READY, MongoStore, all_of
 from crawlcw.ledger.mongo.updates import setting
 from crawlcw.model.hosts import Host, HostLease
 

@@ -11,8 +11,7 @@ from pymongo.errors import BulkWriteError
 from crawlcw.ledger import documents
 from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.mongo.connection import mapped, refusals
-from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, HAS_DUE
-from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
+from crawlcw.ledger.mongo.store import ANY_PRIORITY, BATCH, BY_HOST, HAS_DUE, MongoStore, all_of
 from crawlcw.ledger.mongo.updates import of_host, of_hosts
 from crawlcw.model.hosts import Host
 

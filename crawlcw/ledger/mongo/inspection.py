@@ -1,4 +1,4 @@
-"""Examining the ledger for `doctor`: the server, and its collections."""
+"""Preconditions of a crawl: server version, collections and indexes; and what `doctor` asks for."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -6,6 +6,7 @@ from typing import Any
 
 import pymongo
 from pymongo.errors import (
+    CollectionInvalid,
     ConnectionFailure,
     ExecutionTimeout,
     OperationFailure,
@@ -13,14 +14,215 @@ from pymongo.errors import (
     WTimeoutError,
 )
 
+from crawlcw.errors import (
+    LedgerConfigurationError,
+    LedgerError,
+    LedgerUnavailableError,
+    UnknownNameError,
+)
 from crawlcw.ledger import examination
 from crawlcw.ledger.examination import Health, Kind, Violation
-from crawlcw.ledger.format import FORMAT
+from crawlcw.ledger.kind import FORMAT, LedgerKind, check_format, check_kind
 from crawlcw.ledger.mongo.connection import ACCESS_CODES, FIRST_ANSWER, mapped, sentence
-from crawlcw.ledger.mongo.indexes import Indexes
-from crawlcw.ledger.mongo.privileges import WRITING, lacking_sentence
-from crawlcw.ledger.mongo.schema import Schema, is_as_designed
-from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.ledger.mongo.diagnosis import WRITING, lacking, lacking_sentence, misconfiguration
+from crawlcw.ledger.mongo.store import Index, Indexes, MongoStore
+from crawlcw.model.task import Status
+
+#: An index of many million tasks takes longer than any other command may.
+_INDEXED_WITHIN = 3600.0
+OLDEST_SERVER = (5, 0)
+_UNDER_ANOTHER_NAME = 85  # IndexOptionsConflict
+#: The server itself refuses any other status.
+_VALIDATOR = {
+    "$jsonSchema": {"properties": {"status": {"enum": [int(status) for status in Status]}}}
+}
+
+
+class Schema:
+    """Makes missing indexes and notes, and checks the others."""
+
+    def __init__(self, store: MongoStore) -> None:
+        self._store = store
+        #: Whether it is yet to be said what this is.
+        self._only_looks = False
+
+    async def look(self, kind: LedgerKind | None) -> Mapping[str, Any] | None:
+        """Return the document that notes the kind of the collections, if there is one.
+
+        Without a *kind* the ledger has the noted one, or is a spider's. Raises if the
+        collections are of another kind or format.
+        """
+        with mapped():
+            marker: Mapping[str, Any] | None = await self._store.schema.find_one(
+                {"_id": self._store.name}
+            )
+        if kind is None:
+            self._store.kind = _kind_in(marker or {})
+            self._only_looks = marker is None
+        if marker is not None:
+            self._check(marker)
+        return marker
+
+    async def prepare(self) -> None:
+        """Create the collection and its indexes if they are missing, and check the others.
+
+        Raises `LedgerConfigurationError` if the user lacks a privilege that a crawl needs: at
+        once, and not when pages are under way.
+        """
+        if refused := await self.lacking(WRITING):
+            raise LedgerConfigurationError(lacking_sentence(refused, self._store.database.name))
+        with mapped():
+            await self._check_schema()
+            try:
+                await self._store.database.create_collection(self._store.name, validator=_VALIDATOR)
+                # The tasks may have been dropped: the notes about them are void.
+                await self._store.schema.update_one(
+                    {"_id": self._store.name}, {"$unset": {"state": "", "control": ""}}
+                )
+            except CollectionInvalid:
+                pass  # it is there already, which is the usual case
+            except OperationFailure as error:
+                if error.code != 48:  # NamespaceExists: another process was faster
+                    raise
+            await self._prepare_indexes()
+
+    async def lacking(self, actions: frozenset[str]) -> list[str]:
+        """Return which of the *actions* the user may not do to the ledger's collections."""
+        try:
+            with mapped():
+                status = await self._store.database.command(
+                    {"connectionStatus": 1, "showPrivileges": True}
+                )
+        except LedgerUnavailableError:
+            raise
+        except LedgerError:
+            # A server that is not MongoDB's own, and does not tell.
+            return []
+        collections = [*(collection for collection, _ in self._store.parts()), self._store.schema]
+        return lacking(
+            status,
+            database=self._store.database.name,
+            collections=[collection.name for collection in collections],
+            actions=actions,
+        )
+
+    async def is_complete(self, marker: Mapping[str, Any] | None) -> bool:
+        """Return whether nothing has to be made for a reader, or for a change of existing tasks.
+
+        Raises `UnknownNameError` for a name without a collection.
+        """
+        with mapped():
+            if await self._store.tasks.find_one({}, {"_id": 1}) is None:
+                # An empty collection has an index of its ids.
+                if not await self._store.tasks.index_information():
+                    raise UnknownNameError(self._store.name)
+                return True
+            if marker is None:
+                return False
+            for collection, indexes in self.indexes():
+                found = await collection.index_information()
+                if not all(is_as_designed(found.get(n, {}), d) for n, d in indexes.items()):
+                    return False
+        return True
+
+    async def _prepare_indexes(self) -> None:
+        for collection, indexes in self.indexes():
+            there = await collection.index_information()
+            missing = {name: indexes[name] for name in indexes if name not in there}
+            if missing:
+                models = [_model(name, design) for name, design in missing.items()]
+                try:
+                    # One command, which reads the tasks once: the user may have dropped an index
+                    # of many million of them.
+                    with pymongo.timeout(_INDEXED_WITHIN):
+                        await collection.create_indexes(models)
+                except OperationFailure as error:
+                    if error.code != _UNDER_ANOTHER_NAME:
+                        raise
+                    taken = _under_another_name(there, missing)
+                    raise _wrong_index(collection.name, taken) from error
+                there = await collection.index_information()
+            for name, design in indexes.items():
+                if not is_as_designed(there.get(name, {}), design):
+                    raise _wrong_index(collection.name, name)
+
+    def indexes(self) -> list[tuple[Any, Indexes]]:
+        """Return the collections that are to have indexes, with these."""
+        return [(collection, indexes) for collection, indexes in self._store.parts() if indexes]
+
+    async def _check_schema(self) -> None:
+        """Write down what this is, unless something is written down."""
+        new: dict[str, Any] = {"version": FORMAT}
+        if not self._only_looks:
+            new["tracked"] = self._store.kind.tracked
+        marker = await self._store.schema.find_one_and_update(
+            {"_id": self._store.name}, {"$setOnInsert": new}, upsert=True, return_document=True
+        )
+        if (
+            self._store.kind.tracked
+            and "tracked" not in marker
+            and await self._store.tasks.find_one({}) is None
+        ):
+            # A reader has only looked for anything of this name.
+            undecided = {"_id": self._store.name, "tracked": {"$exists": False}}
+            await self._store.schema.update_one(undecided, {"$set": {"tracked": True}})
+            marker = await self._store.schema.find_one({"_id": self._store.name})
+        self._check(marker)
+
+    def _check(self, marker: Mapping[str, Any]) -> None:
+        """Raise if the collections are of another format, or of a spider and not a use case."""
+        name = self._store.name
+        check_format(marker["version"], name)
+        check_kind(_kind_in(marker), self._store.kind, name)
+
+    async def check_server(self) -> None:
+        """Ask the server for its version and its time; raise where it will not do."""
+        # A retry inside the driver would double the time until an absent server is reported.
+        try:
+            with mapped(), pymongo.timeout(FIRST_ANSWER):
+                info = await self._store.client.server_info()
+                await self._store.set_clock()
+        except LedgerUnavailableError as error:
+            wrong = await misconfiguration(self._store.client, self._store.url or "")
+            if wrong is not None:
+                raise LedgerConfigurationError(f"MongoDB: {wrong}") from error
+            raise
+        version = tuple(info["versionArray"][:2])
+        if version < OLDEST_SERVER:
+            needed = ".".join(map(str, OLDEST_SERVER))
+            raise LedgerConfigurationError(
+                f"the server is MongoDB {info['version']}, and {needed} or later is needed"
+            )
+
+
+def _kind_in(marker: Mapping[str, Any]) -> LedgerKind:
+    return LedgerKind.of(marker.get("tracked"))
+
+
+def is_as_designed(index: Mapping[str, Any], design: Index) -> bool:
+    """Return whether an index is the one that `prepare` makes."""
+    there = [(field, int(direction)) for field, direction in index.get("key", [])]
+    return (there, dict(index.get("partialFilterExpression", {}))) == design
+
+
+def _under_another_name(there: Mapping[str, Mapping[str, Any]], missing: Indexes) -> str:
+    """Return the name of the index that is one of the missing ones but for its name."""
+    designs = missing.values()
+    alike = (n for n, each in there.items() if any(is_as_designed(each, d) for d in designs))
+    return next(alike, min(missing))
+
+
+def _model(name: str, design: Index) -> pymongo.IndexModel:
+    keys, partial = design
+    options = {"partialFilterExpression": partial} if partial else {}
+    return pymongo.IndexModel(keys, name=name, **options)
+
+
+def _wrong_index(collection: str, name: str) -> LedgerConfigurationError:
+    return LedgerConfigurationError(
+        f"index {name} of collection {collection} is not as crawlcw makes it: "
+        f"drop it (db[{collection!r}].dropIndex({name!r})) and start again"
+    )
 
 
 class Inspection(examination.Inspection):

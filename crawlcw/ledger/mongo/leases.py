@@ -14,9 +14,8 @@ from typing import Any
 from crawlcw.errors import LedgerError, LedgerUnavailableError
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.encoding import encoding_error
-from crawlcw.ledger.mongo.indexes import BY_STATUS
-from crawlcw.ledger.mongo.store import MongoStore, all_of
+from crawlcw.ledger.mongo.store import BY_STATUS, MongoStore, all_of
+from crawlcw.ledger.mongo.table import encoding_error
 from crawlcw.ledger.mongo.updates import locked, mine, update_of
 from crawlcw.ledger.protocol import Claimed
 from crawlcw.model import transitions

@@ -5,30 +5,53 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Self
 
-from crawlcw.ledger import examination, protocol
+from crawlcw.ledger import examination, protocol, queries
 from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.copying import Copying
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.mongo.blobs import Blobs
+from crawlcw.ledger.mongo.blobs import Blobs, Items
 from crawlcw.ledger.mongo.changes import Changes
 from crawlcw.ledger.mongo.connection import closed, connected, mapped
 from crawlcw.ledger.mongo.copying import Contents
+from crawlcw.ledger.mongo.groups import Groups
 from crawlcw.ledger.mongo.host_leases import HostLeases
 from crawlcw.ledger.mongo.hosts import MongoHosts
-from crawlcw.ledger.mongo.inspection import Inspection
-from crawlcw.ledger.mongo.items import Items
+from crawlcw.ledger.mongo.inspection import Inspection, Schema
 from crawlcw.ledger.mongo.leases import Leases
 from crawlcw.ledger.mongo.outcomes import Outcomes
-from crawlcw.ledger.mongo.schema import Schema
-from crawlcw.ledger.mongo.store import SCHEMA, MongoStore
+from crawlcw.ledger.mongo.store import BY_LEFT, BY_OWNER, BY_READY, LONG_AGO, SCHEMA, MongoStore
+from crawlcw.ledger.mongo.table import Index, Table
+from crawlcw.ledger.mongo.task_table import Raw, Results, TaskTable
 from crawlcw.ledger.mongo.tasks import Tasks
-from crawlcw.ledger.mongo.unit import unit_on
-from crawlcw.ledger.notes import Notes
-from crawlcw.ledger.queries import Groups, Queries
-from crawlcw.ledger.rates import Rates
+from crawlcw.ledger.notes import Notes, SpiderStates
+from crawlcw.ledger.port import Path, Unit
 from crawlcw.ledger.sessions import Sessions
-from crawlcw.ledger.spider_states import SpiderStates
-from crawlcw.ledger.workers import Workers
+from crawlcw.ledger.workers import Rates, Workers
+
+_IS_READY = {"ready_at": {"$gt": LONG_AGO}}
+_OF_HOSTS = {
+    Path.READY: Index(BY_READY, [("ready_at", 1)], _IS_READY),
+    Path.LAST_READY: Index(BY_READY, [("ready_at", -1)], _IS_READY),
+    Path.OWNER: Index(BY_OWNER, [("owner", 1)], {"owner": {"$gt": ""}}),
+}
+_OF_WORKERS = {Path.LEFT: Index(BY_LEFT, [("left", 1), ("_id", 1)])}
+
+
+def unit_on(store: MongoStore, items: Items, blobs: Blobs) -> Unit:
+    """Return the tables of one ledger."""
+    tasks = TaskTable(store, blobs)
+    return Unit(
+        marker=store.marker,
+        state=store.state,
+        hosts=Table(store.hosts, null=("owner",), indexes=_OF_HOSTS),
+        workers=Table(store.workers, null=("left",), indexes=_OF_WORKERS),
+        sessions=store.sessions,
+        rates=store.rates,
+        tasks=tasks,
+        groups=Groups(store),
+        results=Results(store, tasks, items),
+        raw=Raw(store),
+    )
 
 
 class MongoLedger:
@@ -47,8 +70,8 @@ class MongoLedger:
         self.host_leases: protocol.HostLeases = HostLeases(store, hosts)
         self.workers = Workers(store, hosts)
         self.rates = Rates(store)
-        self.groups = Groups(store)
-        self.queries = Queries(store)
+        self.groups = queries.Groups(store)
+        self.queries = queries.Queries(store)
         self.admin = Admin(store, hosts)
         self.notes = Notes(store)
         self.sessions = Sessions(store)

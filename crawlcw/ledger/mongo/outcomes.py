@@ -5,11 +5,10 @@ from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
+from crawlcw.ledger.mongo.blobs import Items
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.encoding import UNENCODABLE
-from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import MongoStore, all_of
-from crawlcw.ledger.mongo.table import Update, send
+from crawlcw.ledger.mongo.table import UNENCODABLE, Update, send
 from crawlcw.ledger.mongo.updates import mine, unmoved, update_of
 from crawlcw.ledger.protocol import Committed
 from crawlcw.model import transitions

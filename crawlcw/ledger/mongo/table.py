@@ -1,17 +1,18 @@
-"""The port's tables in MongoDB: each primitive as a command."""
+"""The port's tables in MongoDB: each primitive as a command; and what MongoDB cannot hold."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import bson
+from bson.errors import BSONError
 from pymongo import UpdateOne
-from pymongo.errors import BulkWriteError, OperationFailure
+from pymongo.errors import BulkWriteError, DocumentTooLarge, OperationFailure
 
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.mongo.connection import mapped, refusals
-from crawlcw.ledger.mongo.encoding import TOO_LARGE, UNENCODABLE, encoding_error
 from crawlcw.ledger.port import (
     OR,
     After,
@@ -28,7 +29,21 @@ from crawlcw.ledger.port import (
     Write,
 )
 
+LARGEST_ITEM = 15 << 20
+#: BSONObjectTooLarge: the server's error for a document that the driver let pass.
+TOO_LARGE = 10334
+#: What raises when a value cannot be encoded: bson's errors, and Python's own.
+UNENCODABLE = (BSONError, DocumentTooLarge, OverflowError, UnicodeError, ValueError, TypeError)
 _OPERATORS = {AtMost: "$lte", After: "$gt", Not: "$ne"}
+
+
+def encoding_error(document: Document) -> str | None:
+    """Return why a document cannot be stored, or None where it can."""
+    try:
+        size = len(bson.encode(document))
+    except UNENCODABLE as error:
+        return str(error) or type(error).__name__
+    return f"a document of {size} bytes, too large" if size > LARGEST_ITEM else None
 
 
 class Index(NamedTuple):

@@ -5,10 +5,9 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.admin import Reopening
+from crawlcw.ledger.mongo.blobs import Items
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, BY_PRIORITY
-from crawlcw.ledger.mongo.items import Items
-from crawlcw.ledger.mongo.store import MongoStore, all_of
+from crawlcw.ledger.mongo.store import ANY_PRIORITY, BY_HOST, BY_PRIORITY, MongoStore, all_of
 from crawlcw.ledger.mongo.table import Update, send
 from crawlcw.ledger.mongo.updates import of_host
 from crawlcw.ledger.protocol import Added

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from crawlcw.ledger import examination
 from crawlcw.ledger.examination import Health, Kind, Violation
-from crawlcw.ledger.format import FORMAT
+from crawlcw.ledger.kind import FORMAT
 from crawlcw.ledger.postgres.connection import Database
 from crawlcw.ledger.postgres.schema import Tables, has_tasks, marker_of
 from crawlcw.ledger.postgres.store import PostgresStore

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from crawlcw.errors import LedgerConfigurationError, UnknownNameError
-from crawlcw.ledger.format import FORMAT, check_format
-from crawlcw.ledger.kind import LedgerKind, check_kind
+from crawlcw.ledger.kind import FORMAT, LedgerKind, check_format, check_kind
 from crawlcw.ledger.postgres.connection import Connection, Database
 from crawlcw.ledger.postgres.dialect import DIALECT, types
 from crawlcw.ledger.sql import schema

@@ -4,12 +4,10 @@ from crawlcw.ledger import protocol
 from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.copying import Copying
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.notes import Notes
+from crawlcw.ledger.notes import Notes, SpiderStates
 from crawlcw.ledger.queries import Groups, Queries
-from crawlcw.ledger.rates import Rates
 from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.shielding import run_shielded
-from crawlcw.ledger.spider_states import SpiderStates
 from crawlcw.ledger.sql.blobs import Blobs
 from crawlcw.ledger.sql.copying import Contents
 from crawlcw.ledger.sql.host_leases import HostLeases
@@ -18,7 +16,7 @@ from crawlcw.ledger.sql.leases import Leases
 from crawlcw.ledger.sql.outcomes import Outcomes
 from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.ledger.sql.tasks import Tasks
-from crawlcw.ledger.workers import Workers
+from crawlcw.ledger.workers import Rates, Workers
 
 
 class Facets:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from crawlcw.ledger import examination
 from crawlcw.ledger.examination import Health, Kind, Violation
-from crawlcw.ledger.format import FORMAT
+from crawlcw.ledger.kind import FORMAT
 from crawlcw.ledger.sqlite.connection import Database
 from crawlcw.ledger.sqlite.file_modes import is_still
 from crawlcw.ledger.sqlite.marker import has_tasks, marker_of, names_in

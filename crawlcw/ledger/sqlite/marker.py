@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from crawlcw.errors import LedgerConfigurationError, UnknownNameError
-from crawlcw.ledger.format import FORMAT, check_format
-from crawlcw.ledger.kind import LedgerKind, check_kind
+from crawlcw.ledger.kind import FORMAT, LedgerKind, check_format, check_kind
 from crawlcw.ledger.sql.database import once
 from crawlcw.ledger.sql.schema import quoted
 from crawlcw.ledger.sqlite.connection import MISCONFIGURED, Connection, Database, enter_wal_mode
