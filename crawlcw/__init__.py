@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from crawlcw.api.response import SavedFile as SavedFile
     from crawlcw.api.rules import Rule as Rule
     from crawlcw.api.settings import Settings as Settings
+    from crawlcw.api.sitemap_spider import SitemapEntry as SitemapEntry
     from crawlcw.api.sitemap_spider import SitemapSpider as SitemapSpider
-    from crawlcw.api.sitemaps import SitemapEntry as SitemapEntry
     from crawlcw.api.spider import Spider as Spider
     from crawlcw.api.spider import url_list as url_list
     from crawlcw.api.syndication import FeedEntry as FeedEntry
@@ -57,8 +57,7 @@ _EXPORTS = {
     "crawlcw.api.response": ("Response", "SavedFile"),
     "crawlcw.api.rules": ("Rule",),
     "crawlcw.api.settings": ("Settings",),
-    "crawlcw.api.sitemap_spider": ("SitemapSpider",),
-    "crawlcw.api.sitemaps": ("SitemapEntry",),
+    "crawlcw.api.sitemap_spider": ("SitemapEntry", "SitemapSpider"),
     "crawlcw.api.spider": ("Spider", "url_list"),
     "crawlcw.api.syndication": ("FeedEntry",),
     "crawlcw.assembly": ("open_crawl", "run_spider"),

@@ -2,9 +2,15 @@
 
 An attempt holds all that its layers have to know of one another: the purpose, the session,
 the proxy, the deadline, the memory, and the resources to close at its end.
+
+The user's own layers are those of the spider, and those that the settings name: a name is
+`package.module:Layer`, or that of an entry point of the group `crawlcw.layers`. An installed
+package only offers its layers: a crawl has none that neither names.
 """
 
 import asyncio
+import importlib
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -16,9 +22,13 @@ import yarl
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import PageSession, Response
+from crawlcw.errors import SettingsError, SpiderError
 from crawlcw.model.identities import POOLED, Identity
 from crawlcw.model.proxies import Proxy
+from crawlcw.model.tracebacks import describe_error
 from crawlcw.model.values import frozen
+
+LAYER_GROUP = "crawlcw.layers"
 
 
 class Purpose(StrEnum):
@@ -248,3 +258,67 @@ def replaced(response: Response, **changes: Any) -> Response:
     copy = object.__new__(type(response))
     vars(copy).update(vars(response), **changes)
     return copy
+
+
+def layer_name(layer: Any) -> str:
+    """Return the name of a layer: of its class, or of a function."""
+    return str(getattr(layer, "__name__", type(layer).__name__))
+
+
+def check_layers(layers: object, kind: str) -> None:
+    """Raise `SpiderError` where the layers of a spider of *kind* are no list of layers."""
+    if not isinstance(layers, list | tuple):
+        raise SpiderError(f"{kind}.layers is {layers!r}: make it a list of layers")
+    for layer in layers:
+        if (why := _layer_refusal(layer)) is not None:
+            raise SpiderError(f"{kind}.layers: {why}")
+
+
+def loaded_layers(names: Iterable[str]) -> list[Layer]:
+    """Return the layers of the setting `layers`; raises `SettingsError` where one cannot be had."""
+    return [_loaded_layer(name) for name in names]
+
+
+def _loaded_layer(name: str) -> Layer:
+    try:
+        module, colon, attribute = name.partition(":")
+        if colon:
+            found: Any = importlib.import_module(module)
+            for part in attribute.split("."):
+                found = getattr(found, part)
+        else:
+            from importlib.metadata import entry_points  # 8 ms, for the crawls that name one
+
+            offered = {each.name: each for each in entry_points(group=LAYER_GROUP)}
+            if name not in offered:
+                known = ", ".join(sorted(offered)) or "none is installed"
+                raise SettingsError(
+                    f"setting layers: {name!r} is neither package.module:Layer nor an entry "
+                    f"point of {LAYER_GROUP} ({known})"
+                )
+            found = offered[name].load()
+        layer: Layer = found() if isinstance(found, type) else found
+    except SettingsError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        message = f"setting layers: {name!r} cannot be loaded: {describe_error(error)}"
+        raise SettingsError(message) from error
+    if (why := _layer_refusal(layer)) is not None:
+        raise SettingsError(f"setting layers: {name!r}: {why}")
+    return layer
+
+
+def _layer_refusal(layer: Any) -> str | None:
+    """Return why *layer* is no layer; None where it may be one."""
+    wanted = "`async def __call__(self, attempt, request, call_next)`"
+    if isinstance(layer, type):
+        return f"{layer.__name__} is a class: write {layer.__name__}()"
+    if not callable(layer):
+        return f"{type(layer).__name__} is no layer: it needs {wanted}"
+    try:
+        inspect.signature(layer).bind(None, None, None)
+    except (TypeError, ValueError):
+        return f"{layer_name(layer)} takes other arguments than a layer's: write {wanted}"
+    if not any(map(inspect.iscoroutinefunction, (layer, type(layer).__call__))):
+        return f"{layer_name(layer)} is not `async`: write {wanted}"
+    return None

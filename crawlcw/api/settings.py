@@ -12,15 +12,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
+from crawlcw.api.links import TrapPolicy
 from crawlcw.api.scrapy_words import SETTINGS
-from crawlcw.api.secret_fields import Headers, Login, Proxies, Webhook
 from crawlcw.api.settings_fields import (
     Ceiling,
     Choice,
     Count,
     Duration,
     Flag,
+    Headers,
+    Login,
     Names,
+    Proxies,
     Revisit,
     SettingField,
     Size,
@@ -28,8 +31,8 @@ from crawlcw.api.settings_fields import (
     Statuses,
     Text,
     Tolerance,
+    Webhook,
 )
-from crawlcw.api.url_traps import TrapPolicy
 from crawlcw.errors import Reason, SettingsError
 from crawlcw.model.health import Policy
 from crawlcw.model.identities import LoginPolicy
@@ -314,7 +317,7 @@ class Settings:
 
     @property
     def trap_policy(self) -> TrapPolicy:
-        """The settings about URLs that look endless, as `url_traps` takes them."""
+        """The settings about URLs that look endless, as `TrapPolicy` has them."""
         return TrapPolicy(
             max_length=self.max_url_length,
             max_path_segments=self.max_path_segments,

@@ -18,8 +18,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
-from crawlcw.api import own_layers, rules
-from crawlcw.api.attempt import Downloader, Layer
+from crawlcw.api import rules
+from crawlcw.api.attempt import Downloader, Layer, check_layers
 from crawlcw.api.host_limits import Limit, Limits, checked_hosts
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -288,7 +288,7 @@ def check(spider: Spider) -> None:
     except SettingsError as error:
         raise SpiderError(f"{kind}.{error}") from None
     _check_sessions(spider)
-    own_layers.check(spider.layers, kind)
+    check_layers(spider.layers, kind)
     if type(spider).start is Spider.start and not list(spider.start_urls):
         _check_no_start(spider)
     if not inspect.isasyncgenfunction(type(spider).start):

@@ -24,12 +24,12 @@ from traceback import FrameSummary
 from types import GeneratorType
 from typing import Any
 
+from crawlcw.api.links import TrapPolicy
 from crawlcw.api.request import Request
 from crawlcw.api.response import NOFOLLOW, TOO_MANY_LINKS, Response
 from crawlcw.api.rules import requests
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, callback_named
-from crawlcw.api.url_traps import TrapPolicy
 from crawlcw.api.user_code import Called, Cancellation, Raised, calls_user_code, time_limit
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.parsing import Parsing

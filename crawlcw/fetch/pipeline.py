@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from crawlcw.api import own_layers
 from crawlcw.api.attempt import (
     Attempt,
     Downloader,
@@ -12,6 +11,7 @@ from crawlcw.api.attempt import (
     Next,
     Purpose,
     asked_at,
+    loaded_layers,
     replaced,
 )
 from crawlcw.api.request import Request
@@ -77,7 +77,7 @@ def layers(
     session is chosen before the first layer, by `Fetcher`. Its headers are added by `credentials`,
     its proxy by `Proxies`, its cookies by `Transport`.
     """
-    chosen = [*spider.layers, *own_layers.loaded(settings.layers)]
+    chosen = [*spider.layers, *loaded_layers(settings.layers)]
     users = [UserLayer(each, watch, admission) for each in chosen]
     hooks = (after_response(spider), before_request(spider))
     wire = [layer for layer in users if layer.is_wire]

@@ -19,9 +19,9 @@ from crawlcw.api.attempt import (
     Next,
     Purpose,
     copied,
+    layer_name,
     replaced,
 )
-from crawlcw.api.own_layers import name_of
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.spider import Spider
@@ -149,7 +149,7 @@ class UserLayer:
         self._layer = layer
         self._watch = watch
         self._admission = admission
-        self.name = name_of(layer)
+        self.name = layer_name(layer)
         self.is_wire = bool(getattr(layer, "wire", False))
         self.purposes = frozenset(Purpose) if self.is_wire else frozenset({Purpose.PAGE})
 

@@ -24,7 +24,7 @@ from crawlcw.model.page_value import page_value
 from crawlcw.model.sanitize import redacted
 
 #: What everybody should take (RFC 9110, section 4.1), for the sake of the parser.
-#: How long the links of a crawl may be is a setting, see `url_traps`.
+#: How long the links of a crawl may be is a setting, see `TrapPolicy`.
 MAX_LENGTH = 8000
 #: Longer URLs are seldom met twice, and would make the caches large.
 LONGEST_CACHED = 2000

@@ -20,8 +20,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial, update_wrapper
 from typing import Any, ClassVar
 
-from crawlcw.api.attempt import Attempt, Downloader, Layer, Next, Purpose
-from crawlcw.api.own_layers import check
+from crawlcw.api.attempt import Attempt, Downloader, Layer, Next, Purpose, check_layers
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -269,7 +268,7 @@ class LayerContract:
 
     def test_it_is_a_layer(self) -> None:
         """An object, not a class, with an `async` method of three arguments."""
-        check([self.layer()], type(self).__name__)
+        check_layers([self.layer()], type(self).__name__)
 
     @_test
     async def test_each_request_gets_the_answer_to_itself(self, layer: Layer) -> None:

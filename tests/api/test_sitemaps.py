@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from crawlcw.api import sitemaps, text_pieces
-from crawlcw.api.sitemaps import SitemapEntry
+from crawlcw.api import sitemap_spider, xml_records
+from crawlcw.api.sitemap_spider import SitemapEntry
 from crawlcw.errors import Reason, XmlError
 
 pytestmark = pytest.mark.quick
@@ -28,19 +28,19 @@ LISTED = ["http://a.example/1", "/2", "/3"]
 
 
 def listed(body: bytes, **more: bool) -> list[str]:
-    return [entry.url for entry in sitemaps.entries(body, **more)]
+    return [entry.url for entry in sitemap_spider.entries(body, **more)]
 
 
 def failure_of(body: bytes, **more: bool) -> tuple[list[str], Reason]:
     found = []
     with pytest.raises(XmlError) as raised:
-        for entry in sitemaps.entries(body, **more):
+        for entry in sitemap_spider.entries(body, **more):
             found.append(entry.url)
     return found, raised.value.reason
 
 
 def test_the_entries_of_a_sitemap():
-    first, second, third = sitemaps.entries(URLSET.encode())
+    first, second, third = sitemap_spider.entries(URLSET.encode())
 
     assert first == SitemapEntry(
         url="http://a.example/1",
@@ -57,7 +57,7 @@ def test_the_entries_of_a_sitemap():
 def test_an_index_leads_to_sitemaps():
     index = b"<sitemapindex><sitemap><loc>/a.xml</loc></sitemap></sitemapindex>"
 
-    assert [*sitemaps.entries(index)] == [SitemapEntry(url="/a.xml", is_sitemap=True)]
+    assert [*sitemap_spider.entries(index)] == [SitemapEntry(url="/a.xml", is_sitemap=True)]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_feed_serves_as_a_sitemap():
     item = f"<item><link>http://a.example/1</link><pubDate>{date}</pubDate></item>"
     rss = f"<rss><channel>{item}</channel></rss>".encode()
 
-    (entry,) = sitemaps.entries(rss)
+    (entry,) = sitemap_spider.entries(rss)
 
     assert (entry.url, entry.lastmod) == (
         "http://a.example/1",
@@ -120,7 +120,7 @@ def test_a_bomb_ends_at_its_bound_and_what_came_before_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """HOSTILE 3.18: 8 KB that decode to 8 MiB."""
-    monkeypatch.setattr(text_pieces, "LARGEST", 4 << 20)
+    monkeypatch.setattr(xml_records, "LARGEST", 4 << 20)
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     start = b"<urlset><url><loc>/1</loc></url>"
     bomb = packer.compress(start)
@@ -136,4 +136,4 @@ def test_robots_txt_names_sitemaps():
     text = "User-agent: *\nSitemap: http://a.example/1.xml\r\n sitemap : /2.xml # two\n"
     text += "Sitemap: /2.xml\n"
 
-    assert sitemaps.sitemaps_of_robots_txt(text) == ["http://a.example/1.xml", "/2.xml"]
+    assert sitemap_spider.sitemaps_of_robots_txt(text) == ["http://a.example/1.xml", "/2.xml"]

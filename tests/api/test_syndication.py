@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawlcw import FeedEntry, Request, Response, XmlError
-from crawlcw.api.dates import date_in, latest_in
+from crawlcw.api.syndication import date_in, latest_in
 
 pytestmark = pytest.mark.quick
 

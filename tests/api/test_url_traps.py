@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.api.url_traps import TrapPolicy
+from crawlcw.api.links import TrapPolicy
 from crawlcw.errors import Reason
 from crawlcw.model.urls import locate
 

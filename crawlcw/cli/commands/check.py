@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from crawlcw.api import own_layers
+from crawlcw.api.attempt import loaded_layers
 from crawlcw.api.spider import Spider
 from crawlcw.checking import reading
 from crawlcw.checking.findings import Finding
@@ -97,7 +97,7 @@ def _in_spider(
             found = reading.check(Path(place))
     try:
         made = loading.make(kind, arguments)
-        own_layers.loaded(spider_options.settings_of(made, assignments).layers)
+        loaded_layers(spider_options.settings_of(made, assignments).layers)
         if _has_no_parse(made):
             what = f"{kind.__name__} has no parse(), the callback of its start URLs"
             found.append(Finding(path=place, line=0, what=what))

@@ -8,8 +8,8 @@ import os
 import sys
 from itertools import islice
 
-from crawlcw.api.secret_fields import Headers, Login, Proxies, Webhook
 from crawlcw.api.settings import described
+from crawlcw.api.settings_fields import Headers, Login, Proxies, Webhook
 
 _SECRET = frozenset(
     name for name, field in described() if isinstance(field, Headers | Login | Proxies | Webhook)
