@@ -1,18 +1,37 @@
-"""The shown spiders and use cases, with their ledgers, opened on demand."""
+"""The shown spiders and use cases: their ledgers, opened on demand, and their overviews.
+
+All viewers share what was read from a ledger.
+"""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Self
+from datetime import datetime
+from typing import Any, Generic, Self, TypeVar
 
-from crawlcw.dashboard.kept import Kept
-from crawlcw.dashboard.observer import Observer
-from crawlcw.dashboard.overview import Overview
-from crawlcw.ledger.protocol import Ledger
+from crawlcw.dashboard.observer import HostLine, Look, Observer, is_silent
+from crawlcw.dashboard.stories import row
+from crawlcw.errors import FAILURE_REASONS
+from crawlcw.ledger.protocol import Counters, Ledger, TaskFilter, Worker
+from crawlcw.model.rates import Vitals
+from crawlcw.model.task import Status
 from crawlcw.server.refused import RefusedError
+
+T = TypeVar("T")
 
 #: Seconds between two reads of the list of names.
 _NAMES_EVERY = 10.0
+#: Shortest intervals between two reads of each part of an overview, in seconds.
+_FAST, _SLOW = 1.0, 3.0
+#: Wait between two reads, in durations of a read.
+_COST = 20
+#: Seconds that an update waits for a due count of all tasks.
+_PATIENCE = 0.2
+_FAILURES = 12
+_HOSTS = 12
+#: Tasks examined for the last failures: a million refused links may come first.
+_SCAN_LIMIT = 2_000
 
 
 class Crawls:
@@ -27,7 +46,7 @@ class Crawls:
     ) -> None:
         """*recorded* returns the names, *open_one* opens a ledger; show *only* these, or all."""
         self._open_one = open_one
-        self._recorded = Kept(recorded, every=_NAMES_EVERY)
+        self._recorded = _Cached(recorded, every=_NAMES_EVERY)
         self._only = only
         self._opened: dict[str, Overview] = {}
         self._opening = asyncio.Lock()
@@ -44,7 +63,7 @@ class Crawls:
         recorded = await self._recorded.get()
         return [name for name in recorded if not self._only or name in self._only]
 
-    async def overview(self, name: str) -> Overview:
+    async def overview(self, name: str) -> "Overview":
         """Return the overview of *name*; raises `RefusedError` for an unknown name."""
         async with self._opening:
             if (known := self._opened.get(name)) is not None:
@@ -57,6 +76,114 @@ class Crawls:
             self._opened[name] = Overview(ledger, observer)
             return self._opened[name]
 
-    async def ledger(self, name: str) -> Ledger:
-        """Return the ledger of *name*; raises the errors of `overview`."""
-        return (await self.overview(name)).ledger
+
+class Overview:
+    """The current state of one crawl."""
+
+    def __init__(self, ledger: Ledger, observer: Observer) -> None:
+        self.ledger = ledger
+        self._observer = observer
+        # Without a cost limit: the parts have their own, and the wait for a count is bounded.
+        self._whole = _Cached(self._take, every=_FAST, cost=0)
+        self._counters = _Cached(ledger.workers.counters, every=_SLOW)
+        self._failures = _Cached(self._take_failures, every=_SLOW)
+
+    async def get(self) -> dict[str, Any]:
+        """Return the data of the page, at most some seconds old; raises `LedgerError`."""
+        return await self._whole.get()
+
+    def changed(self) -> None:
+        """Drop the cache, after a user has changed tasks."""
+        self._observer.changed()
+        self._whole.forget()
+        self._failures.forget()
+
+    async def _take(self) -> dict[str, Any]:
+        look = await self._observer.look(patience=_PATIENCE)
+        return {
+            **_numbers(look, await self._counters.get()),
+            "paused": look.paused,
+            "workers": [_worker(worker, now=look.now) for worker in look.workers],
+            "hosts": [_host(line) for line in look.hosts[:_HOSTS]],
+            "failures": await self._failures.get(),
+        }
+
+    async def _take_failures(self) -> list[dict[str, Any]]:
+        chosen = TaskFilter(statuses=(Status.FAILED, Status.IGNORED), reasons=FAILURE_REASONS)
+        found = await self.ledger.queries.page(chosen, limit=_FAILURES, scan_limit=_SCAN_LIMIT)
+        return [row(record) for record in found.records]
+
+
+class _Cached(Generic[T]):
+    """The last result of *take*, which is called again after *every* seconds, or later if slow.
+
+    A slow *take* is called at most every *cost* times its duration; *cost* 0 ignores that.
+    Concurrent callers share one call.
+    """
+
+    def __init__(
+        self, take: Callable[[], Awaitable[T]], *, every: float, cost: float = _COST
+    ) -> None:
+        self._take = take
+        self._every = every
+        self._cost = cost
+        self._lock = asyncio.Lock()
+        self._until = float("-inf")
+        self._value: T | None = None
+
+    async def get(self) -> T:
+        """Return the value; raises the errors of *take*."""
+        async with self._lock:
+            began = time.monotonic()
+            if self._value is None or began >= self._until:
+                self._value = await self._take()
+                ended = time.monotonic()
+                self._until = ended + max(self._every, self._cost * (ended - began))
+            return self._value
+
+    def forget(self) -> None:
+        """Call *take* again at the next `get`."""
+        self._until = float("-inf")
+
+
+def _numbers(look: Look, counters: Counters) -> dict[str, Any]:
+    return {
+        "name": look.name,
+        "kind": look.kind.value,
+        "now": look.now,
+        "counted": look.counted,
+        "counts": look.counts.by_name(),
+        "redirects": look.counts.redirects,
+        "total": look.counts.known,
+        "backlog": look.backlog,
+        "rate": look.rate,
+        "average": look.average,
+        "eta": None if look.eta is None else look.eta.total_seconds(),
+        "items": counters.items,
+        "reasons": dict(look.reasons),
+        "stages": [
+            {"name": each.value} | _fields(each, "open", "finished", "ignored")
+            for each in look.stages
+        ],
+    }
+
+
+def _worker(worker: Worker, *, now: datetime) -> dict[str, Any]:
+    return {
+        **_fields(worker, "name", "host", "pid", "started", "heartbeat", "idle"),
+        "silent": is_silent(worker, now=now),
+        **_fields(worker.counters, "pages", "stalls", "longest_stall"),
+        **_fields(worker.vitals or Vitals(), "rate", "processing", "memory", "lag"),
+    }
+
+
+def _host(line: HostLine) -> dict[str, Any]:
+    return {
+        **_fields(line.host, "name", "delay", "failures"),
+        "why": line.why,
+        "resting_until": line.host.not_before,
+    }
+
+
+def _fields(value: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import rates
 from crawlcw.model.rates import Slot, Span
+from crawlcw.server.bodies import Asked
 
 #: Length of a chart, and of its steps.
 RANGES = {
@@ -17,14 +18,20 @@ RANGES = {
 }
 
 
-async def history(ledger: Ledger, span: str) -> dict[str, Any]:
+class History(Asked):
+    """A request for the data of the charts."""
+
+    span: Literal["quarter", "hour", "day", "week"] = "hour"
+
+
+async def history(ledger: Ledger, asked: History) -> dict[str, Any]:
     """Return the rates of all workers in each step of the last quarter hour, hour, day or week.
 
     The lists are columns: `time` in seconds since 1970, the ends of the steps; `finished`,
     `failed` and `ignored` in tasks a second; `processing` in tasks; `memory` in bytes;
     `lag` in seconds.
     """
-    reach, step = RANGES[span]
+    reach, step = RANGES[asked.span]
     now = ledger.now()
     since = rates.minute_of(now) - reach
     found = await ledger.rates.between(since, now, step=step)

@@ -1,7 +1,13 @@
-"""HTTP server of the dashboard: routes and handlers."""
+"""HTTP server of the dashboard: routes, handlers, and live updates.
 
+Live updates are server-sent events:
+https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
+
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -9,29 +15,36 @@ from aiohttp import web
 from pydantic import TypeAdapter
 
 import crawlcw
-from crawlcw.dashboard import actions, asked
 from crawlcw.dashboard.assets import assets
-from crawlcw.dashboard.crawls import Crawls
+from crawlcw.dashboard.crawls import Crawls, Overview
 from crawlcw.dashboard.gate import Gate
-from crawlcw.dashboard.history import history
+from crawlcw.dashboard.history import History, history
 from crawlcw.dashboard.metrics import scrape
-from crawlcw.dashboard.searches import search
 from crawlcw.dashboard.stories import story
-from crawlcw.dashboard.streams import Streams
+from crawlcw.dashboard.tasks import Act, FindTasks, Steer, act, search, steer
+from crawlcw.errors import LedgerError
 from crawlcw.feeds.escaping import escape_json
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.sanitize import printable
 from crawlcw.model.values import to_json
-from crawlcw.server.connections import Connections, Deadlines, places
+from crawlcw.server.connections import CONNECTIONS, Connections, Deadlines, places
 from crawlcw.server.listening import application, check_reach, listening
 from crawlcw.server.metrics import answer_of
 from crawlcw.server.reading import read_body, read_query
 from crawlcw.server.refusals import told
 from crawlcw.server.refused import RefusedError
 
+logger = logging.getLogger(__name__)
+
 _MOST_CONNECTIONS = 256
-_HISTORY: TypeAdapter[asked.History] = TypeAdapter(asked.History)
-_FIND: TypeAdapter[asked.FindTasks] = TypeAdapter(asked.FindTasks)
-_ACT: TypeAdapter[asked.Act] = TypeAdapter(asked.Act)
-_STEER: TypeAdapter[asked.Steer] = TypeAdapter(asked.Steer)
+#: Seconds between two live updates.
+_EVERY = 1.0
+#: Seconds after which a client that reads nothing is dropped.
+_PATIENCE = 30.0
+_HISTORY: TypeAdapter[History] = TypeAdapter(History)
+_FIND: TypeAdapter[FindTasks] = TypeAdapter(FindTasks)
+_ACT: TypeAdapter[Act] = TypeAdapter(Act)
+_STEER: TypeAdapter[Steer] = TypeAdapter(Steer)
 
 
 @asynccontextmanager
@@ -50,7 +63,7 @@ async def serving(
     connections = Connections(most=places(_MOST_CONNECTIONS), deadlines=Deadlines())
     served = application(connections, gate.check, around=[told])
     dashboard.add_routes(served.router)
-    async with listening(served, host=host, port=port, stop=dashboard.streams.stop) as address:
+    async with listening(served, host=host, port=port, stop=dashboard.stop) as address:
         yield address
 
 
@@ -60,7 +73,11 @@ class _Dashboard:
     def __init__(self, crawls: Crawls, gate: Gate) -> None:
         self._crawls = crawls
         self._gate = gate
-        self.streams = Streams(crawls)
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End all live updates."""
+        self._stopping.set()
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Add the routes of the handlers."""
@@ -68,7 +85,7 @@ class _Dashboard:
             router.add_route("GET", path, _sending(respond))
         crawl = "/api/crawls/{name}"
         router.add_route("GET", "/api/start", self._start)
-        router.add_route("GET", f"{crawl}/live", self.streams.answer)
+        router.add_route("GET", f"{crawl}/live", self._live)
         router.add_route("GET", f"{crawl}/history", self._history)
         router.add_route("GET", f"{crawl}/tasks", self._tasks)
         router.add_route("GET", f"{crawl}/tasks/{{task:[0-9a-f]{{32}}}}", self._task)
@@ -87,32 +104,68 @@ class _Dashboard:
             }
         )
 
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        """Send a crawl's overview every second, until the client leaves or the server ends."""
+        overview = await self._overview(request)
+        response = web.StreamResponse()
+        response.content_type = "text/event-stream"
+        with suppress(ConnectionError, TimeoutError):
+            await response.prepare(request)
+            # The server works on the request as long as the stream lasts.
+            request.app[CONNECTIONS].asked(request)
+            while not self._stopping.is_set():
+                event = await _event(overview)
+                async with asyncio.timeout(_PATIENCE):
+                    await response.write(event)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), _EVERY)
+        return response
+
     async def _history(self, request: web.Request) -> web.Response:
-        ledger = await self._crawls.ledger(request.match_info["name"])
-        return _answered(await history(ledger, read_query(request, _HISTORY).span))
+        ledger = await self._ledger(request)
+        return _answered(await history(ledger, read_query(request, _HISTORY)))
 
     async def _tasks(self, request: web.Request) -> web.Response:
-        ledger = await self._crawls.ledger(request.match_info["name"])
+        ledger = await self._ledger(request)
         return _answered(await search(ledger, read_query(request, _FIND)))
 
     async def _task(self, request: web.Request) -> web.Response:
-        ledger = await self._crawls.ledger(request.match_info["name"])
+        ledger = await self._ledger(request)
         record = await ledger.tasks.get(bytes.fromhex(request.match_info["task"]))
         if record is None:
             raise RefusedError(404, "no task with this id is recorded")
         return _answered(await story(ledger, record))
 
     async def _act(self, request: web.Request) -> web.Response:
-        overview = await self._crawls.overview(request.match_info["name"])
-        answer = await actions.act(overview.ledger, await read_body(request, _ACT))
+        overview = await self._overview(request)
+        answer = await act(overview.ledger, await read_body(request, _ACT))
         overview.changed()
         return _answered(answer)
 
     async def _steer(self, request: web.Request) -> web.Response:
-        overview = await self._crawls.overview(request.match_info["name"])
-        answer = await actions.steer(overview.ledger, await read_body(request, _STEER))
+        overview = await self._overview(request)
+        answer = await steer(overview.ledger, await read_body(request, _STEER))
         overview.changed()
         return _answered(answer)
+
+    async def _overview(self, request: web.Request) -> Overview:
+        return await self._crawls.overview(request.match_info["name"])
+
+    async def _ledger(self, request: web.Request) -> Ledger:
+        return (await self._overview(request)).ledger
+
+
+async def _event(overview: Overview) -> bytes:
+    try:
+        name, data = "overview", await overview.get()
+    except LedgerError as error:
+        # The stream goes on, and the page shows the error: the ledger may come back.
+        logger.warning(
+            "the ledger is unavailable: %s", printable(error), extra={"event": "refused"}
+        )
+        name, data = "away", {"error": "the ledger is unavailable"}
+    # `to_json` writes no line ends, which would end an event.
+    return f"event: {name}\ndata: {escape_json(to_json(data))}\n\n".encode()
 
 
 def _sending(

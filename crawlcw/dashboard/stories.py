@@ -1,11 +1,11 @@
-"""Tasks for the page: a row of a list, and the whole history of one.
+"""Tasks for the page: a row of a list, the whole history of one, and the pages around it.
 
 Headers and bodies of requests are not shown: they may hold passwords.
 """
 
+from collections.abc import AsyncIterator
 from typing import Any
 
-from crawlcw.dashboard.found_on import pages_above, pages_ahead
 from crawlcw.ledger.documents import error_document, known, trace_document
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import BlobRef, Record, Task
@@ -15,6 +15,8 @@ from crawlcw.tracking.views import holder
 #: Limits: characters of one item or result, and number of items.
 _LONGEST_VALUE = 20_000
 _MOST_ITEMS = 50
+#: Limit of the chain of links, and of the chain of redirects.
+_MOST_PAGES = 50
 
 
 def row(record: Record) -> dict[str, Any]:
@@ -66,6 +68,29 @@ async def story(ledger: Ledger, record: Record) -> dict[str, Any]:
         found["data"] = _shown(carried.data)
         found["results"] = {stage: _shown(result) for stage, result in carried.results.items()}
     return found
+
+
+async def pages_above(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
+    """Yield the page with the link to *task*, the page with the link to that, up to the start."""
+    for _ in range(_MOST_PAGES):
+        if task.parent is None or (record := await ledger.tasks.get(task.parent)) is None:
+            return
+        task = record.task
+        yield task
+
+
+async def pages_ahead(ledger: Ledger, record: Record) -> AsyncIterator[Record]:
+    """Yield the target of a redirect, the target of that, up to a page.
+
+    In a loop the first repeated task is yielded again, as the last one.
+    """
+    seen = {record.task.id}
+    while (target := record.leads_to) is not None and (found := await ledger.tasks.get(target)):
+        yield found
+        if target in seen or len(seen) >= _MOST_PAGES:
+            return
+        seen.add(target)
+        record = found
 
 
 def _place(task: Task) -> dict[str, Any]:

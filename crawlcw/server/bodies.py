@@ -64,6 +64,7 @@ Cursor = Annotated[
     str,
     Field(pattern=r"^AA[A-C][A-Za-z0-9_-]{29}$", description="`after` of an earlier answer."),
 ]
+OneReason = Annotated[Reason, Field(strict=False)]
 StatusName = Literal["todo", "failed", "processing", "finished", "ignored"]
 
 
@@ -187,7 +188,7 @@ class FindTasks(Asked):
     """A filter of tasks; `since` and `until` bound the last change of their status."""
 
     status: StatusName | None = None
-    reason: Annotated[Reason, Field(strict=False)] | None = None
+    reason: OneReason | None = None
     stage: Stage | None = None
     since: Moment | None = None
     until: Moment | None = None

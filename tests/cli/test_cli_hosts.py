@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from crawlcw.cli.commands import hosts
-from crawlcw.dashboard.host_standing import unfinished_of, why
+from crawlcw.dashboard.observer import unfinished_of, why
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Counts, Ledger
 from crawlcw.ledger.sqlite import SqliteLedger

@@ -10,7 +10,7 @@ import click
 
 from crawlcw.cli import ledger_option, loading, loop, options, steering
 from crawlcw.cli.terminal import logs
-from crawlcw.dashboard.host_standing import given_up_for, owner_of, unfinished_of, waiting_of, why
+from crawlcw.dashboard.observer import given_up_for, owner_of, unfinished_of, waiting_of, why
 from crawlcw.feeds import escaping
 from crawlcw.ledger.protocol import Counts, Ledger
 from crawlcw.model.durations import format_duration, iso_time

@@ -10,7 +10,7 @@ import click
 from crawlcw.cli import ledger_option, loading, loop, options, selecting, task_objects
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.link_checks import LinkChecks, Refusal
-from crawlcw.dashboard.found_on import pages_above, pages_ahead
+from crawlcw.dashboard.stories import pages_above, pages_ahead
 from crawlcw.errors import SpiderError, UsageError
 from crawlcw.feeds import escaping
 from crawlcw.ledger.documents import trace_document

@@ -1,0 +1,162 @@
+"""Search for tasks, change them, and pause crawls: requests as pydantic models, and the acts."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Annotated, Any, Literal, assert_never
+
+from pydantic import BeforeValidator, Field
+
+from crawlcw.api.request import Request
+from crawlcw.dashboard.stories import row
+from crawlcw.errors import FetchError, Reason, UsageError
+from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
+from crawlcw.model.durations import iso_time
+from crawlcw.model.task import Record, Status, key_id
+from crawlcw.model.transitions import REOPEN, WITHDRAW
+from crawlcw.server.bodies import Asked, Cursor, Moment, OneReason, StatusName, digits
+from crawlcw.server.refused import RefusedError
+from crawlcw.tracking import keys, views
+
+#: Limits: tasks in a page of a search, and tasks chosen one by one.
+_MOST_SHOWN = 200
+_MOST_CHOSEN = 1_000
+#: Tasks examined by one search: takes less than 0.5 s on a ledger of any size.
+_SCAN_LIMIT = 10_000
+
+
+def _list(given: object) -> object:
+    return given.split(",") if isinstance(given, str) else given
+
+
+Text = Annotated[str, Field(max_length=4_096, pattern=r"^[^\x00-\x1f\x7f]*$")]
+TaskName = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+class Selection(Asked):
+    """A filter of tasks, which must match all fields; `since` and `until` bound the last change."""
+
+    status: Annotated[list[StatusName], BeforeValidator(_list), Field(max_length=5)] | None = None
+    reason: OneReason | None = None
+    host: Text | None = None
+    prefix: Text | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+
+    def task_filter(self) -> TaskFilter:
+        """Return the filter for the ledger."""
+        names = self.status
+        return TaskFilter(
+            statuses=tuple(each for each in Status if names is None or each.name.lower() in names),
+            reason=self.reason,
+            host=self.host or None,
+            url_prefix=self.prefix or None,
+            since=self.since,
+            until=self.until,
+        )
+
+
+class FindTasks(Selection):
+    """A search for tasks, the last changed first."""
+
+    text: Text = ""
+    limit: Annotated[int, Field(ge=1, le=_MOST_SHOWN), BeforeValidator(digits)] = 50
+    after: Cursor | None = None
+
+
+class Steer(Asked):
+    """An order to the running crawls."""
+
+    order: Literal["pause", "resume"]
+
+
+class Act(Asked):
+    """An action on listed tasks, or on all of a selection."""
+
+    action: Literal["retry", "ignore", "reset"]
+    tasks: Annotated[list[TaskName], Field(min_length=1, max_length=_MOST_CHOSEN)] | None = None
+    selection: Selection | None = None
+    dry_run: bool = False
+
+
+async def search(ledger: Ledger, asked: FindTasks) -> dict[str, Any]:
+    """Return the matching tasks, and the cursor of the rest; null: all were examined.
+
+    A complete URL or key is looked up as well: its task comes first, however old.
+    """
+    wanted = replace(asked.task_filter(), containing=asked.text)
+    after = views.place(asked.after) if asked.after is not None else None
+    found = await ledger.queries.page(
+        wanted, limit=asked.limit, scan_limit=_SCAN_LIMIT, after=after
+    )
+    records = list(found.records)
+    if asked.after is None and (exact := await _exact(ledger, asked)) is not None:
+        records = [exact, *(each for each in records if each.task.id != exact.task.id)]
+    return {
+        "tasks": [row(record) for record in records],
+        "after": None if found.after is None else views.written(found.after),
+        "back_to": None if found.after is None else found.after.update_time,
+        "looked_at": _SCAN_LIMIT,
+    }
+
+
+async def act(ledger: Ledger, asked: Act) -> dict[str, Any]:
+    """Change tasks; return their number, or with `dry_run` the number that would change.
+
+    Tasks held by a worker stay, and so do tasks that change during the action. `at_least` means
+    that there may be more.
+    """
+    match asked:
+        case Act(tasks=list() as names, selection=None):
+            chosen = TaskFilter(ids={bytes.fromhex(name) for name in names})
+        case Act(tasks=None, selection=Selection() as selection):
+            chosen = selection.task_filter()
+        case _:
+            raise RefusedError(422, "body: give either `tasks` or `selection`")
+    if asked.dry_run:
+        count = await _count(ledger, asked, chosen)
+        return {"changed": count.number, **({} if count.whole else {"at_least": True})}
+    if chosen.until is None:
+        # Makes the request idempotent: changed tasks have a later time than this.
+        chosen = replace(chosen, until=ledger.now() + timedelta(milliseconds=1))
+    match asked.action:
+        case "retry":
+            changed = await ledger.admin.retry_failed(chosen)
+        case "ignore":
+            changed = await ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
+        case "reset":
+            changed = await ledger.admin.reopen(chosen, anew=True)
+        case _:
+            assert_never(asked.action)
+    return {"changed": changed}
+
+
+async def steer(ledger: Ledger, asked: Steer) -> dict[str, Any]:
+    """Pause or resume the crawls of a ledger; raises `RefusedError`."""
+    if ledger.kind.tracked:
+        raise RefusedError(422, "a use case has no crawl to pause")
+    paused = iso_time(ledger.now()) if asked.order == "pause" else None
+    await ledger.notes.set_control({"paused": paused})
+    return {"paused": paused}
+
+
+async def _count(ledger: Ledger, asked: Act, chosen: TaskFilter) -> Count:
+    """Return the number of tasks that a change would affect."""
+    if asked.action == "retry":
+        return await ledger.admin.count_failed(chosen)
+    change = WITHDRAW if asked.action == "ignore" else REOPEN
+    parts = [chosen.freed(part, now=ledger.now()) for part in change.parts]
+    return sum([await ledger.queries.count(part) for part in parts], Count(number=0))
+
+
+async def _exact(ledger: Ledger, asked: FindTasks) -> Record | None:
+    """Return the task whose complete URL or key was typed, if it matches the filter."""
+    typed = asked.prefix or asked.text
+    if not typed:
+        return None
+    try:
+        tracked = ledger.kind.tracked
+        task_id = key_id(keys.key(typed)) if tracked else Request(typed).identity()[1]
+    except (FetchError, UsageError):
+        return None
+    chosen = replace(asked.task_filter(), ids={task_id}, url_prefix=None)
+    return next(iter(await ledger.queries.find(chosen, limit=1)), None)
