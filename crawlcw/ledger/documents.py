@@ -13,8 +13,8 @@ sqlite3. A host is
     failures     of the host, in a row
     page_failures  of its pages, in a row
     given_up     reason why all its tasks were ignored; absent: they were not
-    origins      {scheme: {failures, unresolved, failing_since, not_before, good_at, resolved,
-                 probe_page, given_up}}, without empty fields; absent: no request yet
+    origins      {scheme: {failures, unresolved, failing_since, until, good_at, resolved,
+                 probe_page, given_up}}, as in `Origin`, without empty fields; absent: none yet
     robots       {origin, body, sitemaps, expires}; absent: not fetched yet
     finished     the number of its finished pages
 
@@ -24,12 +24,9 @@ and a worker
     machine, host, pid, birth, started   as in `Worker`
     heartbeat    time of its last heartbeat
     left         time when it left the list of workers, null before
-    idle       whether it has no host to crawl, although there is work
-    counters        {pages, items, fetched, bytes, dropped: {reason: number},
-                 examples: {reason: [link]}, items_by_callback: {name: number},
-                 items_dropped: {reason: number}}
-    vitals       {finished, failed, ignored, items, bytes, rate, processing, memory, lag}, as in
-                 `Vitals`
+    idle         whether it has no host to crawl, although there is work
+    counters     some of `Counters`, by name
+    vitals       as in `Vitals`
 
 A page that was finished once also has
 
@@ -57,10 +54,10 @@ as `%24`, ...), so they can neither become operators nor field paths.
 """
 
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from crawlcw.errors import Reason
@@ -91,10 +88,28 @@ from crawlcw.model.workers import Worker
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
 #: Further fields that a claim of a tracked task reads.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
+#: Fields of a task that a document always has as they are, and those that are left out if None:
+#: MongoDB would include null in the indexes of due tasks.
+_PLAIN = (
+    *("url", "host", "callback", "depth", "priority", "update_time", "create_time", "lock"),
+    *("lock_time", "fence", "settled", "retry", "lost"),
+)
+_plain = attrgetter(*_PLAIN)
+_OPTIONAL = ("due", "body", "errback", "parent", "quarantine_fence", "revisit")
+#: Fields that each change of a task sets as they are.
+_CHANGED = (
+    *("due", "update_time", "lock", "lock_time", "fence", "settled", "retry", "lost"),
+    "quarantine_fence",
+)
+#: Fields of a host, an origin, a worker, and of counters, that are stored as they are.
+_OF_HOST = ("delay", "failures", "page_failures", "finished")
+_OF_ORIGIN = ("failures", "unresolved", "failing_since", "until", "good_at", "resolved")
+_OF_WORKER = ("machine", "pid", "birth", "started", "heartbeat", "idle")
+_NUMBERS = ("pages", "items", "fetched", "bytes", "stalls", "longest_stall", "unchanged")
+#: Counters by names, which may be any text.
+_BY_NAME = ("links_dropped", "link_examples", "items_by_callback", "items_dropped")
 _PARTS = (Visit, ResponseInfo, AttemptError)
 _FIELDS = {part: tuple(each.name for each in fields(part)) for part in _PARTS}
-#: Fields that are left out if None: MongoDB would include null in the indexes of due tasks.
-_OPTIONAL = ("due", "body", "errback", "parent", "quarantine_fence", "revisit")
 #: Marker keys: no escaped key begins like these.
 _BLOB = "%blob"
 #: A naive time, as its ISO 8601 text: every date of a store is an instant.
@@ -108,23 +123,9 @@ Document = dict[str, Any]
 
 def document(task: Task) -> Document:
     """Return a new task as its document, without defaults and empty fields."""
-    found: Document = {
-        "_id": task.id,
-        "url": task.url,
-        "host": task.host,
-        "callback": task.callback,
-        "depth": task.depth,
-        "priority": task.priority,
-        "status": int(task.status),
-        "update_time": task.update_time,
-        "create_time": task.create_time,
-        "lock": task.lock,
-        "lock_time": task.lock_time,
-        "fence": task.fence,
-        "settled": task.settled,
-        "retry": task.retry,
-        "lost": task.lost,
-    }
+    found: Document = dict(zip(_PLAIN, _plain(task), strict=True))
+    found["_id"] = task.id
+    found["status"] = int(task.status)
     if task.method != "GET":
         found["method"] = task.method
     if task.headers:
@@ -156,35 +157,20 @@ def task(found: Mapping[str, Any]) -> Task:
     reason = found.get("reason")
     options = found.get("options")
     stored = found.get("stored")
+    plain: Document = {name: found[name] for name in _PLAIN}
+    for name in _OPTIONAL:
+        plain[name] = found.get(name)
     return Task(
+        **plain,
         id=bytes(found["_id"]),
-        url=found["url"],
-        host=found["host"],
         method=found.get("method") or "GET",
         headers=tuple(map(tuple, headers)) if (headers := found.get("headers")) else (),
-        body=found.get("body"),
-        callback=found["callback"],
-        errback=found.get("errback"),
         context=value(context) if context is not None else None,
         options=RequestOptions.from_document(options) if options else NO_OPTIONS,
-        depth=found["depth"],
-        parent=found.get("parent"),
         hops=found.get("hops") or 0,
-        priority=found["priority"],
         status=Status(found["status"]),
-        due=found.get("due"),
-        update_time=found["update_time"],
-        create_time=found["create_time"],
-        lock=found.get("lock"),
-        lock_time=found.get("lock_time"),
-        fence=found["fence"],
-        settled=found["settled"],
-        retry=found["retry"],
-        lost=found["lost"],
-        quarantine_fence=found.get("quarantine_fence"),
         reason=Reason(reason) if reason is not None else None,
         visit=Visit(**visit) if (visit := found.get("visit")) else None,
-        revisit=found.get("revisit"),
         stored=StoredPage.from_document(stored) if stored else None,
         carried=carried(found) if found.get("data") is not None else None,
     )
@@ -232,19 +218,9 @@ def changed(change: Change) -> Document:
     `due`, `quarantine_fence`, `reason` and `revisit` are None if they must be absent; for a tracked
     task see `progressed`.
     """
-    found: Document = {
-        "status": int(change.status),
-        "due": change.due,
-        "update_time": change.update_time,
-        "lock": change.lock,
-        "lock_time": change.lock_time,
-        "fence": change.fence,
-        "settled": change.settled,
-        "retry": change.retry,
-        "lost": change.lost,
-        "quarantine_fence": change.quarantine_fence,
-        "reason": str(change.reason) if change.reason is not None else None,
-    }
+    found = _fields(change, _CHANGED)
+    found["status"] = int(change.status)
+    found["reason"] = str(change.reason) if change.reason is not None else None
     if change.response is not None:
         found["response"] = known(change.response)
     if change.stored is not None:
@@ -309,14 +285,8 @@ def record(found: Mapping[str, Any]) -> Record:
     return Record(
         task=task(found),
         errors=tuple(
-            AttemptError(
-                time=e["time"],
-                kind=Reason(e["kind"]),
-                message=e["message"],
-                attempt=e["attempt"],
-                traceback=e.get("traceback"),
-            )
-            for e in found.get("errors") or ()
+            AttemptError(**{**each, "kind": Reason(each["kind"])})
+            for each in found.get("errors") or ()
         ),
         response=ResponseInfo(**response) if response else None,
         items=tuple(unescaped(item) for item in found.get("items") or ()),
@@ -339,15 +309,10 @@ def host_learned(host: Host, *, since: Host | None = None) -> Document:
     Without the robots record if *since* has the same one: it is by far the largest part
     of a host, and changes once a day.
     """
-    found: Document = {
-        "not_before": host.not_before,
-        "delay": host.delay,
-        "failures": host.failures,
-        "page_failures": host.page_failures,
-        "given_up": str(host.given_up) if host.given_up is not None else None,
-        "finished": host.finished,
-        "origins": {name: _origin_document(each) for name, each in host.origins.items()} or None,
-    }
+    found = _fields(host, (*_OF_HOST, "not_before"))
+    found["given_up"] = str(host.given_up) if host.given_up is not None else None
+    origins = {scheme: _origin_document(each) for scheme, each in host.origins.items()}
+    found["origins"] = origins or None
     if since is None or host.robots != since.robots:
         record = host.robots
         found["robots"] = (
@@ -369,55 +334,26 @@ def host(found: Mapping[str, Any]) -> Host:
     robots = found.get("robots")
     given_up = found.get("given_up")
     return Host(
+        **{name: found[name] for name in (*_OF_HOST, "owner", "epoch")},
         name=found["_id"],
         ready_at=found.get("ready_at"),
-        owner=found["owner"],
-        epoch=found["epoch"],
         not_before=found.get("not_before"),
-        delay=found["delay"],
-        failures=found["failures"],
-        page_failures=found["page_failures"],
         given_up=Reason(given_up) if given_up is not None else None,
         robots=robots and RobotsRecord(**{**robots, "sitemaps": tuple(robots["sitemaps"])}),
-        finished=found["finished"],
         origins={name: _origin(each) for name, each in (found.get("origins") or {}).items()},
     )
 
 
 def _origin_document(origin: Origin) -> Document:
-    found: Document = {
-        "failures": origin.failures,
-        "unresolved": origin.unresolved,
-        "failing_since": _moment(origin.failing_since),
-        "not_before": _moment(origin.until),
-        "good_at": _moment(origin.good_at),
-        "resolved": origin.resolved,
-        "probe_page": None if origin.probe_page is None else values.text(origin.probe_page),
-        "given_up": None if origin.given_up is None else str(origin.given_up),
-    }
+    found = _fields(origin, _OF_ORIGIN)
+    found["probe_page"] = origin.probe_page and values.text(origin.probe_page)
+    found["given_up"] = origin.given_up and str(origin.given_up)
     return {name: value for name, value in found.items() if value}
 
 
 def _origin(found: Mapping[str, Any]) -> Origin:
     given_up = found.get("given_up")
-    return Origin(
-        failures=found.get("failures", 0),
-        unresolved=found.get("unresolved", 0),
-        failing_since=_seconds(found.get("failing_since")),
-        until=_seconds(found.get("not_before")),
-        good_at=_seconds(found.get("good_at")),
-        resolved=found.get("resolved", False),
-        probe_page=found.get("probe_page"),
-        given_up=Reason(given_up) if given_up is not None else None,
-    )
-
-
-def _moment(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
-
-
-def _seconds(moment: datetime | None) -> float | None:
-    return None if moment is None else moment.timestamp()
+    return Origin(**{**found, "given_up": Reason(given_up) if given_up is not None else None})
 
 
 def urls_of(scheme: str | None) -> tuple[str, str]:
@@ -443,76 +379,44 @@ def host_lease(found: Mapping[str, Any]) -> HostLease:
 def worker_document(worker: Worker) -> Document:
     """Return a new worker as its document."""
     return {
+        **_fields(worker, _OF_WORKER),
         "_id": worker.name,
-        "machine": worker.machine,
         # A machine's name may be any bytes.
         "host": values.text(worker.host),
-        "pid": worker.pid,
-        "birth": worker.birth,
-        "started": worker.started,
-        "heartbeat": worker.heartbeat,
         "left": None,
-        "idle": worker.idle,
         "counters": counters_document(worker.counters),
     }
 
 
 def worker(found: Mapping[str, Any]) -> Worker:
     """Return the worker of a document."""
+    shown = {name: found[name] for name in (*_OF_WORKER, "host")}
     return Worker(
+        **{**shown, "idle": bool(found["idle"])},
         name=found["_id"],
-        machine=found["machine"],
-        host=found["host"],
-        pid=found["pid"],
-        birth=found["birth"],
-        started=found["started"],
-        heartbeat=found["heartbeat"],
-        idle=bool(found["idle"]),
         counters=counters(found["counters"]),
-        vitals=Vitals(**shown) if (shown := found.get("vitals")) else None,
+        vitals=Vitals(**vitals) if (vitals := found.get("vitals")) else None,
     )
 
 
 def counters_document(counters: Counters) -> Document:
-    """Return a worker's counters, with escaped reasons."""
-    return {
-        "pages": counters.pages,
-        "items": counters.items,
-        "fetched": counters.fetched,
-        "bytes": counters.bytes,
-        "dropped": _numbers(counters.links_dropped),
-        "stalls": counters.stalls,
-        "longest_stall": counters.longest_stall,
-        "unchanged": counters.unchanged,
-        "examples": escaped(
-            {
-                values.text(reason): [values.text(link) for link in links]
-                for reason, links in counters.link_examples.items()
-            }
-        ),
-        "items_by_callback": _numbers(counters.items_by_callback),
-        "items_dropped": _numbers(counters.items_dropped),
-    }
-
-
-def _numbers(numbers: Mapping[str, int]) -> Document:
-    stored: Counter[str] = Counter()
-    for name, number in numbers.items():
-        stored[values.text(name)] += number
-    return dict(escaped(dict(stored)))
+    """Return a worker's counters, with escaped names."""
+    found = _fields(counters, _NUMBERS)
+    for field in _BY_NAME:
+        stored: dict[str, Any] = {}
+        for name, each in values.clean(list(getattr(counters, field).items())):
+            stored[name] = stored[name] + each if name in stored else each
+        found[field] = escaped(stored)
+    return found
 
 
 def counters(found: Mapping[str, Any]) -> Counters:
     """Return the counters of a stored form, the inverse of `counters_document`."""
-    named = {
-        "dropped": "links_dropped",
-        "examples": "link_examples",
-        "items_by_callback": "items_by_callback",
-        "items_dropped": "items_dropped",
-    }
-    plain = {name: value for name, value in found.items() if name not in named}
-    by_name = {name: unescaped(found[stored]) for stored, name in named.items()}
-    return Counters(**plain, **by_name)
+    return Counters(**{**found, **{name: unescaped(found[name]) for name in _BY_NAME}})
+
+
+def _fields(of: object, names: Iterable[str]) -> Document:
+    return {name: getattr(of, name) for name in names}
 
 
 def escaped(value: Any) -> Any:

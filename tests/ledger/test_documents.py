@@ -108,8 +108,8 @@ def test_a_worker_comes_back_from_its_document_with_its_first_heartbeat():
     document = documents.worker_document(worker)
 
     assert documents.worker(document) == replace(worker, heartbeat=START)
-    assert document["counters"]["dropped"] == {"%24where": 5, "a%2Eb": 6}
-    assert document["counters"]["examples"] == {"%24where": ["$a"], "a%2Eb": ["x", "y"]}
+    assert document["counters"]["links_dropped"] == {"%24where": 5, "a%2Eb": 6}
+    assert document["counters"]["link_examples"] == {"%24where": ["$a"], "a%2Eb": ["x", "y"]}
 
 
 def test_counters_are_added_field_by_field_and_reason_by_reason():
@@ -171,13 +171,12 @@ def test_an_escaped_key_means_nothing_to_a_store(value):
 
 
 def test_a_host_comes_back_from_its_document_with_the_state_of_its_breakers():
-    """The fields keep the names of earlier versions."""
     written = {
         "failures": 3,
         "unresolved": 1,
-        "failing_since": START,
-        "not_before": START + timedelta(seconds=40),
-        "good_at": START - timedelta(seconds=5),
+        "failing_since": START.timestamp(),
+        "until": START.timestamp() + 40,
+        "good_at": START.timestamp() - 5,
         "resolved": True,
         "probe_page": "http://a.example/good",
     }
